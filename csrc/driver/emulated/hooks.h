@@ -1,0 +1,62 @@
+// What only the emulated device can do, beside the driver functions it fills: open with a capacity, touch in order, pin,
+// events, failure injection. On CUDA these hooks are a null pointer and the core does without.
+#pragma once
+
+#include <cstdint>
+
+#include "um/model.h"
+#include "umadvise.h"
+
+namespace um::emulated {
+
+// One thing the page machinery did. `address` is the faulting address, the touched one, or the block's start.
+struct Event {
+  int64_t start_ns, duration_ns;
+  uint64_t address, bytes;
+  uint64_t context;  // Hooks::set_context at the time
+  um_event_kind kind;
+  Cause cause;
+  bool write, unordered, first_touch;
+};
+
+struct Totals {
+  Counters model;
+  int64_t unordered_faults, fault_service_ns;
+};
+
+struct Hooks {
+  // Opens a device and gives it the next ordinal (for cuDeviceGet). UM_OK, or a code with the message in `message`.
+  um_status (*open)(const um_emulated_options* options, int32_t* ordinal, char* message, uint64_t message_bytes);
+  // Gives everything back; every managed and plain range must have been freed.
+  void (*close)(int32_t ordinal);
+
+  // Makes [address, address + bytes) accessible as an op needs it, in ascending address, and counts what that took as
+  // ordered faults. Foreign addresses are ignored. Takes the device's lock; never call while holding a lock that the fault
+  // handler's caller might hold... it calls nothing back.
+  void (*touch)(int32_t ordinal, uint64_t address, uint64_t bytes, bool write);
+  // Resident, writable and pinned / the opposite. False when it cannot all be on the device at once.
+  bool (*pin)(int32_t ordinal, uint64_t address, uint64_t bytes);
+  void (*unpin)(int32_t ordinal, uint64_t address, uint64_t bytes);
+  // Blocks of 2 MiB in [address, address + bytes) with a device copy, and with a host copy.
+  void (*residency)(int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks);
+
+  // `context` is stored with every later event of this device (the running op; 0 outside).
+  void (*set_context)(int32_t ordinal, uint64_t context);
+  // Events: off at the start. `pending` is one relaxed load.
+  void (*record)(int32_t ordinal, bool on);
+  bool (*pending)(int32_t ordinal);
+  uint64_t (*drain)(int32_t ordinal, Event* out, uint64_t capacity);
+  uint64_t (*dropped)(int32_t ordinal);
+  void (*totals)(int32_t ordinal, Totals* out);
+
+  uint64_t (*calls)(int32_t ordinal, const char* function);
+  bool (*fail)(int32_t ordinal, const char* function, uint64_t nth);  // false: no such function
+};
+
+// All managed and plain memory of all emulated devices lies in one reserved range: [range_begin, range_end).
+uint64_t range_begin();
+uint64_t range_end();
+// True in a process forked from one that used an emulated device: nothing of ours is mapped there.
+bool forked();
+
+}  // namespace um::emulated

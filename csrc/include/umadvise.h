@@ -1,0 +1,256 @@
+/* umadvise.h: the C ABI of libumadvise, the native core (no torch, no CUDA toolkit, no libpython).
+ *
+ * Rules that hold for every function here:
+ *   - nothing prints, exits or throws across this boundary; a call returns a um_status and leaves its message
+ *     in um_last_error() of the calling thread;
+ *   - structures only grow at the end; a change that breaks callers raises UM_ABI_VERSION;
+ *   - bytes are uint64_t named *_bytes, times are int64_t nanoseconds named *_ns;
+ *   - a counter that nobody could observe holds UM_UNKNOWN (-1), never 0.
+ */
+#ifndef UMADVISE_H
+#define UMADVISE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UM_API __attribute__((visibility("default")))
+#define UM_ABI_VERSION 1u
+#define UM_UNKNOWN (-1)
+
+typedef int32_t um_status;
+enum {
+  UM_OK = 0,
+  UM_INVALID_ARGUMENT = 1,
+  UM_UNSUPPORTED = 2,
+  UM_OUT_OF_DEVICE_MEMORY = 3,
+  UM_OUT_OF_HOST_MEMORY = 4,
+  UM_DRIVER_ERROR = 5,
+  UM_BAD_STATE = 6
+};
+
+UM_API uint32_t um_abi_version(void);
+/* Message of this thread's last failed call; valid until its next failed call. Never NULL. */
+UM_API const char* um_last_error(void);
+
+/* ---- names: interned once, then passed as 32-bit ids (0 = no name) -------------------------------------- */
+UM_API uint32_t um_intern(const char* text);
+UM_API const char* um_string(uint32_t id); /* "" for 0 and unknown ids; lives as long as the process */
+
+/* ---- devices -------------------------------------------------------------------------------------------- */
+typedef struct um_device um_device;
+
+typedef enum { UM_COUNTING_ORDERED = 0, UM_COUNTING_RAW = 1 } um_counting;
+
+typedef struct um_emulated_options {
+  uint64_t capacity_bytes;   /* "GPU memory"; rounded down to 2 MiB; at least 4 MiB */
+  uint64_t host_bytes;       /* most bytes the host tier may hold; 0 = what the machine has available */
+  uint32_t counting;         /* um_counting */
+  uint32_t delay_max_us;     /* adversarial delays of up to this many microseconds; 0 = none */
+  uint64_t delay_seed;       /* of the delays */
+} um_emulated_options;
+
+/* Opens an emulated device. Several may be open; each has its own address range. */
+UM_API um_status um_device_open_emulated(const um_emulated_options* options, um_device** out);
+/* Opens CUDA device `ordinal` (its primary context is retained). UM_UNSUPPORTED with a reason where there is none. */
+UM_API um_status um_device_open_cuda(int32_t ordinal, um_device** out);
+/* No new allocations; the device goes when its last allocation is freed. */
+UM_API um_status um_device_close(um_device* device);
+/* NULL when libcuda is usable here, else the reason it is not. */
+UM_API const char* um_cuda_unavailable_reason(void);
+
+typedef struct um_device_info {
+  char name[128];
+  char provider[16];           /* "emulated" or "cuda" */
+  int32_t ordinal;
+  int32_t driver_version;      /* as cuDriverGetVersion, e.g. 13000 */
+  int32_t concurrent_managed;  /* attribute 89: 1, 0 or UM_UNKNOWN */
+  int32_t pageable_access;     /* attribute 88 */
+  uint64_t total_bytes;
+  uint64_t free_bytes;         /* cuMemGetInfo: what plain allocations could still get */
+  uint32_t counting;           /* um_counting; UM_COUNTING_RAW on CUDA */
+  uint32_t live_allocations;
+} um_device_info;
+UM_API um_status um_device_query(um_device* device, um_device_info* out);
+
+/* Functions of the driver table: index 0.. until NULL. `reason` is NULL where the entry is usable. */
+UM_API const char* um_driver_function(um_device* device, uint32_t index, const char** reason);
+/* Calls made so far of one driver function, or of all of them (function = NULL). Emulated device only. */
+UM_API uint64_t um_emulated_calls(um_device* device, const char* function);
+/* Makes the nth call from now (1 = the next) of `function`, or of any function (NULL), fail once; nth 0 disarms. */
+UM_API um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth);
+
+/* ---- allocation ----------------------------------------------------------------------------------------- */
+typedef enum {
+  UM_ROLE_PARAMETER = 0, /* parameters and buffers of a module */
+  UM_ROLE_INPUT = 1,
+  UM_ROLE_INTERMEDIATE = 2,
+  UM_ROLE_GRADIENT = 3,        /* finer labels: they share the arenas of the first three */
+  UM_ROLE_OPTIMIZER_STATE = 4,
+  UM_ROLE_WORKSPACE = 5,       /* never seen as a tensor's storage */
+  UM_ROLE_COUNT = 6
+} um_role;
+
+typedef enum {
+  UM_ADVICE_NONE = 0,
+  UM_ADVICE_PREFERRED_LOCATION = 1,
+  UM_ADVICE_ACCESSED_BY = 2,
+  UM_ADVICE_READ_MOSTLY = 3,
+  UM_ADVICE_PREFETCH = 4, /* no advice; each allocation is prefetched to the device when it is made */
+  UM_ADVICE_COUNT = 5
+} um_advice;
+
+typedef enum { UM_MEMORY_MANAGED = 0, UM_MEMORY_DEVICE = 1 /* plain device memory: never paged */ } um_memory;
+
+typedef struct um_placement {
+  uint32_t memory; /* um_memory */
+  uint32_t role;   /* UM_ROLE_PARAMETER, _INPUT or _INTERMEDIATE: chooses the arena */
+  uint32_t advice; /* um_advice */
+} um_placement;
+
+/* Blocks start on 512 bytes. 0 bytes gives NULL and UM_OK. `stream` orders the prefetch of UM_ADVICE_PREFETCH. */
+UM_API um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out);
+/* 1 when `pointer` was an allocation of ours (now freed), 0 when it is foreign. Never fails; safe at shutdown and after fork. */
+UM_API int32_t um_free(void* pointer);
+/* 1 when the address lies in the range of some device of ours, live or closing. A few instructions. */
+UM_API int32_t um_owns(const void* address);
+
+/* Where this thread's torch allocations go. A thread's own route wins over the process's. */
+typedef enum { UM_ROUTE_INHERIT = 0, UM_ROUTE_OFF = 1, UM_ROUTE_ON = 2 } um_route_state;
+typedef struct um_route {
+  uint32_t state; /* um_route_state; for the process INHERIT means OFF */
+  um_placement placement;
+  um_device* device;
+} um_route;
+UM_API void um_route_set_thread(const um_route* route);
+UM_API void um_route_get_thread(um_route* out);
+UM_API void um_route_set_process(const um_route* route);
+UM_API void um_route_get_process(um_route* out);
+/* The device that this thread allocates from now, or NULL when routing is off for it. */
+UM_API um_device* um_route_device(void);
+/* um_allocate by the current route. UM_BAD_STATE when routing is off. */
+UM_API um_status um_allocate_routed(uint64_t bytes, void* stream, void** out);
+
+/* One allocation. */
+typedef struct um_allocation {
+  uint64_t serial; /* 1, 2, ... in order of birth */
+  uint64_t address;
+  uint64_t bytes;  /* as requested */
+  uint64_t reserved_bytes;
+  uint32_t memory, role /* label */, advice;
+  uint32_t name;       /* interned label, 0 when none was given */
+  uint32_t birth_step, birth_op_index, birth_op, birth_module; /* op and module are interned names */
+  uint32_t seen;       /* 1 once an op used it as a tensor's storage */
+  uint32_t exports;    /* live exports */
+} um_allocation;
+/* The allocation that contains `address`. UM_INVALID_ARGUMENT when there is none. */
+UM_API um_status um_allocation_at(const void* address, um_allocation* out);
+/* Sets the finer role and, when not 0, the name. */
+UM_API um_status um_allocation_label(const void* address, uint32_t role, uint32_t name);
+/* Live allocations of a device, in order of address; returns how many there are (`out` gets at most `capacity`). */
+UM_API uint64_t um_allocations(um_device* device, um_allocation* out, uint64_t capacity);
+
+/* ---- data in and out ------------------------------------------------------------------------------------ */
+/* Copies through the driver, synchronously; the device side may be any state of residency. */
+UM_API um_status um_copy_from_host(void* device_address, const void* host, uint64_t bytes);
+UM_API um_status um_copy_to_host(void* host, const void* device_address, uint64_t bytes);
+UM_API um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream);
+/* The doors of the emulated device: the whole allocation becomes resident, writable and pinned, so that the kernel
+ * (write(2), read(2)) and foreign code may use its address, until as many releases or its free. UM_OUT_OF_DEVICE_MEMORY
+ * when it, or what is pinned already, does not fit. On CUDA: UM_UNSUPPORTED. */
+UM_API um_status um_export(const void* address);
+UM_API um_status um_export_release(const void* address);
+
+/* ---- ops: the guard ------------------------------------------------------------------------------------- */
+typedef enum { UM_PHASE_NONE = 0, UM_PHASE_FORWARD = 1, UM_PHASE_BACKWARD = 2, UM_PHASE_OPTIMIZER = 3 } um_phase;
+
+typedef struct um_access {
+  const void* address; /* foreign addresses are ignored */
+  uint64_t bytes;
+  uint32_t write; /* 0 read, 1 write (or read and write) */
+  uint32_t reserved;
+} um_access;
+
+/* Before an op: makes its storages resident in a fixed order (ordered counting; reads as given, then writes, each range in
+ * ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
+ * an error of the caller. `untouched` = 1 for ops that only create memory (aten::empty and kin): their allocations are not touched. */
+UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
+                             const um_access* accesses, uint32_t count);
+/* After it: `outputs` are storages' addresses; they count as seen from now on. */
+UM_API void um_op_end(um_device* device, const void* const* outputs, uint32_t count);
+
+/* Budget in bytes for managed memory, kept before each op by prefetching the model's victims to the host; 0 = none. */
+UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
+/* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. */
+UM_API um_status um_step_set(um_device* device, uint32_t step);
+
+/* ---- what happened -------------------------------------------------------------------------------------- */
+typedef enum { UM_CAUSE_USER = 0, UM_CAUSE_COHERENCE = 1, UM_CAUSE_SPECULATIVE = 2, UM_CAUSE_EVICTION = 3,
+               UM_CAUSE_ACCESS_COUNTER = 4, UM_CAUSE_COUNT = 5 } um_cause;
+
+typedef enum {
+  UM_EVENT_FAULT_GROUP = 0, /* one service of one 2 MiB block; duration is the whole service */
+  UM_EVENT_TRANSFER_H2D = 1,
+  UM_EVENT_TRANSFER_D2H = 2,
+  UM_EVENT_EVICTION = 3,    /* a block left the device to make room; bytes copied, 0 when dropped */
+  UM_EVENT_COLLAPSE = 4,    /* a write ended a read-mostly duplicate */
+  UM_EVENT_REMOTE_MAP = 5,
+  UM_EVENT_OVERSIZED_OP = 6 /* an op's working set (bytes) exceeds the capacity or budget */
+} um_event_kind;
+
+typedef struct um_event {
+  int64_t start_ns, duration_ns; /* CLOCK_MONOTONIC */
+  uint64_t address, bytes;
+  uint64_t allocation;  /* serial of what lies at the address, 0 when nothing does */
+  uint64_t allocation_bytes;
+  uint32_t step, op_index;      /* index within the step, 1, 2, ...; 0 outside ops */
+  uint32_t op, module, phase;   /* of the running op */
+  uint32_t role, name;          /* of the allocation */
+  uint32_t birth_op, birth_module; /* of the allocation */
+  uint16_t kind, cause;
+  uint8_t write, unordered, first_touch, reserved;
+} um_event;
+/* Takes up to `capacity` of the oldest events out; returns how many. */
+UM_API uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity);
+/* Events lost because nobody drained in time (the counters below never lose any). */
+UM_API uint64_t um_events_dropped(um_device* device);
+/* Recording of events on (1) or off (0); off at the start. */
+UM_API void um_events_enable(um_device* device, int32_t on);
+
+typedef struct um_counters {
+  int64_t fault_groups;       /* all, the unordered ones included */
+  int64_t unordered_faults;   /* ordered counting: what SIGSEGV still caught; raw counting: 0 */
+  int64_t first_touches;      /* fault groups or prefetches that found nothing to copy */
+  int64_t bytes_h2d[UM_CAUSE_COUNT], bytes_d2h[UM_CAUSE_COUNT];
+  int64_t evictions;          /* with a copy */
+  int64_t evictions_dropped;  /* without one: duplicated or discarded */
+  int64_t collapses;
+  int64_t remote_maps;
+  int64_t remote_accesses;    /* UM_UNKNOWN where they cannot be seen (always on the emulated device) */
+  int64_t fault_service_ns;   /* sum over fault groups */
+  int64_t op_count;
+  int64_t oversized_ops;
+} um_counters;
+/* Since the device was opened. Fields that CUDA alone could tell hold UM_UNKNOWN there. */
+UM_API um_status um_counters_read(um_device* device, um_counters* out);
+
+typedef struct um_memory_stats {
+  uint64_t requested_bytes, requested_peak_bytes; /* live allocations, as asked for */
+  uint64_t reserved_bytes, reserved_peak_bytes;   /* arenas */
+  uint64_t resident_bytes, resident_peak_bytes;   /* on the device, managed and plain; estimated on CUDA without a budget: all */
+  uint64_t host_bytes, host_peak_bytes;           /* managed bytes that live on the host ("swapped") */
+  uint64_t workspace_bytes;                       /* live and never seen as a storage */
+  uint64_t allocation_count, free_count, live_allocations;
+  uint64_t requested_by_role[UM_ROLE_COUNT];
+  uint64_t requested_peak_by_role[UM_ROLE_COUNT];
+  uint64_t resident_by_role[UM_ROLE_COUNT];       /* by arena: only the first three are not 0 */
+} um_memory_stats;
+UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);
+UM_API void um_memory_reset_peaks(um_device* device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
