@@ -45,13 +45,17 @@ enum CUresult : unsigned {
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
-using CUcontext = struct CUctx_st*;
-using CUstream = struct CUstream_st*;
-using CUevent = struct CUevent_st*;
+struct CUctx_st;
+struct CUstream_st;
+struct CUevent_st;
+using CUcontext = CUctx_st*;
+using CUstream = CUstream_st*;
+using CUevent = CUevent_st*;
 
 inline constexpr CUdevice CU_DEVICE_CPU = -1;      // the CPU in calls that take a CUdevice
 inline constexpr CUdevice CU_DEVICE_INVALID = -2;  // "none or several" in range attributes
-inline const CUstream CU_STREAM_LEGACY = reinterpret_cast<CUstream>(uintptr_t{1});  // the same stream as nullptr
+// CU_STREAM_LEGACY, the same stream as nullptr. A function, as an address cannot be constexpr.
+inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(uintptr_t{1}); }
 
 enum CUmemAttach_flags : unsigned { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2 };
 enum CUstream_flags : unsigned { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
