@@ -1,0 +1,132 @@
+// Our declarations of the driver (driver/types.h, table.h, libcuda.h) against the real cuda.h and cudaTypedefs.h:
+// values, sizes, offsets, and for every table entry the signature of the very form that its symbol and version name.
+// All at compile time; CMake builds it once with CUDA 12's headers and once with CUDA 13's.
+#include "driver/libcuda.h"
+
+namespace ours = um::driver;
+
+// cuda.h defines these names as macros, so ours are read before it is seen.
+static constexpr ours::CUdevice kOurDeviceCpu = ours::CU_DEVICE_CPU;
+static constexpr ours::CUdevice kOurDeviceInvalid = ours::CU_DEVICE_INVALID;
+static constexpr unsigned kOurMemHostAllocPortable = ours::CU_MEMHOSTALLOC_PORTABLE;
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstdio>
+#include <type_traits>
+
+static_assert(CUDA_VERSION / 1000 == EXPECTED_CUDA_MAJOR, "the include folder holds another CUDA version's cuda.h");
+#if CUDA_VERSION < 13000
+using PFN_cuMemPrefetchBatchAsync_v13000 = void;
+using PFN_cuMemDiscardBatchAsync_v13000 = void;
+using PFN_cuMemDiscardAndPrefetchBatchAsync_v13000 = void;
+#endif
+
+// --- Values.
+#define SAME_VALUE(name) static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name);
+#define SAME_ERROR(name, value, message) SAME_VALUE(name)
+UM_DRIVER_ERRORS(SAME_ERROR)
+SAME_VALUE(CU_MEM_ATTACH_GLOBAL)
+SAME_VALUE(CU_MEM_ATTACH_HOST)
+SAME_VALUE(CU_STREAM_DEFAULT)
+SAME_VALUE(CU_STREAM_NON_BLOCKING)
+SAME_VALUE(CU_EVENT_DEFAULT)
+SAME_VALUE(CU_EVENT_BLOCKING_SYNC)
+SAME_VALUE(CU_EVENT_DISABLE_TIMING)
+SAME_VALUE(CU_MEM_ADVISE_SET_READ_MOSTLY)
+SAME_VALUE(CU_MEM_ADVISE_UNSET_READ_MOSTLY)
+SAME_VALUE(CU_MEM_ADVISE_SET_PREFERRED_LOCATION)
+SAME_VALUE(CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION)
+SAME_VALUE(CU_MEM_ADVISE_SET_ACCESSED_BY)
+SAME_VALUE(CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+SAME_VALUE(CU_MEM_LOCATION_TYPE_INVALID)
+SAME_VALUE(CU_MEM_LOCATION_TYPE_DEVICE)
+SAME_VALUE(CU_MEM_LOCATION_TYPE_HOST)
+SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY)
+SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION)
+SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY)
+SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_INTEGRATED)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)
+static_assert(kOurDeviceCpu == CU_DEVICE_CPU);
+static_assert(kOurDeviceInvalid == CU_DEVICE_INVALID);
+static_assert(kOurMemHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE);
+static_assert(ours::kLegacyStream == CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+
+// --- Types. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
+template <class T>
+struct Ours {
+  using type = T;
+};
+template <class T>
+struct Ours<const T> {
+  using type = const typename Ours<T>::type;
+};
+template <class T>
+struct Ours<T*> {
+  using type = typename Ours<T>::type*;
+};
+template <class Result, class... Parameters>
+struct Ours<Result(Parameters...)> {
+  using type = typename Ours<Result>::type(typename Ours<Parameters>::type...);
+};
+#define REPLACED(name)       \
+  template <>                \
+  struct Ours<::name> {      \
+    using type = ours::name; \
+  };
+#define REPLACED_ENUM(name) \
+  REPLACED(name)            \
+  static_assert(std::is_same_v<std::underlying_type_t<ours::name>, std::underlying_type_t<::name>>, #name);
+REPLACED(CUctx_st)
+REPLACED(CUstream_st)
+REPLACED(CUevent_st)
+REPLACED(CUmemLocation)
+REPLACED_ENUM(CUresult)
+REPLACED_ENUM(CUmem_advise)
+REPLACED_ENUM(CUmem_range_attribute)
+REPLACED_ENUM(CUdevice_attribute)
+REPLACED_ENUM(CUdriverProcAddressQueryResult)
+
+static_assert(std::is_same_v<ours::CUdevice, ::CUdevice>);
+static_assert(std::is_same_v<ours::CUdeviceptr, ::CUdeviceptr>);
+static_assert(std::is_same_v<ours::CUcontext, Ours<::CUcontext>::type>);
+static_assert(std::is_same_v<ours::CUstream, Ours<::CUstream>::type>);
+static_assert(std::is_same_v<ours::CUevent, Ours<::CUevent>::type>);
+static_assert(sizeof(ours::CUmemLocationType) == sizeof(::CUmemLocationType));
+static_assert(sizeof(ours::CUmemLocation) == sizeof(::CUmemLocation));
+static_assert(alignof(ours::CUmemLocation) == alignof(::CUmemLocation));
+static_assert(offsetof(ours::CUmemLocation, type) == offsetof(::CUmemLocation, type));
+static_assert(offsetof(ours::CUmemLocation, id) == offsetof(::CUmemLocation, id));
+static_assert(std::is_same_v<decltype(ours::CUmemLocation::id), decltype(::CUmemLocation::id)>);
+
+// --- Signatures. A form that these headers do not know (void) must be newer than they are.
+template <class Real, class Declared, int version>
+constexpr bool compared() {
+  if constexpr (std::is_void_v<Real>) {
+    static_assert(version > CUDA_VERSION);
+    return false;
+  } else {
+    static_assert(std::is_same_v<typename Ours<Real>::type, Declared>);
+    return true;
+  }
+}
+#define COMPARED(name, symbol, version, ...) \
+  +compared<PFN_##symbol##_v##version, decltype(ours::Table::name), version>()
+static constexpr int kCompared = 0 UM_DRIVER_FUNCTIONS(COMPARED);
+static_assert(std::is_same_v<Ours<PFN_cuGetProcAddress_v12000>::type, ours::GetProcAddress>);
+
+int main() {
+  std::printf("CUDA %d.%d: %d of %zu functions compared\n", CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, kCompared,
+              ours::kFunctionCount);
+  // The one thing that is no constant expression.
+  const auto address = [](auto* stream) { return reinterpret_cast<uintptr_t>(stream); };
+  return address(ours::legacy_stream()) == address(CU_STREAM_LEGACY) ? 0 : 1;
+}
