@@ -43,7 +43,7 @@ struct Outcome {
   bool fault = false;        // the access was not covered by the present mapping
   bool first_touch = false;  // the block was resident nowhere
   bool collapse = false;     // a write ended a duplicate
-  bool remote_map = false;   // the device got a remote mapping that it did not have
+  bool remote_map = false;   // the device got a remote mapping of this block that it did not have
 };
 
 struct Counters {
@@ -105,12 +105,9 @@ class Model {
   uint32_t next_victim() const;
   static constexpr uint32_t kNone = 0xFFFFFFFFu;
 
-  const Counters& counters() const { return counters_; }
+  const Counters& counters() const;
 
  private:
-  struct Block;
-  struct List;
-  Counters counters_;
   struct State;
   State* state_;
 };

@@ -1,0 +1,73 @@
+// Who is evicted first: two lists threaded through the blocks themselves, so that nothing is ever allocated.
+#pragma once
+
+#include <cstdint>
+
+#include "um/model.h"
+
+namespace um {
+
+enum class Queue : uint8_t { none, discarded, used };
+enum class Rights : uint8_t { none, read, write };
+enum class Location : uint8_t { none, host, device };
+
+// All zero means "not allocated": the blocks of a fresh model are untouched pages of an anonymous mapping.
+struct Block {
+  uint32_t previous, next;  // neighbours in `queue`; meaningless while it is Queue::none
+  uint32_t pins;
+  Queue queue;
+  Rights device_rights;  // the device's mapping: of its own copy when it has one, else of the host's
+  Location preferred;
+  bool allocated : 1;
+  bool on_host : 1;
+  bool on_device : 1;
+  bool discarded : 1;
+  bool read_mostly : 1;
+  bool accessed_by_device : 1;
+
+  bool duplicated() const { return on_host && on_device; }
+  bool resident_nowhere() const { return !on_host && !on_device; }
+};
+static_assert(sizeof(Block) == 16, "half a million blocks should stay small");
+
+// Discarded chunks go before used ones; in each list the head is the least recently serviced
+// (uvm/uvm_pmm_gpu.c, get_first_allocated_chunk and root_chunk_update_eviction_list). The driver's list of unused
+// chunks, those whose last copy has left, is not needed: it comes right after the free list and before everything that
+// holds data, so giving such a chunk back at once changes neither whether an eviction is needed nor whom it hits.
+class EvictionOrder {
+ public:
+  explicit EvictionOrder(Block* blocks) : blocks_(blocks) {}
+
+  void move_to_tail(uint32_t index, Queue queue) {
+    remove(index);
+    List& list = of(queue);
+    Block& block = blocks_[index];
+    block.queue = queue;
+    block.previous = list.tail;
+    block.next = Model::kNone;
+    (list.tail == Model::kNone ? list.head : blocks_[list.tail].next) = index;
+    list.tail = index;
+  }
+
+  void remove(uint32_t index) {
+    Block& block = blocks_[index];
+    if (block.queue == Queue::none) return;
+    List& list = of(block.queue);
+    (block.previous == Model::kNone ? list.head : blocks_[block.previous].next) = block.next;
+    (block.next == Model::kNone ? list.tail : blocks_[block.next].previous) = block.previous;
+    block.queue = Queue::none;
+  }
+
+  uint32_t first() const { return discarded_.head != Model::kNone ? discarded_.head : used_.head; }
+
+ private:
+  struct List {
+    uint32_t head = Model::kNone, tail = Model::kNone;
+  };
+  List& of(Queue queue) { return queue == Queue::discarded ? discarded_ : used_; }
+
+  Block* blocks_;
+  List discarded_, used_;
+};
+
+}  // namespace um
