@@ -1,0 +1,57 @@
+# `make demo` and `make test` need Linux, Python 3.11 or newer with venv, and a C++17 compiler; everything else goes into .venv.
+PYTHON ?= python3
+# Any requirement that pip understands: TORCH=torch==2.12.1, TORCH=./torch-….whl, or torch with an index of your own in PIP_INDEX_URL.
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
+NATIVE_FORMATTED = $(filter %.cpp %.h,$(NATIVE) $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h))
+
+.PHONY: demo test test-full check format ctest ctest-sanitized clean
+
+demo: $(VENV)/.installed
+	python tools/demo.py
+
+test: $(VENV)/.installed ctest
+	pytest -q
+
+test-full: $(VENV)/.installed ctest-sanitized ctest
+	UMADVISE_FULL=1 pytest -q
+
+check: $(VENV)/.lint ctest-sanitized
+	ruff check
+	ruff format --check
+	mypy
+	clang-format --dry-run -Werror $(NATIVE_FORMATTED)
+	printf '%s\n' $(filter %.cpp,$(NATIVE)) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
+
+format: $(VENV)/.lint
+	ruff check --fix
+	ruff format
+	clang-format -i $(NATIVE_FORMATTED)
+
+ctest: $(VENV)/.installed
+	cmake -S csrc -B build/test -G Ninja -DUMADVISE_TESTS=ON
+	cmake --build build/test
+	ctest --test-dir build/test --output-on-failure
+
+ctest-sanitized: $(VENV)/.installed
+	cmake -S csrc -B build/sanitized -G Ninja -DUMADVISE_TESTS=ON -DUMADVISE_SANITIZE=address,undefined
+	cmake --build build/sanitized
+	ctest --test-dir build/sanitized --output-on-failure
+
+# An editable install: Python files are used where they stand, the native core is built again when its sources change.
+$(VENV)/.installed: pyproject.toml $(NATIVE)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[demo,test]'
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[demo,test,lint]'
+	touch $@
+
+clean:
+	rm -rf build $(VENV)

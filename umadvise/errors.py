@@ -1,0 +1,81 @@
+"""Every exception that umadvise raises. Each message says what was wrong, what was expected and what to do."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class UmadviseError(Exception):
+    """Root of the tree; also an operational error that has no class of its own.
+
+    Attributes:
+        exit_code: what the command line exits with after this error: 1 operational, 2 usage, 3 a check failed.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(UmadviseError, ValueError):
+    """The caller passed something that umadvise cannot mean."""
+
+    exit_code = 2
+
+
+class InvalidSizeError(UsageError):
+    """A byte size that cannot be read, or that no machine can hold."""
+
+
+class InvalidAdviceError(UsageError):
+    """A word that is no advice."""
+
+    def __init__(self, given: object, accepted: Iterable[str]) -> None:
+        super().__init__(f"unknown advice {given!r}: expected one of {', '.join(accepted)}")
+
+
+class PolicyError(UsageError):
+    """A policy that does not exist, or that cannot be used with this device."""
+
+
+class StateError(UmadviseError):
+    """The call is right but not now: nothing is patched, a session is open already, CUDA was used too early."""
+
+
+class BudgetError(UmadviseError):
+    """The budget or the device's capacity does not hold what has to be on the device at once."""
+
+
+class DeviceUnavailableError(UmadviseError):
+    """The device that was asked for cannot be used on this machine."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"no CUDA device can be used here: {reason}. Expected a GPU with its driver; "
+            'without one, pass device="emulated" (on the command line: --device emulated) to use the emulated device'
+        )
+
+
+class HooksUnavailableError(UmadviseError):
+    """The extension against the installed torch cannot be compiled or loaded; planning and reporting do without."""
+
+
+class FormatError(UmadviseError):
+    """A file was refused whole: another schema version, truncated, or hostile."""
+
+
+class NativeError(UmadviseError):
+    """A call into the native core failed.
+
+    Attributes:
+        code: the um_status of csrc/include/umadvise.h.
+        message: the core's own words.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class CheckFailedError(UmadviseError):
+    """A check that the user asked for did not hold."""
+
+    exit_code = 3
