@@ -1,0 +1,287 @@
+"""The enumerations and structures of the native ABI (csrc/include/umadvise.h, umadvise/_hooks/hooks.h) in Python.
+
+Each structure is declared once, as a dataclass whose annotations carry the C types: `_native` derives the ctypes
+structure from them, so the order and types of the fields are the ABI. Interned names arrive as text, UM_UNKNOWN as
+None.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated
+
+ABI_VERSION = 1
+HOOKS_ABI_VERSION = 1
+UNKNOWN = -1
+
+
+class Status(IntEnum):
+    """um_status."""
+
+    OK = 0
+    INVALID_ARGUMENT = 1
+    UNSUPPORTED = 2
+    OUT_OF_DEVICE_MEMORY = 3
+    OUT_OF_HOST_MEMORY = 4
+    DRIVER_ERROR = 5
+    BAD_STATE = 6
+
+
+class Counting(IntEnum):
+    """How the emulated device counts faults: in the order of the ops' arguments, or as threads cause them."""
+
+    ORDERED = 0
+    RAW = 1
+
+
+class Memory(IntEnum):
+    """What an allocation is made of: managed memory, or plain device memory that is never paged."""
+
+    MANAGED = 0
+    DEVICE = 1
+
+
+class Role(IntEnum):
+    """um_role. The first three choose the arena, the finer ones are labels."""
+
+    PARAMETER = 0
+    INPUT = 1
+    INTERMEDIATE = 2
+    GRADIENT = 3
+    OPTIMIZER_STATE = 4
+    WORKSPACE = 5
+
+
+class Advice(IntEnum):
+    """um_advice."""
+
+    NONE = 0
+    PREFERRED_LOCATION = 1
+    ACCESSED_BY = 2
+    READ_MOSTLY = 3
+    PREFETCH = 4
+
+
+class RouteState(IntEnum):
+    """Where a thread's torch allocations go; for the process INHERIT means OFF."""
+
+    INHERIT = 0
+    OFF = 1
+    ON = 2
+
+
+class Phase(IntEnum):
+    """um_phase: the part of a training step that an op belongs to; NONE outside steps."""
+
+    NONE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+class Cause(IntEnum):
+    """um_cause: why bytes moved."""
+
+    USER = 0
+    COHERENCE = 1
+    SPECULATIVE = 2
+    EVICTION = 3
+    ACCESS_COUNTER = 4
+
+
+class EventKind(IntEnum):
+    """um_event_kind."""
+
+    FAULT_GROUP = 0
+    TRANSFER_H2D = 1
+    TRANSFER_D2H = 2
+    EVICTION = 3
+    COLLAPSE = 4
+    REMOTE_MAP = 5
+    OVERSIZED_OP = 6
+
+
+# ---- C types of the fields: what Python sees, then the C type (and the length of an array) -------------------------
+
+UInt8 = Annotated[int, "uint8_t"]
+UInt16 = Annotated[int, "uint16_t"]
+Int32 = Annotated[int, "int32_t"]
+UInt32 = Annotated[int, "uint32_t"]
+Int64 = Annotated[int, "int64_t"]
+UInt64 = Annotated[int, "uint64_t"]
+Flag8 = Annotated[bool, "uint8_t"]
+Flag32 = Annotated[bool, "uint32_t"]
+Known32 = Annotated[int | None, "int32_t"]
+Known64 = Annotated[int | None, "int64_t"]
+KnownByCause = Annotated[tuple[int | None, ...], "int64_t", len(Cause)]
+UInt64ByRole = Annotated[tuple[int, ...], "uint64_t", len(Role)]
+Name = Annotated[str, "uint32_t"]  # an interned name
+Pointer = Annotated[int, "void*"]
+
+# ---- records -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """um_placement: kind of memory, arena and advice of an allocation."""
+
+    memory: UInt32 = Memory.MANAGED
+    role: UInt32 = Role.INTERMEDIATE
+    advice: UInt32 = Advice.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """um_route. `device` is `Device.handle`, 0 for none."""
+
+    state: UInt32 = RouteState.INHERIT
+    placement: Placement = field(default_factory=Placement)
+    device: Pointer = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedOptions:
+    """um_emulated_options."""
+
+    capacity_bytes: UInt64
+    host_bytes: UInt64 = 0
+    counting: UInt32 = Counting.ORDERED
+    delay_max_us: UInt32 = 0
+    delay_seed: UInt64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """um_device_info."""
+
+    name: Annotated[str, "char", 128]
+    provider: Annotated[str, "char", 16]
+    ordinal: Int32
+    driver_version: Int32
+    concurrent_managed: Known32
+    pageable_access: Known32
+    total_bytes: UInt64
+    free_bytes: UInt64
+    counting: UInt32
+    live_allocations: UInt32
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """um_allocation: one live allocation."""
+
+    serial: UInt64
+    address: UInt64
+    bytes: UInt64
+    reserved_bytes: UInt64
+    memory: UInt32
+    role: UInt32
+    advice: UInt32
+    name: Name
+    birth_step: UInt32
+    birth_op_index: UInt32
+    birth_op: Name
+    birth_module: Name
+    seen: Flag32
+    exports: UInt32
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """um_access: bytes that an op reads or writes."""
+
+    address: Pointer
+    bytes: UInt64
+    write: Flag32 = False
+    reserved: UInt32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """um_event: one thing that the page machinery did."""
+
+    start_ns: Int64
+    duration_ns: Int64
+    address: UInt64
+    bytes: UInt64
+    allocation: UInt64
+    allocation_bytes: UInt64
+    step: UInt32
+    op_index: UInt32
+    op: Name
+    module: Name
+    phase: UInt32
+    role: UInt32
+    name: Name
+    birth_op: Name
+    birth_module: Name
+    kind: UInt16
+    cause: UInt16
+    write: Flag8
+    unordered: Flag8
+    first_touch: Flag8
+    reserved: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """um_counters: totals since the device was opened; None where nobody could observe."""
+
+    fault_groups: Known64
+    unordered_faults: Known64
+    first_touches: Known64
+    bytes_h2d: KnownByCause
+    bytes_d2h: KnownByCause
+    evictions: Known64
+    evictions_dropped: Known64
+    collapses: Known64
+    remote_maps: Known64
+    remote_accesses: Known64
+    fault_service_ns: Known64
+    op_count: Known64
+    oversized_ops: Known64
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """um_memory_stats, in bytes."""
+
+    requested_bytes: UInt64
+    requested_peak_bytes: UInt64
+    reserved_bytes: UInt64
+    reserved_peak_bytes: UInt64
+    resident_bytes: UInt64
+    resident_peak_bytes: UInt64
+    host_bytes: UInt64
+    host_peak_bytes: UInt64
+    workspace_bytes: UInt64
+    allocation_count: UInt64
+    free_count: UInt64
+    live_allocations: UInt64
+    requested_by_role: UInt64ByRole
+    requested_peak_by_role: UInt64ByRole
+    resident_by_role: UInt64ByRole
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOp:
+    """um_hooks_op: one op as the interposer saw it; the ranges index the recorded accesses and outputs."""
+
+    op: Name
+    phase: UInt32
+    module: Name
+    creates: Flag32
+    first_access: UInt64
+    access_count: UInt64
+    first_output: UInt64
+    output_count: UInt64
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAccess:
+    """um_hooks_access: bytes of one allocation, by serial number and offset."""
+
+    allocation: UInt64
+    offset_bytes: UInt64
+    bytes: UInt64
+    write: Flag32
+    reserved: UInt32

@@ -1,0 +1,1 @@
+"""The extension against the user's torch: allocator routing, storage adoption, the interposer. See hooks.h."""

@@ -1,0 +1,178 @@
+"""Compiles the extension against the installed torch on first use, and keeps it in the user's cache directory.
+
+The extension is plain C++ behind `extern "C"` (no pybind, no Python.h), so one build serves every Python that has this
+torch. Its um_* symbols stay undefined: they come from libumadvise, which is loaded globally before it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from umadvise.errors import HooksUnavailableError
+
+_SOURCE_DIRECTORY = Path(__file__).parent
+_ERROR_LINES = 12
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What the build depends on: the installed torch.
+
+    Attributes:
+        version: e.g. "2.13.0+cpu".
+        directory: the torch package, with `include/` and `lib/`.
+        cxx11_abi: the libstdc++ ABI that torch was built with.
+    """
+
+    version: str
+    directory: Path
+    cxx11_abi: bool
+
+
+def installed_torch() -> Torch:
+    """Describes the torch of this interpreter.
+
+    Raises:
+        HooksUnavailableError: there is none.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise HooksUnavailableError(
+            f"putting tensors into unified memory needs PyTorch, which cannot be imported: {error}. "
+            "Install torch 2.9 or later; planning and reporting work without it"
+        ) from error
+    return Torch(torch.__version__, Path(torch.__file__).parent, torch.compiled_with_cxx11_abi())
+
+
+def compiled_library() -> Path:
+    """The extension for the installed torch, compiled now when the cache has none.
+
+    Raises:
+        HooksUnavailableError: there is no torch, no compiler, or the compilation fails; with reason and remedy.
+    """
+    torch = installed_torch()
+    compiler = _compiler()
+    flags = _compile_flags(torch)
+    sources = sorted(_SOURCE_DIRECTORY.glob("*.cpp"))
+    library = _cache_directory() / _build_name(torch, compiler, flags) / "libumadvise_hooks.so"
+    if library.is_file():
+        return library
+    with _locked(library.parent):
+        if not library.is_file():  # another process may have built it while we waited
+            sys.stderr.write(f"umadvise: compiling the torch {torch.version} extension (once, some seconds)\n")
+            sys.stderr.flush()
+            _build(compiler, flags, torch, sources, library)
+    return library
+
+
+def _compiler() -> list[str]:
+    """$CXX (which may carry arguments), else c++ or g++."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    candidates = [chosen] if chosen else [["c++"], ["g++"]]
+    for command in candidates:
+        if found := shutil.which(command[0]):
+            return [found, *command[1:]]
+    raise HooksUnavailableError(
+        f"putting tensors into unified memory needs a C++20 compiler, and {candidates[0][0]!r} was not found. "
+        "Install one (Debian and Ubuntu: apt install g++) or set CXX; planning and reporting work without it"
+    )
+
+
+def _compile_flags(torch: Torch) -> list[str]:
+    # C++20 because torch's own headers need it from 2.12 on; earlier headers compile with it too.
+    return [
+        "-O2",
+        "-DNDEBUG",
+        "-std=c++20",
+        "-fPIC",
+        "-fvisibility=hidden",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}",
+        f"-isystem{torch.directory / 'include'}",
+        f"-I{_core_include_directory()}",
+    ]
+
+
+def _core_include_directory() -> Path:
+    """Where umadvise.h lies: `include/` of the installed package, `csrc/include` of a checkout."""
+    import umadvise
+
+    candidates = [Path(root, "include") for root in umadvise.__path__]
+    candidates.append(_SOURCE_DIRECTORY.parents[1] / "csrc" / "include")
+    for candidate in candidates:
+        if (candidate / "umadvise.h").is_file():
+            return candidate
+    raise HooksUnavailableError(f"umadvise.h is missing: expected in {candidates[0]}. Reinstall umadvise")
+
+
+def _cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "umadvise" / "hooks"
+
+
+def _build_name(torch: Torch, compiler: list[str], flags: list[str]) -> str:
+    """Torch's version and ABI, and a hash of everything else that the result depends on."""
+    digest = hashlib.sha256("\0".join([*compiler, *flags]).encode())
+    inputs = [
+        *_SOURCE_DIRECTORY.glob("*.cpp"),
+        *_SOURCE_DIRECTORY.glob("*.h"),
+        _core_include_directory() / "umadvise.h",
+    ]
+    for path in sorted(inputs):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{digest.hexdigest()[:16]}"
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Holds the build directory's lock, so that processes that start together compile once."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise HooksUnavailableError(
+            f"the compiled torch extension cannot be kept in {directory}: {error}. "
+            "Make that directory writable or set XDG_CACHE_HOME to one that is"
+        ) from error
+
+
+def _build(compiler: list[str], flags: list[str], torch: Torch, sources: list[Path], library: Path) -> None:
+    """Compiles the sources side by side, links, and puts the result in place with one rename."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        objects = [Path(scratch, source.stem + ".o") for source in sources]
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            compilations = [
+                pool.submit(_run, [*compiler, *flags, "-c", str(source), "-o", str(target)])
+                for source, target in zip(sources, objects, strict=True)
+            ]
+            for compilation in compilations:
+                compilation.result()
+        linked = Path(scratch, library.name)
+        libraries = [f"-L{torch.directory / 'lib'}", "-lc10", "-ltorch_cpu"]
+        _run([*compiler, "-shared", *map(str, objects), *libraries, "-o", str(linked)])
+        linked.rename(library)
+
+
+def _run(command: list[str]) -> None:
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise HooksUnavailableError(f"the C++ compiler {command[0]} does not run: {error}. Set CXX to one") from error
+    if finished.returncode != 0:
+        last_lines = "\n".join(finished.stderr.strip().splitlines()[-_ERROR_LINES:])
+        raise HooksUnavailableError(
+            f"the torch extension could not be compiled; {command[0]} ended with status {finished.returncode}:\n"
+            f"{last_lines}\nSet CXX to a compiler that knows C++20 (g++ 11 or later, clang 14 or later)"
+        )

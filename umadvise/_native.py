@@ -1,0 +1,546 @@
+"""The only ctypes file: libumadvise (csrc/include/umadvise.h) and the hooks library (umadvise/_hooks/hooks.h), typed.
+
+Nothing is loaded before the first call. A failed call raises NativeError with the core's message of this thread.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from umadvise._abi import (
+    ABI_VERSION,
+    HOOKS_ABI_VERSION,
+    UNKNOWN,
+    Access,
+    Allocation,
+    Counters,
+    DeviceInfo,
+    EmulatedOptions,
+    Event,
+    MemoryStats,
+    Phase,
+    Placement,
+    RecordedAccess,
+    RecordedOp,
+    Role,
+    Route,
+    Status,
+)
+from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
+
+_EVENTS_AT_A_TIME = 4096
+
+# ---- records to structures and back --------------------------------------------------------------------------------
+
+_C_TYPES: dict[str, Any] = {
+    "char": ctypes.c_char,
+    "uint8_t": ctypes.c_uint8,
+    "uint16_t": ctypes.c_uint16,
+    "int32_t": ctypes.c_int32,
+    "uint32_t": ctypes.c_uint32,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+    "void*": ctypes.c_void_p,
+}
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    structure: type[ctypes.Structure]
+    read: Callable[[Any], Any]
+
+
+_mirrors: dict[type[Any], _Mirror] = {}
+
+
+def _mirror(record: type[Any]) -> _Mirror:
+    """The ctypes structure of a record of `_abi`, and the function that reads one out of the other."""
+    if record not in _mirrors:
+        _mirrors[record] = _derive_mirror(record)
+    return _mirrors[record]
+
+
+def _derive_mirror(record: type[Any]) -> _Mirror:
+    fields: list[tuple[str, Any]] = []
+    readers: list[tuple[str, Callable[[Any], Any]]] = []
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            python_type, c_type, *length = get_args(hint)
+            fields.append((name, _C_TYPES[c_type] * length[0] if length else _C_TYPES[c_type]))
+            readers.append((name, _reader(python_type, is_array=bool(length))))
+        else:  # a record inside a record
+            fields.append((name, _mirror(hint).structure))
+            readers.append((name, _mirror(hint).read))
+    structure = type(record.__name__, (ctypes.Structure,), {"_fields_": fields})
+    return _Mirror(structure, lambda value: record(*[read(getattr(value, name)) for name, read in readers]))
+
+
+def _reader(python_type: Any, *, is_array: bool) -> Callable[[Any], Any]:
+    if python_type is str:
+        return (lambda value: value.decode(errors="replace")) if is_array else string
+    if is_array:
+        return tuple if python_type == tuple[int, ...] else lambda values: tuple(map(_known, values))
+    if python_type is bool:
+        return bool
+    if python_type == int | None:
+        return _known
+    return lambda value: value or 0  # ctypes reads a null pointer as None
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def _to_c(record: Any) -> ctypes.Structure:
+    mirror = _mirror(type(record))
+    values = [getattr(record, name) for name in record.__dataclass_fields__]
+    return mirror.structure(*[_to_c(value) if hasattr(value, "__dataclass_fields__") else value for value in values])
+
+
+# ---- the library ---------------------------------------------------------------------------------------------------
+
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_U32, _U64, _I32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
+
+# name: (result, arguments). A result of None marks `void`, Status a call that is checked.
+_CORE: dict[str, tuple[Any, list[Any]]] = {
+    "um_abi_version": (_U32, []),
+    "um_last_error": (_TEXT, []),
+    "um_intern": (_U32, [_TEXT]),
+    "um_string": (_TEXT, [_U32]),
+    "um_device_open_emulated": (Status, [_POINTER, _POINTER]),
+    "um_device_open_cuda": (Status, [_I32, _POINTER]),
+    "um_device_close": (Status, [_POINTER]),
+    "um_cuda_unavailable_reason": (_TEXT, []),
+    "um_device_query": (Status, [_POINTER, _POINTER]),
+    "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
+    "um_emulated_calls": (_U64, [_POINTER, _TEXT]),
+    "um_emulated_fail": (Status, [_POINTER, _TEXT, _U64]),
+    "um_allocate": (Status, [_POINTER, _U64, _POINTER, _POINTER, _POINTER]),
+    "um_free": (_I32, [_POINTER]),
+    "um_owns": (_I32, [_POINTER]),
+    "um_route_set_thread": (None, [_POINTER]),
+    "um_route_get_thread": (None, [_POINTER]),
+    "um_route_set_process": (None, [_POINTER]),
+    "um_route_get_process": (None, [_POINTER]),
+    "um_route_device": (_POINTER, []),
+    "um_allocate_routed": (Status, [_U64, _POINTER, _POINTER]),
+    "um_allocation_at": (Status, [_POINTER, _POINTER]),
+    "um_allocation_label": (Status, [_POINTER, _U32, _U32]),
+    "um_allocations": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_copy_from_host": (Status, [_POINTER, _POINTER, _U64]),
+    "um_copy_to_host": (Status, [_POINTER, _POINTER, _U64]),
+    "um_prefetch": (Status, [_POINTER, _U64, _I32, _POINTER]),
+    "um_export": (Status, [_POINTER]),
+    "um_export_release": (Status, [_POINTER]),
+    "um_op_begin": (Status, [_POINTER, _U32, _U32, _U32, _U32, _POINTER, _U32]),
+    "um_op_end": (None, [_POINTER, _POINTER, _U32]),
+    "um_budget_set": (Status, [_POINTER, _U64]),
+    "um_step_set": (Status, [_POINTER, _U32]),
+    "um_events_drain": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_events_dropped": (_U64, [_POINTER]),
+    "um_events_enable": (None, [_POINTER, _I32]),
+    "um_counters_read": (Status, [_POINTER, _POINTER]),
+    "um_memory_read": (Status, [_POINTER, _POINTER]),
+    "um_memory_reset_peaks": (None, [_POINTER]),
+}
+_HOOKS: dict[str, tuple[Any, list[Any]]] = {
+    "um_hooks_abi_version": (_U32, []),
+    "um_hooks_last_error": (_TEXT, []),
+    "um_hooks_allocator_install": (Status, []),
+    "um_hooks_storage_adopt": (Status, [_POINTER, _POINTER, _POINTER]),
+    "um_hooks_storage_give_back": (Status, [_POINTER]),
+    "um_hooks_interpose": (Status, [_POINTER]),
+    "um_hooks_phase_set": (None, [_U32]),
+    "um_hooks_module_set": (_U32, [_U32]),
+    "um_hooks_record": (None, [_I32]),
+    "um_hooks_recorded_ops": (_U64, [_POINTER, _U64]),
+    "um_hooks_recorded_accesses": (_U64, [_POINTER, _U64]),
+    "um_hooks_recorded_outputs": (_U64, [_POINTER, _U64]),
+}
+
+
+def _bind(library: ctypes.CDLL, prototypes: dict[str, tuple[Any, list[Any]]], last_error: str) -> None:
+    def check(status: int, _function: Any, _arguments: Any) -> None:
+        if status != Status.OK:
+            raise NativeError(status, getattr(library, last_error)().decode(errors="replace"))
+
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = ctypes.c_int32 if result is Status else result
+        if result is Status:
+            function.errcheck = check
+
+
+def library_path() -> Path:
+    """Where libumadvise lies: $UMADVISE_LIBRARY, else `lib/` of the package (an editable install has two halves).
+
+    Raises:
+        UmadviseError: it lies nowhere.
+    """
+    import umadvise
+
+    override = os.environ.get("UMADVISE_LIBRARY")
+    candidates = [Path(override)] if override else [Path(root, "lib", "libumadvise.so") for root in umadvise.__path__]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    places = ", ".join(map(str, candidates))
+    raise UmadviseError(
+        f"the native core is missing: expected {places}. Reinstall umadvise (in a checkout: pip install -e .), "
+        "or point UMADVISE_LIBRARY at a built libumadvise.so"
+    )
+
+
+@functools.cache
+def _core() -> ctypes.CDLL:
+    """The loaded core. Global, because the hooks library resolves its um_* symbols from it."""
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        _bind(library, _CORE, "um_last_error")
+    except (OSError, AttributeError) as error:
+        raise UmadviseError(f"the native core {path} cannot be loaded: {error}. Reinstall umadvise") from error
+    if (found := library.um_abi_version()) != ABI_VERSION:
+        raise UmadviseError(
+            f"the native core {path} speaks ABI version {found}, expected {ABI_VERSION}. Reinstall umadvise"
+        )
+    return library
+
+
+@functools.cache
+def _hooks() -> ctypes.CDLL:
+    """The loaded hooks library, compiled first where the cache has none for this torch.
+
+    Raises:
+        HooksUnavailableError: there is no torch or no working compiler, or the library does not load.
+    """
+    from umadvise._hooks import loader
+
+    _core()
+    path = loader.compiled_library()
+    try:
+        library = ctypes.CDLL(str(path))
+        _bind(library, _HOOKS, "um_hooks_last_error")
+    except (OSError, AttributeError) as error:
+        raise HooksUnavailableError(
+            f"the compiled torch extension {path} cannot be loaded: {error}. Delete that file to have it compiled again"
+        ) from error
+    if (found := library.um_hooks_abi_version()) != HOOKS_ABI_VERSION:
+        raise HooksUnavailableError(
+            f"the compiled torch extension {path} speaks ABI version {found}, expected {HOOKS_ABI_VERSION}. "
+            "Delete that file to have it compiled again"
+        )
+    return library
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def intern(text: str) -> int:
+    """The 32-bit id of a name; 0 for the empty one."""
+    return int(_core().um_intern(text.encode())) if text else 0
+
+
+@functools.cache
+def string(name: int) -> str:
+    """The text of an interned name; empty for 0."""
+    return str(_core().um_string(name).decode(errors="replace"))
+
+
+# ---- devices -------------------------------------------------------------------------------------------------------
+
+
+class Device:
+    """An open device of the core.
+
+    Attributes:
+        handle: the um_device pointer, for `Route`.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    @classmethod
+    def open_emulated(cls, options: EmulatedOptions) -> Self:
+        """Opens an emulated device.
+
+        Raises:
+            NativeError: the options make no sense, or the memory is not there.
+        """
+        handle = _POINTER()
+        _core().um_device_open_emulated(ctypes.byref(_to_c(options)), ctypes.byref(handle))
+        return cls(handle.value or 0)
+
+    @classmethod
+    def open_cuda(cls, ordinal: int) -> Self:
+        """Opens a CUDA device by ordinal.
+
+        Raises:
+            NativeError: there is none; the message says why.
+        """
+        handle = _POINTER()
+        _core().um_device_open_cuda(ordinal, ctypes.byref(handle))
+        return cls(handle.value or 0)
+
+    def close(self) -> None:
+        """No new allocations; the device goes when its last allocation is freed."""
+        _core().um_device_close(self.handle)
+
+    def info(self) -> DeviceInfo:
+        """Name, provider, attributes and sizes, as the driver tells them now."""
+        return _filled(DeviceInfo, lambda out: _core().um_device_query(self.handle, out))
+
+    def driver_functions(self) -> dict[str, str | None]:
+        """The driver table: each function's name, with the reason where it cannot be used."""
+        functions: dict[str, str | None] = {}
+        reason = _TEXT()
+        while name := _core().um_driver_function(self.handle, len(functions), ctypes.byref(reason)):
+            functions[name.decode()] = reason.value.decode(errors="replace") if reason.value else None
+        return functions
+
+    def calls(self, function: str | None = None) -> int:
+        """Calls made so far of one driver function, or of all. Emulated device only."""
+        return int(_core().um_emulated_calls(self.handle, function.encode() if function else None))
+
+    def fail(self, function: str | None, nth: int) -> None:
+        """Makes the nth call from now (1 = the next) of a driver function, or of any, fail once; 0 disarms."""
+        _core().um_emulated_fail(self.handle, function.encode() if function else None, nth)
+
+    def allocate(self, size_bytes: int, placement: Placement, stream: int = 0) -> int:
+        """Address of a new block; 0 for 0 bytes.
+
+        Raises:
+            NativeError: out of device or host memory, or the device is closed.
+        """
+        address = _POINTER()
+        _core().um_allocate(
+            self.handle, size_bytes, ctypes.byref(_to_c(placement)), stream or None, ctypes.byref(address)
+        )
+        return address.value or 0
+
+    def allocations(self) -> list[Allocation]:
+        """Live allocations, in order of address."""
+        count = int(_core().um_allocations(self.handle, None, 0))
+        mirror = _mirror(Allocation)
+        buffer = (mirror.structure * count)()
+        found = int(_core().um_allocations(self.handle, buffer, count))
+        return [mirror.read(buffer[index]) for index in range(min(found, count))]
+
+    def op_begin(
+        self, op: str, phase: Phase, module: str, accesses: Sequence[Access], *, untouched: bool = False
+    ) -> None:
+        """Before an op, as the interposer does it: see um_op_begin."""
+        buffer = (_mirror(Access).structure * len(accesses))(*map(_to_c, accesses))
+        _core().um_op_begin(self.handle, intern(op), phase, intern(module), untouched, buffer, len(accesses))
+
+    def op_end(self, outputs: Sequence[int]) -> None:
+        """After an op: the addresses of its outputs' storages."""
+        _core().um_op_end(self.handle, (_POINTER * len(outputs))(*outputs), len(outputs))
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Budget for managed memory; 0 for none."""
+        _core().um_budget_set(self.handle, budget_bytes)
+
+    def set_step(self, step: int) -> None:
+        """Index of the step that begins now (1, 2, ...), or 0 outside steps."""
+        _core().um_step_set(self.handle, step)
+
+    def enable_events(self, on: bool) -> None:
+        """Switches the recording of events."""
+        _core().um_events_enable(self.handle, on)
+
+    def drain_events(self) -> list[Event]:
+        """Takes all recorded events out, oldest first."""
+        mirror = _mirror(Event)
+        buffer = (mirror.structure * _EVENTS_AT_A_TIME)()
+        events: list[Event] = []
+        while count := int(_core().um_events_drain(self.handle, buffer, _EVENTS_AT_A_TIME)):
+            events.extend(mirror.read(buffer[index]) for index in range(count))
+        return events
+
+    def dropped_events(self) -> int:
+        """Events lost because nobody drained in time."""
+        return int(_core().um_events_dropped(self.handle))
+
+    def counters(self) -> Counters:
+        """Totals since the device was opened."""
+        return _filled(Counters, lambda out: _core().um_counters_read(self.handle, out))
+
+    def memory(self) -> MemoryStats:
+        """What the heap and the device hold now, and the peaks."""
+        return _filled(MemoryStats, lambda out: _core().um_memory_read(self.handle, out))
+
+    def reset_memory_peaks(self) -> None:
+        """Starts the peaks again from what is held now."""
+        _core().um_memory_reset_peaks(self.handle)
+
+
+def _filled(record: type[Record], fill: Callable[[Any], Any]) -> Record:
+    mirror = _mirror(record)
+    structure = mirror.structure()
+    fill(ctypes.byref(structure))
+    result: Record = mirror.read(structure)
+    return result
+
+
+def cuda_unavailable_reason() -> str | None:
+    """None when libcuda is usable here, else the reason it is not."""
+    reason = _core().um_cuda_unavailable_reason()
+    return reason.decode(errors="replace") if reason else None
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+def free(address: int) -> bool:
+    """Frees an allocation of ours; False when the address is foreign."""
+    return bool(_core().um_free(address))
+
+
+def owns(address: int) -> bool:
+    """Whether the address lies in the range of one of our devices."""
+    return bool(_core().um_owns(address))
+
+
+def set_thread_route(route: Route) -> None:
+    """Where this thread's torch allocations go."""
+    _core().um_route_set_thread(ctypes.byref(_to_c(route)))
+
+
+def thread_route() -> Route:
+    """This thread's own route."""
+    return _filled(Route, _core().um_route_get_thread)
+
+
+def set_process_route(route: Route) -> None:
+    """Where the torch allocations of threads without a route of their own go."""
+    _core().um_route_set_process(ctypes.byref(_to_c(route)))
+
+
+def process_route() -> Route:
+    """The process's route."""
+    return _filled(Route, _core().um_route_get_process)
+
+
+def routed_device() -> int:
+    """Handle of the device that this thread allocates from now, 0 when routing is off."""
+    return _core().um_route_device() or 0
+
+
+def allocation_at(address: int) -> Allocation | None:
+    """The allocation that contains the address, None when there is none."""
+    try:
+        return _filled(Allocation, lambda out: _core().um_allocation_at(address, out))
+    except NativeError as error:
+        if error.code == Status.INVALID_ARGUMENT:
+            return None
+        raise
+
+
+def label(address: int, role: Role, name: str = "") -> None:
+    """Sets the finer role and, when not empty, the name of the allocation at the address."""
+    _core().um_allocation_label(address, role, intern(name))
+
+
+def copy_from_host(device_address: int, host_address: int, size_bytes: int) -> None:
+    """Copies into an allocation of ours, synchronously, in any state of residency."""
+    _core().um_copy_from_host(device_address, host_address, size_bytes)
+
+
+def copy_to_host(host_address: int, device_address: int, size_bytes: int) -> None:
+    """Copies out of an allocation of ours, synchronously, in any state of residency."""
+    _core().um_copy_to_host(host_address, device_address, size_bytes)
+
+
+def prefetch(address: int, size_bytes: int, *, to_host: bool = False, stream: int = 0) -> None:
+    """Migrates a range to the device or to the host."""
+    _core().um_prefetch(address, size_bytes, to_host, stream or None)
+
+
+def export(address: int) -> None:
+    """Makes the whole allocation at the address resident, writable and pinned. Emulated device only."""
+    _core().um_export(address)
+
+
+def release_export(address: int) -> None:
+    """Undoes one `export`."""
+    _core().um_export_release(address)
+
+
+# ---- hooks: what needs torch's C++ ---------------------------------------------------------------------------------
+# Every function here raises HooksUnavailableError where the extension cannot be compiled or loaded.
+
+
+def install_allocator() -> None:
+    """Installs the routing CPU allocator in torch, once and for the life of the process."""
+    _hooks().um_hooks_allocator_install()
+
+
+def adopt_storage(storage: int, device: Device, placement: Placement) -> None:
+    """Moves a live torch storage's bytes into our memory; every tensor on it follows.
+
+    Args:
+        storage: `torch.UntypedStorage._cdata`.
+        device: where the bytes go.
+        placement: with which kind of memory, role and advice.
+
+    Raises:
+        NativeError: it does not fit, or the storage is no CPU storage with bytes of its own.
+    """
+    _hooks().um_hooks_storage_adopt(storage, device.handle, ctypes.byref(_to_c(placement)))
+
+
+def give_back_storage(storage: int) -> None:
+    """Moves a storage's bytes out of our memory into an ordinary CPU allocation; nothing for foreign storages."""
+    _hooks().um_hooks_storage_give_back(storage)
+
+
+def interpose(device: Device | None) -> None:
+    """Lets this thread's ops go through the interposer for a device; None ends it for this thread."""
+    _hooks().um_hooks_interpose(device.handle if device else None)
+
+
+def set_phase(phase: Phase) -> None:
+    """What this thread's ops outside backward nodes belong to from now on."""
+    _hooks().um_hooks_phase_set(phase)
+
+
+def set_module(module: str) -> str:
+    """The module whose forward runs in this thread from now on; returns the previous one."""
+    return string(int(_hooks().um_hooks_module_set(intern(module))))
+
+
+def record_ops(on: bool) -> None:
+    """Starts a new recording of the op stream, or stops it."""
+    _hooks().um_hooks_record(on)
+
+
+def recorded_ops() -> tuple[list[RecordedOp], list[RecordedAccess], list[int]]:
+    """The recorded ops, their accesses, and their outputs as serial numbers of allocations."""
+    library = _hooks()
+    count = int(library.um_hooks_recorded_outputs(None, 0))
+    outputs = (ctypes.c_uint64 * count)()
+    library.um_hooks_recorded_outputs(outputs, count)
+    return (
+        _recorded(RecordedOp, library.um_hooks_recorded_ops),
+        _recorded(RecordedAccess, library.um_hooks_recorded_accesses),
+        list(outputs),
+    )
+
+
+def _recorded(record: type[Record], read: Callable[[Any, int], int]) -> list[Record]:
+    mirror = _mirror(record)
+    count = int(read(None, 0))
+    buffer = (mirror.structure * count)()
+    read(buffer, count)
+    return [mirror.read(buffer[index]) for index in range(count)]
