@@ -75,6 +75,9 @@ typedef struct um_device_info {
 } um_device_info;
 UM_API um_status um_device_query(um_device* device, um_device_info* out);
 
+/* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign faults. */
+UM_API void um_emulated_claim_signals(void);
+
 /* Functions of the driver table: index 0.. until NULL. `reason` is NULL where the entry is usable. */
 UM_API const char* um_driver_function(um_device* device, uint32_t index, const char** reason);
 /* Calls made so far of one driver function, or of all of them (function = NULL). Emulated device only. */

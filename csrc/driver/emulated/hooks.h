@@ -51,6 +51,9 @@ struct Hooks {
 
   uint64_t (*calls)(int32_t ordinal, const char* function);
   bool (*fail)(int32_t ordinal, const char* function, uint64_t nth);  // false: no such function
+
+  // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
+  void (*claim_signals)();
 };
 
 // All managed and plain memory of all emulated devices lies in one reserved range: [range_begin, range_end).

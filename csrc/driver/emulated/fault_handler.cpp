@@ -1,0 +1,127 @@
+#include "driver/emulated/fault_handler.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "driver/emulated/device.h"
+
+namespace um::emulated {
+namespace {
+
+struct sigaction previous;  // whom foreign signals belong to
+std::atomic<bool> in_child{false};
+std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
+std::atomic<bool> passed_on{false};  // a signal went to `previous`, which did not end the process
+
+void say(const char* text) {
+  const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
+  static_cast<void>(written);
+}
+
+void say_address(uint64_t address) {
+  char text[] = "0x0000000000000000\n";
+  for (int digit = 17; digit >= 2; --digit, address >>= 4) text[digit] = "0123456789abcdef"[address & 15];
+  say(text);
+}
+
+void die_by_default(bool raised) {
+  struct sigaction standard{};
+  standard.sa_handler = SIG_DFL;
+  sigaction(SIGSEGV, &standard, nullptr);
+  if (raised) raise(SIGSEGV);  // blocked until this handler returns; a faulting instruction simply faults again
+}
+
+// `previous` gets one chance. Some print and return, having put back whoever was there before them (faulthandler): the same
+// fault or a raised signal then comes here again, and the default action ends it.
+void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
+  if (passed_on.exchange(true)) return die_by_default(raised);
+  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
+    previous.sa_sigaction(signal, information, context);
+  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  } else {
+    die_by_default(raised);
+  }
+}
+
+Service serve(uint64_t address, bool write) {
+  Device* device = device_at(place_of(address).device);
+  return device == nullptr ? Service::not_ours : device->space.fault(address, write);
+}
+
+void describe(uint64_t address, Service service) {
+  if (in_child) {
+    say("umadvise: a forked child touched memory of the emulated device, which stays with its parent (use spawn): ");
+  } else if (service == Service::failed) {
+    say("umadvise: the kernel refused to map a block of the emulated device (vm.max_map_count?): ");
+  } else {
+    say("umadvise: access to emulated device memory that is not allocated: ");
+  }
+  say_address(address);
+}
+
+void on_signal(int signal, siginfo_t* information, void* context) {
+  const int saved_errno = errno;
+  if (information->si_code > 0) {
+    const uint64_t address = reinterpret_cast<uint64_t>(information->si_addr);
+    const bool ours = place_of(address).device >= 0;
+    Service service = Service::not_ours;
+    if (ours && !in_child) {
+      constexpr int kWriteBit = 2;  // of the x86 page-fault error code
+      const auto error = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR];
+      service = serve(address, (error & kWriteBit) != 0);
+    }
+    if (service == Service::served) {
+      swallowed = false;
+    } else {
+      if (ours) describe(address, service);
+      pass_on(signal, information, context, false);
+    }
+  } else if (passed_on || swallowed.exchange(true)) {
+    pass_on(signal, information, context, true);
+  }
+  // else: somebody above us (faulthandler) re-raised a fault of ours; the instruction faults again, and then it is served.
+  errno = saved_errno;
+}
+
+void seal_child() {
+  in_child = true;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (range_begin() != 0) {
+    mmap(reinterpret_cast<void*>(range_begin()), range_end() - range_begin(), PROT_NONE, kFlags, -1, 0);
+  }
+  for (int i = 0; i < kMostDevices; ++i) {
+    const Device* device = device_at(i);
+    if (device == nullptr) continue;
+    for (const Tier* tier : {&device->space.device_tier(), &device->space.host_tier()}) {
+      mmap(tier->base(), tier->bytes(), PROT_NONE, kFlags, -1, 0);
+    }
+  }
+}
+
+}  // namespace
+
+bool forked() { return in_child; }
+
+void install_fault_handler() {
+  static const int at_fork = pthread_atfork(nullptr, nullptr, seal_child);
+  static_cast<void>(at_fork);
+  struct sigaction current{};
+  sigaction(SIGSEGV, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_signal) return;
+  previous = current;
+  struct sigaction ours{};
+  ours.sa_sigaction = on_signal;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigfillset(&ours.sa_mask);
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+}  // namespace um::emulated

@@ -1,0 +1,25 @@
+// Where the emulated devices live in the address space: one reserved range, one equal span a device. An address tells its
+// device and its block by arithmetic alone, which is all that the fault handler can afford.
+#pragma once
+
+#include <cstdint>
+
+#include "um/model.h"
+
+namespace um::emulated {
+
+inline constexpr int kMostDevices = 16;
+inline constexpr uint64_t kSpanBytes = uint64_t{128} << 30;  // address space of one device, managed and plain
+inline constexpr uint32_t kSpanBlocks = static_cast<uint32_t>(kSpanBytes / kBlockBytes);
+
+// Reserves the range once (PROT_NONE, costs no memory). Throws std::bad_alloc when the address space is limited.
+void reserve_range();
+
+struct Place {
+  int device;      // -1: not ours
+  uint32_t block;  // within the device's span
+};
+Place place_of(uint64_t address);
+uint64_t block_address(int device, uint32_t block);
+
+}  // namespace um::emulated

@@ -1,0 +1,60 @@
+#include "driver/emulated/mapper.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "um/model.h"
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+namespace um::emulated {
+namespace {
+
+constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+
+bool move_page_tables(void* from, void* to) {
+  return mremap(from, kBlockBytes, kBlockBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
+}
+
+bool make_inaccessible(void* address) {
+  return mmap(address, kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
+Mapper::Method Mapper::best() {
+  static const Method method = [] {
+    const Tier probe("umadvise-probe", 2);
+    return move_page_tables(probe.alias(0), probe.alias(1)) ? Method::move_page_tables : Method::populate;
+  }();
+  return method;
+}
+
+bool Mapper::show(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
+  void* target = reinterpret_cast<void*>(address);
+  if (method_ == Method::populate) {
+    return mmap(target, kBlockBytes, writable ? kReadWrite : PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, tier.file(),
+                static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
+  }
+  char* home = tier.alias(slot);
+  if (writable) return move_page_tables(home, target);
+  if (mprotect(home, kBlockBytes, PROT_READ) != 0) return false;
+  const bool moved = move_page_tables(home, target);
+  return mprotect(home, kBlockBytes, kReadWrite) == 0 && moved;
+}
+
+bool Mapper::hide(const Tier& tier, uint32_t slot, uint64_t address) const {
+  void* target = reinterpret_cast<void*>(address);
+  if (method_ == Method::populate) return make_inaccessible(target);
+  // What another thread stores between these two calls goes to the same slot through a minor fault: nothing is lost.
+  if (!move_page_tables(target, tier.alias(slot)) || !make_inaccessible(target)) return false;
+  return mprotect(tier.alias(slot), kBlockBytes, kReadWrite) == 0;
+}
+
+bool Mapper::make_writable(uint64_t address) const {
+  return mprotect(reinterpret_cast<void*>(address), kBlockBytes, kReadWrite) == 0;
+}
+
+}  // namespace um::emulated

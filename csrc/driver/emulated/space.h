@@ -1,0 +1,110 @@
+// The address space of one emulated device: managed blocks that move between two tiers as um::Model says, and plain blocks
+// that stay. Everything that touches pages is here; the fault handler is one caller among several.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "driver/emulated/delays.h"
+#include "driver/emulated/event_ring.h"
+#include "driver/emulated/hooks.h"
+#include "driver/emulated/mapper.h"
+#include "driver/emulated/spin_lock.h"
+#include "driver/emulated/tier.h"
+#include "um/model.h"
+
+namespace um::emulated {
+
+enum class Service { served, not_ours, failed };
+
+class Space {
+ public:
+  // Throws std::bad_alloc. `device` is the index of its span (layout.h).
+  Space(int device, const um_emulated_options& options, Mapper::Method method);
+
+  // Life of ranges, in whole blocks. 0 when it does not fit. Managed ranges are limited by the host tier, so that an
+  // eviction always finds a place; plain ones take device memory away from managed blocks.
+  uint64_t allocate_managed(uint64_t bytes);
+  uint64_t allocate_plain(uint64_t bytes);
+  bool free(uint64_t address);
+  // Bytes of the allocation that starts at `address`, 0 when none does.
+  uint64_t allocation_bytes(uint64_t address);
+  bool managed(uint64_t address, uint64_t bytes);  // the whole range is managed memory
+
+  // A fault of the device at `address`, from the signal handler. Async-signal-safe.
+  Service fault(uint64_t address, bool write);
+  // The ordered way: the same service for every block of the range, ahead of the op.
+  void touch(uint64_t address, uint64_t bytes, bool write);
+  void prefetch(uint64_t address, uint64_t bytes, Processor to);
+  void advise(uint64_t address, uint64_t bytes, Advice advice, Processor processor);
+  void discard(uint64_t address, uint64_t bytes);
+  bool pin(uint64_t address, uint64_t bytes);
+  void unpin(uint64_t address, uint64_t bytes);
+
+  // The copy engine: works on any state of residency.
+  void copy_in(uint64_t address, const char* source, uint64_t bytes);
+  void copy_out(char* target, uint64_t address, uint64_t bytes);
+  void fill(uint64_t address, uint8_t value, uint64_t bytes);
+
+  void residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks);
+  Totals totals();
+  uint64_t free_bytes();
+  uint64_t capacity_bytes() const { return device_tier_.slots() * kBlockBytes; }
+  const Tier& device_tier() const { return device_tier_; }
+  const Tier& host_tier() const { return host_tier_; }
+
+  void record(bool on);
+  uint64_t drain(Event* out, uint64_t capacity);
+  uint64_t dropped();
+  bool pending() const { return events_.pending(); }
+  std::atomic<uint64_t> context{0};
+  Delays delays;
+
+ private:
+  enum class Kind : uint8_t { free, managed, plain };
+  struct Block {
+    uint32_t device_slot, host_slot;  // 0: none, else the slot's index + 1
+    std::atomic<uint8_t> mapping;     // um::Mapping as the page tables are now
+    Kind kind;
+  };
+
+  // With the lock held.
+  Service serve(uint32_t block, uint64_t address, bool write, bool unordered);
+  bool apply(const Outcome& outcome, uint32_t block);
+  bool perform(const Action& action);
+  bool settle(uint32_t block);
+  bool unmap(uint32_t block);
+  bool covered(uint32_t block, bool write) const;
+  void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
+            bool unordered = false, bool first_touch = false);
+  char* copy_source(uint32_t block) const;
+  void release_block(uint32_t block);
+  void give_slot(Tier& tier, uint32_t& slot);
+
+  template <class Each>
+  void each_piece(uint64_t address, uint64_t bytes, const Each& each);
+  uint32_t find_room(uint32_t blocks);
+  uint64_t address_of(uint32_t block) const;
+
+  const int device_;
+  const bool ordered_;
+  Mapper mapper_;
+  Tier device_tier_, host_tier_;
+  Model model_;
+  EventRing events_;
+  int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
+  Block* blocks_;  // kSpanBlocks of them, committed as they are used
+  SpinLock lock_;
+
+  std::mutex ranges_lock_;  // taken before lock_, never in the handler
+  std::map<uint32_t, uint32_t> ranges_;  // first block -> count of every live allocation
+  uint64_t managed_blocks_ = 0;
+
+ public:
+  ~Space();
+};
+
+}  // namespace um::emulated

@@ -1,0 +1,173 @@
+// The SIGSEGV handler among other people's handlers, forks and real crashes. Each case runs in a child that is expected to
+// end in one particular way.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "emulated_device.h"
+
+using namespace um::driver;  // NOLINT
+using test::EmulatedDevice;
+using test::kMiB;
+
+namespace {
+
+// Runs `body` in a child; returns its wait status and what it wrote to stderr.
+int in_child(const std::function<void()>& body, std::string* said = nullptr) {
+  int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) throw std::runtime_error("pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_ends[1], STDERR_FILENO);
+    close(pipe_ends[0]);
+    body();
+    _exit(0);
+  }
+  close(pipe_ends[1]);
+  char text[4096];
+  for (ssize_t got; (got = read(pipe_ends[0], text, sizeof(text))) > 0;) {
+    if (said != nullptr) said->append(text, static_cast<size_t>(got));
+  }
+  close(pipe_ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+[[gnu::noinline]] void crash() {
+  volatile uintptr_t nowhere = 16;
+  *reinterpret_cast<volatile int*>(nowhere) = 1;
+}
+
+bool died_of_segv(int status) { return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV; }
+
+// As faulthandler: prints, puts back who was there before, raises again.
+struct sigaction before_printing;
+void print_and_raise(int) {
+  const ssize_t written = write(STDERR_FILENO, "printed\n", 8);
+  static_cast<void>(written);
+  sigaction(SIGSEGV, &before_printing, nullptr);
+  raise(SIGSEGV);
+}
+void install_printer() {
+  struct sigaction action {};
+  action.sa_handler = print_and_raise;
+  action.sa_flags = SA_NODEFER | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, &before_printing);
+}
+
+void use_memory() {
+  EmulatedDevice device(16 * kMiB);
+  unsigned char* data = device.managed(32 * kMiB);
+  for (uint64_t i = 0; i < 32 * kMiB; i += kMiB) data[i] = 1;
+  device.free(data);
+}
+
+void default_handler() { signal(SIGSEGV, SIG_DFL); }  // sanitizers install their own
+
+}  // namespace
+
+TEST(a_real_crash_still_crashes) {
+  CHECK(died_of_segv(in_child([] {
+    default_handler();
+    use_memory();
+    crash();
+  })));
+}
+
+TEST(an_earlier_handler_prints_once_and_the_crash_goes_on) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        install_printer();
+        use_memory();
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "printed\n");
+}
+
+TEST(a_later_handler_that_raises_again_does_not_stop_a_managed_fault) {
+  std::string said;
+  const int status = in_child(
+      [] {
+        default_handler();
+        EmulatedDevice device(16 * kMiB);
+        unsigned char* data = device.managed(4 * kMiB);
+        install_printer();  // now on top; it steps aside at the first fault
+        data[0] = 1;
+        data[2 * kMiB] = 2;
+        if (data[0] != 1 || data[2 * kMiB] != 2) _exit(3);
+        device.hooks.claim_signals();
+        device.free(data);
+      },
+      &said);
+  CHECK_EQ(status, 0);
+  CHECK_EQ(said, "printed\n");
+}
+
+TEST(claiming_puts_us_on_top_again_and_the_later_handler_gets_the_crash) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        EmulatedDevice device(16 * kMiB);
+        unsigned char* data = device.managed(4 * kMiB);
+        install_printer();
+        device.hooks.claim_signals();
+        data[0] = 1;  // no print
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "printed\n");
+}
+
+TEST(a_raised_signal_kills_at_the_second_time) {
+  CHECK(died_of_segv(in_child([] {
+    default_handler();
+    use_memory();
+    for (;;) raise(SIGSEGV);
+  })));
+}
+
+TEST(touching_what_was_freed_crashes_and_says_so) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        EmulatedDevice device(16 * kMiB);
+        volatile unsigned char* data = device.managed(4 * kMiB);
+        device.free(const_cast<unsigned char*>(data));
+        data[0] = 1;
+      },
+      &said)));
+  CHECK(said.find("not allocated") != std::string::npos);
+}
+
+TEST(a_forked_child_cannot_touch_the_parents_pages) {
+  EmulatedDevice device(16 * kMiB);
+  volatile unsigned char* data = device.managed(4 * kMiB);
+  data[0] = 1;
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [&] {
+        default_handler();
+        device.hooks.claim_signals();
+        data[0] = 2;
+      },
+      &said)));
+  CHECK(said.find("forked child") != std::string::npos);
+  CHECK_EQ(+data[0], 1);
+  // A child that leaves our memory alone lives, and cannot open a device of its own.
+  CHECK_EQ(in_child([&] {
+             const um_emulated_options options{16 * kMiB, 64 * kMiB, UM_COUNTING_ORDERED, 0, 0};
+             int32_t ordinal = 0;
+             char message[200];
+             if (device.hooks.open(&options, &ordinal, message, sizeof(message)) != UM_BAD_STATE) _exit(4);
+           }),
+           0);
+  device.free(const_cast<unsigned char*>(data));
+}
