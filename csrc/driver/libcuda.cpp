@@ -77,7 +77,7 @@ std::string why_unusable(const Table& call) {
 std::unique_ptr<const Libcuda> load_libcuda(const char* library, std::string* reason) {
   void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* const error = dlerror();
+    const char* const error = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc and musl
     *reason = std::string("no NVIDIA driver: ") + (error != nullptr ? error : library);
     return nullptr;
   }

@@ -38,7 +38,7 @@ namespace um::driver {
   X(CUDA_ERROR_UNKNOWN, 999, "unknown error")
 
 enum CUresult : unsigned {
-#define UM_DRIVER_ENUMERATOR(name, value, message) name = value,
+#define UM_DRIVER_ENUMERATOR(name, value, message) name = (value),
   UM_DRIVER_ERRORS(UM_DRIVER_ENUMERATOR)
 #undef UM_DRIVER_ENUMERATOR
 };

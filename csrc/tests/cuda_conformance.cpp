@@ -91,6 +91,7 @@ REPLACED(CUevent_st)
 REPLACED(CUmemLocation)
 REPLACED_ENUM(CUresult)
 REPLACED_ENUM(CUmem_advise)
+REPLACED_ENUM(CUmemLocationType)
 REPLACED_ENUM(CUmem_range_attribute)
 REPLACED_ENUM(CUdevice_attribute)
 REPLACED_ENUM(CUdriverProcAddressQueryResult)
@@ -100,7 +101,6 @@ static_assert(std::is_same_v<ours::CUdeviceptr, ::CUdeviceptr>);
 static_assert(std::is_same_v<ours::CUcontext, Ours<::CUcontext>::type>);
 static_assert(std::is_same_v<ours::CUstream, Ours<::CUstream>::type>);
 static_assert(std::is_same_v<ours::CUevent, Ours<::CUevent>::type>);
-static_assert(sizeof(ours::CUmemLocationType) == sizeof(::CUmemLocationType));
 static_assert(sizeof(ours::CUmemLocation) == sizeof(::CUmemLocation));
 static_assert(alignof(ours::CUmemLocation) == alignof(::CUmemLocation));
 static_assert(offsetof(ours::CUmemLocation, type) == offsetof(::CUmemLocation, type));

@@ -35,8 +35,8 @@ CUresult call_with_zeros(CUresult (*slot)(Parameters...)) {
   return slot(Parameters{}...);
 }
 
-// Every usable slot calls its own function in its own form; every other says why and returns an error. The number
-// usable.
+// Every usable slot calls its own function in its own form; every other has a reason and returns an error.
+// Returns how many are usable.
 size_t check_slots(const Driver& driver) {
   size_t usable = 0;
 #define CHECK_SLOT(name, symbol, version, ...)                                             \
