@@ -1,0 +1,35 @@
+#include "memory/address_map.h"
+
+#include <string>
+
+#include "memory/error.h"
+
+namespace um {
+
+void AddressMap::enter(Arena* arena) {
+  const uint64_t last = arena->address() + arena->bytes() - 1;
+  if (last >> kAddressBits != 0) {
+    throw Error(UM_UNSUPPORTED, "the driver gave memory above the 48-bit addresses that this library tells apart (" +
+                                    std::to_string(arena->address()) + ")");
+  }
+  for (uint64_t at = arena->address() >> kLeafShift; at <= last >> kLeafShift; ++at) {
+    if (root_[at].load(std::memory_order_acquire) != nullptr) continue;
+    Leaf* fresh = new Leaf();
+    Leaf* other = nullptr;  // another device may be adding the same leaf
+    if (!root_[at].compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) delete fresh;
+  }
+  store(*arena, arena);
+}
+
+void AddressMap::leave(const Arena* arena) noexcept { store(*arena, nullptr); }
+
+void AddressMap::restore(Arena* arena) noexcept { store(*arena, arena); }
+
+void AddressMap::store(const Arena& arena, Arena* value) noexcept {
+  for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += kBlockBytes) {
+    Leaf* leaf = root_[at >> kLeafShift].load(std::memory_order_relaxed);
+    leaf->arena[at / kBlockBytes % kLeafEntries].store(value, std::memory_order_release);
+  }
+}
+
+}  // namespace um

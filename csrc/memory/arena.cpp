@@ -1,0 +1,71 @@
+#include "memory/arena.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "memory/error.h"
+
+namespace um {
+
+void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes) {
+  const uint64_t granules = bytes / kGranuleBytes;
+  const uint64_t table_bytes = granules * sizeof(Block*) + bytes / kBlockBytes * sizeof(Block*) + granules / 8;
+  void* tables =
+      mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (tables == MAP_FAILED) {
+    throw Error(UM_OUT_OF_HOST_MEMORY,
+                "no address space for the tables of an arena (" + std::to_string(table_bytes) + " bytes)");
+  }
+  address_ = address;
+  bytes_ = bytes;
+  tables_ = tables;
+  tables_bytes_ = table_bytes;
+  starts_ = static_cast<Block**>(tables);
+  across_ = starts_ + granules;
+  start_bits_ = reinterpret_cast<uint64_t*>(across_ + bytes / kBlockBytes);
+  heap = of;
+  device.store(owner, std::memory_order_relaxed);
+}
+
+void Arena::close() noexcept {
+  device.store(nullptr, std::memory_order_relaxed);
+  munmap(tables_, tables_bytes_);
+  tables_ = nullptr;
+  heap = nullptr;
+  first = nullptr;
+}
+
+void Arena::enter(Block* block) {
+  const uint64_t at = granule(block->address);
+  starts_[at] = block;
+  start_bits_[at / 64] |= uint64_t{1} << (at % 64);
+  const uint64_t last = (block->end() - 1 - address_) / kBlockBytes;
+  for (uint64_t edge = (block->address - address_) / kBlockBytes + 1; edge <= last; ++edge) across_[edge] = block;
+}
+
+void Arena::leave(const Block* block) {
+  const uint64_t at = granule(block->address);
+  starts_[at] = nullptr;
+  start_bits_[at / 64] &= ~(uint64_t{1} << (at % 64));
+}
+
+Block* Arena::containing(uint64_t at) const {
+  constexpr uint64_t kWords = kBlockBytes / kGranuleBytes / 64;  // of start_bits_ for each 2 MiB
+  const uint64_t here = granule(at);
+  const uint64_t low_word = here / 64 / kWords * kWords;
+  uint64_t bits = start_bits_[here / 64] & (~uint64_t{0} >> (63 - here % 64));
+  for (uint64_t word = here / 64;; bits = start_bits_[--word]) {
+    if (bits != 0) {
+      Block* nearest = starts_[word * 64 + 63 - static_cast<uint64_t>(__builtin_clzll(bits))];
+      return at < nearest->end() ? nearest : nullptr;
+    }
+    if (word == low_word) break;
+  }
+  Block* across = across_[(at - address_) / kBlockBytes];
+  // Its descriptor may serve elsewhere by now: it counts only if it is what its own start says, and reaches here.
+  if (across == nullptr || across->arena != this || across->free) return nullptr;
+  return across->address <= at && at < across->end() && starts_[granule(across->address)] == across ? across : nullptr;
+}
+
+}  // namespace um

@@ -1,0 +1,79 @@
+// One range of device memory and the blocks it is cut into. Everything known about a block lies out of band: a word
+// written into managed memory would be a page fault.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "um/model.h"  // kBlockBytes
+
+struct um_device;
+
+namespace um {
+
+inline constexpr uint64_t kGranuleBytes = 512;  // every block starts on one: what cudaMalloc's callers rely on
+
+class Arena;
+class ManagedHeap;
+
+// What the front remembers about an allocation; the heap only keeps it beside the block.
+struct Record {
+  uint64_t serial = 0;
+  uint64_t bytes = 0;  // as requested
+  uint32_t role = 0, name = 0;
+  uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
+  uint32_t exports = 0;
+  bool seen = false;
+};
+
+// A run of granules of one arena, free or allocated. Neighbours are linked, so that free ones merge in constant time.
+struct Block {
+  uint64_t address = 0, bytes = 0;
+  Arena* arena = nullptr;
+  Block* previous = nullptr;
+  Block* next = nullptr;
+  Block* previous_free = nullptr;  // both lists of FreeLists; `next_free` is also StablePool's
+  Block* next_free = nullptr;
+  bool free = false;
+  Record record;
+
+  uint64_t end() const { return address + bytes; }
+};
+
+// Recycled through a StablePool: `device` may be read at any time, the rest under the device's lock only.
+class Arena {
+ public:
+  // Throws um::Error when the tables do not fit; `address` and `bytes` are multiples of 2 MiB.
+  void open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes);
+  void close() noexcept;
+
+  // Every allocated block is entered, free ones are not: cutting and merging free memory touches no table.
+  void enter(Block* block);
+  void leave(const Block* block);
+  // The allocated block that starts at, or contains, `at` (which lies in this arena); nullptr when there is none.
+  Block* starting_at(uint64_t at) const { return at % kGranuleBytes == 0 ? starts_[granule(at)] : nullptr; }
+  Block* containing(uint64_t at) const;
+
+  uint64_t address() const { return address_; }
+  uint64_t bytes() const { return bytes_; }
+  bool empty() const { return first->free && first->next == nullptr; }
+
+  std::atomic<um_device*> device{nullptr};
+  ManagedHeap* heap = nullptr;
+  Block* first = nullptr;  // at the lowest address; never nullptr while open
+  Arena* next_free = nullptr;
+
+ private:
+  uint64_t granule(uint64_t at) const { return (at - address_) / kGranuleBytes; }
+
+  uint64_t address_ = 0, bytes_ = 0;
+  // One lazily committed mapping: a pointer a granule (allocated block that starts there), a pointer for each 2 MiB (the
+  // block that reached across its lower edge when it was entered last: checked before use), a bit a granule.
+  void* tables_ = nullptr;
+  uint64_t tables_bytes_ = 0;
+  Block** starts_ = nullptr;
+  Block** across_ = nullptr;
+  uint64_t* start_bits_ = nullptr;
+};
+
+}  // namespace um

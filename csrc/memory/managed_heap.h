@@ -1,0 +1,66 @@
+// Cuts arenas of one placement (memory, role, advice) into blocks. Arenas are whole 2 MiB pages and belong to one heap, so two
+// placements never share a page: advice and eviction act on pages. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/arena.h"
+#include "memory/free_lists.h"
+#include "memory/stable_pool.h"
+
+namespace um {
+
+// Where arenas come from.
+class ArenaSource {
+ public:
+  struct Range {
+    uint64_t address, bytes;
+  };
+  virtual ~ArenaSource() = default;
+  // At least `least_bytes`, `wanted_bytes` where that is to be had; both multiples of 2 MiB, the address too. Throws.
+  virtual Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) = 0;
+  // False when the driver refused: the range is still ours.
+  virtual bool release(Range range) noexcept = 0;
+};
+
+class ManagedHeap {
+ public:
+  static constexpr uint64_t kFirstArenaBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request has an arena of its own
+
+  // `blocks`: the descriptors of one device, shared by its heaps.
+  ManagedHeap(um_device* device, ArenaSource& source, StablePool<Block>& blocks, uint64_t first_arena_bytes);
+  // Every block must have been freed and every arena given back (trim) before.
+  ~ManagedHeap() = default;
+  ManagedHeap(const ManagedHeap&) = delete;
+  ManagedHeap& operator=(const ManagedHeap&) = delete;
+
+  // A block of at least `bytes` (not 0) on a multiple of 512 bytes; from 2 MiB on, on a multiple of 2 MiB. Throws, and
+  // then nothing has changed.
+  Block* allocate(uint64_t bytes);
+  // An arena that this leaves empty is given back, unless it is the largest empty one: a heap that lives off one arena
+  // must not ask the driver for it again and again.
+  void free(Block* block) noexcept;
+  // Gives back every empty arena. False when the driver kept one.
+  bool trim() noexcept;
+
+  uint64_t reserved_bytes() const { return reserved_bytes_; }
+  const std::vector<Arena*>& arenas() const { return arenas_; }
+
+ private:
+  Block* grow(uint64_t bytes);
+  Block* split(Block* block, uint64_t at) noexcept;
+  void merge_next(Block* block) noexcept;
+  bool give_back(Arena* arena) noexcept;
+
+  um_device* device_;
+  ArenaSource& source_;
+  StablePool<Block>& blocks_;
+  FreeLists free_lists_;
+  std::vector<Arena*> arenas_;
+  uint64_t next_arena_bytes_;
+  uint64_t reserved_bytes_ = 0;
+};
+
+}  // namespace um
