@@ -229,6 +229,7 @@ TEST(unset_read_mostly_keeps_one_copy) {
   bench.advise(1, Advice::set_preferred_location, kDevice);
   CHECK_EQ(bench.advise(1, Advice::unset_read_mostly), "drop_host user 1");
   CHECK_EQ(bench.state(1), "device_read, device");
+  CHECK_EQ(bench.model.next_victim(), 2u);  // keeping the device's copy was a service of block 1
   CHECK_EQ(bench.device(1, kWrite), "fault");
   bench.advise(2, Advice::set_accessed_by);
   CHECK_EQ(bench.advise(2, Advice::unset_read_mostly), "drop_device user 2, remote_map");

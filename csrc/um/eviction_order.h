@@ -5,7 +5,7 @@
 
 #include "um/model.h"
 
-namespace um {
+namespace um::rules {
 
 enum class Queue : uint8_t { none, discarded, used };
 enum class Rights : uint8_t { none, read, write };
@@ -70,4 +70,4 @@ class EvictionOrder {
   List discarded_, used_;
 };
 
-}  // namespace um
+}  // namespace um::rules

@@ -1,13 +1,17 @@
 // The page rules of unified memory, one 2 MiB block at a time: where a fault goes, what advice changes, who is evicted.
 //
-// One class, no I/O, no allocation after construction, no locks: the emulated device asks it inside a signal handler and
-// does what it says; a simulator asks it and adds up what it says. Sources: NVIDIA/open-gpu-kernel-modules 595.45.04,
-// kernel-open/nvidia-uvm (named `uvm/<file>` below).
+// One class, no I/O, no allocation after construction, no locks: the emulated device asks it inside a signal handler
+// and does what it says; a simulator asks it and adds up what it says. Sources: NVIDIA/open-gpu-kernel-modules
+// 595.45.04, kernel-open/nvidia-uvm (named `uvm/<file>` below).
 #pragma once
 
 #include <cstdint>
 
 namespace um {
+
+namespace rules {
+class Rules;  // um/rules.h
+}
 
 inline constexpr uint64_t kBlockBytes = uint64_t{2} << 20;  // uvm/uvm_va_block_types.h
 
@@ -15,17 +19,17 @@ enum class Processor : uint8_t { host, device };
 enum class Cause : uint8_t { user, coherence, speculative, eviction, access_counter };  // uvm/uvm_types.h
 inline constexpr int kCauses = 5;
 
-// What the caller must do to the data, in this order. Mappings are not listed: when the list is done, `mapping(block)` of
-// every block named in it (and of the block asked about) says how the device may see it.
+// What the caller must do to the data, in this order. Mappings are not listed: when the list is done, `mapping(block)`
+// of every block named in it (and of the block asked about) says how the device may see it.
 enum class Do : uint8_t {
-  evict_copy,    // copy device -> host, then release the device chunk
-  evict_drop,    // release the device chunk: the host copy is valid, or the contents are discarded
-  zero_device,   // take a device chunk, fill with zeros
-  zero_host,     // take host memory, fill with zeros
-  copy_h2d,      // take a device chunk, copy host -> device (host memory stays until drop_host)
-  copy_d2h,      // copy device -> host (the chunk stays until drop_device)
-  drop_host,     // the host copy is no longer valid: release it
-  drop_device,   // the device copy is no longer valid: release the chunk
+  evict_copy,   // copy device -> host, then release the device chunk
+  evict_drop,   // release the device chunk: the host copy is valid, or the contents are discarded
+  zero_device,  // take a device chunk, fill with zeros
+  zero_host,    // take host memory, fill with zeros
+  copy_h2d,     // take a device chunk, copy host -> device (host memory stays until drop_host)
+  copy_d2h,     // copy device -> host (the chunk stays until drop_device)
+  drop_host,    // the host copy is no longer valid: release it
+  drop_device,  // the device copy is no longer valid: release the chunk
 };
 struct Action {
   Do what;
@@ -47,21 +51,24 @@ struct Outcome {
 };
 
 struct Counters {
-  int64_t fault_groups = 0;      // device faults, one per block and service
+  int64_t fault_groups = 0;  // device faults, one per block and service
   int64_t host_fault_groups = 0;
-  int64_t first_touches = 0;
+  int64_t first_touches = 0;  // faults and prefetches of blocks that were resident nowhere
   int64_t bytes_h2d[kCauses] = {};
   int64_t bytes_d2h[kCauses] = {};
-  int64_t evictions = 0;
-  int64_t evictions_dropped = 0;
+  int64_t evictions = 0;          // with a copy to the host
+  int64_t evictions_dropped = 0;  // without: duplicated or discarded
   int64_t collapses = 0;
-  int64_t remote_maps = 0;
+  int64_t remote_maps = 0;  // evicted blocks included that AccessedBy maps again
 };
 
 enum class Advice : uint8_t {  // the driver's six calls, in pairs
-  set_read_mostly, unset_read_mostly,
-  set_preferred_location, unset_preferred_location,
-  set_accessed_by, unset_accessed_by,
+  set_read_mostly,
+  unset_read_mostly,
+  set_preferred_location,
+  unset_preferred_location,
+  set_accessed_by,
+  unset_accessed_by,
 };
 
 class Model {
@@ -72,8 +79,8 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // Life of a range. After `allocate` a block is resident nowhere with no advice. `release` forgets the block, frees its
-  // chunk and gives no actions: the caller releases whatever memory it holds for it.
+  // Life of a range. After `allocate` a block is resident nowhere with no advice. `release` forgets the block, frees
+  // its chunk and gives no actions: the caller releases whatever memory it holds for it.
   void allocate(uint32_t first, uint32_t count);
   void release(uint32_t block);
 
@@ -81,11 +88,13 @@ class Model {
   Outcome access(uint32_t block, Processor processor, bool write);
   // Migration asked for by the user (cuMemPrefetchAsync); refreshes the eviction order even when nothing moves.
   Outcome prefetch(uint32_t block, Processor to);
-  // Advice on one block; `processor` is the location of preferred_location / accessed_by.
+  // Advice on one block; `processor` is the location of preferred_location / accessed_by. Accessed by the host changes
+  // nothing: it cannot map device memory.
   Outcome advise(uint32_t block, Advice advice, Processor processor);
-  // Contents no longer needed (cuMemDiscardBatchAsync).
+  // Contents no longer needed (cuMemDiscardBatchAsync): indeterminate until written, never copied, evicted first.
+  // Takes the device's mapping away.
   void discard(uint32_t block);
-  // A pinned block is never evicted. Counted.
+  // A pinned block is never evicted; a prefetch or host access that moves it still does. Counted.
   void pin(uint32_t block);
   void unpin(uint32_t block);
 
@@ -108,8 +117,7 @@ class Model {
   const Counters& counters() const;
 
  private:
-  struct State;
-  State* state_;
+  rules::Rules* rules_;
 };
 
 }  // namespace um
