@@ -1,0 +1,131 @@
+"""From a device's readings and events, step by step, to a fault profile."""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from umadvise.counters.records import Counters, Event, MemoryStats, add, later, subtract
+from umadvise.counters.tables import StepAccumulator, TableSums
+from umadvise.counters.timeline import PatternSum
+from umadvise.findings import examine
+from umadvise.profile import MOST_STEPS, Environment, FaultProfile, Step
+
+_FIRST_STEPS = 16
+"""Of the steps kept in a profile so many are the first ones; the others are the latest."""
+
+
+class ProfileBuilder:
+    """Builds the fault profile of a run, in memory that does not grow with its length.
+
+    For each step: `begin_step`, `add_events` as often as events are drained, `end_step`. A step that is begun and never
+    ended (an exception, Ctrl-C) counts as outside of the steps. `build` may be called at any time, as often as wanted.
+    """
+
+    def __init__(self, environment: Environment, counters: Counters) -> None:
+        """Starts a profile.
+
+        Args:
+            environment: what the run is made with.
+            counters: the device's reading now; what it counted before is not part of the profile.
+        """
+        self._environment = environment
+        self._at_start = counters
+        self._at_step = counters
+        self._in_steps: Counters | None = None
+        self._step: StepAccumulator | None = None
+        self._step_start_ns = 0
+        self._step_count = 0
+        self._last_index = -1
+        self._duration_ns = 0
+        self._first_steps: list[Step] = []
+        self._latest_steps: deque[Step] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
+        self._tables: TableSums | None = None
+        self._first_pattern = PatternSum()
+        self._pattern = PatternSum()
+        self._memory: MemoryStats | None = None
+
+    def begin_step(self, index: int, start_ns: int, counters: Counters) -> None:
+        """Begins step `index`, at `start_ns` of the events' clock.
+
+        Raises:
+            ValueError: the index is not above the last step's.
+        """
+        if index <= self._last_index:
+            raise ValueError(f"step {index} follows step {self._last_index}: expected a larger index")
+        self._step = StepAccumulator(index)
+        self._step_start_ns = start_ns
+        self._at_step = counters
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Takes drained events; those of the open step count. Without any call the tables stay unknown."""
+        self._tables = self._tables or TableSums()
+        if self._step is not None:
+            self._step.add(events)
+
+    def end_step(self, end_ns: int, counters: Counters, memory: MemoryStats | None) -> None:
+        """Ends the open step.
+
+        Args:
+            end_ns: now, by the events' clock.
+            counters: the device's reading now.
+            memory: its memory; with peaks of this step if they were reset when it began.
+
+        Raises:
+            ValueError: no step is open, or time or a counter ran backwards.
+        """
+        step = self._step
+        if step is None or end_ns < self._step_start_ns:
+            raise ValueError("no step is open, or it ends before it began")
+        duration_ns = end_ns - self._step_start_ns
+        counted = subtract(counters, self._at_step)
+        self._step = None
+        self._step_count += 1
+        self._last_index = step.index
+        self._duration_ns += duration_ns
+        self._in_steps = counted if self._in_steps is None else add(self._in_steps, counted)
+        self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
+        if self._tables is not None:
+            self._tables.add(step)
+            # The first step is unlike the others: its first touches and the optimizer's new state come once.
+            pattern = self._first_pattern if self._step_count == 1 else self._pattern
+            pattern.add_step(self._step_start_ns, duration_ns, step.services)
+        self._keep(
+            Step(
+                index=step.index,
+                duration_ns=duration_ns,
+                counters=counted,
+                resident_peak_bytes=memory.resident_peak_bytes if memory else None,
+            )
+        )
+
+    def _keep(self, step: Step) -> None:
+        if len(self._first_steps) < _FIRST_STEPS:
+            self._first_steps.append(step)
+        else:
+            self._latest_steps.append(step)
+
+    def build(self, counters: Counters, events_dropped: int) -> FaultProfile:
+        """The profile so far, with its findings.
+
+        Args:
+            counters: the device's reading now.
+            events_dropped: events lost because nobody drained in time (um_events_dropped).
+        """
+        total = subtract(counters, self._at_start)
+        in_steps = self._in_steps or subtract(total, total)
+        profile = FaultProfile(
+            environment=self._environment,
+            step_count=self._step_count,
+            duration_ns=self._duration_ns,
+            counters=in_steps,
+            outside=subtract(total, in_steps),
+            events_dropped=events_dropped,
+            memory=self._memory,
+            steps=(*self._first_steps, *self._latest_steps),
+            tables=self._tables.tables() if self._tables else None,
+            pattern=self._pattern.pattern() or self._first_pattern.pattern(),
+            oversized_ops=self._tables.oversized_ops() if self._tables else (),
+            findings=(),
+        )
+        return msgspec.structs.replace(profile, findings=examine(profile))

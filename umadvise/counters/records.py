@@ -1,0 +1,174 @@
+"""What a device counted and saw: um_counters, um_memory_stats and um_event of csrc/include/umadvise.h.
+
+The tuples of words stand in the header's order, so that `EVENT_KINDS[number]` reads a native enum. A number that nobody
+could observe is None, never 0.
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+EventKind = Literal["fault_group", "transfer_h2d", "transfer_d2h", "eviction", "collapse", "remote_map", "oversized_op"]
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+
+Cause = Literal["user", "coherence", "speculative", "eviction", "access_counter"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+Phase = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[Phase | None, ...] = (None, *get_args(Phase))
+
+Role = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number of things, bytes or nanoseconds: what the native core's 64-bit counters can hold."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything that a profile file holds: immutable, and strict about what it accepts."""
+
+
+class BytesByCause(Record, frozen=True):
+    """Bytes moved in one direction, by why they moved (the driver's causes, uvm/uvm_types.h)."""
+
+    user: Count | None
+    coherence: Count | None
+    speculative: Count | None
+    eviction: Count | None
+    access_counter: Count | None
+
+    @property
+    def total(self) -> int | None:
+        """Sum over the causes in bytes; None when one of them is unknown."""
+        parts = (self.user, self.coherence, self.speculative, self.eviction, self.access_counter)
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+
+class Counters(Record, frozen=True):
+    """um_counters: what a device did between two readings."""
+
+    fault_groups: Count | None = None
+    unordered_faults: Count | None = None
+    first_touches: Count | None = None
+    bytes_h2d: BytesByCause | None = None
+    bytes_d2h: BytesByCause | None = None
+    evictions: Count | None = None
+    evictions_dropped: Count | None = None
+    collapses: Count | None = None
+    remote_maps: Count | None = None
+    remote_accesses: Count | None = None
+    fault_service_ns: Count | None = None
+    op_count: Count | None = None
+    oversized_ops: Count | None = None
+
+
+class BytesByRole(Record, frozen=True):
+    """Bytes for each role a tensor can have."""
+
+    parameter: Count
+    input: Count
+    intermediate: Count
+    gradient: Count
+    optimizer_state: Count
+    workspace: Count
+
+
+class MemoryStats(Record, frozen=True):
+    """um_memory_stats: how much memory there is, where it lies, and the peaks."""
+
+    requested_bytes: Count
+    requested_peak_bytes: Count
+    reserved_bytes: Count
+    reserved_peak_bytes: Count
+    resident_bytes: Count | None
+    resident_peak_bytes: Count | None
+    host_bytes: Count | None
+    host_peak_bytes: Count | None
+    workspace_bytes: Count
+    allocation_count: Count
+    free_count: Count
+    live_allocations: Count
+    requested_by_role: BytesByRole
+    requested_peak_by_role: BytesByRole
+    resident_by_role: BytesByRole | None
+
+
+class Event(msgspec.Struct, kw_only=True, gc=False):
+    """um_event with its names resolved: one thing the page machinery did.
+
+    `op`, `module` and `phase` are those of the op that was running; `role`, `name`, `birth_op` and `birth_module` those
+    of the allocation at `address`, which for an eviction is the victim. None where the native id is 0. Only transfers
+    count as bytes: an eviction's bytes repeat its transfer's, and tell a copy from a drop.
+    """
+
+    kind: EventKind
+    start_ns: int
+    step: int
+    duration_ns: int = 0
+    cause: Cause = "user"
+    bytes: int = 0
+    address: int = 0
+    allocation: int = 0
+    allocation_bytes: int = 0
+    role: Role | None = None
+    name: str | None = None
+    birth_op: str | None = None
+    birth_module: str | None = None
+    op_index: int = 0
+    op: str | None = None
+    module: str | None = None
+    phase: Phase | None = None
+    write: bool = False
+    unordered: bool = False
+    first_touch: bool = False
+
+
+def _combine(after: Record, before: Record, sign: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for field in after.__struct_fields__:
+        new, old = getattr(after, field), getattr(before, field)
+        if new is None or old is None:
+            fields[field] = None
+        elif isinstance(new, Record):
+            fields[field] = type(new)(**_combine(new, old, sign))
+        else:
+            fields[field] = new + sign * old
+    return fields
+
+
+def subtract(after: Counters, before: Counters) -> Counters:
+    """What happened between two readings of one device; what is unknown in either reading is unknown.
+
+    Raises:
+        ValueError: a counter ran backwards, so that the readings are not of one device or not in this order.
+    """
+    difference = Counters(**_combine(after, before, -1))
+    numbers = [difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)]
+    for record in numbers:
+        for field in record.__struct_fields__:
+            number = getattr(record, field)
+            if isinstance(number, int) and number < 0:
+                raise ValueError(
+                    f"the counter {field} ran backwards by {-number}: expected two readings of one device in order"
+                )
+    return difference
+
+
+def add(left: Counters, right: Counters) -> Counters:
+    """Both together; what is unknown in either is unknown."""
+    return Counters(**_combine(left, right, 1))
+
+
+def later(before: MemoryStats, after: MemoryStats) -> MemoryStats:
+    """The later reading with the higher peaks of both."""
+    peaks: dict[str, Any] = {}
+    for field in MemoryStats.__struct_fields__:
+        old, new = getattr(before, field), getattr(after, field)
+        if field.endswith("_peak_bytes") and None not in (old, new):
+            peaks[field] = max(old, new)
+    by_role = {
+        role: max(getattr(before.requested_peak_by_role, role), getattr(after.requested_peak_by_role, role))
+        for role in ROLES
+    }
+    return msgspec.structs.replace(after, **peaks, requested_peak_by_role=BytesByRole(**by_role))

@@ -1,0 +1,242 @@
+"""Sums of events by subject, in memory that does not grow with the number of steps or events."""
+
+from collections.abc import Iterable
+from operator import add, itemgetter
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from umadvise.counters.records import CAUSES, BytesByCause, Event, Phase
+from umadvise.counters.timeline import Service
+from umadvise.profile import (
+    MOST_ROWS,
+    ModuleRow,
+    OpRow,
+    OversizedOp,
+    PhaseRow,
+    RolePhaseRow,
+    RoleRow,
+    Table,
+    Tables,
+    Tally,
+    TensorRow,
+    clean_name,
+)
+
+Row = TypeVar("Row", bound=Tally)
+
+Where: TypeAlias = tuple[str | None, str | None, Phase | None]
+"""Op, module and phase."""
+
+# A sum is a list of numbers: the plain fields of Tally, then the bytes by cause, host to device before device to host.
+_PLAIN = (
+    "fault_groups",
+    "unordered_faults",
+    "first_touches",
+    "evictions",
+    "evictions_dropped",
+    "collapses",
+    "remote_maps",
+    "service_ns",
+)
+_FAULTS, _UNORDERED, _FIRST, _EVICTIONS, _DROPPED, _COLLAPSES, _REMOTE, _SERVICE = range(len(_PLAIN))
+_H2D = len(_PLAIN)
+_D2H = _H2D + len(CAUSES)
+_SLOTS = _D2H + len(CAUSES)
+_TRANSFER_SLOTS = {
+    (kind, cause): first + offset
+    for kind, first in (("transfer_h2d", _H2D), ("transfer_d2h", _D2H))
+    for offset, cause in enumerate(CAUSES)
+}
+
+# What one event is about. Named tensors have no birthplace here: a name says more, and one name is one row.
+_SUBJECT = ("role", "name", "birth_module", "birth_op", "bytes", "op", "module", "phase")
+Subject: TypeAlias = tuple[object, ...]
+Sparse: TypeAlias = list[tuple[int, int]]
+"""The slots of a sum that are not 0, in order, with their numbers."""
+
+
+class StepAccumulator:
+    """The events of one step, summed as they come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.sums: dict[Subject, list[int]] = {}
+        self.services: list[Service] = []
+        self.oversized: dict[Where, tuple[int, int]] = {}
+        """Largest working set in bytes and how often, by op, module and phase."""
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Adds events; those of other steps are left out. The hot loop: about a microsecond an event."""
+        index, sums, services = self.index, self.sums, self.services
+        for event in events:
+            if event.step != index:
+                continue
+            kind, name, phase = event.kind, event.name, event.phase
+            if kind == "oversized_op":
+                self._add_oversized(event)
+                continue
+            birth_module, birth_op = (event.birth_module, event.birth_op) if name is None else (None, None)
+            subject = (event.role, name, birth_module, birth_op, event.allocation_bytes, event.op, event.module, phase)
+            numbers = sums.get(subject)
+            if numbers is None:
+                numbers = sums[subject] = [0] * _SLOTS
+            if kind == "fault_group":
+                numbers[_FAULTS] += 1
+                numbers[_UNORDERED] += event.unordered
+                numbers[_FIRST] += event.first_touch
+                numbers[_SERVICE] += event.duration_ns
+                services.append((event.start_ns, event.duration_ns, phase))
+            elif kind == "eviction":
+                numbers[_EVICTIONS if event.bytes else _DROPPED] += 1
+            elif kind == "collapse":
+                numbers[_COLLAPSES] += 1
+            elif kind == "remote_map":
+                numbers[_REMOTE] += 1
+            else:
+                numbers[_TRANSFER_SLOTS[kind, event.cause]] += event.bytes
+
+    def _add_oversized(self, event: Event) -> None:
+        where = (event.op, event.module, event.phase)
+        bytes_, count = self.oversized.get(where, (0, 0))
+        self.oversized[where] = (max(bytes_, event.bytes), count + 1)
+
+
+class _Sum:
+    __slots__ = ("faulted_steps", "last_faulted_step", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = [0] * _SLOTS
+        self.faulted_steps = 0
+        self.last_faulted_step = -1
+
+    def count_step(self, step: int) -> None:
+        """Notes that the subject faulted in a step."""
+        if self.last_faulted_step != step:
+            self.last_faulted_step = step
+            self.faulted_steps += 1
+
+    def absorb(self, other: "_Sum") -> None:
+        """Adds another subject's sum; both together faulted in at least as many steps as either."""
+        self.numbers = list(map(add, self.numbers, other.numbers))
+        self.faulted_steps = max(self.faulted_steps, other.faulted_steps)
+
+    def weight(self) -> tuple[int, int, int]:
+        numbers = self.numbers
+        return (numbers[_SERVICE], numbers[_FAULTS], sum(numbers[_H2D:]))
+
+    def fields(self) -> dict[str, Any]:
+        numbers = self.numbers
+        return {
+            **dict(zip(_PLAIN, numbers[:_H2D], strict=True)),
+            "bytes_h2d": BytesByCause(**dict(zip(CAUSES, numbers[_H2D:_D2H], strict=True))),
+            "bytes_d2h": BytesByCause(**dict(zip(CAUSES, numbers[_D2H:], strict=True))),
+            "faulted_steps": self.faulted_steps,
+        }
+
+
+class TableSum(Generic[Row]):
+    """One table under construction; keeps the heaviest `most_rows` subjects and the sum of the others."""
+
+    def __init__(self, row_type: type[Row], columns: tuple[str, ...], most_rows: int = MOST_ROWS) -> None:
+        self._row_type = row_type
+        self._columns = columns
+        self._most_rows = most_rows
+        self._key = itemgetter(*(_SUBJECT.index(column) for column in columns))
+        self._sums: dict[object, _Sum] = {}
+        self._rest: _Sum | None = None
+
+    def add(self, step: int, sums: Iterable[tuple[Subject, Sparse]]) -> None:
+        """Adds a finished step."""
+        rows, key = self._sums, self._key
+        for subject, numbers in sums:
+            subject_key = key(subject)
+            row = rows.get(subject_key)
+            if row is None:
+                row = rows[subject_key] = _Sum()
+            row_numbers = row.numbers
+            for slot, number in numbers:
+                row_numbers[slot] += number
+            if numbers and numbers[0][0] == _FAULTS:
+                row.count_step(step)
+        # Twice the rows, so that the cost of sorting is paid once in many steps.
+        if len(rows) > 2 * self._most_rows:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        ordered = self._ordered()
+        self._sums = dict(ordered[: self._most_rows])
+        for _, row in ordered[self._most_rows :]:
+            self._rest = self._rest or _Sum()
+            self._rest.absorb(row)
+
+    def _ordered(self) -> list[tuple[object, _Sum]]:
+        # Ties are broken by name, so that equal runs give equal files.
+        return sorted(self._sums.items(), key=lambda item: (tuple(-part for part in item[1].weight()), repr(item[0])))
+
+    def table(self) -> Table[Row]:
+        """The table so far, costliest row first."""
+        if len(self._sums) > self._most_rows:
+            self._shrink()
+        return Table(
+            rows=tuple(self._row(key, row) for key, row in self._ordered()),
+            rest=Tally(**self._rest.fields()) if self._rest else None,
+        )
+
+    def _row(self, key: object, row: _Sum) -> Row:
+        values = key if isinstance(key, tuple) else (key,)
+        named = zip(self._columns, values, strict=True)
+        cleaned: dict[str, Any] = {
+            column: clean_name(value) if isinstance(value, str) else value for column, value in named
+        }
+        return self._row_type(**row.fields(), **cleaned)
+
+
+class TableSums:
+    """All tables of a profile under construction."""
+
+    def __init__(self) -> None:
+        self._role = TableSum(RoleRow, ("role",))
+        self._phase = TableSum(PhaseRow, ("phase",))
+        self._role_phase = TableSum(RolePhaseRow, ("role", "phase"))
+        self._module = TableSum(ModuleRow, ("module",))
+        self._tensor = TableSum(TensorRow, ("role", "name", "birth_module", "birth_op", "bytes"))
+        self._op = TableSum(OpRow, ("op", "phase"))
+        self._oversized: dict[Where, tuple[int, int]] = {}
+
+    def add(self, step: StepAccumulator) -> None:
+        """Adds a finished step."""
+        # Most subjects have three or four numbers of the eighteen, and each goes into six tables.
+        sums = [
+            (subject, [(slot, number) for slot, number in enumerate(numbers) if number])
+            for subject, numbers in step.sums.items()
+        ]
+        for table in (self._role, self._phase, self._role_phase, self._module, self._tensor, self._op):
+            table.add(step.index, sums)
+        for where, (bytes_, count) in step.oversized.items():
+            if where in self._oversized or len(self._oversized) < MOST_ROWS:
+                known_bytes, known_count = self._oversized.get(where, (0, 0))
+                self._oversized[where] = (max(known_bytes, bytes_), known_count + count)
+
+    def tables(self) -> Tables:
+        """The tables so far."""
+        return Tables(
+            role=self._role.table(),
+            phase=self._phase.table(),
+            role_phase=self._role_phase.table(),
+            module=self._module.table(),
+            tensor=self._tensor.table(),
+            op=self._op.table(),
+        )
+
+    def oversized_ops(self) -> tuple[OversizedOp, ...]:
+        """Ops whose working set was too large, the largest first."""
+        ordered = sorted(self._oversized.items(), key=lambda item: (-item[1][0], repr(item[0])))
+        return tuple(
+            OversizedOp(
+                op=op and clean_name(op),
+                module=module and clean_name(module),
+                phase=phase,
+                bytes=bytes_,
+                count=count,
+            )
+            for (op, module, phase), (bytes_, count) in ordered
+        )

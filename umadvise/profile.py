@@ -1,0 +1,330 @@
+"""The fault profile: one JSON document that says which tensors faulted in a run, where, and at what cost.
+
+It is the contract between what observes a run and what reports it. Reading refuses a bad file whole; writing leaves
+either the old file or the new one. No string of a profile is ever used as a path, and none may hold a control
+character, because reports print them to terminals.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import msgspec
+
+from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats, Phase, Record, Role
+from umadvise.errors import FormatError, UmadviseError
+
+SCHEMA = "umadvise.fault-profile/1"
+BIN_COUNT = 96
+"""Equal parts of a step in the pattern of faults; divides by 2, 3 and 4, so that narrow terminals can join bins."""
+MOST_ROWS = 4096
+"""Rows kept in a table; what does not fit is summed into the table's `rest`."""
+MOST_STEPS = 64
+MOST_FINDINGS = 64
+MOST_FILE_BYTES = 64 << 20
+"""A full profile (every table at MOST_ROWS) is under a tenth of this."""
+
+_CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+# \Z, not $: $ would let a final newline pass.
+_PRINTABLE = rf"\A[^{_CONTROL}]*\Z"
+MOST_NAME_CHARACTERS = 1024
+
+Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS, pattern=_PRINTABLE)]
+Sentence = Annotated[str, msgspec.Meta(max_length=4096, pattern=_PRINTABLE)]
+
+_NOT_PRINTABLE = re.compile(f"[{_CONTROL}]")
+
+
+def clean_name(text: str) -> str:
+    """A name as a profile may hold it: control characters become U+FFFD, what is too long is cut."""
+    return _NOT_PRINTABLE.sub("\ufffd", text)[:MOST_NAME_CHARACTERS]
+
+
+class AdviceByRole(Record, frozen=True):
+    """The advice new allocations of each role got, in the project's words (`read_mostly`, ...)."""
+
+    parameter: Name | None
+    input: Name | None
+    intermediate: Name | None
+
+
+class Environment(Record, frozen=True):
+    """What the run was made with. `script` is as the user typed it."""
+
+    device_name: Name
+    provider: Literal["emulated", "cuda"]
+    counting: Literal["ordered", "raw"]
+    capacity_bytes: Count
+    budget_bytes: Count | None
+    policy: Name | None
+    advice: AdviceByRole | None
+    umadvise_version: Name
+    torch_version: Name | None
+    script: Name | None
+
+
+class Step(Record, frozen=True):
+    """One training step."""
+
+    index: Count
+    duration_ns: Count
+    counters: Counters
+    resident_peak_bytes: Count | None
+
+
+class Tally(Record, frozen=True):
+    """What happened to the subject of one table row, over all steps.
+
+    `service_ns` is the time that fault services took. `faulted_steps` counts the steps with at least one fault group.
+    """
+
+    fault_groups: Count
+    unordered_faults: Count
+    first_touches: Count
+    bytes_h2d: BytesByCause
+    bytes_d2h: BytesByCause
+    evictions: Count
+    evictions_dropped: Count
+    collapses: Count
+    remote_maps: Count
+    service_ns: Count
+    faulted_steps: Count
+
+
+class RoleRow(Tally, frozen=True):
+    """Tensors of one role."""
+
+    role: Role | None
+
+
+class PhaseRow(Tally, frozen=True):
+    """Ops of one phase."""
+
+    phase: Phase | None
+
+
+class RolePhaseRow(Tally, frozen=True):
+    """Tensors of one role while ops of one phase ran."""
+
+    role: Role | None
+    phase: Phase | None
+
+
+class ModuleRow(Tally, frozen=True):
+    """Ops that ran inside one module."""
+
+    module: Name | None
+
+
+class OpRow(Tally, frozen=True):
+    """One operator in one phase."""
+
+    op: Name | None
+    phase: Phase | None
+
+
+class TensorRow(Tally, frozen=True):
+    """One tensor: by name, or by birthplace and size when it has none; `bytes` is the size of one."""
+
+    role: Role | None
+    name: Name | None
+    birth_module: Name | None
+    birth_op: Name | None
+    bytes: Count
+
+
+Row = TypeVar("Row", bound=Tally)
+
+
+class Table(Record, Generic[Row], frozen=True):
+    """Rows, costliest first. `rest` sums the subjects for which there was no room."""
+
+    rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=MOST_ROWS)]
+    rest: Tally | None
+
+
+class Tables(Record, frozen=True):
+    """The same events from six sides: each table's rows and rest add up to the same sums."""
+
+    role: Table[RoleRow]
+    phase: Table[PhaseRow]
+    role_phase: Table[RolePhaseRow]
+    module: Table[ModuleRow]
+    tensor: Table[TensorRow]
+    op: Table[OpRow]
+
+
+_Bins = msgspec.Meta(min_length=BIN_COUNT, max_length=BIN_COUNT)
+
+
+class Pattern(Record, frozen=True):
+    """Faults over the step, in BIN_COUNT equal parts of it, summed over `step_count` steps.
+
+    A part lasts `duration_ns / BIN_COUNT` over those steps; `service_ns[i]` of it went into fault service: the quantity
+    of figures 10 and 11 in Choi et al. (2021), section 5.2. `phases[i]` is the phase of the ops that faulted there, or
+    None when unknown.
+    """
+
+    step_count: Count
+    duration_ns: Count
+    fault_groups: Annotated[tuple[Count, ...], _Bins]
+    service_ns: Annotated[tuple[Count, ...], _Bins]
+    phases: Annotated[tuple[Phase | None, ...], _Bins]
+
+    def stall_share(self, phase: Phase) -> float | None:
+        """Part of a phase's time that went into fault service, 0 to 1; None when no bin is known to belong to it."""
+        bins = [index for index, bin_phase in enumerate(self.phases) if bin_phase == phase]
+        if not bins or self.duration_ns == 0:
+            return None
+        return sum(self.service_ns[index] for index in bins) * BIN_COUNT / (len(bins) * self.duration_ns)
+
+
+class OversizedOp(Record, frozen=True):
+    """An op whose working set, at most `bytes`, exceeded what may be on the device at once."""
+
+    op: Name | None
+    module: Name | None
+    phase: Phase | None
+    bytes: Count
+    count: Count
+
+
+class Finding(Record, frozen=True):
+    """One conclusion: what happened, where and why (`message`), and which call would help (`advice`)."""
+
+    id: Name
+    severity: Literal["warning", "info"]
+    subject: Name
+    message: Sentence
+    advice: Sentence
+    evidence: Annotated[dict[Name, Count], msgspec.Meta(max_length=32)]
+
+
+class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+    """A run's faults. `counters` covers the steps, `outside` what happened before, between and after them.
+
+    `steps` holds the first and the latest steps (at most MOST_STEPS). `tables` and `pattern` are None when nobody
+    recorded events.
+    """
+
+    environment: Environment
+    step_count: Count
+    duration_ns: Count
+    counters: Counters
+    outside: Counters | None
+    events_dropped: Count
+    memory: MemoryStats | None
+    steps: Annotated[tuple[Step, ...], msgspec.Meta(max_length=MOST_STEPS)]
+    tables: Tables | None
+    pattern: Pattern | None
+    oversized_ops: Annotated[tuple[OversizedOp, ...], msgspec.Meta(max_length=MOST_ROWS)]
+    findings: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=MOST_FINDINGS)]
+
+    def __post_init__(self) -> None:
+        indices = [step.index for step in self.steps]
+        if any(left >= right for left, right in pairwise(indices)):
+            raise ValueError("the steps are not in order")
+        if max(len(self.steps), self.pattern.step_count if self.pattern else 0) > self.step_count:
+            raise ValueError("step_count is less than the steps that are here")
+
+
+class _Header(msgspec.Struct):
+    schema: str
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+_profile_decoder = msgspec.json.Decoder(FaultProfile)
+
+
+def encode_profile(profile: FaultProfile) -> bytes:
+    """The profile as the bytes of its file: indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
+
+
+def decode_profile(document: bytes) -> FaultProfile:
+    """Reads a profile from the bytes of its file.
+
+    Raises:
+        FormatError: not such a document, of another version, or holding a value that no run produces.
+    """
+    try:
+        schema = _header_decoder.decode(document).schema
+        if schema != SCHEMA:
+            raise FormatError(
+                f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; "
+                "use the version of umadvise that wrote it, or record again"
+            )
+        return _profile_decoder.decode(document)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"is no fault profile: {error}. Expected the JSON that `umadvise run` writes") from None
+
+
+def read_profile(path: str | os.PathLike[str]) -> FaultProfile:
+    """Reads a fault profile.
+
+    Raises:
+        FormatError: truncated, of another schema version, larger than MOST_FILE_BYTES, or holding impossible values.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    shown = os.fspath(path)
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise FormatError(f"{shown!r} is no regular file: expected a fault profile")
+            document = file.read(MOST_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UmadviseError(f"cannot read {shown!r}: {error}") from error
+    if len(document) > MOST_FILE_BYTES:
+        raise FormatError(f"{shown!r} is larger than any fault profile: expected at most {MOST_FILE_BYTES} bytes")
+    try:
+        return decode_profile(document)
+    except FormatError as error:
+        raise FormatError(f"{shown!r} {error}") from None
+
+
+def write_profile(profile: FaultProfile, path: str | os.PathLike[str]) -> None:
+    """Writes a fault profile atomically: a reader sees the old file or the new one, also after a crash.
+
+    Raises:
+        UmadviseError: the place cannot be written, or holds something that is no regular file.
+    """
+    document = encode_profile(profile)
+    try:
+        target = Path(path).resolve()  # a symbolic link stays one: its target is replaced
+        if target.exists() and not target.is_file():
+            raise UmadviseError(f"cannot write {os.fspath(path)!r}: expected a place for a regular file")
+        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+        try:
+            _write_durably(temporary, document)
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+        _sync_directory(target.parent)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that point at each other
+        raise UmadviseError(f"cannot write {os.fspath(path)!r}: {error}") from error
+
+
+def _write_durably(path: Path, document: bytes) -> None:
+    # 0o666 is cut by the user's umask, as for any file they make.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(document)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    # Without this the rename may not survive a power cut, although the new file's bytes would.
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
