@@ -1,0 +1,75 @@
+// From an operator's arguments to the bytes of ours that it touches.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include "operator_info.h"
+#include "umadvise.h"
+
+namespace um::hooks {
+
+using AccessList = c10::SmallVector<um_access, 12>;
+using AddressList = c10::SmallVector<const void*, 8>;
+
+// The storage's first byte; null for tensors without one (undefined, sparse, opaque).
+inline const char* storage_address(const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  return static_cast<const char*>(tensor.unsafe_storage().unsafeGetStorageImpl()->data());
+}
+
+// Bytes from the first to the last element that a view of strides can reach.
+inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
+  int64_t last = 0;
+  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
+    last += (tensor.size(dimension) - 1) * tensor.stride(dimension);
+  }
+  return static_cast<uint64_t>(last + 1) * tensor.itemsize();
+}
+
+inline void add_access(const c10::TensorImpl& tensor, bool write, AccessList& accesses) {
+  const char* const storage = storage_address(tensor);
+  if (storage == nullptr || um_owns(storage) == 0) return;
+  if (tensor.is_nested()) {  // its sizes are a tensor of their own: the whole buffer
+    accesses.push_back({storage, tensor.unsafe_storage().nbytes(), write, 0});
+  } else if (tensor.numel() != 0) {
+    const char* const first = storage + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+    accesses.push_back({first, span_bytes(tensor), write, 0});
+  }
+}
+
+// Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list.
+template <class Visit>
+void each_tensor(const c10::IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    visit(*value.unsafeToTensorImpl());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor()) visit(*element.unsafeToTensorImpl());
+    }
+  }
+}
+
+// In the order of the schema.
+inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& stack, AccessList& accesses) {
+  const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
+  for (const TensorArgument& argument : info.tensors) {
+    const bool write = argument.write == Write::always ||
+                       (argument.write == Write::when_training && arguments[info.training_argument].toBool());
+    each_tensor(arguments[argument.index],
+                [&](const c10::TensorImpl& tensor) { add_access(tensor, write, accesses); });
+  }
+}
+
+inline void gather_outputs(const OperatorInfo& info, const torch::jit::Stack& stack, AddressList& outputs) {
+  const c10::IValue* const results = stack.data() + (stack.size() - info.return_count);
+  for (uint32_t index = 0; index < info.return_count; ++index) {
+    each_tensor(results[index], [&](const c10::TensorImpl& tensor) {
+      if (const char* const storage = storage_address(tensor); storage != nullptr) outputs.push_back(storage);
+    });
+  }
+}
+
+}  // namespace um::hooks

@@ -1,0 +1,55 @@
+// From exceptions to codes, and from the core's codes to torch's exceptions.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "umadvise.h"
+
+namespace um::hooks {
+
+// The message behind um_hooks_last_error of this thread.
+std::string& last_error();
+
+// A failed call of the core, with its message.
+struct CoreError {
+  um_status status;
+  std::string message;
+};
+inline void check_core(um_status status) {
+  if (status != UM_OK) throw CoreError{status, um_last_error()};
+}
+
+// Runs a body at the C ABI.
+template <class Body>
+um_status guarded(Body&& body) noexcept {
+  try {
+    body();
+    return UM_OK;
+  } catch (const CoreError& error) {
+    last_error() = error.message;
+    return error.status;
+  } catch (const std::bad_alloc&) {
+    last_error() = "out of host memory";
+    return UM_OUT_OF_HOST_MEMORY;
+  } catch (const c10::Error& error) {
+    last_error() = error.what_without_backtrace();
+    return UM_BAD_STATE;
+  } catch (const std::exception& error) {
+    last_error() = error.what();
+    return UM_BAD_STATE;
+  }
+}
+
+// Throws what torch's users expect of a failed call of the core: torch.OutOfMemoryError or RuntimeError.
+inline void throw_as_torch(um_status status) {
+  if (status == UM_OK) return;
+  const bool out_of_memory = status == UM_OUT_OF_DEVICE_MEMORY || status == UM_OUT_OF_HOST_MEMORY;
+  TORCH_CHECK_WITH(OutOfMemoryError, !out_of_memory, um_last_error());
+  TORCH_CHECK(false, um_last_error());
+}
+
+}  // namespace um::hooks

@@ -1,0 +1,127 @@
+// The interposer: a boxed fallback above all other keys of the dispatcher that brackets every op with um_op_begin and
+// um_op_end.
+//
+// What counts as one op: the first operator that is not merely a sequence of other operators. Composite operators, and
+// calls that a mode above autograd will make again (autocast, a Python mode, functorch), pass through with the key still
+// included, so that the operators they come down to arrive here themselves.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "accesses.h"
+#include "backward.h"
+#include "errors.h"
+#include "hooks.h"
+#include "operator_info.h"
+#include "recording.h"
+
+namespace um::hooks {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// No key is reserved for third parties. This one is the only mode key that torch never includes and registers no kernel
+// for, it lies above every key that changes what an op is, and torch carries it to autograd's threads like any other.
+constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericMode;
+constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
+
+// Where a kernel of one of these is about to run, the op comes back through the dispatcher.
+constexpr DispatchKeySet kReentering =
+    c10::autocast_dispatch_keyset |
+    DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::PreDispatch,
+                    DispatchKey::PythonDispatcher, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                    DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchGradWrapper,
+                    DispatchKey::FuncTorchVmapMode, DispatchKey::FuncTorchBatched, DispatchKey::BatchedNestedTensor,
+                    DispatchKey::Batched, DispatchKey::VmapMode, DispatchKey::Tracer});
+
+// One device for the process: autograd's threads work for whichever thread interposes.
+std::atomic<um_device*> interposed_device{nullptr};
+std::mutex interposing_lock;
+int interposing_threads = 0;
+
+thread_local uint32_t thread_phase = UM_PHASE_NONE;
+
+OpDescription describe(const OperatorInfo& info) {
+  const uint32_t creates = info.kind == Kind::creation;
+  if (thread_phase != UM_PHASE_OPTIMIZER) {
+    if (const BackwardNode node = current_backward_node(); node.running) {
+      return {info.name, UM_PHASE_BACKWARD, node.module, creates};
+    }
+  }
+  return {info.name, thread_phase, forward_module(), creates};
+}
+
+// um_op_begin, and um_op_end also when the kernel throws.
+class RunningOp {
+ public:
+  RunningOp(um_device* device, const OpDescription& op, const AccessList& accesses) : device_(device) {
+    throw_as_torch(um_op_begin(device, op.op, op.phase, op.module, op.creates, accesses.data(),
+                               static_cast<uint32_t>(accesses.size())));
+  }
+  ~RunningOp() { um_op_end(device_, outputs.data(), static_cast<uint32_t>(outputs.size())); }
+  RunningOp(const RunningOp&) = delete;
+  RunningOp& operator=(const RunningOp&) = delete;
+
+  AddressList outputs;
+
+ private:
+  um_device* device_;
+};
+
+void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Stack* stack, const OperatorInfo& info) {
+  AccessList accesses;
+  if (info.kind == Kind::operation) gather_accesses(info, *stack, accesses);
+  if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
+
+  const OpDescription description = describe(info);
+  const bool recorded = recording.load(std::memory_order_relaxed);
+  const uint64_t place = recorded ? record_op(description, accesses.data(), accesses.size()) : 0;
+  RunningOp running(interposed_device.load(std::memory_order_relaxed), description, accesses);
+  op.redispatchBoxed(below, stack);
+  gather_outputs(info, *stack, running.outputs);
+  if (recorded) record_outputs(place, running.outputs.data(), running.outputs.size());
+}
+
+void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+  const DispatchKeySet below = keys & kBelow;
+  if (keys.has_any(kReentering)) return op.redispatchBoxed(below, stack);
+  const OperatorInfo& info = operator_info(op);
+  if (info.composite(keys)) return op.redispatchBoxed(below, stack);
+  const c10::impl::ExcludeDispatchKeyGuard one_op(kKey);
+  if (info.kind == Kind::view) return op.redispatchBoxed(below, stack);
+  run_op(op, below, stack, info);
+}
+
+// For the life of the process: without the key in a thread's set the fallback is never reached.
+void register_fallback() {
+  static auto* const registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
+      kKey, c10::KernelFunction::makeFromBoxedFunction<&interpose>(), "umadvise interposer"));
+  (void)registration;
+}
+
+void interpose_thread(um_device* device) {
+  const std::lock_guard<std::mutex> lock(interposing_lock);
+  const bool interposing = c10::impl::tls_is_dispatch_key_included(kKey);
+  const int others = interposing_threads - interposing;
+  if (device != nullptr && others > 0 && interposed_device != device) {
+    throw CoreError{UM_BAD_STATE, "another thread's session uses another device; one device at a time"};
+  }
+  if (device != nullptr) {
+    register_fallback();
+    interposed_device = device;
+  }
+  c10::impl::tls_set_dispatch_key_included(kKey, device != nullptr);
+  interposing_threads = others + (device != nullptr);
+}
+
+}  // namespace
+}  // namespace um::hooks
+
+um_status um_hooks_interpose(um_device* device) {
+  return um::hooks::guarded([&] { um::hooks::interpose_thread(device); });
+}
+
+void um_hooks_phase_set(uint32_t phase) { um::hooks::thread_phase = phase; }

@@ -1,0 +1,177 @@
+#include "operator_info.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "umadvise.h"
+
+namespace um::hooks {
+namespace {
+
+// Operators whose schemas do not say what they do to memory (torch 2.9 to 2.13, aten/src/ATen/native/native_functions.yaml).
+constexpr std::array<std::string_view, 9> kCreations = {
+    "aten::empty",         "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
+    "aten::new_empty_strided", "aten::resize_",       "aten::resize_as_",    "aten::set_"};
+constexpr std::array<std::string_view, 9> kUnannotatedViews = {
+    "aten::_unsafe_view",  "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_fused_sdp_choice",
+    "aten::is_same_size",  "aten::is_pinned",    "aten::is_set_to",               "aten::record_stream",
+    "aten::_has_same_storage_numel"};
+
+struct SilentWrite {
+  std::string_view op, argument;
+  Write write;
+};
+constexpr std::array<SilentWrite, 12> kSilentWrites = {{
+    {"aten::native_batch_norm", "running_mean", Write::when_training},
+    {"aten::native_batch_norm", "running_var", Write::when_training},
+    {"aten::cudnn_batch_norm", "running_mean", Write::when_training},
+    {"aten::cudnn_batch_norm", "running_var", Write::when_training},
+    {"aten::miopen_batch_norm", "running_mean", Write::when_training},
+    {"aten::miopen_batch_norm", "running_var", Write::when_training},
+    {"aten::batch_norm_update_stats", "running_mean", Write::always},
+    {"aten::batch_norm_update_stats", "running_var", Write::always},
+    {"aten::batch_norm_gather_stats", "running_mean", Write::always},
+    {"aten::batch_norm_gather_stats", "running_var", Write::always},
+    {"aten::batch_norm_gather_stats_with_counts", "running_mean", Write::always},
+    {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
+}};
+
+template <size_t size>
+bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
+  for (const std::string_view candidate : names) {
+    if (candidate == name) return true;
+  }
+  return false;
+}
+
+bool may_hold_tensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::ListType:
+      return may_hold_tensors(*type.containedType(0));
+    default:
+      return false;
+  }
+}
+
+Kind kind_of(const c10::OperatorHandle& op) {
+  const std::string_view name = op.operator_name().name;
+  if (contains(kCreations, name)) return Kind::creation;
+  if (contains(kUnannotatedViews, name) || op.hasTag(at::Tag::inplace_view)) return Kind::view;
+  for (const c10::Argument& result : op.schema().returns()) {
+    // An alias that is not written is a view of an argument.
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return Kind::view;
+  }
+  return Kind::operation;
+}
+
+Write write_of(std::string_view op, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return Write::always;
+  for (const SilentWrite& silent : kSilentWrites) {
+    if (silent.op == op && silent.argument == argument.name()) return silent.write;
+  }
+  return Write::never;
+}
+
+std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const c10::FunctionSchema& schema = op.schema();
+  auto info = std::make_unique<OperatorInfo>();
+  info->name = um_intern(c10::toString(op.operator_name()).c_str());
+  info->kind = kind_of(op);
+  const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+                         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+                         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+  info->composite_on_cpu = composite && !op.hasKernelForDispatchKey(DispatchKey::CPU);
+  info->composite_on_cuda = composite && !op.hasKernelForDispatchKey(DispatchKey::CUDA);
+  info->argument_count = static_cast<uint32_t>(schema.arguments().size());
+  info->return_count = static_cast<uint32_t>(schema.returns().size());
+  info->training_argument = 0;
+  for (uint32_t index = 0; index < info->argument_count; ++index) {
+    const c10::Argument& argument = schema.arguments()[index];
+    if (argument.name() == "training") info->training_argument = index;
+    if (!may_hold_tensors(*argument.type())) continue;
+    info->tensors.push_back({index, write_of(op.operator_name().name, argument)});
+  }
+  return info;
+}
+
+// Keyed by the schema's address, which is the operator's own until it is deregistered; `generation` tells the threads'
+// caches when that happened.
+class Table {
+ public:
+  const OperatorInfo& find(const c10::OperatorHandle& op) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    std::unique_ptr<OperatorInfo>& info = infos_[&op.schema()];
+    if (info == nullptr) info = derive(op);
+    return *info;
+  }
+  void forget(const c10::OperatorHandle& op) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    infos_.erase(&op.schema());
+    generation_.fetch_add(1, std::memory_order_release);
+  }
+  uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
+
+ private:
+  std::mutex lock_;
+  std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>> infos_;
+  std::atomic<uint32_t> generation_{1};
+};
+
+Table& table();
+
+class Deregistrations final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    if (op.hasSchema()) table().forget(op);
+  }
+};
+
+// Neither the table nor its listener is ever destroyed: ops may run while the process ends.
+Table& table() {
+  static auto* const infos = [] {
+    static auto* const listening = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Deregistrations>()));
+    (void)listening;
+    return new Table;
+  }();
+  return *infos;
+}
+
+struct CachedInfo {
+  const c10::FunctionSchema* schema = nullptr;
+  const OperatorInfo* info = nullptr;
+};
+constexpr int kCacheBits = 9;  // 512 entries; a training step uses under a hundred operators
+
+size_t cache_index(const c10::FunctionSchema* schema) {  // Fibonacci hashing: addresses share their low bits
+  return (reinterpret_cast<uint64_t>(schema) * uint64_t{0x9E3779B97F4A7C15}) >> (64 - kCacheBits);
+}
+
+}  // namespace
+
+const OperatorInfo& operator_info(const c10::OperatorHandle& op) {
+  thread_local uint32_t generation = 0;
+  thread_local std::array<CachedInfo, size_t{1} << kCacheBits> cache;
+  if (const uint32_t now = table().generation(); generation != now) {
+    cache.fill({});
+    generation = now;
+  }
+  const c10::FunctionSchema* const schema = &op.schema();
+  CachedInfo& cached = cache[cache_index(schema)];
+  if (cached.schema != schema) cached = {schema, &table().find(op)};
+  return *cached.info;
+}
+
+}  // namespace um::hooks

@@ -1,0 +1,40 @@
+// What the interposer needs to know about an operator, derived once from its schema and its registered kernels.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace um::hooks {
+
+enum class Kind : uint8_t {
+  view,       // touches no byte: the guard never hears of it
+  creation,   // makes memory and touches no byte
+  operation,  // reads and writes
+};
+
+enum class Write : uint8_t { never, always, when_training };
+
+struct TensorArgument {
+  uint32_t index;
+  Write write;
+};
+
+struct OperatorInfo {
+  uint32_t name;  // interned
+  Kind kind;
+  bool composite_on_cpu, composite_on_cuda;  // its only kernel there is a sequence of other operators
+  uint32_t argument_count, return_count;
+  uint32_t training_argument;  // meaningful where an argument is written when_training
+  std::vector<TensorArgument> tensors;  // those that may hold tensors or lists of tensors
+
+  bool composite(c10::DispatchKeySet keys) const {
+    return keys.has_backend(c10::BackendComponent::CUDABit) ? composite_on_cuda : composite_on_cpu;
+  }
+};
+
+// The reference stays valid as long as the operator is registered. A few instructions after the first call of a thread.
+const OperatorInfo& operator_info(const c10::OperatorHandle& op);
+
+}  // namespace um::hooks
