@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -120,7 +120,7 @@ def main() -> int:
             "schema": "umadvise.bert_large/1",
             "options": {name: value for name, value in vars(options).items() if name != "json"},
             "losses_hex": [step.loss.hex() for step in steps],
-            "steps": [asdict(step) for step in steps],
+            "step_ns": [step.duration_ns for step in steps],
             "error": error,
             **memory.observed(),
         }

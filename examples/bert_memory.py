@@ -56,9 +56,9 @@ class Memory:
     def observed(self) -> dict[str, object]:
         """`peak_bytes`, what the device held at most (without one: what the process grew by), and the counters."""
         if self._options.device == "cpu":
-            return {"peak_bytes": _process_bytes("VmHWM") - self._baseline_bytes, "counters": None}
+            return {"peak_bytes": _process_bytes("VmHWM") - self._baseline_bytes, "counters": None, "report": None}
         if self._options.device == "cuda" and not self._options.unified:
-            return {"peak_bytes": torch.cuda.max_memory_allocated(), "counters": None}
+            return {"peak_bytes": torch.cuda.max_memory_allocated(), "counters": None, "report": None}
         import umadvise
 
         return {"peak_bytes": umadvise.memory_stats().resident_peak_bytes, "counters": umadvise.counters()}

@@ -1,0 +1,83 @@
+import io
+from pathlib import Path
+
+from demo_table import Result, Row, Run, losses_differ, notes, table
+from rich.console import Console
+
+from umadvise.counters.records import BytesByCause, Counters
+
+VANILLA = Run("vanilla", ("--no-unified",), limited=False)
+RUNS_OUT = Run("a third", ("--no-unified",), runs_out=True)
+UNIFIED = Run("unified memory", ())
+LOG = Path("output/demo/run.log")
+
+
+def moved(user: int, eviction: int) -> BytesByCause:
+    return BytesByCause(user=user, coherence=0, speculative=0, eviction=eviction, access_counter=0)
+
+
+def finished(run: Run, *losses: float, counters: Counters | None = None, report: str | None = None) -> Result:
+    losses_hex = [loss.hex() for loss in losses]
+    step_ns = [1_250_000_000 for _ in losses]
+    return Result(run, Row(losses_hex, step_ns, None, 6 << 30, counters, report), LOG)
+
+
+def ran_out(run: Run) -> Result:
+    return Result(run, Row([], [], "needs 6 GiB, has 2 GiB", 2 << 30, None, None), LOG)
+
+
+COUNTERS = Counters(fault_groups=5313, bytes_h2d=moved(3 << 30, 0), bytes_d2h=moved(0, 1 << 30), evictions=512)
+
+
+def text(results: list[Result]) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(table("BERT", results))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_whole_table() -> None:
+    results = [
+        finished(VANILLA, 10.5, 9.25),
+        ran_out(RUNS_OUT),
+        finished(UNIFIED, 10.5, 9.25, counters=COUNTERS, report="a.json"),
+    ]
+    assert [line.rstrip() for line in text(results).splitlines()] == EXPECTED
+    assert list(notes(results)) == [
+        "a third: needs 6 GiB, has 2 GiB",
+        "All losses are equal to the last bit.",
+    ]
+    assert not losses_differ(results)
+
+
+def test_one_bit_of_difference_shows() -> None:
+    results = [finished(VANILLA, 10.5), finished(UNIFIED, 10.500000000000002)]
+    assert losses_differ(results)
+    assert "10.5000 │     NO │" in text(results)
+    assert list(notes(results)) == ["Losses differ: they should be equal to the last bit."]
+
+
+def test_runs_that_end_otherwise_than_meant_are_named() -> None:
+    died = Result(UNIFIED, None, LOG)
+    fitted = finished(RUNS_OUT, 10.5)
+    assert "│ unified memory │ failed │" in text([died])
+    assert list(notes([died])) == ["unified memory did not end as it should: see output/demo/run.log"]
+    assert list(notes([fitted])) == ["a third did not end as it should: see output/demo/run.log"]
+    assert ran_out(RUNS_OUT).as_meant
+    assert not ran_out(UNIFIED).as_meant
+
+
+def test_file_names_hold_no_separators() -> None:
+    assert Run("vanilla PyTorch", ()).file_stem == "vanilla-pytorch"
+    assert Run("out of memory: ../a third", ()).file_stem == "out-of-memory-a-third"
+
+
+EXPECTED = """\
+                                                            BERT
+┏━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━┓
+┃ run            ┃         losses ┃ equal? ┃ step times (s) ┃ faults ┃ to device ┃  to host ┃ evictions ┃     peak ┃ report ┃
+┡━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━┩
+│ vanilla        │ 10.5000 9.2500 │      - │        1.2 1.2 │      - │         - │        - │         - │ 6.00 GiB │ -      │
+│ a third        │  out of memory │      - │              - │      - │         - │        - │         - │ 2.00 GiB │ -      │
+│ unified memory │ 10.5000 9.2500 │    yes │        1.2 1.2 │  5,313 │  3.00 GiB │ 1.00 GiB │       512 │ 6.00 GiB │ a.json │
+└────────────────┴────────────────┴────────┴────────────────┴────────┴───────────┴──────────┴───────────┴──────────┴────────┘
+""".splitlines()

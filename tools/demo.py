@@ -1,0 +1,110 @@
+"""`make demo`: trains BERT-Large with and without unified memory, each run in its own process, and compares the runs.
+
+Progress goes to stderr, the table to stdout. Exit codes: 0 every run ended as it should and all losses are equal to the
+last bit, 1 a run did not end as it should, 3 losses differ.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from demo_table import Result, Row, Run, losses_differ, notes, table
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "bert_large.py"
+OUTPUT = Path("output", "demo")
+STEPS = 3
+
+# The first run says how much memory training takes; the others get a third of it.
+RUNS = (Run("vanilla PyTorch", ("--no-unified",), limited=False),)
+
+# BERT-Large, 2 x 128 with AdamW, peaks at 6.4 GB; under unified memory a page can be on the device and on the
+# host at once, and the rest of the machine needs some too.
+SIZES_BY_MEMORY = (("large", 10 * 10**9), ("base", 4 * 10**9), ("small", 0))
+
+
+def available_bytes() -> int:
+    """Memory that could be had now without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo has no MemAvailable: expected Linux 3.14 or newer")
+
+
+def command(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str]:
+    """The command line of one run, but for where it writes its row."""
+    without_gpu = "emulated" if run.limited else "cpu"
+    words = [sys.executable, str(EXAMPLE), *run.options, "--device", "cuda" if gpu else without_gpu, "--size", size]
+    words += ["--batch-size", "2", "--seq-length", "128", "--steps", str(STEPS)]
+    if run.limited:
+        # A GPU's memory is what it is: there the budget makes unified memory move.
+        option = "--budget" if gpu and run.unified else "--capacity"
+        words += [option, str(limit_bytes)]
+    return words
+
+
+def lines_of(words: list[str], log: Path) -> Iterator[str]:
+    """Runs a command and yields what it prints, line by line, which also goes to `log`."""
+    with log.open("w") as file:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            for line in process.stdout or ():
+                file.write(line)
+                yield line.rstrip()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list[Result]:
+    """Runs one after the other. Without the first there is no limit for the others: then it stops."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    results: list[Result] = []
+    limit_bytes: int | None = None
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("starting", total=len(runs) * STEPS)
+        for index, run in enumerate(runs):
+            progress.update(task, description=f"{index + 1} of {len(runs)}: {run.name}", completed=index * STEPS)
+            written, log = OUTPUT / f"{run.file_stem}.json", OUTPUT / f"{run.file_stem}.log"
+            written.unlink(missing_ok=True)
+            for line in lines_of([*command(run, size, gpu, limit_bytes), "--json", str(written)], log):
+                console.print(f"{run.name}: {line}", markup=False, highlight=False)
+                progress.advance(task, 1 if line.startswith("step ") else 0)
+            row = msgspec.json.decode(written.read_bytes(), type=Row) if written.exists() else None
+            results.append(Result(run, row, log))
+            if limit_bytes is None:
+                if row is None:
+                    break
+                limit_bytes = row.peak_bytes // 3
+        progress.update(task, completed=len(runs) * STEPS)
+    return results
+
+
+def main() -> int:
+    """Runs the demo and returns its exit code."""
+    import torch
+
+    console = Console(stderr=True)
+    gpu = torch.cuda.is_available()
+    memory_bytes = available_bytes()
+    size = next(size for size, needs_bytes in SIZES_BY_MEMORY if memory_bytes >= needs_bytes)
+    console.print(f"device: {torch.cuda.get_device_name() if gpu else 'no GPU, so the CPU and the emulated device'}")
+    if size != "large":
+        console.print(f"BERT-{size.capitalize()} instead of BERT-Large: only {memory_bytes / 1e9:.1f} GB are available")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    results = train(RUNS, size, gpu, console)
+
+    output = Console(width=None if sys.stdout.isatty() else 160)
+    output.print(table(f"BERT-{size.capitalize()}, batch 2 x 128, {STEPS} steps", results))
+    for note in notes(results):
+        output.print(note, markup=False, highlight=False)
+    if not all(result.as_meant for result in results) or len(results) < len(RUNS):
+        return 1
+    return 3 if losses_differ(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

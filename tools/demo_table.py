@@ -1,0 +1,121 @@
+"""What the demo shows of its runs: pure functions of the rows that examples/bert_large.py wrote."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from umadvise.counters.records import BytesByCause, Counters
+from umadvise.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the demo.
+
+    Attributes:
+        name: what the table calls it.
+        options: its options of examples/bert_large.py.
+        limited: it gets a third of the memory that the first run took.
+        runs_out: it is meant to run out of memory.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    limited: bool = True
+    runs_out: bool = False
+
+    @property
+    def unified(self) -> bool:
+        """It uses unified memory."""
+        return "--no-unified" not in self.options
+
+    @property
+    def file_stem(self) -> str:
+        """Its name as a file's."""
+        return "-".join("".join(letter if letter.isalnum() else " " for letter in self.name.lower()).split())
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What examples/bert_large.py wrote; `error` is why it ran out of memory."""
+
+    losses_hex: list[str]
+    step_ns: list[int]
+    error: str | None
+    peak_bytes: int
+    counters: Counters | None
+    report: str | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind: its row, None when it died before it wrote one, and its log."""
+
+    run: Run
+    row: Row | None
+    log: Path
+
+    @property
+    def as_meant(self) -> bool:
+        """It finished, or ran out of memory where it should."""
+        return self.row is not None and (self.row.error is not None) == self.run.runs_out
+
+
+def losses_differ(results: Sequence[Result]) -> bool:
+    """Whether two runs that finished have losses that differ in any bit."""
+    return len({tuple(result.row.losses_hex) for result in results if result.row and result.row.error is None}) > 1
+
+
+def table(title: str, results: Sequence[Result]) -> Table:
+    """One line a run. Losses are compared with those of the first run."""
+    rendered = Table(title=title)
+    rendered.add_column("run")
+    for heading in ("losses", "equal?", "step times (s)", "faults", "to device", "to host", "evictions", "peak"):
+        rendered.add_column(heading, justify="right")
+    rendered.add_column("report", overflow="fold")
+    reference = results[0].row
+    for result in results:
+        rendered.add_row(result.run.name, *_cells(result.row, reference))
+    return rendered
+
+
+def _cells(row: Row | None, reference: Row | None) -> Iterator[str]:
+    if row is None or row.error is not None:
+        yield "failed" if row is None else "out of memory"
+        yield from ("-",) * 6
+        yield format_bytes(row.peak_bytes) if row else "-"
+        yield "-"
+        return
+    yield " ".join(f"{float.fromhex(loss):.4f}" for loss in row.losses_hex)
+    yield "-" if row is reference or reference is None else "yes" if row.losses_hex == reference.losses_hex else "NO"
+    yield " ".join(f"{step_ns / 1e9:.1f}" for step_ns in row.step_ns)
+    counters = row.counters or Counters()
+    yield _number(counters.fault_groups)
+    yield _total(counters.bytes_h2d)
+    yield _total(counters.bytes_d2h)
+    yield _number(counters.evictions)
+    yield format_bytes(row.peak_bytes)
+    yield row.report or "-"
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _total(moved: BytesByCause | None) -> str:
+    return format_bytes(None if moved is None else moved.total)
+
+
+def notes(results: Sequence[Result]) -> Iterator[str]:
+    """What the table has no room for, a line each."""
+    for result in results:
+        if result.row is not None and result.row.error is not None:
+            yield f"{result.run.name}: {result.row.error}"
+        if not result.as_meant:
+            yield f"{result.run.name} did not end as it should: see {result.log}"
+    if losses_differ(results):
+        yield "Losses differ: they should be equal to the last bit."
+    elif sum(result.row is not None and result.row.error is None for result in results) > 1:
+        yield "All losses are equal to the last bit."
