@@ -44,6 +44,14 @@ void FreeLists::remove(Block* block) {
   if (step_bits_[list.power] == 0) power_bits_ &= ~(1u << list.power);
 }
 
+void FreeLists::resize(Block* block, uint64_t address, uint64_t bytes) {
+  const bool same_list = list_of(block->bytes / kGranuleBytes) == list_of(bytes / kGranuleBytes);
+  if (!same_list) remove(block);
+  block->address = address;
+  block->bytes = bytes;
+  if (!same_list) insert(block);
+}
+
 Block* FreeLists::head_from(List& list) const {
   if (list.power >= kPowers) return nullptr;
   uint32_t steps = list.step < kSteps ? step_bits_[list.power] & (~0u << list.step) : 0;

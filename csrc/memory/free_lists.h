@@ -14,6 +14,8 @@ class FreeLists {
 
   void insert(Block* block);
   void remove(Block* block);
+  // Moves the edges of a free block; it changes lists only when its size asks for that, which for large ones is rare.
+  void resize(Block* block, uint64_t address, uint64_t bytes);
   // A block that holds `bytes` (granules, not 0) from a multiple of `alignment` on, or nullptr. Constant time: of the
   // lists whose blocks may be too small or badly placed only the first few entries are looked at.
   Block* find(uint64_t bytes, uint64_t alignment) const;
@@ -29,6 +31,7 @@ class FreeLists {
 
   struct List {
     uint32_t power, step;
+    bool operator==(List other) const { return power == other.power && step == other.step; }
   };
   static List list_of(uint64_t granules);
   static List list_above(uint64_t granules);

@@ -47,14 +47,18 @@ Block* ManagedHeap::allocate(uint64_t bytes) {
   blocks_.prepare(3);  // the arena's first block, and what is left on either side of this one
   Block* block = free_lists_.find(rounded, alignment);
   if (block == nullptr) block = grow(rounded);
-  free_lists_.remove(block);
   const uint64_t start = FreeLists::aligned_start(*block, alignment);
-  if (start > block->address) {
-    Block* below = block;
-    block = split(below, start);
-    free_lists_.insert(below);
+  if (start > block->address) free_lists_.insert(insert_below(block, block->address, start - block->address));
+  const uint64_t left = block->end() - (start + rounded);
+  if (left == 0) {
+    free_lists_.remove(block);
+    block->address = start;
+    block->bytes = rounded;
+  } else {  // the free block keeps its descriptor, and mostly its list: this is the hot path
+    Block* taken = insert_below(block, start, rounded);
+    free_lists_.resize(block, start + rounded, left);
+    block = taken;
   }
-  if (block->bytes > rounded) free_lists_.insert(split(block, block->address + rounded));
   block->free = false;
   block->arena->enter(block);
   return block;
@@ -93,45 +97,49 @@ Block* ManagedHeap::grow(uint64_t bytes) {
   return block;
 }
 
-// Cuts the part from `at` on off a block that is in no free list, and returns it: free, in no list either.
-Block* ManagedHeap::split(Block* block, uint64_t at) noexcept {
-  Block* upper = blocks_.take();
-  upper->address = at;
-  upper->bytes = block->end() - at;
-  upper->arena = block->arena;
-  upper->free = true;
-  upper->previous = block;
-  upper->next = block->next;
-  if (upper->next != nullptr) upper->next->previous = upper;
-  block->next = upper;
-  block->bytes -= upper->bytes;
-  return upper;
+// A free block that is in no list, linked in below `next`, whose own edges are left to the caller.
+Block* ManagedHeap::insert_below(Block* next, uint64_t address, uint64_t bytes) noexcept {
+  Block* block = blocks_.take();
+  block->address = address;
+  block->bytes = bytes;
+  block->arena = next->arena;
+  block->free = true;
+  block->previous = next->previous;
+  block->next = next;
+  (block->previous != nullptr ? block->previous->next : block->arena->first) = block;
+  next->previous = block;
+  return block;
 }
 
-// The neighbour above becomes part of `block`; neither is in a free list.
-void ManagedHeap::merge_next(Block* block) noexcept {
-  Block* next = block->next;
-  block->bytes += next->bytes;
-  block->next = next->next;
-  if (block->next != nullptr) block->next->previous = block;
-  next->arena = nullptr;
-  blocks_.give(next);
+// Out of its neighbours' chain, descriptor back to the pool.
+void ManagedHeap::unlink(Block* block) noexcept {
+  (block->previous != nullptr ? block->previous->next : block->arena->first) = block->next;
+  if (block->next != nullptr) block->next->previous = block->previous;
+  block->arena = nullptr;
+  blocks_.give(block);
 }
 
 void ManagedHeap::free(Block* block) noexcept {
   Arena* arena = block->arena;
   arena->leave(block);
   block->free = true;
-  if (block->next != nullptr && block->next->free) {
-    free_lists_.remove(block->next);
-    merge_next(block);
+  Block* below = block->previous != nullptr && block->previous->free ? block->previous : nullptr;
+  Block* above = block->next != nullptr && block->next->free ? block->next : nullptr;
+  if (above != nullptr) {
+    uint64_t start = block->address;
+    if (below != nullptr) {
+      start = below->address;
+      free_lists_.remove(below);
+      unlink(below);
+    }
+    free_lists_.resize(above, start, above->end() - start);
+    unlink(block);
+  } else if (below != nullptr) {
+    free_lists_.resize(below, below->address, below->bytes + block->bytes);
+    unlink(block);
+  } else {
+    free_lists_.insert(block);
   }
-  if (block->previous != nullptr && block->previous->free) {
-    block = block->previous;
-    free_lists_.remove(block);
-    merge_next(block);
-  }
-  free_lists_.insert(block);
   if (!arena->empty()) return;
   for (Arena* other : arenas_) {
     if (other == arena || !other->empty()) continue;

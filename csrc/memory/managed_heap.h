@@ -50,8 +50,8 @@ class ManagedHeap {
 
  private:
   Block* grow(uint64_t bytes);
-  Block* split(Block* block, uint64_t at) noexcept;
-  void merge_next(Block* block) noexcept;
+  Block* insert_below(Block* next, uint64_t address, uint64_t bytes) noexcept;
+  void unlink(Block* block) noexcept;
   bool give_back(Arena* arena) noexcept;
 
   um_device* device_;
