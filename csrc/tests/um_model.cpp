@@ -9,7 +9,7 @@ namespace {
 
 constexpr bool kRead = false, kWrite = true;
 constexpr Processor kHost = Processor::host, kDevice = Processor::device;
-constexpr int64_t kBytes = 2 << 20;
+constexpr int64_t kBytes = 2 * 1024 * 1024;
 
 // Eight blocks, room for `chunks` of them.
 struct Bench {

@@ -202,7 +202,7 @@ class Model {
   void place(Page& page, Processor where, bool duplicate, Cause cause) {
     const Processor other = where == Processor::device ? Processor::host : Processor::device;
     if (!page.on(where)) {
-      if (page.on(other) && !page.discarded) copied_to[{where, cause}] += int64_t{2} << 20;
+      if (page.on(other) && !page.discarded) copied_to[{where, cause}] += int64_t{2} * 1024 * 1024;
       page.copies.insert(where);
       if (where == Processor::device) page.device_right = kNothing;
     }
@@ -248,7 +248,7 @@ class Model {
     const bool copy = page.copies.size() == 1 && !page.discarded;
     ++(copy ? evictions : evictions_dropped);
     if (copy) {
-      copied_to[{Processor::host, Cause::eviction}] += int64_t{2} << 20;
+      copied_to[{Processor::host, Cause::eviction}] += int64_t{2} * 1024 * 1024;
       page.copies.insert(Processor::host);
     }
     page.copies.erase(Processor::device);

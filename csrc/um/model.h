@@ -13,7 +13,7 @@ namespace rules {
 class Rules;  // um/rules.h
 }
 
-inline constexpr uint64_t kBlockBytes = uint64_t{2} << 20;  // uvm/uvm_va_block_types.h
+inline constexpr uint64_t kBlockBytes = uint64_t{2} * 1024 * 1024;  // uvm/uvm_va_block_types.h
 
 enum class Processor : uint8_t { host, device };
 enum class Cause : uint8_t { user, coherence, speculative, eviction, access_counter };  // uvm/uvm_types.h
