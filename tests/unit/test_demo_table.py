@@ -8,7 +8,7 @@ from umadvise.counters.records import BytesByCause, Counters
 
 VANILLA = Run("vanilla", ("--no-unified",), limited=False)
 RUNS_OUT = Run("a third", ("--no-unified",), runs_out=True)
-UNIFIED = Run("unified memory", ())
+UNIFIED = Run("unified", ())
 LOG = Path("output/demo/run.log")
 
 
@@ -59,8 +59,8 @@ def test_one_bit_of_difference_shows() -> None:
 def test_runs_that_end_otherwise_than_meant_are_named() -> None:
     died = Result(UNIFIED, None, LOG)
     fitted = finished(RUNS_OUT, 10.5)
-    assert "│ unified memory │ failed │" in text([died])
-    assert list(notes([died])) == ["unified memory did not end as it should: see output/demo/run.log"]
+    assert "│ unified │ failed │" in text([died])
+    assert list(notes([died])) == ["unified did not end as it should: see output/demo/run.log"]
     assert list(notes([fitted])) == ["a third did not end as it should: see output/demo/run.log"]
     assert ran_out(RUNS_OUT).as_meant
     assert not ran_out(UNIFIED).as_meant
@@ -72,12 +72,12 @@ def test_file_names_hold_no_separators() -> None:
 
 
 EXPECTED = """\
-                                                            BERT
-┏━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━┓
-┃ run            ┃         losses ┃ equal? ┃ step times (s) ┃ faults ┃ to device ┃  to host ┃ evictions ┃     peak ┃ report ┃
-┡━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━┩
-│ vanilla        │ 10.5000 9.2500 │      - │        1.2 1.2 │      - │         - │        - │         - │ 6.00 GiB │ -      │
-│ a third        │  out of memory │      - │              - │      - │         - │        - │         - │ 2.00 GiB │ -      │
-│ unified memory │ 10.5000 9.2500 │    yes │        1.2 1.2 │  5,313 │  3.00 GiB │ 1.00 GiB │       512 │ 6.00 GiB │ a.json │
-└────────────────┴────────────────┴────────┴────────────────┴────────┴───────────┴──────────┴───────────┴──────────┴────────┘
+                                                         BERT
+┏━━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━┓
+┃ run     ┃         losses ┃ equal? ┃ step times (s) ┃ faults ┃ to device ┃  to host ┃ evictions ┃     peak ┃ report ┃
+┡━━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━┩
+│ vanilla │ 10.5000 9.2500 │      - │        1.2 1.2 │      - │         - │        - │         - │ 6.00 GiB │ -      │
+│ a third │  out of memory │      - │              - │      - │         - │        - │         - │ 2.00 GiB │ -      │
+│ unified │ 10.5000 9.2500 │    yes │        1.2 1.2 │  5,313 │  3.00 GiB │ 1.00 GiB │       512 │ 6.00 GiB │ a.json │
+└─────────┴────────────────┴────────┴────────────────┴────────┴───────────┴──────────┴───────────┴──────────┴────────┘
 """.splitlines()
