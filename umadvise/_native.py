@@ -120,6 +120,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_device_close": (Status, [_POINTER]),
     "um_cuda_unavailable_reason": (_TEXT, []),
     "um_device_query": (Status, [_POINTER, _POINTER]),
+    "um_emulated_claim_signals": (None, []),
     "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
     "um_emulated_calls": (_U64, [_POINTER, _TEXT]),
     "um_emulated_fail": (Status, [_POINTER, _TEXT, _U64]),
@@ -397,6 +398,11 @@ def cuda_unavailable_reason() -> str | None:
     """None when libcuda is usable here, else the reason it is not."""
     reason = _core().um_cuda_unavailable_reason()
     return reason.decode(errors="replace") if reason else None
+
+
+def claim_signals() -> None:
+    """Puts the emulated device's SIGSEGV handler back on top of one that was installed later."""
+    _core().um_emulated_claim_signals()
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ constexpr std::array<std::string_view, 9> kUnannotatedViews = {
     "aten::_unsafe_view",  "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_fused_sdp_choice",
     "aten::is_same_size",  "aten::is_pinned",    "aten::is_set_to",               "aten::record_stream",
     "aten::_has_same_storage_numel"};
+// Their `self` gives a shape, no values.
+constexpr std::array<std::string_view, 9> kShapeReaders = {
+    "aten::ones_like",    "aten::zeros_like", "aten::full_like", "aten::rand_like", "aten::randn_like",
+    "aten::randint_like", "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
 
 struct SilentWrite {
   std::string_view op, argument;
@@ -100,6 +104,7 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
     const c10::Argument& argument = schema.arguments()[index];
     if (argument.name() == "training") info->training_argument = index;
     if (!may_hold_tensors(*argument.type())) continue;
+    if (index == 0 && contains(kShapeReaders, op.operator_name().name)) continue;
     info->tensors.push_back({index, write_of(op.operator_name().name, argument)});
   }
   return info;
