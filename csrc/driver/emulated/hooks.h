@@ -22,6 +22,7 @@ struct Event {
 struct Totals {
   Counters model;
   int64_t unordered_faults, fault_service_ns;
+  uint64_t device_bytes, host_bytes;  // taken now: plain and managed memory on the device, managed memory on the host
 };
 
 struct Hooks {
@@ -31,9 +32,9 @@ struct Hooks {
   void (*close)(int32_t ordinal);
 
   // Makes [address, address + bytes) accessible as an op needs it, in ascending address, and counts what that took as
-  // ordered faults. Foreign addresses are ignored. Takes the device's lock; never call while holding a lock that the fault
+  // ordered faults. True when anything had to be serviced. Foreign addresses are ignored. Takes the device's lock; never call while holding a lock that the fault
   // handler's caller might hold... it calls nothing back.
-  void (*touch)(int32_t ordinal, uint64_t address, uint64_t bytes, bool write);
+  bool (*touch)(int32_t ordinal, uint64_t address, uint64_t bytes, bool write);
   // Resident, writable and pinned / the opposite. False when it cannot all be on the device at once.
   bool (*pin)(int32_t ordinal, uint64_t address, uint64_t bytes);
   void (*unpin)(int32_t ordinal, uint64_t address, uint64_t bytes);

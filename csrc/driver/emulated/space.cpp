@@ -283,12 +283,15 @@ Service Space::fault(uint64_t address, bool write) {
   return serve(place_of(address).block, address, write, ordered_);
 }
 
-void Space::touch(uint64_t address, uint64_t bytes, bool write) {
+bool Space::touch(uint64_t address, uint64_t bytes, bool write) {
+  bool serviced = false;
   each_piece(address, bytes, [&](uint32_t block, uint64_t piece, uint64_t) {
     if (covered(block, write)) return;
     const Guard guard(lock_);
     serve(block, piece, write, false);
+    serviced = true;
   });
+  return serviced;
 }
 
 void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
@@ -401,7 +404,8 @@ void Space::residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks,
 
 Totals Space::totals() {
   const Guard guard(lock_);
-  return {model_.counters(), unordered_faults_, fault_service_ns_};
+  return {model_.counters(), unordered_faults_, fault_service_ns_, device_tier_.taken() * kBlockBytes,
+          host_tier_.taken() * kBlockBytes};
 }
 
 uint64_t Space::free_bytes() {

@@ -36,8 +36,8 @@ class Space {
 
   // A fault of the device at `address`, from the signal handler. Async-signal-safe.
   Service fault(uint64_t address, bool write);
-  // The ordered way: the same service for every block of the range, ahead of the op.
-  void touch(uint64_t address, uint64_t bytes, bool write);
+  // The ordered way: the same service for every block of the range, ahead of the op. False when none needed it.
+  bool touch(uint64_t address, uint64_t bytes, bool write);
   void prefetch(uint64_t address, uint64_t bytes, Processor to);
   void advise(uint64_t address, uint64_t bytes, Advice advice, Processor processor);
   void discard(uint64_t address, uint64_t bytes);
