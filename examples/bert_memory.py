@@ -61,7 +61,7 @@ class Memory:
             return {"peak_bytes": torch.cuda.max_memory_allocated(), "counters": None, "report": None}
         import umadvise
 
-        return {"peak_bytes": umadvise.memory_stats().resident_peak_bytes, "counters": umadvise.counters()}
+        return {"peak_bytes": umadvise.memory_stats().resident_peak_bytes, "counters": msgspec.to_builtins(umadvise.read_counters())}
 
 
 def _process_bytes(field: str) -> int:

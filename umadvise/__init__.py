@@ -1,6 +1,45 @@
 """Train PyTorch models under a byte budget: unified memory, advice by role, and a page-fault report.
 
-Importing this package changes nothing in torch and imports neither torch nor the native core.
+Importing this package changes nothing in torch and imports neither torch nor the native core; the names below load what
+they need when they are first used.
+
+    patch(device="auto")         puts tensors into unified memory, and teaches torch "cuda:<advice>"
+    unpatch()                    ends that
+    session(model, optimizer)    a training loop under a budget: roles, advice and the fault profile by itself
+    EmulatedDevice(...)          a device with real page faults, in this process's memory
+    on_device(tensor)            whether a tensor's bytes are on a device of umadvise
+    read_counters()              what the patched device counted
+    memory_stats()               what it holds
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from umadvise import errors
+
+if TYPE_CHECKING:
+    from umadvise.devices import EmulatedDevice
+    from umadvise.patching import patch, unpatch
+    from umadvise.runtime import on_device
+    from umadvise.statistics import memory_stats, read_counters
+    from umadvise.training_session import Session as session  # noqa: N813  # read as a verb: with umadvise.session(...)
+
 __version__ = "0.1.0"
+__all__ = ["EmulatedDevice", "errors", "memory_stats", "on_device", "patch", "read_counters", "session", "unpatch"]
+
+_HOMES = {
+    "EmulatedDevice": ("devices", "EmulatedDevice"),
+    "patch": ("patching", "patch"),
+    "unpatch": ("patching", "unpatch"),
+    "on_device": ("runtime", "on_device"),
+    "session": ("training_session", "Session"),
+    "read_counters": ("statistics", "read_counters"),
+    "memory_stats": ("statistics", "memory_stats"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'umadvise' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(f"umadvise.{module}"), attribute)

@@ -34,10 +34,11 @@ class Counting(IntEnum):
 
 
 class Memory(IntEnum):
-    """What an allocation is made of: managed memory, or plain device memory that is never paged."""
+    """What an allocation is made of: managed memory, plain device memory that is never paged, or that while there is any."""
 
     MANAGED = 0
     DEVICE = 1
+    PREFER_DEVICE = 2
 
 
 class Role(IntEnum):

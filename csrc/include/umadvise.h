@@ -105,7 +105,11 @@ typedef enum {
   UM_ADVICE_COUNT = 5
 } um_advice;
 
-typedef enum { UM_MEMORY_MANAGED = 0, UM_MEMORY_DEVICE = 1 /* plain device memory: never paged */ } um_memory;
+typedef enum {
+  UM_MEMORY_MANAGED = 0,
+  UM_MEMORY_DEVICE = 1,        /* plain device memory: never paged */
+  UM_MEMORY_PREFER_DEVICE = 2  /* plain while there is any left, else managed */
+} um_memory;
 
 typedef struct um_placement {
   uint32_t memory; /* um_memory */

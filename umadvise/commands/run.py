@@ -1,0 +1,71 @@
+"""Run a training script in unified memory and write its page-fault profile, without changing the script."""
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+
+from umadvise.errors import StateError, UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cuda", "emulated"),
+        help="auto is CUDA where there is one, else an error that names both ways out",
+    )
+    parser.add_argument("--capacity", metavar="BYTES", help='memory of the emulated device, such as "2GiB"')
+    parser.add_argument("--budget", metavar="BYTES", help="what unified memory may keep on the device")
+    parser.add_argument("--policy", default="advise", help="resident or advise")
+    parser.add_argument(
+        "--profile", type=Path, default=Path("umadvise-profile.json"), metavar="FILE", help="where the profile goes"
+    )
+    parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the script; its exit code is ours. The profile is written however it ends."""
+    if not arguments.script.is_file():
+        raise UsageError(f"no script {str(arguments.script)!r}: expected a Python file")
+    if arguments.capacity is not None and arguments.device != "emulated":
+        raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
+
+    from umadvise.devices import EmulatedDevice
+    from umadvise.script import ScriptRun
+
+    device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
+    with ScriptRun(device, arguments.budget, arguments.policy, str(arguments.script)) as watched:
+        try:
+            code = _run_script(arguments.script, arguments.words)
+        finally:
+            _report(watched, arguments.profile)
+    return code
+
+
+def _run_script(script: Path, words: list[str]) -> int:
+    before = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [str(script), *words], str(script.parent.resolve())
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    finally:
+        sys.argv, sys.path[0] = before
+    return 0
+
+
+def _report(watched: "ScriptRun", path: Path) -> None:  # noqa: F821  # imported where it is used
+    from umadvise.profile import write
+
+    try:
+        profile = watched.profile()
+    except StateError:  # the script ended it by itself
+        return
+    write(profile, path)
+    print(f"umadvise: {profile.step_count} steps watched; profile in {path} (umadvise report {path})", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""The doors through which an address leaves torch: numpy, DLPack, `data_ptr`, files. Emulated device only.
+
+The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no GPU
+tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of a numpy
+array, or of the storage where the export's end cannot be seen. Where torch itself hands the bytes to the kernel, it gets
+a copy in ordinary memory. Everything else that runs in this process (item, print, comparisons) simply faults and is served.
+"""
+
+import faulthandler
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from umadvise import _native
+from umadvise._abi import Status
+from umadvise.errors import BudgetError, NativeError
+from umadvise.placement import host_storage
+from umadvise.runtime import HOST, Runtime, address_of, routed, storage_address
+
+
+def _export(address: int) -> None:
+    """Pins the allocation at an address; nothing for foreign ones.
+
+    Raises:
+        BudgetError: it does not fit on the device beside what is pinned already.
+    """
+    if not _native.owns(address):
+        return
+    try:
+        _native.export(address)
+    except NativeError as error:
+        if error.code != Status.OUT_OF_DEVICE_MEMORY:
+            raise
+        raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
+
+
+def _release(address: int) -> None:
+    if _native.allocation_at(address) is not None:
+        _native.release_export(address)
+
+
+def _for_life(original: Callable[..., Any], address: Callable[[Any], int]) -> Callable[..., Any]:
+    """A door whose user cannot be followed: the storage stays pinned until it is freed."""
+
+    def door(self: Any, *arguments: Any, **named: Any) -> Any:
+        _export(address(self))
+        return original(self, *arguments, **named)
+
+    return door
+
+
+def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+        array = original(self, force=force)
+        address = int(array.ctypes.data) if array.size else 0
+        if _native.owns(address):
+            _export(address)
+            # Views of the array keep it alive, and it keeps the storage.
+            weakref.finalize(array, _release, address)
+        return array
+
+    return numpy
+
+
+def _write_record(original: Callable[..., Any]) -> Callable[..., Any]:
+    def write_record(self: Any, name: str, data: Any, *arguments: Any) -> Any:
+        return original(self, name, _in_ordinary_memory(data), *arguments)
+
+    return write_record
+
+
+def _write_file(original: Callable[..., Any]) -> Callable[..., Any]:
+    def write_file(self: torch.UntypedStorage, *arguments: Any, **named: Any) -> Any:
+        return original(_in_ordinary_memory(self), *arguments, **named)
+
+    return write_file
+
+
+def _in_ordinary_memory(data: Any) -> Any:
+    is_ours = isinstance(data, torch.UntypedStorage) and _native.owns(storage_address(data))
+    return host_storage(data) if is_ours else data
+
+
+def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What reads files straight into storages makes them in ordinary memory, as `torch.load` does for CUDA tensors first."""
+
+    def door(*arguments: Any, **named: Any) -> Any:
+        with routed(HOST):
+            return original(*arguments, **named)
+
+    return door
+
+
+def _faulthandler_enable(original: Callable[..., None]) -> Callable[..., None]:
+    def enable(*arguments: Any, **named: Any) -> None:
+        original(*arguments, **named)
+        _native.claim_signals()  # else the first page fault would be reported as a crash
+
+    return enable
+
+
+def install(runtime: Runtime) -> None:
+    """Replaces torch's doors, and `faulthandler.enable`, which would otherwise take our signal."""
+    replaced = runtime.replaced
+    replaced.replace(torch.Tensor, "numpy", _numpy)
+    replaced.replace(torch.Tensor, "data_ptr", lambda original: _for_life(original, address_of))
+    replaced.replace(torch.Tensor, "__dlpack__", lambda original: _for_life(original, address_of))
+    for module in (torch, torch.utils.dlpack):
+        replaced.replace(module, "to_dlpack", lambda original: _for_life(original, address_of))
+    replaced.replace(torch.UntypedStorage, "data_ptr", lambda original: _for_life(original, storage_address))
+    replaced.replace(torch.UntypedStorage, "_write_file", _write_file)
+    replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
+    replaced.replace(torch, "load", _on_host)
+    replaced.replace(faulthandler, "enable", _faulthandler_enable)
+    _native.claim_signals()

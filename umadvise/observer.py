@@ -1,0 +1,198 @@
+"""Watching a training loop: which module, phase and step an op belongs to, what a tensor is called, what each step cost."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import umadvise
+from umadvise import _native
+from umadvise._abi import Counting, Phase, Role
+from umadvise.counters.builder import ProfileBuilder
+from umadvise.counters.native import counters_from, events_from, memory_from
+from umadvise.counters.records import Counters, MemoryStats
+from umadvise.profile import AdviceByRole, Environment, FaultProfile
+from umadvise.runtime import Runtime, address_of, on_device
+
+
+def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """An optimizer's state: (name of the entry, parameter it belongs to, tensor)."""
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                yield name, parameter, value
+
+
+class Observer:
+    """Hooks on modules, parameters and optimizers, and the fault profile they lead to.
+
+    Attributes:
+        step_count: steps that have begun.
+    """
+
+    def __init__(self, runtime: Runtime, script: str | None = None) -> None:
+        """Prepares to watch what runs on a runtime's device; `attach` starts."""
+        self._runtime = runtime
+        self._script = script
+        self._handles: list[Any] = []
+        self._module_names: dict[torch.nn.Module, str] = {}
+        self._modules_entered: list[str] = []
+        self._parameter_names: dict[torch.Tensor, str] = {}
+        self._state_sizes: dict[torch.optim.Optimizer, int] = {}
+        self._builder: ProfileBuilder | None = None
+        self._in_step = False
+        self.step_count = 0
+
+    # ---- names ----------------------------------------------------------------------------------------------------
+
+    def name_module(self, model: torch.nn.Module, prefix: str = "") -> None:
+        """Learns a model's names, and labels its tensors and gradients with them."""
+        for name, module in model.named_modules():
+            self._module_names.setdefault(module, prefix + name or type(model).__name__)
+        for name, buffer in model.named_buffers():
+            self._label(buffer, Role.PARAMETER, prefix + name)
+        for name, parameter in model.named_parameters():
+            self.name_parameter(parameter, prefix + name)
+
+    def name_parameter(self, parameter: torch.Tensor, name: str) -> None:
+        """Labels a parameter, its gradient now, and each gradient that will follow."""
+        self._label(parameter, Role.PARAMETER, name)
+        if parameter in self._parameter_names:
+            return
+        self._parameter_names[parameter] = name
+        if parameter.grad is not None:
+            self._label(parameter.grad, Role.GRADIENT, f"{name}.grad")
+        if parameter.requires_grad and parameter.is_leaf:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_arrived))
+
+    def _gradient_arrived(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self._label(parameter.grad, Role.GRADIENT, f"{self._parameter_names[parameter]}.grad")
+
+    def label_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Labels the optimizer's state after the parameters that it belongs to."""
+        for name, parameter, tensor in tensors_of_state(optimizer):
+            owner = self._parameter_names.get(parameter, "parameter")
+            self._label(tensor, Role.OPTIMIZER_STATE, f"{owner}.{name}")
+
+    def _label(self, tensor: torch.Tensor, role: Role, name: str) -> None:
+        if tensor.layout is torch.strided and on_device(tensor):
+            _native.label(address_of(tensor), role, name)
+
+    # ---- hooks ----------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Starts to watch."""
+        device = self._runtime.device
+        device.enable_events(True)
+        self._builder = ProfileBuilder(self._environment(), self.counters())
+        self._handles += [
+            torch_module.register_module_forward_pre_hook(self._enter_module),
+            torch_module.register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(self._enter_optimizer),
+            register_optimizer_step_post_hook(self._leave_optimizer),
+        ]
+
+    def detach(self) -> None:
+        """Ends it. The profile can still be had."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._drain()
+        self._runtime.device.enable_events(False)
+        _native.set_module("")
+        _native.set_phase(Phase.NONE)
+
+    def _enter_module(self, module: torch.nn.Module, _inputs: Any) -> None:
+        name = self._module_names.get(module)
+        if name is None and not self._modules_entered:  # a root that nobody told us of
+            self.name_module(module)
+            name = self._module_names[module]
+        self._modules_entered.append(_native.set_module(name if name is not None else type(module).__name__))
+
+    def _leave_module(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._modules_entered:
+            _native.set_module(self._modules_entered.pop())
+
+    def _enter_optimizer(self, _optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        self._drain()
+        _native.set_phase(Phase.OPTIMIZER)
+
+    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        _native.set_phase(Phase.FORWARD if self._in_step else Phase.NONE)
+        size = sum(len(entries) for entries in optimizer.state.values())
+        if self._state_sizes.get(optimizer) != size:  # new state: after the first step, or for new parameters
+            self._state_sizes[optimizer] = size
+            self.label_state(optimizer)
+
+    # ---- steps ----------------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step begins now."""
+        assert self._builder is not None
+        self._drain()
+        self.step_count += 1
+        self._in_step = True
+        device = self._runtime.device
+        device.reset_memory_peaks()
+        device.set_step(self.step_count)
+        _native.set_phase(Phase.FORWARD)
+        self._builder.begin_step(self.step_count, time.monotonic_ns(), self.counters())
+
+    def end_step(self) -> None:
+        """The step ends now."""
+        assert self._builder is not None
+        end_ns = time.monotonic_ns()
+        self._in_step = False
+        _native.set_phase(Phase.NONE)
+        self._runtime.device.set_step(0)
+        self._drain()
+        self._builder.end_step(end_ns, self.counters(), self.memory())
+
+    def _drain(self) -> None:
+        if self._builder is not None and self._runtime.emulated:
+            self._builder.add_events(events_from(self._runtime.device.drain_events()))
+
+    # ---- what happened --------------------------------------------------------------------------------------------
+
+    def counters(self) -> Counters:
+        """The device's totals since it was opened."""
+        return counters_from(self._runtime.device.counters())
+
+    def memory(self) -> MemoryStats:
+        """What the device and the heap hold now; peaks are of the running or last step."""
+        return memory_from(self._runtime.device.memory())
+
+    def profile(self) -> FaultProfile:
+        """The fault profile so far."""
+        if self._builder is None:
+            raise umadvise.errors.StateError("nothing was watched: expected attach() first")
+        return self._builder.build(self.counters(), self._runtime.device.dropped_events())
+
+    def _environment(self) -> Environment:
+        info = self._runtime.device.info()
+        policy = self._runtime.policy
+        return Environment(
+            device_name=info.name,
+            provider="emulated" if self._runtime.emulated else "cuda",
+            counting="ordered" if info.counting == Counting.ORDERED else "raw",
+            capacity_bytes=info.total_bytes,
+            budget_bytes=self._runtime.budget_bytes,
+            policy=policy.name,
+            advice=AdviceByRole(**{role.name.lower(): advice.name.lower() for role, advice in policy.advice.items()}),
+            umadvise_version=umadvise.__version__,
+            torch_version=torch.__version__,
+            script=self._script,
+        )
+
+
+def as_list(value: Any) -> list[Any]:
+    """One thing or an iterable of them, as a list; None is none."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, torch.nn.Module) else [value]
+
+

@@ -1,0 +1,77 @@
+"""`patch()` and `unpatch()`: umadvise in this process, and out again."""
+
+from umadvise import _native, devices, doors, runtime, torch_api
+from umadvise._abi import Route, RouteState
+from umadvise.devices import EmulatedDevice
+from umadvise.errors import StateError
+from umadvise.runtime import Runtime
+from umadvise.units import parse_bytes
+
+
+def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None) -> None:
+    """Puts tensors made from now on by this thread into unified memory, and teaches torch the words "cuda:<advice>".
+
+    Importing umadvise changes nothing: this call does. On CUDA it must come before the first CUDA allocation.
+
+    Args:
+        device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
+        budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; None leaves its
+            capacity as the only limit.
+
+    Raises:
+        StateError: it is patched already, or CUDA was used before.
+        DeviceUnavailableError: there is no such device; the message names both ways out.
+        HooksUnavailableError: the extension against the installed torch cannot be compiled.
+        UsageError: a device or a size that makes no sense.
+    """
+    if runtime.is_patched():
+        raise StateError("umadvise is in use already: call umadvise.unpatch() first")
+    budget_bytes = parse_bytes(budget) if budget is not None else None
+    opened = devices.open_device(device)
+    try:
+        start(opened, budget_bytes)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def start(device: _native.Device, budget_bytes: int | None) -> Runtime:
+    """Makes an open device the one in use."""
+    info = device.info()
+    state = Runtime(device, info.provider == "emulated", max(info.ordinal, 0), budget_bytes)
+    if state.emulated:
+        state.ordinal = 0  # the only one that a script can see
+        _native.install_allocator()
+    device.set_budget(budget_bytes or 0)
+    runtime.set_current(state)
+    try:
+        torch_api.install(state)
+        if state.emulated:
+            doors.install(state)
+        state.set_policy(state.policy)
+        _native.interpose(device)
+    except BaseException:
+        stop(state)
+        raise
+    return state
+
+
+def stop(state: Runtime) -> None:
+    """Ends what `start` began. Live tensors stay valid where they are; their memory goes with the last of them."""
+    state.replaced.undo()
+    _native.set_thread_route(Route(RouteState.INHERIT))
+    _native.interpose(None)
+    runtime.set_current(None)
+
+
+def unpatch() -> None:
+    """Ends `patch()`: torch is as before, and new tensors are ordinary ones.
+
+    Tensors that live on the device stay valid; its memory is given back when the last of them dies.
+
+    Raises:
+        StateError: nothing is patched.
+    """
+    state = runtime.current()
+    stop(state)
+    state.device.close()

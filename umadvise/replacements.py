@@ -1,0 +1,32 @@
+"""Replacing attributes of torch's classes and modules, and putting the old ones back."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Replacements:
+    """Attributes that were replaced, in order.
+
+    An attribute that the owner only inherited is deleted again on `undo`, so that nothing of ours is left behind. A later
+    patch by somebody else on top of ours is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Sets `owner.name` to `make(original)`; `original` is None where the owner has no such attribute."""
+        replacement = make(getattr(owner, name, None))
+        self._done.append((owner, name, vars(owner).get(name), replacement))
+        setattr(owner, name, replacement)
+
+    def undo(self) -> None:
+        """Puts everything back, last first."""
+        while self._done:
+            owner, name, before, replacement = self._done.pop()
+            if vars(owner).get(name) is not replacement:
+                continue
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)

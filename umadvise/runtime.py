@@ -1,0 +1,116 @@
+"""What is patched now: the device, the policy, and where this thread's allocations go."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from umadvise import _native
+from umadvise._abi import Placement, Role, Route, RouteState
+from umadvise.errors import StateError
+from umadvise.replacements import Replacements
+from umadvise.roles import UNADVISED, Policy
+
+# torch's own, whatever is patched on the classes below them.
+_data_ptr = torch._C.TensorBase.data_ptr
+_storage_data_ptr = torch._C.StorageBase.data_ptr
+
+
+@dataclass
+class Runtime:
+    """One patched state of the process.
+
+    Attributes:
+        device: the open device.
+        emulated: it is the emulated one.
+        ordinal: the index that "cuda:<index>" means; 0 on the emulated device.
+        policy: memory and advice for new allocations.
+        budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
+        replaced: what was replaced in torch.
+    """
+
+    device: _native.Device
+    emulated: bool
+    ordinal: int
+    budget_bytes: int | None
+    policy: Policy = UNADVISED
+    replaced: Replacements = field(default_factory=Replacements)
+
+    def route(self, placement: Placement) -> None:
+        """Sends this thread's allocations there from now on."""
+        _native.set_thread_route(Route(RouteState.ON, placement, self.device.handle))
+
+    def set_policy(self, policy: Policy) -> None:
+        """Changes the policy for what this thread allocates from now on; live tensors stay where they are."""
+        self.policy = policy
+        self.route(policy.placement(Role.INTERMEDIATE))
+
+
+_current: Runtime | None = None
+
+
+def current() -> Runtime:
+    """The patched state.
+
+    Raises:
+        StateError: nothing is patched.
+    """
+    if _current is None:
+        raise StateError("umadvise is not in use: call umadvise.patch(), or open umadvise.session(...)")
+    return _current
+
+
+def set_current(runtime: Runtime | None) -> None:
+    """Makes a state the process's, or says that nothing is patched."""
+    global _current
+    _current = runtime
+
+
+def is_patched() -> bool:
+    """Whether `patch()` or a session is in force."""
+    return _current is not None
+
+
+@contextmanager
+def routed(route: Route) -> Iterator[None]:
+    """Sends this thread's allocations elsewhere for a while."""
+    before = _native.thread_route()
+    _native.set_thread_route(route)
+    try:
+        yield
+    finally:
+        _native.set_thread_route(before)
+
+
+def placed(placement: Placement) -> Route:
+    """The route to a placement on the current device."""
+    return Route(RouteState.ON, placement, current().device.handle)
+
+
+HOST = Route(RouteState.OFF)
+"""The route to ordinary memory."""
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Address of the tensor's first element; 0 where it has no storage of its own (sparse, meta, empty).
+
+    Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it.
+    """
+    try:
+        return _data_ptr(tensor)
+    except RuntimeError:
+        return 0
+
+
+def storage_address(storage: torch.UntypedStorage) -> int:
+    """Address of a storage's first byte; 0 where there is none."""
+    try:
+        return _storage_data_ptr(storage)
+    except RuntimeError:
+        return 0
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's bytes belong to a device of umadvise (on the emulated device `tensor.device` says "cpu")."""
+    return _native.owns(address_of(tensor))

@@ -1,0 +1,99 @@
+"""A script that knows nothing of umadvise: its roles come from Module and Optimizer, its steps from `optimizer.step()`."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from umadvise import _native, devices, patching, runtime
+from umadvise._abi import Role
+from umadvise.devices import EmulatedDevice
+from umadvise.errors import PolicyError
+from umadvise.observer import Observer
+from umadvise.profile import FaultProfile
+from umadvise.roles import POLICIES, check_policy
+from umadvise.runtime import storage_address
+from umadvise.units import parse_bytes
+
+
+class ScriptRun:
+    """Everything installed before a script starts, and the fault profile of what it did.
+
+    A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
+    stepped first in the run.
+    """
+
+    def __init__(self, device: str | EmulatedDevice, budget: int | str | None, policy: str, script: str) -> None:
+        """Checks the arguments; nothing happens before the `with`.
+
+        Raises:
+            PolicyError: a policy that a script cannot run under.
+            UsageError: a size that cannot be read.
+        """
+        if check_policy(policy) not in POLICIES:
+            raise PolicyError(f"policy {policy!r} needs a session: expected one of {', '.join(POLICIES)}")
+        self._policy = POLICIES[policy]
+        self._device = device
+        self._budget_bytes = parse_bytes(budget) if budget is not None else None
+        self._script = script
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Self:
+        """Patches torch and starts to watch."""
+        device = devices.open_device(self._device)
+        try:
+            self._runtime = patching.start(device, self._budget_bytes)
+        except BaseException:
+            device.close()
+            raise
+        self._runtime.set_policy(self._policy)
+        self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
+        self._observer = Observer(self._runtime, self._script)
+        self._observer.attach()
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        self._observer.begin_step()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends it; what the script left alive stays valid."""
+        for handle in self._handles:
+            handle.remove()
+        self._observer.detach()
+        if runtime.is_patched():  # a script may have called unpatch() itself
+            patching.stop(self._runtime)
+        self._runtime.device.close()
+
+    def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
+        """What an optimizer trains has the role of a parameter, wherever the script put it."""
+
+        def add_param_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+            original(optimizer, group)
+            if not self._runtime.emulated:
+                return
+            for parameter in optimizer.param_groups[-1]["params"]:
+                self._take_in(parameter)
+
+        return add_param_group
+
+    def _take_in(self, parameter: torch.Tensor) -> None:
+        if parameter.layout is not torch.strided or parameter.device.type != "cpu":
+            return
+        storage = parameter.untyped_storage()
+        placed = _native.allocation_at(storage_address(storage))
+        if placed is None or placed.role != Role.PARAMETER:
+            _native.adopt_storage(storage._cdata, self._runtime.device, self._runtime.policy.placement(Role.PARAMETER))
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        self._optimizer = self._optimizer or optimizer
+        if optimizer is self._optimizer:
+            self._observer.end_step()
+            self._observer.begin_step()
+
+    def profile(self) -> FaultProfile:
+        """The fault profile so far; a step that had not ended counts as outside of the steps."""
+        return self._observer.profile()

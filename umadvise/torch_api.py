@@ -1,0 +1,204 @@
+"""The paper's two changed lines: `torch.cuda.set_unified(advice)` and `.to("cuda:<advice>")`; installed by `patch()`.
+
+What is replaced: `Tensor.to`, `Tensor.cuda`, `Tensor.cpu`, `Module.to`, `Module.cuda`, and `torch.cuda.set_unified` is added.
+A call that names no device of ours goes to torch unchanged. Source of the two calls: Choi and Lee 2021, section 4, figures 3
+to 5.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from umadvise import _native
+from umadvise._abi import Role
+from umadvise.advice import Target, parse_advice, parse_target
+from umadvise.errors import UsageError
+from umadvise.placement import on_device, to_device, to_host
+from umadvise.runtime import Runtime, address_of, current, placed, routed
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A `.to(...)` that names a device: `target` None is the CPU."""
+
+    target: Target | None
+    dtype: torch.dtype | None = None
+    non_blocking: bool = False
+    copy: bool = False
+    memory_format: torch.memory_format | None = None
+
+
+def _bind_to(
+    device: Any,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    *,
+    memory_format: torch.memory_format | None = None,
+) -> _Move | None:
+    target = _target(device)
+    if target is None and str(device).partition(":")[0] != "cpu":
+        return None
+    return _Move(target, dtype, non_blocking, copy, memory_format)
+
+
+def _bind_cuda(
+    device: Any = None, non_blocking: bool = False, memory_format: torch.memory_format | None = None
+) -> _Move:
+    target = _target("cuda" if device is None else device)
+    if target is None:
+        raise UsageError(f"cuda({device!r}) names no CUDA device: expected an index, 'cuda:<index>' or 'cuda:<advice>'")
+    return _Move(target, non_blocking=non_blocking, memory_format=memory_format)
+
+
+def _target(device: Any) -> Target | None:
+    """The CUDA target that a device argument names.
+
+    Raises:
+        UsageError: an index other than the device in use; InvalidAdviceError for an unknown advice.
+    """
+    is_index = isinstance(device, int) and not isinstance(device, bool)
+    target = Target(device, None) if is_index else parse_target(str(device))
+    ordinal = current().ordinal
+    if target is not None and target.index not in (None, ordinal):
+        raise UsageError(f"CUDA device {target.index} is not in use: umadvise was patched for device {ordinal}")
+    return target
+
+
+def _move_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> _Move | None:
+    """The move that the arguments of a `.to` ask for; None where they name no device (a dtype, another tensor)."""
+    device = named.get("device", arguments[0] if arguments else None)
+    names_device = isinstance(device, str | torch.device) or (isinstance(device, int) and not isinstance(device, bool))
+    return _bind_to(*arguments, **named) if names_device else None
+
+
+def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[..., torch.Tensor]) -> torch.Tensor:
+    runtime = current()
+    memory_format = move.memory_format or torch.preserve_format
+    if not runtime.emulated:
+        return _moved_on_cuda(tensor, move, role, original)
+    if move.target is not None:
+        return to_device(
+            tensor, role, move.target.advice, dtype=move.dtype, copy=move.copy, memory_format=memory_format
+        )
+    if on_device(tensor):
+        return to_host(tensor, dtype=move.dtype, memory_format=memory_format)
+    return original(
+        tensor, "cpu", move.dtype, move.non_blocking, move.copy, memory_format=memory_format
+    )
+
+
+def _moved_on_cuda(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """The same on a real GPU: torch copies, our allocator gets the placement."""
+    runtime = current()
+    device = "cpu" if move.target is None else f"cuda:{runtime.ordinal}"
+    copy = move.copy
+    if move.target is not None and move.target.advice is not None and tensor.is_cuda:
+        allocation = _native.allocation_at(address_of(tensor))
+        copy = copy or allocation is None or allocation.advice != move.target.advice
+    advice = move.target.advice if move.target else None
+    with routed(placed(runtime.policy.placement(role, advice))):
+        return original(
+            tensor, device, move.dtype, move.non_blocking, copy, memory_format=move.memory_format or torch.preserve_format
+        )
+
+
+def _tensor_to(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def to(self: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        move = _move_of(arguments, named)
+        return original(self, *arguments, **named) if move is None else _moved(self, move, Role.INPUT, original)
+
+    return to
+
+
+def _tensor_cuda(_original: Any) -> Callable[..., torch.Tensor]:
+    def cuda(self: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        return _moved(self, _bind_cuda(*arguments, **named), Role.INPUT, torch._C.TensorBase.to)
+
+    return cuda
+
+
+def _tensor_cpu(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        if current().emulated and on_device(self):
+            return to_host(self, memory_format=memory_format)
+        return original(self, memory_format=memory_format)
+
+    return cpu
+
+
+def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
+    """`Module.to` for a device: dtypes change for floating point alone, channels-last for 4 and 5 dimensions alone."""
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        suits = move.memory_format is not None and tensor.dim() in (4, 5)
+        each = _Move(
+            move.target,
+            move.dtype if floating else None,
+            move.non_blocking,
+            memory_format=move.memory_format if suits else None,
+        )
+        return _moved(tensor, each, Role.PARAMETER, torch._C.TensorBase.to)
+
+    module._apply(convert)
+    label_module(module)
+    return module
+
+
+def label_module(module: torch.nn.Module, prefix: str = "") -> None:
+    """Gives a module's parameters and buffers on our devices their role and their qualified names."""
+    for named in (module.named_parameters(), module.named_buffers()):
+        for name, tensor in named:
+            if on_device(tensor):
+                _native.label(address_of(tensor), Role.PARAMETER, prefix + name)
+
+
+def _module_to(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    def to(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
+        move = _move_of(arguments, named)
+        return original(self, *arguments, **named) if move is None else _move_module(self, move)
+
+    return to
+
+
+def _module_cuda(_original: Any) -> Callable[..., torch.nn.Module]:
+    def cuda(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+        return _move_module(self, _bind_cuda(device))
+
+    return cuda
+
+
+def _module_cpu(_original: Any) -> Callable[..., torch.nn.Module]:
+    def cpu(self: torch.nn.Module) -> torch.nn.Module:
+        return _move_module(self, _Move(None))
+
+    return cpu
+
+
+def set_unified(advice: str) -> None:
+    """Puts intermediates made from now on into unified memory with that advice (`torch.cuda.set_unified`).
+
+    Args:
+        advice: noadvise, preferredlocation, accessby, readmostly or prefetch.
+
+    Raises:
+        InvalidAdviceError: another word.
+        StateError: nothing is patched.
+    """
+    runtime = current()
+    runtime.set_policy(runtime.policy.with_advice(Role.INTERMEDIATE, parse_advice(advice)))
+
+
+def install(runtime: Runtime) -> None:
+    """Replaces torch's methods."""
+    replaced = runtime.replaced
+    replaced.replace(torch.Tensor, "to", _tensor_to)
+    replaced.replace(torch.Tensor, "cuda", _tensor_cuda)
+    replaced.replace(torch.Tensor, "cpu", _tensor_cpu)
+    replaced.replace(torch.nn.Module, "to", _module_to)
+    replaced.replace(torch.nn.Module, "cuda", _module_cuda)
+    replaced.replace(torch.nn.Module, "cpu", _module_cpu)
+    replaced.replace(torch.cuda, "set_unified", lambda _: set_unified)

@@ -1,0 +1,243 @@
+"""`umadvise.session`: a training loop under a byte budget, with roles, advice and the fault profile by itself."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from umadvise import _native, devices, patching, runtime
+from umadvise._abi import Memory, Role
+from umadvise.counters.records import Counters, MemoryStats
+from umadvise.devices import EmulatedDevice
+from umadvise.errors import StateError, UsageError
+from umadvise.observer import Observer, as_list, tensors_of_state
+from umadvise.placement import on_device, to_device
+from umadvise.profile import FaultProfile, write
+from umadvise.reporters import text
+from umadvise.roles import ADVISE, AUTO, POLICIES, RESIDENT, Policy, check_policy
+from umadvise.units import format_bytes, parse_bytes
+
+log = logging.getLogger("umadvise")
+Batch = TypeVar("Batch")
+
+_FITS = 0.9
+"""`auto` calls a step that needed up to this share of the budget one that fits; the rest is for what varies."""
+
+
+class Session:
+    """A training loop whose tensors live in memory of umadvise. Use it as a context manager.
+
+    On the emulated device the model's and the optimizer's tensors move onto it on entry and back on exit, also after an
+    exception. On CUDA they must have been allocated after `umadvise.patch()`.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Iterable[torch.nn.Module],
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+        *,
+        device: str | EmulatedDevice | None = None,
+        capacity: int | str | None = None,
+        budget: int | str | None = None,
+        policy: str = AUTO,
+    ) -> None:
+        """Checks the arguments; nothing happens before the `with`.
+
+        Args:
+            model: the module to train, or several.
+            optimizer: its optimizer, or several, or None.
+            device: as in `umadvise.patch`; None takes what is patched, else "auto".
+            capacity: of the emulated device, if `device` is "emulated".
+            budget: bytes that unified memory may keep on the device; None is all that is free.
+            policy: "resident", "advise", or "auto", which picks between the two after it has seen a step.
+
+        Raises:
+            PolicyError: another policy.
+            UsageError: a size that cannot be read, or `capacity` for a device that has its own.
+        """
+        self._policy_name = check_policy(policy)
+        if capacity is not None:
+            if device != "emulated":
+                raise UsageError('capacity goes with device="emulated": a GPU has its own; limit it with budget=')
+            device = EmulatedDevice(capacity=capacity)
+        self._device = device
+        self._budget_bytes = parse_bytes(budget) if budget is not None else None
+        self._models: list[torch.nn.Module] = as_list(model)
+        self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
+        self._owns_patch = False
+        self._runtime: runtime.Runtime | None = None
+        self._observer: Observer | None = None
+        self._policy_before: Policy | None = None
+
+    # ---- entry and exit -------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Moves the model and the optimizer's state, and starts to watch."""
+        self._owns_patch = not runtime.is_patched()
+        if self._owns_patch:
+            device = devices.open_device(self._device or "auto")
+            try:
+                state = patching.start(device, self._budget_bytes)
+            except BaseException:
+                device.close()
+                raise
+        elif self._device is not None:
+            raise StateError("umadvise is patched already: open the session without device=, or call umadvise.unpatch()")
+        else:
+            state = runtime.current()
+            if self._budget_bytes is not None:
+                state.device.set_budget(self._budget_bytes)
+        self._runtime = state
+        self._policy_before = state.policy
+        try:
+            self._begin(state)
+        except BaseException:
+            self._end(state)
+            raise
+        return self
+
+    def _begin(self, state: runtime.Runtime) -> None:
+        state.set_policy(POLICIES.get(self._policy_name, ADVISE))
+        self._observer = Observer(state)
+        self._take_in(state)
+        for index, model in enumerate(self._models):
+            self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
+        for optimizer in self._optimizers:
+            self._observer.label_state(optimizer)
+        self._observer.attach()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives every tensor of the model and the optimizer back as an ordinary one (emulated device)."""
+        if self._runtime is not None:
+            self._end(self._runtime)
+
+    def _end(self, state: runtime.Runtime) -> None:
+        if self._observer is not None:
+            self._observer.detach()
+        if state.emulated:
+            for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
+                _native.give_back_storage(storage._cdata)
+        if self._owns_patch:
+            patching.stop(state)
+            self._name_survivors(state)
+            state.device.close()
+        elif self._policy_before is not None:
+            state.set_policy(self._policy_before)
+            state.device.set_budget(state.budget_bytes or 0)
+
+    def _name_survivors(self, state: runtime.Runtime) -> None:
+        alive = state.device.allocations()
+        if alive:
+            size = format_bytes(sum(allocation.bytes for allocation in alive))
+            log.info("%d tensors (%s) outlive the session; their device goes with the last of them", len(alive), size)
+
+    def _storages(self) -> Iterator[tuple[torch.UntypedStorage, Role]]:
+        """Every storage of the models and optimizers, with the role of the arena that it belongs in."""
+        tensors: list[tuple[torch.Tensor, Role]] = []
+        for model in self._models:
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensors.append((tensor, Role.PARAMETER))
+                if tensor.grad is not None:
+                    tensors.append((tensor.grad, Role.INTERMEDIATE))
+        for optimizer in self._optimizers:
+            tensors += ((tensor, Role.PARAMETER) for _, _, tensor in tensors_of_state(optimizer))
+        for tensor, role in tensors:
+            if tensor.layout is torch.strided and tensor.device.type == "cpu":
+                yield tensor.untyped_storage(), role
+
+    def _take_in(self, state: runtime.Runtime) -> None:
+        if not state.emulated:
+            for model in self._models:
+                foreign = [name for name, tensor in model.named_parameters() if not on_device(tensor)]
+                if foreign:
+                    raise StateError(
+                        f"{foreign[0]!r} was not allocated by umadvise: call umadvise.patch() before the model is moved "
+                        'to the GPU with .to("cuda")'
+                    )
+            return
+        for storage, role in self._storages():
+            if not _native.owns(runtime.storage_address(storage)):  # placed by the user: explicit advice stays
+                _native.adopt_storage(storage._cdata, state.device, state.policy.placement(role))
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one training step."""
+        observer = self._watching()
+        observer.begin_step()
+        try:
+            yield
+        finally:
+            observer.end_step()
+        self._choose_rung(observer)
+
+    def to_device(self, batch: Batch) -> Batch:
+        """A batch's tensors on the device, with the role of inputs; containers keep their form."""
+
+        def move(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return to_device(leaf, Role.INPUT, None) if self._state().emulated else leaf.to("cuda")
+
+        moved: Batch = pytree.tree_map(move, batch)
+        return moved
+
+    def _choose_rung(self, observer: Observer) -> None:
+        """`auto`: a step that fits needs no paging; new blocks then live in plain memory, where there is any left."""
+        state = self._state()
+        if self._policy_name != AUTO or state.policy.memory != Memory.MANAGED or observer.step_count < 2:
+            return  # the first step lacks the optimizer's state
+        needed, room = observer.memory().requested_peak_bytes, self._room_bytes(state)
+        if needed <= _FITS * room:
+            log.info(
+                "policy auto: a step needs %s of %s: new tensors are resident from now on",
+                format_bytes(needed),
+                format_bytes(room),
+            )
+            state.set_policy(replace(RESIDENT, memory=Memory.PREFER_DEVICE))
+
+    def _room_bytes(self, state: runtime.Runtime) -> int:
+        capacity = state.device.info().total_bytes
+        return min(capacity, self._budget_bytes or state.budget_bytes or capacity)
+
+    # ---- what happened --------------------------------------------------------------------------------------------
+
+    def profile(self) -> FaultProfile:
+        """The fault profile so far; after the session too."""
+        return self._watching().profile()
+
+    def report(self, path: str | Path | None = None) -> None:
+        """Prints the page-fault report, and writes the profile to a file for `umadvise report` where one is named."""
+        profile = self.profile()
+        if path is not None:
+            write(profile, Path(path))
+        print(text.render(profile))  # noqa: T201  # a report is asked for
+
+    def counters(self) -> Counters:
+        """The device's totals since it was opened; None for what cannot be seen."""
+        return self._watching().counters()
+
+    def memory_stats(self) -> MemoryStats:
+        """Requested, reserved, resident, host and workspace bytes, by role, with the peaks of the last step."""
+        return self._watching().memory()
+
+    def _watching(self) -> Observer:
+        if self._observer is None:
+            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
+        return self._observer
+
+    def _state(self) -> runtime.Runtime:
+        if self._runtime is None:
+            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
+        return self._runtime
+
+
