@@ -166,7 +166,7 @@ class Pattern(Record, frozen=True):
     """Faults over the step, in BIN_COUNT equal parts of it, summed over `step_count` steps.
 
     A part lasts `duration_ns / BIN_COUNT` over those steps; `service_ns[i]` of it went into fault service: the quantity
-    of figures 10 and 11 in Choi et al. (2021), section 5.2. `phases[i]` is the phase of the ops that faulted there, or
+    of figures 10 and 11 in Choi and Lee (2021), section 5.2. `phases[i]` is the phase of the ops that faulted there, or
     None when unknown.
     """
 
@@ -241,12 +241,12 @@ _header_decoder = msgspec.json.Decoder(_Header)
 _profile_decoder = msgspec.json.Decoder(FaultProfile)
 
 
-def encode_profile(profile: FaultProfile) -> bytes:
+def encode(profile: FaultProfile) -> bytes:
     """The profile as the bytes of its file: indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
 
 
-def decode_profile(document: bytes) -> FaultProfile:
+def decode(document: bytes) -> FaultProfile:
     """Reads a profile from the bytes of its file.
 
     Raises:
@@ -264,7 +264,7 @@ def decode_profile(document: bytes) -> FaultProfile:
         raise FormatError(f"is no fault profile: {error}. Expected the JSON that `umadvise run` writes") from None
 
 
-def read_profile(path: str | os.PathLike[str]) -> FaultProfile:
+def read(path: str | os.PathLike[str]) -> FaultProfile:
     """Reads a fault profile.
 
     Raises:
@@ -284,18 +284,18 @@ def read_profile(path: str | os.PathLike[str]) -> FaultProfile:
     if len(document) > MOST_FILE_BYTES:
         raise FormatError(f"{shown!r} is larger than any fault profile: expected at most {MOST_FILE_BYTES} bytes")
     try:
-        return decode_profile(document)
+        return decode(document)
     except FormatError as error:
         raise FormatError(f"{shown!r} {error}") from None
 
 
-def write_profile(profile: FaultProfile, path: str | os.PathLike[str]) -> None:
+def write(profile: FaultProfile, path: str | os.PathLike[str]) -> None:
     """Writes a fault profile atomically: a reader sees the old file or the new one, also after a crash.
 
     Raises:
         UmadviseError: the place cannot be written, or holds something that is no regular file.
     """
-    document = encode_profile(profile)
+    document = encode(profile)
     try:
         target = Path(path).resolve()  # a symbolic link stays one: its target is replaced
         if target.exists() and not target.is_file():

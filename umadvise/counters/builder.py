@@ -9,10 +9,17 @@ from umadvise.counters.records import Counters, Event, MemoryStats, add, later, 
 from umadvise.counters.tables import StepAccumulator, TableSums
 from umadvise.counters.timeline import PatternSum
 from umadvise.findings import examine
-from umadvise.profile import MOST_STEPS, Environment, FaultProfile, Step
+from umadvise.profile import MOST_STEPS, Environment, FaultProfile, Step, clean_name
 
 _FIRST_STEPS = 16
 """Of the steps kept in a profile so many are the first ones; the others are the latest."""
+
+
+def _clean(environment: Environment) -> Environment:
+    texts = {field: getattr(environment, field) for field in Environment.__struct_fields__}
+    return msgspec.structs.replace(
+        environment, **{field: clean_name(text) for field, text in texts.items() if isinstance(text, str)}
+    )
 
 
 class ProfileBuilder:
@@ -29,7 +36,7 @@ class ProfileBuilder:
             environment: what the run is made with.
             counters: the device's reading now; what it counted before is not part of the profile.
         """
-        self._environment = environment
+        self._environment = _clean(environment)
         self._at_start = counters
         self._at_step = counters
         self._in_steps: Counters | None = None

@@ -1,4 +1,4 @@
-"""When in the step fault services ran: the data behind figures 10 and 11 of Choi et al. (2021), section 5.2."""
+"""When in the step fault services ran: the data behind figures 10 and 11 of Choi and Lee (2021), section 5.2."""
 
 from collections.abc import Iterable
 from typing import TypeAlias

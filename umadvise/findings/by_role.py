@@ -28,8 +28,8 @@ def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
         id="parameters-fault-every-step",
         severity="warning",
         subject="parameter",
-        message=f"Parameters fault in every step and bring {facts.a_step(fetched)} to the device: each step evicts "
-        "them again, because eviction takes what was serviced longest ago, not what is used least.",
+        message=f"Parameters fault in every step, {facts.a_step(fetched)} a step come to the device: each step "
+        "evicts them again, because eviction takes what was serviced longest ago, not what is used least.",
         advice=f"{facts.more_room()} {call}",
         evidence={
             "fault_groups": row.fault_groups,
@@ -82,10 +82,10 @@ def optimizer_state_round_trip(facts: Facts) -> Iterator[Finding]:
         severity="warning",
         subject="optimizer_state",
         message=f"The optimizer's state ({format_bytes(state_bytes)}) comes in and goes out once a step: "
-        f"{facts.a_step(fetched)} to the device, {facts.a_step(paged_out)} back. It is used once, and everything else "
-        "passes through in between.",
-        advice="No advice keeps it on the device. An optimizer with less state (torch.optim.SGD, .Adafactor) "
-        f"moves less. {facts.more_room()}",
+        f"{facts.a_step(fetched)} to the device and {facts.a_step(paged_out)} back. It is used once, and everything "
+        "else passes through in between.",
+        advice="No advice keeps it on the device. An optimizer with less state (torch.optim.SGD, Adafactor) moves "
+        f"less. {facts.more_room()}",
         evidence={"fetched_bytes": fetched, "paged_out_bytes": paged_out, "state_bytes": state_bytes},
     )
 
@@ -103,7 +103,7 @@ def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
         id="dead-intermediates-copied",
         severity="info",
         subject="intermediate",
-        message=f"To make room, {facts.a_step(copied)} of intermediates were copied to the host, and "
+        message=f"To make room, each step copied {facts.a_step(copied)} of intermediates to the host, and "
         f"{facts.a_step(unread)} of that never came back: they were dead or about to be. "
         "The driver copies what it evicts.",
         advice="Free them sooner (del, inplace=True, optimizer.zero_grad(set_to_none=True)) or save fewer "
@@ -124,7 +124,8 @@ def inputs_copied_back(facts: Facts) -> Iterator[Finding]:
         id="inputs-copied-back",
         severity="info",
         subject="input",
-        message=f"To make room, {facts.a_step(copied)} of inputs were copied to the host, although they do not change.",
+        message=f"To make room, each step copied {facts.a_step(copied)} of inputs to the host, although they do not "
+        "change.",
         advice='x.to("cuda:readmostly"): a duplicate whose host copy is still valid is dropped without a copy.',
         evidence={"paged_out_bytes": copied},
     )

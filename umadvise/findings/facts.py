@@ -30,8 +30,8 @@ def role_words(role: Role | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a sentence shows it: "42 %"."""
-    return f"{share:.0%}".replace("%", " %")
+    """A share as a sentence shows it: "42%"."""
+    return f"{share:.0%}"
 
 
 class Facts:
@@ -81,13 +81,15 @@ class Facts:
         return (row.bytes_d2h.eviction or 0) + ((row.bytes_d2h.user or 0) if keeps_budget else 0)
 
     def a_step(self, total: int) -> str:
-        """Bytes over all steps as "1.50 GiB a step"."""
-        return f"{format_bytes(total // self.steps)} a step"
+        """Bytes over all steps as those of one: "1.50 GiB"."""
+        return format_bytes(total // self.steps)
 
     def more_room(self) -> str:
         """What makes everything fit: a budget, or where none can, less to hold."""
         if self.need_bytes is None:
             return "A larger budget stops this: umadvise.session(..., budget=...)."
+        if self.fits:
+            return 'All that is live at once would fit: umadvise.session(..., policy="resident").'
         recommended_mib = -(-int(self.need_bytes / (1 - HEADROOM)) // (1 << 20))
         if recommended_mib << 20 <= self.profile.environment.capacity_bytes:
             return (
@@ -95,7 +97,7 @@ class Facts:
                 f'the device: umadvise.session(..., budget="{recommended_mib}MiB") stops this.'
             )
         return (
-            f"Up to {format_bytes(self.need_bytes)} are live at once, more than this device holds "
-            f"({format_bytes(self.profile.environment.capacity_bytes)}): a smaller batch or "
+            f"Up to {format_bytes(self.need_bytes)} are live at once, too much for a device of "
+            f"{format_bytes(self.profile.environment.capacity_bytes)}: a smaller batch or "
             "torch.utils.checkpoint.checkpoint makes it less."
         )

@@ -48,7 +48,7 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
 
 
 def fits_without_unified(facts: Facts) -> Iterator[Finding]:
-    """Everything fits, so that unified memory gains nothing (and cost 2.3 to 12.3 % in Choi et al. 2021, figure 7)."""
+    """Everything fits, so that unified memory gains nothing (and cost 2.3 to 12.3 % in Choi and Lee 2021, figure 7)."""
     faults = facts.profile.counters.fault_groups
     if not facts.fits or facts.need_bytes is None or not faults or facts.profile.environment.policy == "resident":
         return
@@ -93,7 +93,7 @@ def _smaller_working_set(op: OversizedOp) -> str:
 
 
 def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
-    """Backward waits for faults clearly more than forward (Choi et al. 2021, figure 11)."""
+    """Backward waits for faults clearly more than forward (Choi and Lee 2021, figure 11)."""
     pattern = facts.profile.pattern
     shares: dict[Phase, float | None] = {"forward": None, "backward": None}
     if pattern is not None:

@@ -1,0 +1,120 @@
+"""The tables of the page-fault report: what happened by role, phase, module, tensor and op, per step."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.table import Table as Grid
+from rich.text import Text
+
+from umadvise.profile import FaultProfile, OpRow, RoleRow, Table, Tables, Tally, TensorRow
+from umadvise.units import format_bytes, format_duration_ns
+
+MOST_ROWS_SHOWN = 12
+NUMBERS = ("faults", "to device", "to host", "evictions", "collapses", "service", "of step")
+Row = TypeVar("Row", bound=Tally)
+
+
+@dataclass(frozen=True)
+class PerStep:
+    """Turns sums over all steps into words about one step; None, which is unknown, becomes "-"."""
+
+    steps: int
+    duration_ns: int
+
+    def count(self, total: int | None) -> str:
+        """A number of things: whole from ten up, else with one decimal where it has one."""
+        if total is None:
+            return "-"
+        mean = total / self.steps
+        return f"{mean:,.0f}" if mean >= 10 or total % self.steps == 0 else f"{mean:.1f}"
+
+    def bytes(self, total: int | None) -> str:
+        """Bytes."""
+        return format_bytes(None if total is None else total // self.steps)
+
+    def time(self, total_ns: int | None) -> str:
+        """A duration."""
+        return format_duration_ns(None if total_ns is None else total_ns // self.steps)
+
+    def share(self, total_ns: int | None) -> str:
+        """Part of the step's time."""
+        return "-" if total_ns is None or self.duration_ns == 0 else f"{total_ns / self.duration_ns:.1%}"
+
+
+def new_grid(title: str) -> Grid:
+    """A table without lines, as all of this report are."""
+    return Grid(
+        title=title, title_justify="left", title_style="bold", header_style="underline", box=None, pad_edge=False
+    )
+
+
+def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
+    """The five tables of a profile."""
+    scale = PerStep(max(profile.step_count, 1), profile.duration_ns)
+    peaks = profile.memory.requested_peak_by_role if profile.memory else None
+
+    def live_peak(role: str | None) -> str:
+        return format_bytes(getattr(peaks, role)) if peaks is not None and role is not None else "-"
+
+    def role_cells(row: RoleRow) -> tuple[str, ...]:
+        return (word(row.role), live_peak(row.role))
+
+    yield _grid("By role, per step", ("role", "live peak"), tables.role, role_cells, scale)
+    yield _grid("By phase, per step", ("phase",), tables.phase, lambda row: (word(row.phase),), scale)
+    yield _grid("By module, per step", ("module",), tables.module, lambda row: (word(row.module),), scale)
+    yield _grid("By tensor, per step", ("tensor", "role", "size"), tables.tensor, _tensor_cells, scale)
+    yield _grid("By op, per step", ("op", "phase"), tables.op, _op_cells, scale)
+
+
+def word(name: str | None) -> str:
+    """A name as a table shows it."""
+    return "(none)" if name is None else "optimizer state" if name == "optimizer_state" else name
+
+
+def tensor_name(row: TensorRow) -> str:
+    """A tensor as a table shows it: its name, or where it was born."""
+    if row.name is not None or row.birth_op is None:
+        return word(row.name)
+    return row.birth_op if row.birth_module is None else f"{row.birth_op} in {row.birth_module}"
+
+
+def _tensor_cells(row: TensorRow) -> tuple[str, ...]:
+    return (tensor_name(row), word(row.role), format_bytes(row.bytes))
+
+
+def _op_cells(row: OpRow) -> tuple[str, ...]:
+    return (word(row.op), word(row.phase))
+
+
+def _grid(
+    title: str, subject: Sequence[str], table: Table[Row], cells: Callable[[Row], tuple[str, ...]], scale: PerStep
+) -> Grid:
+    grid = new_grid(title)
+    for index, column in enumerate(subject):
+        # Only the first column gives way when the terminal is narrow, and it loses nothing: it takes more lines.
+        grid.add_column(column, overflow="fold", no_wrap=index > 0)
+    for column in NUMBERS:
+        grid.add_column(column, justify="right", no_wrap=True)
+    for row in table.rows[:MOST_ROWS_SHOWN]:
+        grid.add_row(*(Text(cell) for cell in (*cells(row), *_numbers(row, scale))))
+    hidden = len(table.rows) - MOST_ROWS_SHOWN
+    if hidden > 0 or table.rest is not None:
+        grid.add_row(
+            Text(
+                f"... and {max(hidden, 0):,} more{', and a rest too small to keep' if table.rest else ''}", style="dim"
+            )
+        )
+    return grid
+
+
+def _numbers(row: Tally, scale: PerStep) -> tuple[str, ...]:
+    return (
+        scale.count(row.fault_groups),
+        scale.bytes(row.bytes_h2d.total),
+        scale.bytes(row.bytes_d2h.total),
+        scale.count(row.evictions + row.evictions_dropped),
+        scale.count(row.collapses),
+        scale.time(row.service_ns),
+        scale.share(row.service_ns),
+    )

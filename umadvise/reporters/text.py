@@ -1,0 +1,199 @@
+"""The page-fault report for people."""
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from umadvise.counters.records import CAUSES, PHASES, BytesByCause
+from umadvise.profile import Environment, FaultProfile, Finding, Pattern
+from umadvise.reporters import picture
+from umadvise.reporters.tables import PerStep, grids, new_grid
+from umadvise.units import format_bytes, format_duration_ns
+
+DEFAULT_WIDTH = 110
+LEAST_WIDTH = 80
+_INDENT = 9
+
+
+def render(profile: FaultProfile, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
+    """The report as text.
+
+    Args:
+        profile: what to report.
+        width: columns of the terminal; fewer than LEAST_WIDTH count as LEAST_WIDTH.
+        color: whether to use ANSI colours.
+
+    Returns:
+        Lines without trailing spaces; the same text for the same arguments, whatever the environment says.
+    """
+    output = io.StringIO()
+    console = Console(
+        file=output,
+        width=max(width, LEAST_WIDTH),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    for index, section in enumerate(_sections(profile, console.width)):
+        if index:
+            console.print()
+        for part in section:
+            console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+
+
+def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType]]:
+    yield _heading(profile.environment)
+    yield _totals(profile)
+    if profile.pattern is not None and any(profile.pattern.fault_groups):
+        yield _pattern(profile, profile.pattern, width - _INDENT)
+    if profile.tables is None:
+        yield [Text("Nobody recorded events: which tensors faulted is unknown.")]
+    else:
+        for grid in grids(profile, profile.tables):
+            if grid.row_count:
+                yield [grid]
+    yield _findings(profile.findings)
+
+
+def _heading(environment: Environment) -> list[RenderableType]:
+    budget = f", budget {format_bytes(environment.budget_bytes)}" if environment.budget_bytes is not None else ""
+    policy = f", policy {environment.policy}" if environment.policy is not None else ""
+    versions = f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"
+    lines: list[RenderableType] = [
+        Text(f"Page faults of {environment.script or 'this run'}", style="bold"),
+        Text(
+            f"{environment.device_name} ({environment.provider}, {environment.counting} counting), "
+            f"{format_bytes(environment.capacity_bytes)}{budget}{policy}; {versions}"
+        ),
+    ]
+    advice = environment.advice
+    if advice is not None:
+        given = (("parameters", advice.parameter), ("inputs", advice.input), ("intermediates", advice.intermediate))
+        lines.append(Text("Advice: " + ", ".join(f"{role} {name or '-'}" for role, name in given)))
+    return lines
+
+
+def _totals(profile: FaultProfile) -> list[RenderableType]:
+    if profile.step_count == 0:
+        return [Text("No step was completed.")]
+    counters, memory, scale = profile.counters, profile.memory, PerStep(profile.step_count, profile.duration_ns)
+    grid = new_grid("Per step")
+    for _ in range(3):
+        grid.add_column(overflow="fold")
+    grid.show_header = False
+    rows = (
+        ("step time", scale.time(profile.duration_ns), f"mean of {profile.step_count:,}"),
+        (
+            "fault service",
+            scale.time(counters.fault_service_ns),
+            f"{scale.share(counters.fault_service_ns)} of the step",
+        ),
+        ("fault groups", scale.count(counters.fault_groups), _kinds_of_faults(profile, scale)),
+        ("to device", scale.bytes(_total(counters.bytes_h2d)), _causes(counters.bytes_h2d, scale)),
+        ("to host", scale.bytes(_total(counters.bytes_d2h)), _causes(counters.bytes_d2h, scale)),
+        (
+            "evictions",
+            scale.count(counters.evictions),
+            f"with a copy; {scale.count(counters.evictions_dropped)} without",
+        ),
+        ("collapses", scale.count(counters.collapses), "read-mostly duplicates ended by a write"),
+        ("remote", scale.count(counters.remote_maps), f"maps; {scale.count(counters.remote_accesses)} accesses"),
+        ("resident peak", format_bytes(memory.resident_peak_bytes if memory else None), _limit(profile.environment)),
+        ("live peak", format_bytes(memory.requested_peak_bytes if memory else None), "all tensors, wherever they are"),
+    )
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    return [grid, *_outside(profile)]
+
+
+def _total(by_cause: BytesByCause | None) -> int | None:
+    return by_cause.total if by_cause else None
+
+
+def _causes(by_cause: BytesByCause | None, scale: PerStep) -> str:
+    numbers = [(cause, getattr(by_cause, cause)) for cause in CAUSES] if by_cause else []
+    return ", ".join(f"{cause.replace('_', ' ')} {scale.bytes(number)}" for cause, number in numbers if number != 0)
+
+
+def _kinds_of_faults(profile: FaultProfile, scale: PerStep) -> str:
+    counters = profile.counters
+    unordered = f", {scale.count(counters.unordered_faults)} unordered" if counters.unordered_faults else ""
+    return f"{scale.count(counters.first_touches)} first touches{unordered}"
+
+
+def _limit(environment: Environment) -> str:
+    limits = [environment.capacity_bytes, environment.budget_bytes]
+    return f"of {format_bytes(min(limit for limit in limits if limit is not None))}"
+
+
+def _outside(profile: FaultProfile) -> list[RenderableType]:
+    outside = profile.outside
+    if outside is None or outside.fault_groups is None:
+        return []
+    once = PerStep(1, 0)
+    return [
+        Text(
+            f"Outside of the steps: {once.count(outside.fault_groups)} fault groups, "
+            f"{once.bytes(_total(outside.bytes_h2d))} to the device, {once.bytes(_total(outside.bytes_d2h))} to the host"
+        )
+    ]
+
+
+def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[RenderableType]:
+    columns = picture.columns_for(width)
+    faults = picture.joined(pattern.fault_groups, columns)
+    most = max(faults)
+    of_steps = "the first step" if pattern.step_count == profile.step_count else "all steps but the first"
+    column_ns = pattern.duration_ns // pattern.step_count // columns
+    grid = Grid.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=_INDENT - 1, no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_row(Text("phase"), Text(picture.phase_ruler(picture.joined_phases(pattern.phases, columns))))
+    grid.add_row(Text("service"), picture.blocks(picture.shares(pattern, columns), heat=True))
+    grid.add_row(Text("faults"), picture.blocks([count / most for count in faults], heat=False))
+    stalls = [(phase, pattern.stall_share(phase)) for phase in PHASES if phase]
+    legend = [
+        f"Time in fault service: {', '.join(f'{phase} {share:.1%}' for phase, share in stalls if share is not None)}",
+        f"A column is {format_duration_ns(column_ns)}; a full block is all of that time, or {most:,} fault groups.",
+    ]
+    return [
+        Text(f"Faults over the step ({of_steps})", style="bold"),
+        grid,
+        *(Padding(Text(line), (0, 0, 0, _INDENT)) for line in legend),
+        *_steps(profile),
+    ]
+
+
+def _steps(profile: FaultProfile) -> list[RenderableType]:
+    step_shares = picture.step_shares(profile.steps)
+    if step_shares is None or len(profile.steps) < 2:
+        return []
+    line = Text("steps".ljust(_INDENT)).append_text(picture.blocks(step_shares, heat=True))
+    ends = (
+        f"  {step_shares[0]:.1%} of step {profile.steps[0].index} to {step_shares[-1]:.1%} of {profile.steps[-1].index}"
+    )
+    return [line.append(ends)]
+
+
+def _findings(findings: tuple[Finding, ...]) -> list[RenderableType]:
+    if not findings:
+        return [Text("Findings: none")]
+    grid = new_grid("Findings")
+    grid.show_header = False
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in findings:
+        style = "yellow" if finding.severity == "warning" else "cyan"
+        grid.add_row(Text(finding.severity, style=style), Text(f"{finding.id} ({finding.subject})", style="bold"))
+        grid.add_row(Text(""), Text(finding.message))
+        grid.add_row(Text(""), Text(f"-> {finding.advice}"))
+    return [grid]
