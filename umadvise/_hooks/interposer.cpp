@@ -14,6 +14,7 @@
 #include "backward.h"
 #include "errors.h"
 #include "hooks.h"
+#include "interposer.h"
 #include "operator_info.h"
 #include "recording.h"
 
@@ -90,8 +91,8 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   if (keys.has_any(kReentering)) return op.redispatchBoxed(below, stack);
   const OperatorInfo& info = operator_info(op);
   if (info.composite(keys)) return op.redispatchBoxed(below, stack);
-  const c10::impl::ExcludeDispatchKeyGuard one_op(kKey);
-  if (info.kind == Kind::view) return op.redispatchBoxed(below, stack);
+  const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
+  if (info.kind == Kind::untouching) return op.redispatchBoxed(below, stack);
   run_op(op, below, stack, info);
 }
 
@@ -118,6 +119,12 @@ void interpose_thread(um_device* device) {
 }
 
 }  // namespace
+
+bool interposing_outside_ops() {
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  return keys.included_.has(kKey) && !keys.excluded_.has(kKey);
+}
+
 }  // namespace um::hooks
 
 um_status um_hooks_interpose(um_device* device) {

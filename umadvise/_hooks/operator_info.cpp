@@ -3,6 +3,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 constexpr std::array<std::string_view, 9> kCreations = {
     "aten::empty",         "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
     "aten::new_empty_strided", "aten::resize_",       "aten::resize_as_",    "aten::set_"};
-constexpr std::array<std::string_view, 9> kUnannotatedViews = {
+constexpr std::array<std::string_view, 9> kUnannotatedBystanders = {
     "aten::_unsafe_view",  "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_fused_sdp_choice",
     "aten::is_same_size",  "aten::is_pinned",    "aten::is_set_to",               "aten::record_stream",
     "aten::_has_same_storage_numel"};
@@ -49,10 +50,7 @@ constexpr std::array<SilentWrite, 12> kSilentWrites = {{
 
 template <size_t size>
 bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
-  for (const std::string_view candidate : names) {
-    if (candidate == name) return true;
-  }
-  return false;
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 bool may_hold_tensors(const c10::Type& type) {
@@ -67,15 +65,24 @@ bool may_hold_tensors(const c10::Type& type) {
   }
 }
 
+bool any_may_hold_tensors(const std::vector<c10::Argument>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const c10::Argument& argument) { return may_hold_tensors(*argument.type()); });
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {  // an alias that is not written
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
 Kind kind_of(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
+  const c10::FunctionSchema& schema = op.schema();
   if (contains(kCreations, name)) return Kind::creation;
-  if (contains(kUnannotatedViews, name) || op.hasTag(at::Tag::inplace_view)) return Kind::view;
-  for (const c10::Argument& result : op.schema().returns()) {
-    // An alias that is not written is a view of an argument.
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return Kind::view;
-  }
-  return Kind::operation;
+  const bool has_tensors = any_may_hold_tensors(schema.arguments()) || any_may_hold_tensors(schema.returns());
+  if (!has_tensors || returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
+  return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
 }
 
 Write write_of(std::string_view op, const c10::Argument& argument) {

@@ -9,9 +9,9 @@
 namespace um::hooks {
 
 enum class Kind : uint8_t {
-  view,       // touches no byte: the guard never hears of it
-  creation,   // makes memory and touches no byte
-  operation,  // reads and writes
+  untouching,  // views, questions about shapes, no tensors at all: the guard never hears of it
+  creation,    // makes memory and touches no byte
+  operation,   // reads and writes
 };
 
 enum class Write : uint8_t { never, always, when_training };

@@ -1,0 +1,53 @@
+"""Fixtures that every tier shares: emulated devices, and a clean slate for routing and interposing after each test."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from umadvise import _native
+from umadvise._abi import EmulatedOptions, Phase, Placement, Route, RouteState
+
+MIB = 1 << 20
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def open_device() -> Iterator[Callable[..., _native.Device]]:
+    """Opens emulated devices of a capacity in bytes, and closes them with everything that a test left switched on."""
+    devices: list[_native.Device] = []
+
+    def opened(capacity_bytes: int = 256 * MIB, **options: int) -> _native.Device:
+        devices.append(_native.Device.open_emulated(EmulatedOptions(capacity_bytes, **options)))
+        return devices[-1]
+
+    yield opened
+    _native.interpose(None)
+    _native.set_phase(Phase.NONE)
+    _native.set_thread_route(Route())
+    _native.set_process_route(Route())
+    for device in devices:
+        device.close()
+
+
+@pytest.fixture
+def device(open_device: Callable[..., _native.Device]) -> _native.Device:
+    return open_device()
+
+
+@pytest.fixture
+def route(device: _native.Device) -> Callable[..., None]:
+    """Routes this thread's torch allocations to `device` from now on: route(role=..., advice=...)."""
+    _native.install_allocator()
+
+    def routed(**placement: int) -> None:
+        _native.set_thread_route(Route(RouteState.ON, Placement(**placement), device.handle))
+
+    return routed
