@@ -52,12 +52,15 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was observed")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the fault profile, for `umadvise report`")
     options = parser.parse_args(words)
     if options.device == "auto":
         without_gpu = "emulated" if options.unified else "cpu"
         options.device = "cuda" if torch.cuda.is_available() else without_gpu
     if options.unified and options.device == "cpu":
         parser.error("unified memory needs a device of its own: --device emulated or cuda, or --no-unified")
+    if options.report is not None and not options.unified:
+        parser.error("--report needs unified memory: nothing else faults")
     if not 3 <= options.seq_length <= 512:
         parser.error("--seq-length must be 3 to 512: BERT has 512 positions, two of them for [CLS] and [SEP]")
     return options
@@ -82,21 +85,23 @@ def build_model(size: str) -> torch.nn.Module:
 
 def train(options: argparse.Namespace, memory: Memory, text: Text) -> Iterator[Step]:
     """Trains and yields each step when it has ended."""
+    seeds = range(options.seed, options.seed + options.steps)
+    batches = [masked_batch(text, options.batch_size, options.seq_length, seed) for seed in seeds]
     torch.manual_seed(options.seed)
-    model = build_model(options.size).to(memory.model_target)
+    model = memory.place(build_model(options.size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    torch.manual_seed(options.seed)  # of dropout: independent of how many numbers the weights took
-    with memory.hold(model, optimizer):
-        for index in range(options.steps):
-            batch = masked_batch(text, options.batch_size, options.seq_length, seed=options.seed + index)
+    torch.manual_seed(options.seed)  # of dropout: whatever the weights took from the generator
+    with memory.training(model, optimizer) as around_step:
+        for batch in batches:
             memory.synchronize()
             start_ns = time.perf_counter_ns()
-            batch = {name: tensor.to(memory.batch_target) for name, tensor in batch.items()}
-            loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            memory.synchronize()
+            with around_step():
+                moved = {name: tensor.to(memory.batch_target) for name, tensor in batch.items()}
+                loss = model(**moved).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                memory.synchronize()
             yield Step(loss.item(), time.perf_counter_ns() - start_ns)
 
 
@@ -105,8 +110,8 @@ def main() -> int:
     options = parse_options()
     steps: list[Step] = []
     error: str | None = None
-    text = load_text(VOCABULARY_SIZE)
     memory = Memory(options)
+    text = load_text(VOCABULARY_SIZE)
     try:
         for step in train(options, memory, text):
             steps.append(step)
@@ -118,11 +123,12 @@ def main() -> int:
     if options.json is not None:
         row = {
             "schema": "umadvise.bert_large/1",
-            "options": {name: value for name, value in vars(options).items() if name != "json"},
+            "options": {name: value for name, value in vars(options).items() if not isinstance(value, Path)},
             "losses_hex": [step.loss.hex() for step in steps],
             "step_ns": [step.duration_ns for step in steps],
             "error": error,
-            **memory.observed(),
+            "report": str(options.report) if options.report is not None else None,
+            **memory.observed,
         }
         options.json.write_text(json.dumps(row, indent=1) + "\n")
     return 0 if error is None else 1

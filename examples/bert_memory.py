@@ -1,67 +1,101 @@
 """The memory that bert_large.py trains in: where `.to` puts tensors, how much there is, and what happened in it."""
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    import umadvise
+
+StepContext = Callable[[], AbstractContextManager[None]]
 
 
 class Memory:
     """Unified memory with advice, or memory that must hold everything: the process's, a GPU's, the emulated device's.
 
     Attributes:
-        model_target: what `.to` takes for the model.
         batch_target: what `.to` takes for a batch.
+        observed: after `training`: `peak_bytes`, what the device held at most (without one: what the process grew by),
+            and `counters`, None where nobody counts.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Prepares the memory that the options of bert_large.py name."""
-        self.model_target = self.batch_target = "cuda" if options.device == "cuda" else "cpu"
+        """Takes the options of bert_large.py; call it before the model is made."""
         self._options = options
         self._baseline_bytes = _process_bytes("VmRSS")
-        if options.unified:
+        self.batch_target = f"cuda:{options.input_advice}" if options.unified else options.device
+        self.observed: dict[str, object] = {}
+
+    def place(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Moves the model to where it is trained."""
+        if self._options.unified:
             import umadvise
 
-            umadvise.patch(device=self._device(), budget=options.budget)
-            torch.cuda.set_unified(options.intermediate_advice)  # type: ignore[attr-defined]  # patch() adds it
-            self.model_target = f"cuda:{options.parameter_advice}"
-            self.batch_target = f"cuda:{options.input_advice}"
-        elif options.device == "cuda" and options.capacity is not None:
+            umadvise.patch(device=self._device(), budget=self._options.budget)
+            return model.to(f"cuda:{self._options.parameter_advice}")
+        if self._options.device == "emulated":
+            self.batch_target = "cpu"  # a session takes the model in, and what torch makes inside it is on the device
+            return model
+        if self._options.capacity is not None:
             from umadvise.units import parse_bytes
 
             total_bytes = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(parse_bytes(options.capacity) / total_bytes)
+            torch.cuda.set_per_process_memory_fraction(parse_bytes(self._options.capacity) / total_bytes)
+        return model.to(self._options.device)
 
-    def _device(self) -> object:
+    def _device(self) -> "str | umadvise.EmulatedDevice":
         import umadvise
 
-        if self._options.device == "cuda":
-            return "cuda"
-        return umadvise.EmulatedDevice(capacity=self._options.capacity)
+        emulated = self._options.device == "emulated"
+        return umadvise.EmulatedDevice(capacity=self._options.capacity or "2GiB") if emulated else "cuda"
 
-    def hold(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> AbstractContextManager[object]:
-        """Around the training: without unified memory the emulated device holds everything or runs out of memory."""
-        if self._options.device != "emulated" or self._options.unified:
-            return nullcontext()
+    @contextmanager
+    def training(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[StepContext]:
+        """Around the training loop; yields what goes around each step."""
+        if self._options.unified or self._options.device == "emulated":
+            with self._session(model, optimizer) as session:
+                try:
+                    yield session.step
+                finally:
+                    self._observe(session)
+            return
+        yield nullcontext
+        on_gpu = self._options.device == "cuda"
+        peak_bytes = torch.cuda.max_memory_allocated() if on_gpu else _process_bytes("VmHWM") - self._baseline_bytes
+        self.observed = {"peak_bytes": peak_bytes, "counters": None}
+
+    @contextmanager
+    def _session(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> "Iterator[umadvise.training_session.Session]":
         import umadvise
 
-        return umadvise.session(model, optimizer, device=self._device(), policy="resident")
+        if not self._options.unified:
+            with umadvise.session(model, optimizer, device=self._device(), policy="resident") as session:
+                yield session
+            return
+        with umadvise.session(model, optimizer, policy="advise") as session:
+            torch.cuda.set_unified(self._options.intermediate_advice)  # type: ignore[attr-defined]  # patch() added it
+            yield session
+
+    def _observe(self, session: "umadvise.training_session.Session") -> None:
+        import msgspec
+
+        from umadvise.profile import write
+
+        peak_bytes = session.memory_stats().resident_peak_bytes
+        self.observed = {"peak_bytes": peak_bytes, "counters": msgspec.to_builtins(session.counters())}
+        if self._options.report is not None:
+            write(session.profile(), self._options.report)
 
     def synchronize(self) -> None:
         """Waits for the device, so that the clock is read when the work is done."""
         if self._options.device == "cuda":
             torch.cuda.synchronize()
-
-    def observed(self) -> dict[str, object]:
-        """`peak_bytes`, what the device held at most (without one: what the process grew by), and the counters."""
-        if self._options.device == "cpu":
-            return {"peak_bytes": _process_bytes("VmHWM") - self._baseline_bytes, "counters": None, "report": None}
-        if self._options.device == "cuda" and not self._options.unified:
-            return {"peak_bytes": torch.cuda.max_memory_allocated(), "counters": None, "report": None}
-        import umadvise
-
-        return {"peak_bytes": umadvise.memory_stats().resident_peak_bytes, "counters": msgspec.to_builtins(umadvise.read_counters())}
 
 
 def _process_bytes(field: str) -> int:

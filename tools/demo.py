@@ -19,7 +19,13 @@ OUTPUT = Path("output", "demo")
 STEPS = 3
 
 # The first run says how much memory training takes; the others get a third of it.
-RUNS = (Run("vanilla PyTorch", ("--no-unified",), limited=False),)
+BEST = ("--parameter-advice=preferredlocation", "--input-advice=readmostly", "--intermediate-advice=prefetch")
+RUNS = (
+    Run("vanilla PyTorch", ("--no-unified",), limited=False),
+    Run("a third of the memory, resident", ("--no-unified",), runs_out=True),
+    Run("unified memory, no advice", ("--unified",)),
+    Run("unified memory, the paper's best advice", ("--unified", *BEST)),
+)[:1]
 
 # BERT-Large, 2 x 128 with AdamW, peaks at 6.4 GB; under unified memory a page can be on the device and on the
 # host at once, and the rest of the machine needs some too.
@@ -70,7 +76,8 @@ def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list
             progress.update(task, description=f"{index + 1} of {len(runs)}: {run.name}", completed=index * STEPS)
             written, log = OUTPUT / f"{run.file_stem}.json", OUTPUT / f"{run.file_stem}.log"
             written.unlink(missing_ok=True)
-            for line in lines_of([*command(run, size, gpu, limit_bytes), "--json", str(written)], log):
+            report = ["--report", str(OUTPUT / f"{run.file_stem}.profile.json")] if run.unified else []
+            for line in lines_of([*command(run, size, gpu, limit_bytes), "--json", str(written), *report], log):
                 console.print(f"{run.name}: {line}", markup=False, highlight=False)
                 progress.advance(task, 1 if line.startswith("step ") else 0)
             row = msgspec.json.decode(written.read_bytes(), type=Row) if written.exists() else None
