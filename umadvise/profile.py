@@ -170,7 +170,7 @@ class Pattern(Record, frozen=True):
     None when unknown.
     """
 
-    step_count: Count
+    step_count: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     duration_ns: Count
     fault_groups: Annotated[tuple[Count, ...], _Bins]
     service_ns: Annotated[tuple[Count, ...], _Bins]

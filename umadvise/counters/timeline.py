@@ -25,9 +25,9 @@ class PatternSum:
         self._step_count += 1
         self._duration_ns += duration_ns
         for service_start_ns, service_ns, phase in services:
-            begin = min(max(service_start_ns - start_ns, 0), max(duration_ns - 1, 0))
-            end = min(max(service_start_ns + service_ns - start_ns, begin), duration_ns)
-            first = begin * BIN_COUNT // max(duration_ns, 1)
+            begin = min(max(service_start_ns - start_ns, 0), duration_ns)
+            end = min(service_start_ns + service_ns - start_ns, duration_ns)
+            first = min(begin * BIN_COUNT // max(duration_ns, 1), BIN_COUNT - 1)
             self._fault_groups[first] += 1
             # One more than its time: a service too short for the clock still says which phase this is.
             phase_ns = self._phase_ns[first]

@@ -107,7 +107,7 @@ def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
         f"{facts.a_step(unread)} of that never came back: they were dead or about to be. "
         "The driver copies what it evicts.",
         advice="Free them sooner (del, inplace=True, optimizer.zero_grad(set_to_none=True)) or save fewer "
-        f"(torch.utils.checkpoint.checkpoint). {facts.more_room()}",
+        "(torch.utils.checkpoint.checkpoint).",
         evidence={"paged_out_bytes": copied, "unread_bytes": unread},
     )
 

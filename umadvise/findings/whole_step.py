@@ -112,7 +112,7 @@ def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
         subject="backward",
         message=f"Faults take {percent(backward)} of backward{saved}, and {percent(forward)} of forward.",
         advice="Backward reads what forward saved. torch.utils.checkpoint.checkpoint(block, x) saves less and computes "
-        f"it again. {facts.more_room()}",
+        "it again.",
         evidence={
             "backward_per_mille": round(backward * 1000),
             "forward_per_mille": round(forward * 1000),

@@ -11,7 +11,6 @@ from umadvise.profile import FaultProfile, OpRow, RoleRow, Table, Tables, Tally,
 from umadvise.units import format_bytes, format_duration_ns
 
 MOST_ROWS_SHOWN = 12
-NUMBERS = ("faults", "to device", "to host", "evictions", "collapses", "service", "of step")
 Row = TypeVar("Row", bound=Tally)
 
 
@@ -42,10 +41,38 @@ class PerStep:
         return "-" if total_ns is None or self.duration_ns == 0 else f"{total_ns / self.duration_ns:.1%}"
 
 
+@dataclass(frozen=True)
+class _Column:
+    """A column of numbers; one that is not there `always` is left out where it would be all zeros."""
+
+    heading: str
+    total: Callable[[Tally], int | None]
+    words: Callable[[PerStep, int | None], str]
+    always: bool
+
+
+_COLUMNS = (
+    _Column("faults", lambda row: row.fault_groups, PerStep.count, always=True),
+    _Column("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
+    _Column("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
+    _Column("to host", lambda row: row.bytes_d2h.total, PerStep.bytes, always=True),
+    _Column("evictions", lambda row: row.evictions + row.evictions_dropped, PerStep.count, always=False),
+    _Column("collapses", lambda row: row.collapses, PerStep.count, always=False),
+    _Column("of step", lambda row: row.service_ns, PerStep.share, always=True),
+)
+
+
 def new_grid(title: str) -> Grid:
     """A table without lines, as all of this report are."""
     return Grid(
-        title=title, title_justify="left", title_style="bold", header_style="underline", box=None, pad_edge=False
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        caption_style="dim",
+        header_style="underline",
+        box=None,
+        pad_edge=False,
     )
 
 
@@ -63,7 +90,7 @@ def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
     yield _grid("By role, per step", ("role", "live peak"), tables.role, role_cells, scale)
     yield _grid("By phase, per step", ("phase",), tables.phase, lambda row: (word(row.phase),), scale)
     yield _grid("By module, per step", ("module",), tables.module, lambda row: (word(row.module),), scale)
-    yield _grid("By tensor, per step", ("tensor", "role", "size"), tables.tensor, _tensor_cells, scale)
+    yield _grid("By tensor, per step", ("tensor",), tables.tensor, _tensor_cells, scale)
     yield _grid("By op, per step", ("op", "phase"), tables.op, _op_cells, scale)
 
 
@@ -80,7 +107,8 @@ def tensor_name(row: TensorRow) -> str:
 
 
 def _tensor_cells(row: TensorRow) -> tuple[str, ...]:
-    return (tensor_name(row), word(row.role), format_bytes(row.bytes))
+    # One cell, so that a narrow terminal still has room for the name.
+    return (f"{tensor_name(row)} ({word(row.role)}, {format_bytes(row.bytes)})",)
 
 
 def _op_cells(row: OpRow) -> tuple[str, ...]:
@@ -91,30 +119,16 @@ def _grid(
     title: str, subject: Sequence[str], table: Table[Row], cells: Callable[[Row], tuple[str, ...]], scale: PerStep
 ) -> Grid:
     grid = new_grid(title)
-    for index, column in enumerate(subject):
+    rows = table.rows[:MOST_ROWS_SHOWN]
+    columns = [column for column in _COLUMNS if column.always or any(column.total(row) for row in rows)]
+    for index, heading in enumerate(subject):
         # Only the first column gives way when the terminal is narrow, and it loses nothing: it takes more lines.
-        grid.add_column(column, overflow="fold", no_wrap=index > 0)
-    for column in NUMBERS:
-        grid.add_column(column, justify="right", no_wrap=True)
-    for row in table.rows[:MOST_ROWS_SHOWN]:
-        grid.add_row(*(Text(cell) for cell in (*cells(row), *_numbers(row, scale))))
+        grid.add_column(heading, overflow="fold", no_wrap=index > 0)
+    for column in columns:
+        grid.add_column(column.heading, justify="right", no_wrap=True)
+    for row in rows:
+        grid.add_row(*map(Text, cells(row)), *(Text(column.words(scale, column.total(row))) for column in columns))
     hidden = len(table.rows) - MOST_ROWS_SHOWN
     if hidden > 0 or table.rest is not None:
-        grid.add_row(
-            Text(
-                f"... and {max(hidden, 0):,} more{', and a rest too small to keep' if table.rest else ''}", style="dim"
-            )
-        )
+        grid.caption = f"... and {max(hidden, 0):,} more{', and a rest too small to keep' if table.rest else ''}"
     return grid
-
-
-def _numbers(row: Tally, scale: PerStep) -> tuple[str, ...]:
-    return (
-        scale.count(row.fault_groups),
-        scale.bytes(row.bytes_h2d.total),
-        scale.bytes(row.bytes_d2h.total),
-        scale.count(row.evictions + row.evictions_dropped),
-        scale.count(row.collapses),
-        scale.time(row.service_ns),
-        scale.share(row.service_ns),
-    )

@@ -139,13 +139,9 @@ def _outside(profile: FaultProfile) -> list[RenderableType]:
     outside = profile.outside
     if outside is None or outside.fault_groups is None:
         return []
-    once = PerStep(1, 0)
-    return [
-        Text(
-            f"Outside of the steps: {once.count(outside.fault_groups)} fault groups, "
-            f"{once.bytes(_total(outside.bytes_h2d))} to the device, {once.bytes(_total(outside.bytes_d2h))} to the host"
-        )
-    ]
+    to_device, to_host = format_bytes(_total(outside.bytes_h2d)), format_bytes(_total(outside.bytes_d2h))
+    faults = f"{outside.fault_groups:,} fault groups"
+    return [Text(f"Outside of the steps: {faults}, {to_device} to the device, {to_host} to the host")]
 
 
 def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[RenderableType]:

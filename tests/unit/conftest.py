@@ -1,0 +1,132 @@
+"""Hand-made profiles: every field has a plain value, a test names what it is about."""
+
+from typing import Any
+
+import pytest
+
+from umadvise.counters.records import CAUSES, ROLES, BytesByCause, BytesByRole, Counters, Event, MemoryStats
+from umadvise.profile import (
+    BIN_COUNT,
+    AdviceByRole,
+    Environment,
+    FaultProfile,
+    ModuleRow,
+    OpRow,
+    Pattern,
+    PhaseRow,
+    RolePhaseRow,
+    RoleRow,
+    Step,
+    Table,
+    Tables,
+    Tally,
+    TensorRow,
+)
+
+MIB = 1 << 20
+
+
+class Make:
+    """Makes records with plain values: nothing happened, and everything is known."""
+
+    def by_cause(self, **bytes_: int) -> BytesByCause:
+        return BytesByCause(**{**dict.fromkeys(CAUSES, 0), **bytes_})
+
+    def by_role(self, **bytes_: int) -> BytesByRole:
+        return BytesByRole(**{**dict.fromkeys(ROLES, 0), **bytes_})
+
+    def counters(self, **fields: Any) -> Counters:
+        plain = {field: 0 for field in Counters.__struct_fields__ if field != "remote_accesses"}
+        return Counters(**{**plain, "bytes_h2d": self.by_cause(), "bytes_d2h": self.by_cause(), **fields})
+
+    def memory(self, **fields: Any) -> MemoryStats:
+        by_role = {field: self.by_role() for field in MemoryStats.__struct_fields__ if "by_role" in field}
+        return MemoryStats(**{**dict.fromkeys(MemoryStats.__struct_fields__, 0), **by_role, **fields})
+
+    def environment(self, **fields: Any) -> Environment:
+        plain = {
+            "device_name": "emulated device",
+            "provider": "emulated",
+            "counting": "ordered",
+            "capacity_bytes": 1024 * MIB,
+            "budget_bytes": None,
+            "policy": "advise",
+            "advice": None,
+            "umadvise_version": "0.1.0",
+            "torch_version": "2.13.0",
+            "script": "train.py",
+        }
+        return Environment(**{**plain, **fields})
+
+    def advice(self, **fields: Any) -> AdviceByRole:
+        return AdviceByRole(**{"parameter": "none", "input": "none", "intermediate": "none", **fields})
+
+    def event(self, kind: str, **fields: Any) -> Event:
+        return Event(**{"kind": kind, "step": 1, "start_ns": 0, **fields})
+
+    def tally(self, row_type: type[Tally] = Tally, **fields: Any) -> Any:
+        plain = dict.fromkeys(Tally.__struct_fields__, 0)
+        subject = {field: None for field in row_type.__struct_fields__ if field not in plain}
+        if row_type is TensorRow:
+            subject["bytes"] = 4 * MIB
+        return row_type(**{**plain, **subject, "bytes_h2d": self.by_cause(), "bytes_d2h": self.by_cause(), **fields})
+
+    def role(self, **fields: Any) -> RoleRow:
+        return self.tally(RoleRow, **fields)
+
+    def phase(self, **fields: Any) -> PhaseRow:
+        return self.tally(PhaseRow, **fields)
+
+    def role_phase(self, **fields: Any) -> RolePhaseRow:
+        return self.tally(RolePhaseRow, **fields)
+
+    def module(self, **fields: Any) -> ModuleRow:
+        return self.tally(ModuleRow, **fields)
+
+    def op(self, **fields: Any) -> OpRow:
+        return self.tally(OpRow, **fields)
+
+    def tensor(self, **fields: Any) -> TensorRow:
+        return self.tally(TensorRow, **fields)
+
+    def tables(self, **rows: tuple[Tally, ...]) -> Tables:
+        return Tables(**{name: Table(rows=rows.get(name, ()), rest=None) for name in Tables.__struct_fields__})
+
+    def pattern(self, **fields: Any) -> Pattern:
+        zeros = (0,) * BIN_COUNT
+        plain = {
+            "step_count": 1,
+            "duration_ns": 960_000,
+            "fault_groups": zeros,
+            "service_ns": zeros,
+            "phases": (None,) * BIN_COUNT,
+        }
+        return Pattern(**{**plain, **fields})
+
+    def steps(self, *counters: Counters, duration_ns: int = 1_000_000_000) -> tuple[Step, ...]:
+        return tuple(
+            Step(index=index, duration_ns=duration_ns, counters=counted, resident_peak_bytes=None)
+            for index, counted in enumerate(counters, 1)
+        )
+
+    def profile(self, **fields: Any) -> FaultProfile:
+        plain = {
+            "environment": self.environment(),
+            "step_count": 2,
+            "duration_ns": 2_000_000_000,
+            "counters": self.counters(),
+            "outside": None,
+            "events_dropped": 0,
+            "memory": self.memory(),
+            "steps": (),
+            "tables": self.tables(),
+            "pattern": None,
+            "oversized_ops": (),
+            "findings": (),
+        }
+        return FaultProfile(**{**plain, **fields})
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    return Make()

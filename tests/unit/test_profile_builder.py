@@ -1,0 +1,275 @@
+"""Sums of events against sums made by brute force, and readings of counters against their differences."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umadvise.counters.builder import ProfileBuilder
+from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, ROLES, Event, add, later, subtract
+from umadvise.counters.tables import StepAccumulator, TableSum, TableSums
+from umadvise.counters.timeline import PatternSum
+from umadvise.profile import BIN_COUNT, MOST_STEPS, Tally, TensorRow, decode, encode
+
+names = st.sampled_from([None, "a", "b"])
+events = st.lists(
+    st.builds(
+        Event,
+        kind=st.sampled_from(EVENT_KINDS),
+        cause=st.sampled_from(CAUSES),
+        start_ns=st.integers(0, 999),
+        duration_ns=st.integers(0, 50),
+        step=st.sampled_from([1, 1, 1, 2]),
+        bytes=st.sampled_from([0, 4096, 2 << 20]),
+        allocation_bytes=st.sampled_from([64, 128]),
+        role=st.sampled_from([None, *ROLES]),
+        name=names,
+        birth_op=names,
+        birth_module=names,
+        op=names,
+        module=names,
+        phase=st.sampled_from(PHASES),
+        unordered=st.booleans(),
+        first_touch=st.booleans(),
+    ),
+    max_size=40,
+)
+
+# How a person would count one field over a list of events.
+BY_HAND = {
+    "fault_groups": lambda event: event.kind == "fault_group",
+    "unordered_faults": lambda event: event.kind == "fault_group" and event.unordered,
+    "first_touches": lambda event: event.kind == "fault_group" and event.first_touch,
+    "evictions": lambda event: event.kind == "eviction" and event.bytes > 0,
+    "evictions_dropped": lambda event: event.kind == "eviction" and event.bytes == 0,
+    "collapses": lambda event: event.kind == "collapse",
+    "remote_maps": lambda event: event.kind == "remote_map",
+    "service_ns": lambda event: event.duration_ns if event.kind == "fault_group" else 0,
+}
+SUBJECTS = {
+    "role": ("role",),
+    "phase": ("phase",),
+    "role_phase": ("role", "phase"),
+    "module": ("module",),
+    "op": ("op", "phase"),
+}
+
+
+def by_hand(some: list[Event]) -> dict[str, Any]:
+    sums: dict[str, Any] = {field: sum(count(event) for event in some) for field, count in BY_HAND.items()}
+    for direction in ("h2d", "d2h"):
+        sums[f"bytes_{direction}"] = {
+            cause: sum(event.bytes for event in some if event.kind == f"transfer_{direction}" and event.cause == cause)
+            for cause in CAUSES
+        }
+    return sums
+
+
+def fields_of(row: Tally) -> dict[str, Any]:
+    fields = {field: getattr(row, field) for field in BY_HAND}
+    for field in ("bytes_h2d", "bytes_d2h"):
+        fields[field] = {cause: getattr(getattr(row, field), cause) for cause in CAUSES}
+    return fields
+
+
+@given(events)
+def test_tables_are_the_sums_that_one_makes_by_hand(given_events: list[Event]) -> None:
+    step, sums = StepAccumulator(1), TableSums()
+    step.add(given_events)
+    sums.add(step)
+    tables = sums.tables()
+    counted = [event for event in given_events if event.step == 1 and event.kind != "oversized_op"]
+    for name, columns in SUBJECTS.items():
+        groups = defaultdict(list)
+        for event in counted:
+            groups[tuple(getattr(event, column) for column in columns)].append(event)
+        table = getattr(tables, name)
+        found = {tuple(getattr(row, column) for column in columns): fields_of(row) for row in table.rows}
+        assert found == {subject: by_hand(group) for subject, group in groups.items()}
+        assert table.rest is None
+    oversized = [event for event in given_events if event.step == 1 and event.kind == "oversized_op"]
+    assert sum(op.count for op in sums.oversized_ops()) == len(oversized)
+    assert max((op.bytes for op in sums.oversized_ops()), default=0) == max((e.bytes for e in oversized), default=0)
+
+
+@given(events)
+def test_a_named_tensor_is_one_row_wherever_it_was_born(given_events: list[Event]) -> None:
+    step, sums = StepAccumulator(1), TableSums()
+    step.add(given_events)
+    sums.add(step)
+    groups = defaultdict(list)
+    for event in given_events:
+        if event.step == 1 and event.kind != "oversized_op":
+            born = (None, None) if event.name is not None else (event.birth_module, event.birth_op)
+            groups[(event.role, event.name, *born, event.allocation_bytes)].append(event)
+    found = {
+        (row.role, row.name, row.birth_module, row.birth_op, row.bytes): fields_of(row)
+        for row in sums.tables().tensor.rows
+    }
+    assert found == {subject: by_hand(group) for subject, group in groups.items()}
+
+
+@given(events, st.integers(0, 1200))
+def test_the_pattern_is_what_counting_nanoseconds_gives(given_events: list[Event], duration_ns: int) -> None:
+    start_ns = 100
+    services = [(e.start_ns, e.duration_ns, e.phase) for e in given_events]
+    pattern_sum = PatternSum()
+    pattern_sum.add_step(start_ns, duration_ns, services)
+    pattern = pattern_sum.pattern()
+    assert pattern is not None
+    in_service = [0] * BIN_COUNT
+    for begin, length, _ in services:
+        for now in range(max(begin, start_ns), min(begin + length, start_ns + duration_ns)):
+            in_service[(now - start_ns) * BIN_COUNT // duration_ns] += 1
+    assert list(pattern.service_ns) == in_service
+    assert sum(pattern.fault_groups) == len(services)
+
+
+def test_a_bin_between_two_of_one_phase_has_that_phase() -> None:
+    pattern_sum = PatternSum()
+    pattern_sum.add_step(0, 96, [(10, 1, "forward"), (20, 1, "forward"), (40, 3, "backward")])
+    pattern = pattern_sum.pattern()
+    assert pattern is not None
+    assert pattern.phases[:10] == (None,) * 10
+    assert set(pattern.phases[10:21]) == {"forward"}
+    assert set(pattern.phases[21:40]) == {None}  # forward before, backward after: nobody knows where it changed
+    assert pattern.phases[40:43] == ("backward",) * 3
+    assert pattern.stall_share("forward") == 2 / 11  # of the eleven bins from the tenth on
+    assert pattern.stall_share("optimizer") is None
+
+
+def test_rows_that_do_not_fit_are_summed_in_the_rest() -> None:
+    table = TableSum(TensorRow, ("role", "name", "birth_module", "birth_op", "bytes"), most_rows=8)
+    sums = TableSums()
+    for index in range(1, 101):
+        step = StepAccumulator(index)
+        new = Event(kind="fault_group", step=index, start_ns=0, duration_ns=1, role="intermediate", name=f"new{index}")
+        old = Event(kind="fault_group", step=index, start_ns=0, duration_ns=9, role="parameter", name="weight")
+        step.add([new, old])
+        table.add(index, [(subject, [(0, numbers[0]), (7, numbers[7])]) for subject, numbers in step.sums.items()])
+        sums.add(step)
+    kept = table.table()
+    assert len(kept.rows) == 8
+    assert kept.rest is not None
+    assert (kept.rows[0].name, kept.rows[0].service_ns, kept.rows[0].faulted_steps) == ("weight", 900, 100)
+    assert sum(row.fault_groups for row in kept.rows) + kept.rest.fault_groups == 200
+    assert sum(row.service_ns for row in kept.rows) + kept.rest.service_ns == 1000
+    assert {row.role: row.faulted_steps for row in sums.tables().role.rows} == {"parameter": 100, "intermediate": 100}
+
+
+def test_a_profile_of_many_steps_keeps_first_and_latest_and_all_sums(make: Any) -> None:
+    builder = ProfileBuilder(make.environment(), make.counters(fault_groups=7))
+    for index in range(1, 1001):
+        builder.begin_step(index, index * 1000, make.counters(fault_groups=7 + 10 * (index - 1)))
+        builder.add_events(
+            [make.event("fault_group", step=index, start_ns=index * 1000 + 5, duration_ns=10, role="input")]
+        )
+        builder.end_step(index * 1000 + 960, make.counters(fault_groups=7 + 10 * index), make.memory())
+    profile = builder.build(make.counters(fault_groups=7 + 10_000 + 3), 0)
+    assert profile.step_count == 1000
+    assert profile.duration_ns == 960_000
+    assert len(profile.steps) == MOST_STEPS
+    indices = [step.index for step in profile.steps]
+    assert (indices[0], indices[15], indices[16], indices[-1]) == (1, 16, 953, 1000)
+    assert profile.counters.fault_groups == 10_000
+    assert profile.outside is not None
+    assert profile.outside.fault_groups == 3
+    assert profile.tables is not None
+    assert profile.tables.role.rows[0].fault_groups == 1000
+    assert profile.pattern is not None
+    assert profile.pattern.step_count == 999  # the first step is unlike the others
+    assert profile.pattern.fault_groups[0] == 999
+    assert decode(encode(profile)) == profile
+
+
+def test_a_step_that_never_ended_is_outside(make: Any) -> None:
+    builder = ProfileBuilder(make.environment(script="bad\nname\x1b[2J"), make.counters())
+    builder.begin_step(1, 0, make.counters())
+    builder.add_events([make.event("fault_group", role="input")])
+    profile = builder.build(make.counters(fault_groups=4), 0)
+    assert profile.step_count == 0
+    assert profile.outside is not None
+    assert profile.outside.fault_groups == 4
+    assert profile.tables is not None
+    assert profile.tables.role.rows == ()
+    assert profile.pattern is None
+    assert profile.environment.script == "bad\ufffdname\ufffd[2J"
+    assert decode(encode(profile)) == profile
+
+
+def test_without_events_the_tables_are_unknown_not_empty(make: Any) -> None:
+    builder = ProfileBuilder(make.environment(provider="cuda", counting="raw"), make.counters(fault_groups=None))
+    builder.begin_step(1, 0, make.counters(fault_groups=None))
+    builder.end_step(10, make.counters(fault_groups=None), None)
+    profile = builder.build(make.counters(fault_groups=None), 0)
+    assert profile.tables is None
+    assert profile.pattern is None
+    assert profile.memory is None
+    assert profile.counters.fault_groups is None
+
+
+@pytest.mark.parametrize("index", [1, 0])
+def test_steps_go_forward(make: Any, index: int) -> None:
+    builder = ProfileBuilder(make.environment(), make.counters())
+    builder.begin_step(1, 0, make.counters())
+    builder.end_step(5, make.counters(), None)
+    with pytest.raises(ValueError, match="larger index"):
+        builder.begin_step(index, 10, make.counters())
+    with pytest.raises(ValueError, match="no step is open"):
+        builder.end_step(20, make.counters(), None)
+
+
+def test_readings_subtract_field_by_field_and_unknown_stays_unknown(make: Any) -> None:
+    before = make.counters(fault_groups=5, collapses=None, bytes_h2d=make.by_cause(eviction=10, user=None))
+    after = make.counters(fault_groups=8, collapses=3, bytes_h2d=make.by_cause(eviction=25, user=7))
+    difference = subtract(after, before)
+    assert (difference.fault_groups, difference.collapses, difference.remote_accesses) == (3, None, None)
+    assert difference.bytes_h2d == make.by_cause(eviction=15, user=None)
+    assert difference.bytes_h2d.total is None
+    assert subtract(add(before, difference), before) == difference
+    with pytest.raises(ValueError, match="fault_groups ran backwards by 3"):
+        subtract(before, after)
+    with pytest.raises(ValueError, match="eviction ran backwards by 1"):
+        subtract(make.counters(), make.counters(bytes_d2h=make.by_cause(eviction=1)))
+
+
+def test_the_later_memory_reading_keeps_the_higher_peaks(make: Any) -> None:
+    first = make.memory(
+        requested_bytes=5,
+        requested_peak_bytes=9,
+        resident_peak_bytes=None,
+        requested_peak_by_role=make.by_role(input=3),
+    )
+    second = make.memory(
+        requested_bytes=2,
+        requested_peak_bytes=7,
+        resident_peak_bytes=4,
+        requested_peak_by_role=make.by_role(parameter=1),
+    )
+    both = later(first, second)
+    assert (both.requested_bytes, both.requested_peak_bytes, both.resident_peak_bytes) == (2, 9, 4)
+    assert both.requested_peak_by_role == make.by_role(input=3, parameter=1)
+
+
+@settings(max_examples=20)
+@given(st.lists(events, min_size=1, max_size=5))
+def test_what_a_builder_builds_can_be_read_again(steps: list[list[Event]]) -> None:
+    from umadvise.counters.records import Counters
+    from umadvise.profile import Environment
+
+    nothing = Counters()
+    environment = Environment(
+        device_name="\ud800", provider="emulated", counting="raw", capacity_bytes=0, budget_bytes=0, policy=None,
+        advice=None, umadvise_version="", torch_version=None, script="\u202e" * 5000,
+    )  # fmt: skip
+    builder = ProfileBuilder(environment, nothing)
+    for index, step in enumerate(steps, 1):
+        builder.begin_step(index, 0, nothing)
+        builder.add_events(
+            Event(**{**{f: getattr(e, f) for f in Event.__struct_fields__}, "step": index}) for e in step
+        )
+        builder.end_step(1000, nothing, None)
+    profile = builder.build(nothing, 0)
+    assert decode(encode(profile)) == profile

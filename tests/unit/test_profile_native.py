@@ -1,0 +1,75 @@
+"""The native core's records in this package's words. The expected words are those of csrc/include/umadvise.h."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from umadvise import _abi
+from umadvise.counters.native import counters_from, events_from, memory_from
+from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, ROLES
+
+HEADER = Path(__file__).parents[2] / "csrc" / "include" / "umadvise.h"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "words"),
+    [("UM_EVENT_", EVENT_KINDS), ("UM_CAUSE_", CAUSES), ("UM_ROLE_", ROLES), ("UM_PHASE_", ("none", *PHASES[1:]))],
+)
+def test_the_words_stand_in_the_order_of_the_header(prefix: str, words: tuple[str, ...]) -> None:
+    numbers = dict(re.findall(rf"\b{prefix}(\w+) = (\d+)", HEADER.read_text()))
+    numbers.pop("COUNT", None)
+    assert {name.lower(): int(number) for name, number in numbers.items()} == {
+        word: number for number, word in enumerate(words)
+    }
+
+
+def test_an_event_gets_words_and_none_for_what_has_no_name() -> None:
+    numbers = {field.name: 0 for field in fields(_abi.Event)}
+    texts = dict.fromkeys(("op", "module", "name", "birth_op", "birth_module"), "")
+    nothing = _abi.Event(**{**numbers, **texts})
+    something = _abi.Event(
+        **{
+            **numbers,
+            **texts,
+            "allocation": 7,
+            "role": 4,
+            "kind": 2,
+            "cause": 3,
+            "phase": 3,
+            "op": "aten::add_",
+            "module": "encoder",
+            "birth_op": "aten::zeros_like",
+            "bytes": 2 << 20,
+            "step": 5,
+        }
+    )
+    first, second = events_from([nothing, something])
+    assert (first.role, first.phase, first.op, first.module, first.name) == (None,) * 5
+    assert (first.kind, first.cause) == ("fault_group", "user")
+    assert (second.role, second.kind, second.cause) == ("optimizer_state", "transfer_d2h", "eviction")
+    assert (second.phase, second.op, second.module) == ("optimizer", "aten::add_", "encoder")
+    assert (second.name, second.birth_op, second.bytes, second.step) == (None, "aten::zeros_like", 2 << 20, 5)
+
+
+def test_counters_keep_unknown_and_the_order_of_causes() -> None:
+    h2d, d2h = (10, 11, 12, 13, 14), (20, 21, None, 23, 24)
+    native = _abi.Counters(0, 1, 2, h2d, d2h, *range(5, 9), None, 10, 11, 12)
+    counters = counters_from(native)
+    assert (counters.fault_groups, counters.first_touches, counters.evictions) == (0, 2, 5)
+    assert counters.remote_accesses is None
+    assert counters.bytes_h2d is not None
+    assert counters.bytes_d2h is not None
+    assert (counters.bytes_h2d.user, counters.bytes_h2d.access_counter, counters.bytes_h2d.total) == (10, 14, 60)
+    assert (counters.bytes_d2h.speculative, counters.bytes_d2h.eviction, counters.bytes_d2h.total) == (None, 23, None)
+
+
+def test_memory_is_split_by_role() -> None:
+    native = _abi.MemoryStats(*range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)))
+    memory = memory_from(native)
+    assert (memory.requested_bytes, memory.live_allocations) == (0, 11)
+    assert memory.requested_by_role.parameter == 20
+    assert memory.requested_peak_by_role.optimizer_state == 34
+    assert memory.resident_by_role is not None
+    assert memory.resident_by_role.workspace == 45

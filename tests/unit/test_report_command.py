@@ -1,0 +1,86 @@
+"""`umadvise report`: data on stdout, errors on stderr, exit codes, colours only on a terminal."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umadvise import profile as fault_profile
+from umadvise.__main__ import main
+from umadvise.reporters import text
+
+
+@pytest.fixture
+def file(make: Any, tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    pattern = make.pattern(fault_groups=(3,) * 96, service_ns=(5000,) * 96, phases=("forward",) * 96)
+    fault_profile.write(make.profile(pattern=pattern), path)
+    return path
+
+
+def test_text_goes_to_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(file)]) == 0
+    output = capsys.readouterr()
+    assert output.out == text.render(fault_profile.read(file))
+    assert output.err == ""
+
+
+def test_json_goes_to_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(file), "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["schema"] == "umadvise.fault-profile/1"
+    assert output.out == file.read_text()
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"schema": "umadvise.fault-profile/9"}'])
+def test_a_bad_file_is_an_operational_error(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["report", str(path)]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("umadvise report: ")
+    assert str(path) in output.err
+
+
+def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["report"], ["report", "a", "b"], ["report", "a", "--html"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+    assert capsys.readouterr().out == ""
+
+
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("", True), ("1", False)])
+def test_a_terminal_gets_its_width_and_colours(
+    file: Path, monkeypatch: pytest.MonkeyPatch, no_color: str | None, coloured: bool
+) -> None:
+    terminal = _Terminal(io.BytesIO(), encoding="utf-8", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    assert main(["report", str(file)]) == 0
+    shown = terminal.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert shown == text.render(fault_profile.read(file), 90, color=coloured)
+    assert ("\x1b[" in shown) == coloured
+
+
+def test_a_stream_that_cannot_show_blocks_gets_question_marks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["report", str(file)]) == 0
+    shown = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert shown == text.render(fault_profile.read(file)).encode("ascii", "replace").decode("ascii")
+    assert "???" in shown

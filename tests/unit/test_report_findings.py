@@ -1,0 +1,275 @@
+"""Each rule on a profile where it must speak, and on the nearest one where it must not."""
+
+from typing import Any
+
+import pytest
+
+from umadvise.findings import examine
+from umadvise.profile import BIN_COUNT, FaultProfile, Finding, OversizedOp
+
+MIB = 1 << 20
+GIB = 1 << 30
+SECOND = 10**9
+
+
+def found(profile: FaultProfile, finding_id: str) -> Finding | None:
+    findings = {finding.id: finding for finding in examine(profile)}
+    return findings.get(finding_id)
+
+
+def stalled(make: Any, share: float, **fields: Any) -> FaultProfile:
+    """Two steps of a second each, a share of which went into fault service."""
+    counted = make.counters(fault_groups=100, fault_service_ns=int(share * 2 * SECOND))
+    return make.profile(**{"counters": counted, "memory": make.memory(requested_peak_bytes=3 * GIB), **fields})
+
+
+def test_nothing_is_found_where_nothing_happened(make: Any) -> None:
+    assert examine(make.profile()) == ()
+    assert examine(make.profile(step_count=0, duration_ns=0, memory=None, tables=None)) == ()
+
+
+def test_lost_events(make: Any) -> None:
+    finding = found(make.profile(events_dropped=1234), "events-dropped")
+    assert finding is not None
+    assert "1,234 events were lost" in finding.message
+    assert found(make.profile(events_dropped=0), "events-dropped") is None
+
+
+def test_fault_stall(make: Any) -> None:
+    tables = make.tables(
+        role=(make.role(role="input", service_ns=1), make.role(role="gradient", service_ns=SECOND // 2))
+    )
+    finding = found(stalled(make, 0.5, tables=tables), "fault-stall")
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "Page-fault service takes 50% of the step: 500.00 ms of 1.00 s, most of it for gradients (50%)."
+    )
+    assert "3.00 GiB are live at once, too much for a device of 1.00 GiB" in finding.advice
+    assert finding.evidence == {"fault_service_ns": SECOND, "duration_ns": 2 * SECOND}
+    assert found(stalled(make, 0.049), "fault-stall") is None
+    assert found(stalled(make, 0.5, memory=make.memory(requested_peak_bytes=GIB // 2)), "fault-stall") is None
+
+
+def test_a_budget_is_recommended_only_where_the_device_has_it(make: Any) -> None:
+    environment = make.environment(capacity_bytes=8 * GIB, budget_bytes=GIB)
+    finding = found(stalled(make, 0.5, environment=environment), "fault-stall")
+    assert finding is not None
+    # 3 GiB and a tenth of the whole for blocks that are only partly used: 3072 / 0.9 = 3413.4 MiB
+    assert 'umadvise.session(..., budget="3414MiB")' in finding.advice
+    finding = found(stalled(make, 0.5, environment=environment, memory=None), "fault-stall")
+    assert finding is not None
+    assert "budget=..." in finding.advice
+
+
+def test_fits_without_unified(make: Any) -> None:
+    fits = make.memory(requested_peak_bytes=900 * MIB)
+    finding = found(stalled(make, 0.02, memory=fits), "fits-without-unified")
+    assert finding is not None
+    assert (finding.severity, 'policy="resident"' in finding.advice) == ("info", True)
+    costly = found(stalled(make, 0.5, memory=fits), "fits-without-unified")
+    assert costly is not None
+    assert costly.severity == "warning"
+    too_large = make.memory(requested_peak_bytes=930 * MIB)  # 1024 MiB less a tenth is 921.6
+    assert found(stalled(make, 0.02, memory=too_large), "fits-without-unified") is None
+    resident = make.environment(policy="resident")
+    assert found(stalled(make, 0.02, memory=fits, environment=resident), "fits-without-unified") is None
+    assert found(make.profile(memory=fits), "fits-without-unified") is None  # no faults: nothing to gain
+
+
+@pytest.mark.parametrize(
+    ("op", "advice"),
+    [("aten::_foreach_addcdiv_", "foreach=False"), ("aten::_fused_adamw_", "foreach=False"), ("aten::mm", '"1026MiB"')],
+)
+def test_oversized_op(make: Any, op: str, advice: str) -> None:
+    oversized = OversizedOp(op=op, module="head", phase="forward", bytes=1025 * MIB, count=4)
+    finding = found(make.profile(oversized_ops=(oversized,)), "oversized-op")
+    assert finding is not None
+    assert finding.subject == op
+    assert "touches up to 1.00 GiB at once, 1.00 GiB may be on the device (4 times)" in finding.message
+    assert advice in finding.advice
+    assert found(make.profile(), "oversized-op") is None
+
+
+def parameters(make: Any, **fields: Any) -> Any:
+    row = {"role": "parameter", "fault_groups": 10, "faulted_steps": 2, "bytes_h2d": make.by_cause(coherence=20 * MIB)}
+    return make.tables(role=(make.role(**{**row, **fields}),))
+
+
+def test_parameters_fault_every_step(make: Any) -> None:
+    finding = found(make.profile(tables=parameters(make)), "parameters-fault-every-step")
+    assert finding is not None
+    assert "10.00 MiB a step come to the device" in finding.message
+    assert 'model.to("cuda:preferredlocation") may lower' in finding.advice
+    assert "protects nothing from eviction" in finding.advice
+    advised = make.environment(advice=make.advice(parameter="preferred_location"))
+    finding = found(make.profile(tables=parameters(make), environment=advised), "parameters-fault-every-step")
+    assert finding is not None
+    assert "They have preferred_location already" in finding.advice
+    quiet = [
+        make.profile(tables=parameters(make, faulted_steps=1)),  # only when they first came
+        make.profile(tables=parameters(make, bytes_h2d=make.by_cause())),  # first touches: nothing came over the link
+        make.profile(tables=parameters(make), step_count=1),  # one step is no pattern
+        make.profile(tables=parameters(make, role="gradient")),
+        make.profile(tables=None),
+    ]
+    assert [found(profile, "parameters-fault-every-step") for profile in quiet] == [None] * len(quiet)
+
+
+def test_read_mostly_collapses(make: Any) -> None:
+    tables = make.tables(
+        role=(make.role(role="parameter", collapses=391), make.role(role="input", collapses=1)),
+        role_phase=(
+            make.role_phase(role="parameter", phase="forward", collapses=1),
+            make.role_phase(role="parameter", phase="optimizer", collapses=390),
+        ),
+    )
+    finding = found(make.profile(tables=tables), "read-mostly-collapses")
+    assert finding is not None
+    assert finding.subject == "parameter"
+    assert "Writes in optimizer ended 391 read-mostly duplicates of parameters (195 a step)" in finding.message
+    assert "Do not use readmostly for parameters that are trained" in finding.advice
+    intermediate = make.tables(role=(make.role(role="intermediate", collapses=2),))
+    finding = found(make.profile(tables=intermediate), "read-mostly-collapses")
+    assert finding is not None
+    assert 'torch.cuda.set_unified("noadvise")' in finding.advice
+    once = make.tables(role=(make.role(role="parameter", collapses=1),))
+    assert found(make.profile(tables=once), "read-mostly-collapses") is None  # less than once a step
+
+
+def optimizer_state(make: Any, h2d: int, d2h: int, **fields: Any) -> FaultProfile:
+    row = make.role(
+        role="optimizer_state", bytes_h2d=make.by_cause(coherence=h2d), bytes_d2h=make.by_cause(eviction=d2h)
+    )
+    memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=make.by_role(optimizer_state=GIB))
+    return make.profile(**{"tables": make.tables(role=(row,)), "memory": memory, **fields})
+
+
+def test_optimizer_state_round_trip(make: Any) -> None:
+    finding = found(optimizer_state(make, h2d=GIB, d2h=2 * GIB), "optimizer-state-round-trip")
+    assert finding is not None
+    assert "(1.00 GiB) comes in and goes out once a step: 512.00 MiB to the device and 1.00 GiB back" in finding.message
+    assert "No advice keeps it" in finding.advice
+    assert found(optimizer_state(make, h2d=GIB - 2, d2h=2 * GIB), "optimizer-state-round-trip") is None
+    assert found(optimizer_state(make, h2d=GIB, d2h=0), "optimizer-state-round-trip") is None
+    assert found(optimizer_state(make, h2d=GIB, d2h=GIB, memory=None), "optimizer-state-round-trip") is None
+
+
+def intermediates(make: Any, *copied_and_fetched: tuple[int, int]) -> FaultProfile:
+    rows = tuple(
+        make.tensor(
+            role="intermediate",
+            birth_op=f"aten::op{index}",
+            bytes_d2h=make.by_cause(eviction=copied),
+            bytes_h2d=make.by_cause(coherence=fetched),
+        )
+        for index, (copied, fetched) in enumerate(copied_and_fetched)
+    )
+    return make.profile(tables=make.tables(tensor=rows))
+
+
+def test_dead_intermediates_copied(make: Any) -> None:
+    finding = found(intermediates(make, (60 * MIB, 60 * MIB), (20 * MIB, 0)), "dead-intermediates-copied")
+    assert finding is not None
+    assert (
+        "each step copied 40.00 MiB of intermediates to the host, and 10.00 MiB of that never came" in finding.message
+    )
+    assert "torch.utils.checkpoint.checkpoint" in finding.advice
+    # A tensor that was fetched more often than evicted does not make up for one that never came back.
+    assert found(intermediates(make, (20 * MIB, 90 * MIB), (20 * MIB, 0)), "dead-intermediates-copied") is not None
+    assert (
+        found(intermediates(make, (60 * MIB, 50 * MIB)), "dead-intermediates-copied") is None
+    )  # nearly all read again
+    assert found(intermediates(make, (3 * MIB, 0)), "dead-intermediates-copied") is None  # less than a block a step
+
+
+def test_inputs_copied_back(make: Any) -> None:
+    tables = make.tables(role=(make.role(role="input", bytes_d2h=make.by_cause(eviction=8 * MIB)),))
+    finding = found(make.profile(tables=tables), "inputs-copied-back")
+    assert finding is not None
+    assert "copied 4.00 MiB of inputs" in finding.message
+    assert 'x.to("cuda:readmostly")' in finding.advice
+    advised = make.environment(advice=make.advice(input="read_mostly"))
+    assert found(make.profile(tables=tables, environment=advised), "inputs-copied-back") is None
+    assert found(make.profile(tables=make.tables(role=(make.role(role="input"),))), "inputs-copied-back") is None
+
+
+def test_a_budget_makes_the_guards_prefetches_count_as_paging(make: Any) -> None:
+    tables = make.tables(role=(make.role(role="input", bytes_d2h=make.by_cause(user=8 * MIB)),))
+    assert found(make.profile(tables=tables), "inputs-copied-back") is None  # the user's own prefetches
+    budget = make.environment(budget_bytes=512 * MIB)
+    assert found(make.profile(tables=tables, environment=budget), "inputs-copied-back") is not None
+
+
+def test_remote_maps(make: Any) -> None:
+    finding = found(make.profile(tables=make.tables(role=(make.role(role="input", remote_maps=2),))), "remote-maps")
+    assert finding is not None
+    assert "2 blocks of inputs were mapped remotely" in finding.message
+    assert found(make.profile(tables=make.tables(role=(make.role(remote_maps=1),))), "remote-maps") is None
+
+
+def phased(make: Any, forward: float, backward: float) -> FaultProfile:
+    """A step whose first 32 bins are forward, the others backward, each stalled for a share of its time."""
+    service = [int(10_000 * forward)] * 32 + [int(10_000 * backward)] * (BIN_COUNT - 32)
+    pattern = make.pattern(
+        duration_ns=10_000 * BIN_COUNT,
+        fault_groups=(1,) * BIN_COUNT,
+        service_ns=tuple(service),
+        phases=("forward",) * 32 + ("backward",) * (BIN_COUNT - 32),
+    )
+    row = make.role_phase(role="intermediate", phase="backward", bytes_h2d=make.by_cause(coherence=6 * MIB))
+    return make.profile(pattern=pattern, tables=make.tables(role_phase=(row,)))
+
+
+def test_backward_stalls_more(make: Any) -> None:
+    finding = found(phased(make, 0.45, 0.65), "backward-stalls-more")  # the paper's figure 11
+    assert finding is not None
+    assert finding.message == (
+        "Faults take 65% of backward, which fetches 3.00 MiB of intermediates back, and 45% of forward."
+    )
+    assert finding.evidence == {"backward_per_mille": 650, "forward_per_mille": 450, "bytes_h2d": 6 * MIB}
+    assert found(phased(make, 0.45, 0.54), "backward-stalls-more") is None
+    assert found(phased(make, 0.65, 0.45), "backward-stalls-more") is None
+    assert found(make.profile(pattern=make.pattern()), "backward-stalls-more") is None
+
+
+def first_touching(make: Any, first_touches: int, **fields: Any) -> FaultProfile:
+    first = make.counters(fault_groups=1000, first_touches=1000)
+    later = make.counters(fault_groups=100, first_touches=first_touches)
+    return make.profile(steps=make.steps(first, later), **fields)
+
+
+def test_first_touches_dominate(make: Any) -> None:
+    finding = found(first_touching(make, 50), "first-touches-dominate")
+    assert finding is not None
+    assert finding.message.startswith("50 of 100 fault groups after the first step are first touches")
+    assert 'torch.cuda.set_unified("prefetch")' in finding.advice
+    advised = make.environment(advice=make.advice(intermediate="prefetch"))
+    finding = found(first_touching(make, 50, environment=advised), "first-touches-dominate")
+    assert finding is not None
+    assert "set_unified" not in finding.advice
+    assert found(first_touching(make, 49), "first-touches-dominate") is None
+    alone = make.profile(steps=make.steps(make.counters(fault_groups=9, first_touches=9)), step_count=1)
+    assert found(alone, "first-touches-dominate") is None  # a first step always touches for the first time
+
+
+def test_unordered_faults(make: Any) -> None:
+    counted = make.counters(fault_groups=50, unordered_faults=3)
+    tables = make.tables(op=(make.op(op="aten::mm"), make.op(op="aten::add", unordered_faults=3)))
+    finding = found(make.profile(counters=counted, tables=tables), "unordered-faults")
+    assert finding is not None
+    assert finding.subject == "aten::add"
+    assert "something touched device memory that no op had announced" in finding.message
+    oversized = (OversizedOp(op="aten::mm", module=None, phase=None, bytes=GIB, count=1),)
+    finding = found(make.profile(counters=counted, oversized_ops=oversized), "unordered-faults")
+    assert finding is not None
+    assert "working set does not fit" in finding.message
+    raw = make.environment(counting="raw")
+    assert found(make.profile(counters=counted, environment=raw), "unordered-faults") is None
+    assert found(make.profile(), "unordered-faults") is None
+
+
+def test_warnings_come_first(make: Any) -> None:
+    tables = make.tables(role=(make.role(role="input", remote_maps=2, collapses=2),))
+    severities = [finding.severity for finding in examine(make.profile(tables=tables))]
+    assert severities == ["warning", "info"]

@@ -1,0 +1,281 @@
+"""The report's exact text."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from umadvise import profile as fault_profile
+from umadvise.findings import examine
+from umadvise.profile import BIN_COUNT, FaultProfile, Table
+from umadvise.reporters import json, picture, text
+
+MIB = 1 << 20
+GIB = 1 << 30
+MS = 10**6
+
+
+@pytest.fixture(scope="module")
+def profile(make: Any) -> FaultProfile:
+    """Two steps of 960 ms: forward at half speed, backward waiting most of its time, the optimizer quick."""
+    first = make.counters(fault_groups=120, first_touches=90, fault_service_ns=288 * MS)
+    second = make.counters(fault_groups=80, first_touches=2, fault_service_ns=480 * MS)
+    h2d = make.by_cause(coherence=320 * MIB)
+    d2h = make.by_cause(eviction=256 * MIB, user=2 * MIB)
+    total = make.counters(
+        fault_groups=200,
+        first_touches=92,
+        fault_service_ns=768 * MS,
+        bytes_h2d=h2d,
+        bytes_d2h=d2h,
+        evictions=128,
+        evictions_dropped=3,
+    )
+    service = [5 * MS] * 32 + [9 * MS] * 48 + [MS] * 8 + [0] * 8
+    made: FaultProfile = make.profile(
+        environment=make.environment(
+            capacity_bytes=2 * GIB, budget_bytes=GIB, advice=make.advice(parameter="preferred_location")
+        ),
+        duration_ns=1920 * MS,
+        counters=total,
+        outside=make.counters(fault_groups=1200, bytes_h2d=make.by_cause(user=3 * GIB)),
+        memory=make.memory(
+            requested_peak_bytes=3 * GIB,
+            resident_peak_bytes=GIB,
+            requested_peak_by_role=make.by_role(parameter=GIB, intermediate=2 * GIB),
+        ),
+        steps=make.steps(first, second, duration_ns=960 * MS),
+        tables=make.tables(
+            role=(
+                make.role(
+                    role="intermediate",
+                    fault_groups=150,
+                    bytes_h2d=make.by_cause(coherence=220 * MIB),
+                    bytes_d2h=d2h,
+                    evictions=128,
+                    evictions_dropped=3,
+                    service_ns=576 * MS,
+                    faulted_steps=2,
+                ),
+                make.role(
+                    role="parameter",
+                    fault_groups=50,
+                    bytes_h2d=make.by_cause(coherence=100 * MIB),
+                    service_ns=192 * MS,
+                    faulted_steps=2,
+                ),
+                make.role(role="optimizer_state", fault_groups=1),
+            ),
+            phase=(make.phase(phase="backward", fault_groups=133, service_ns=500 * MS), make.phase(fault_groups=1)),
+            module=(make.module(module="encoder.layer.0", fault_groups=9), make.module(fault_groups=1)),
+            tensor=(
+                make.tensor(name="encoder.layer.0.attention.self.query.weight", role="parameter", fault_groups=4),
+                make.tensor(birth_op="aten::addmm", birth_module="encoder.layer.0", role="intermediate", bytes=8 * MIB),
+                *(make.tensor(name=f"t{index}", role="input") for index in range(12)),
+            ),
+            op=(make.op(op="aten::addmm", phase="backward", fault_groups=3, collapses=1),),
+        ),
+        pattern=make.pattern(
+            step_count=1,
+            duration_ns=960 * MS,
+            fault_groups=(1,) * 32 + (2,) * 48 + (1,) * 8 + (0,) * 8,
+            service_ns=tuple(service),
+            phases=("forward",) * 32 + ("backward",) * 48 + ("optimizer",) * 8 + (None,) * 8,
+        ),
+    )
+    return msgspec.structs.replace(made, findings=examine(made))
+
+
+EXPECTED = """\
+Page faults of train.py
+emulated device (emulated, ordered counting), 2.00 GiB, budget 1.00 GiB, policy advise; umadvise 0.1.0, torch
+2.13.0
+Advice: parameters preferred_location, inputs none, intermediates none
+
+Per step
+step time      960.00 ms   mean of 2
+fault service  384.00 ms   40.0% of the step
+fault groups   100         46 first touches
+to device      160.00 MiB  coherence 160.00 MiB
+to host        129.00 MiB  user 1.00 MiB, eviction 128.00 MiB
+evictions      64          with a copy; 1.5 without
+collapses      0           read-mostly duplicates ended by a write
+remote         0           maps; - accesses
+resident peak  1.00 GiB    of 1.00 GiB
+live peak      3.00 GiB    all tensors, wherever they are
+Outside of the steps: 1,200 fault groups, 3.00 GiB to the device, 0 B to the host
+
+Faults over the step (all steps but the first)
+phase    ├forward────────────────────────├backward───────────────────────────────────────├optimiz
+service  ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▁▁▁▁▁▁▁▁
+faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄████████████████████████████████████████████████▄▄▄▄▄▄▄▄
+         Time in fault service: forward 50.0%, backward 90.0%, optimizer 10.0%
+         A column is 10.00 ms; a full block is all of that time, or 2 fault groups.
+steps    ▂▄  30.0% of step 1 to 50.0% of 2
+
+By role, per step
+role             live peak  faults   to device     to host  evictions  of step
+intermediate     2.00 GiB       75  110.00 MiB  129.00 MiB         66    30.0%
+parameter        1.00 GiB       25   50.00 MiB         0 B          0    10.0%
+optimizer state  0 B           0.5         0 B         0 B          0     0.0%
+
+By phase, per step
+phase     faults  to device  to host  of step
+backward      66        0 B      0 B    26.0%
+(none)       0.5        0 B      0 B     0.0%
+
+By module, per step
+module           faults  to device  to host  of step
+encoder.layer.0     4.5        0 B      0 B     0.0%
+(none)              0.5        0 B      0 B     0.0%
+
+By tensor, per step
+tensor                                                             faults  to device  to host  of step
+encoder.layer.0.attention.self.query.weight (parameter, 4.00 MiB)       2        0 B      0 B     0.0%
+aten::addmm in encoder.layer.0 (intermediate, 8.00 MiB)                 0        0 B      0 B     0.0%
+t0 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t1 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t2 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t3 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t4 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t5 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t6 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t7 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t8 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+t9 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+... and 2 more
+
+By op, per step
+op           phase     faults  to device  to host  collapses  of step
+aten::addmm  backward     1.5        0 B      0 B        0.5     0.0%
+
+Findings
+warning  fault-stall (step)
+         Page-fault service takes 40% of the step: 384.00 ms of 960.00 ms, most of it for intermediates (75%).
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: a smaller batch or
+         torch.utils.checkpoint.checkpoint makes it less.
+warning  parameters-fault-every-step (parameter)
+         Parameters fault in every step, 50.00 MiB a step come to the device: each step evicts them again,
+         because eviction takes what was serviced longest ago, not what is used least.
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: a smaller batch or
+         torch.utils.checkpoint.checkpoint makes it less. They have preferred_location already: it says where
+         they belong and protects nothing from eviction.
+info     backward-stalls-more (backward)
+         Faults take 90% of backward, and 50% of forward.
+         -> Backward reads what forward saved. torch.utils.checkpoint.checkpoint(block, x) saves less and
+         computes it again.
+"""
+
+EXPECTED_PICTURE_ON_80_COLUMNS = """\
+Faults over the step (all steps but the first)
+phase    ├forward────────├backward───────────────├opt
+service  ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▁▁▁▁
+faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄████████████████████████▄▄▄▄
+         Time in fault service: forward 50.0%, backward 90.0%, optimizer 10.0%
+         A column is 20.00 ms; a full block is all of that time, or 4 fault
+         groups.
+steps    ▂▄  30.0% of step 1 to 50.0% of 2
+
+"""
+
+EXPECTED_TENSORS_ON_80_COLUMNS = """\
+By tensor, per step
+tensor                                       faults  to device  to host  of step
+encoder.layer.0.attention.self.query.weight       2        0 B      0 B     0.0%
+(parameter, 4.00 MiB)
+aten::addmm in encoder.layer.0                    0        0 B      0 B     0.0%
+(intermediate, 8.00 MiB)
+t0 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t1 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t2 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t3 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t4 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t5 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t6 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t7 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t8 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t9 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+... and 2 more
+
+"""
+
+
+def test_the_whole_report(profile: FaultProfile) -> None:
+    assert text.render(profile) == EXPECTED
+
+
+def test_a_narrow_terminal_joins_bins_and_folds_names(profile: FaultProfile) -> None:
+    narrow = text.render(profile, 80)
+    assert EXPECTED_PICTURE_ON_80_COLUMNS in narrow
+    assert EXPECTED_TENSORS_ON_80_COLUMNS in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert text.render(profile, 10) == narrow
+
+
+def test_colours_change_nothing_but_colours(profile: FaultProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = text.render(profile, color=True)
+    assert "\x1b[32m▄" in coloured  # forward: half of the time, green in the paper's figure 11
+    assert "\x1b[31m▇" in coloured  # backward: nine tenths
+    assert _without_colours(coloured) == EXPECTED
+    for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "40"), ("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(variable, value)
+    assert text.render(profile) == EXPECTED
+    assert text.render(profile, color=True) == coloured
+
+
+def _without_colours(coloured: str) -> str:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    return "".join(f"{line.rstrip()}\n" for line in plain.splitlines())
+
+
+def test_nothing_recorded(make: Any) -> None:
+    unknown = make.profile(
+        environment=make.environment(provider="cuda", counting="raw", torch_version=None, script=None),
+        step_count=1,
+        duration_ns=0,
+        counters=make.counters(fault_groups=None, bytes_h2d=None, fault_service_ns=None, evictions=None),
+        memory=None,
+        tables=None,
+    )
+    rendered = text.render(unknown)
+    assert rendered.startswith(
+        "Page faults of this run\nemulated device (cuda, raw counting), 1.00 GiB, policy advise; "
+    )
+    assert "fault service  -     - of the step\nfault groups   -     0 first touches\nto device      -\n" in rendered
+    assert rendered.endswith("Nobody recorded events: which tensors faulted is unknown.\n\nFindings: none\n")
+    assert "No step was completed." in text.render(make.profile(step_count=0, duration_ns=0))
+
+
+def test_names_are_shown_as_they_are(make: Any) -> None:
+    """No markup, no emoji codes: a module may be called anything."""
+    row = make.module(module="[red]:smile: [/] 層", fault_groups=1)
+    rendered = text.render(make.profile(tables=make.tables(module=(row,))))
+    assert "\n[red]:smile: [/] 層     0.5" in rendered
+
+
+def test_the_rest_of_a_table_is_mentioned(make: Any) -> None:
+    rest = make.tally(fault_groups=5)
+    tables = msgspec.structs.replace(make.tables(), op=Table(rows=(make.op(op="aten::mm"),), rest=rest))
+    assert "\n... and 0 more, and a rest too small to keep\n" in text.render(make.profile(tables=tables))
+
+
+def test_json_is_the_file(profile: FaultProfile) -> None:
+    assert fault_profile.decode(json.render(profile).encode()) == profile
+
+
+@pytest.mark.parametrize(("width", "columns"), [(200, 96), (96, 96), (95, 48), (47, 32), (31, 24), (1, 12)])
+def test_bins_are_joined_to_fit(width: int, columns: int) -> None:
+    assert picture.columns_for(width) == columns
+    assert sum(picture.joined(range(BIN_COUNT), columns)) == sum(range(BIN_COUNT))
+    assert len(picture.joined(range(BIN_COUNT), columns)) == columns
+
+
+def test_a_block_shows_whatever_is_not_zero() -> None:
+    assert picture.blocks([0, 0.001, 0.5, 0.99, 1, 7], heat=False).plain == " ▁▄███"
+
+
+def test_the_ruler_names_each_run_of_a_phase() -> None:
+    phases = ["forward"] * 10 + [None] * 2 + ["backward"] * 3 + ["optimizer"]
+    assert picture.phase_ruler(phases) == "├forward──  ├ba├"  # type: ignore[arg-type]
+    assert picture.joined_phases(phases, 8) == ["forward"] * 5 + [None, "backward", "backward"]  # type: ignore[arg-type]
