@@ -2,6 +2,7 @@
 // that stay. Everything that touches pages is here; the fault handler is one caller among several.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include "driver/emulated/delays.h"
 #include "driver/emulated/event_ring.h"
 #include "driver/emulated/hooks.h"
+#include "driver/emulated/layout.h"
 #include "driver/emulated/mapper.h"
 #include "driver/emulated/spin_lock.h"
 #include "driver/emulated/tier.h"
@@ -64,6 +66,7 @@ class Space {
   Delays delays;
 
  private:
+  using Guard = std::lock_guard<SpinLock>;
   enum class Kind : uint8_t { free, managed, plain };
   struct Block {
     uint32_t device_slot, host_slot;  // 0: none, else the slot's index + 1
@@ -81,11 +84,21 @@ class Space {
   void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
             bool unordered = false, bool first_touch = false);
   char* copy_source(uint32_t block) const;
+  void open_for_store(uint32_t block);
   void release_block(uint32_t block);
   void give_slot(Tier& tier, uint32_t& slot);
 
+  // Calls each(block, address, bytes) for the part of a range in every block, in ascending address.
   template <class Each>
-  void each_piece(uint64_t address, uint64_t bytes, const Each& each);
+  void each_piece(uint64_t address, uint64_t bytes, const Each& each) {
+    const uint64_t end = address + bytes;
+    while (address < end) {
+      const uint32_t block = place_of(address).block;
+      const uint64_t piece_end = std::min(end, address_of(block) + kBlockBytes);
+      each(block, address, piece_end - address);
+      address = piece_end;
+    }
+  }
   uint32_t find_room(uint32_t blocks);
   uint64_t address_of(uint32_t block) const;
 

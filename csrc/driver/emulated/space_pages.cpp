@@ -1,0 +1,212 @@
+// Doing what um::Model says: data first, then page tables. All of it also runs inside the signal handler.
+#include <time.h>
+
+#include <cstring>
+
+#include "driver/emulated/space.h"
+
+namespace um::emulated {
+namespace {
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{1000000000} * now.tv_sec + now.tv_nsec;
+}
+
+bool on_device(Mapping mapping) { return mapping == Mapping::device_read || mapping == Mapping::device_write; }
+bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapping == Mapping::remote_write; }
+
+}  // namespace
+
+void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write,
+                 bool unordered, bool first_touch) {
+  if (!events_.on) return;
+  events_.push({start_ns, now_ns() - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
+                unordered, first_touch});
+}
+
+void Space::give_slot(Tier& tier, uint32_t& slot) {
+  if (slot != 0) tier.give(slot - 1);
+  slot = 0;
+}
+
+bool Space::unmap(uint32_t index) {
+  Block& block = blocks_[index];
+  const auto now = static_cast<Mapping>(block.mapping.load());
+  if (now == Mapping::none) return true;
+  const bool device = on_device(now);
+  block.mapping = static_cast<uint8_t>(Mapping::none);
+  const bool hidden = mapper_.hide(device ? device_tier_ : host_tier_, (device ? block.device_slot : block.host_slot) - 1,
+                                   address_of(index));
+  delays.wait();
+  return hidden;
+}
+
+// Brings the page tables in line with the model, once the data is where it must be.
+bool Space::settle(uint32_t index) {
+  Block& block = blocks_[index];
+  const auto now = static_cast<Mapping>(block.mapping.load());
+  const Mapping wanted = block.kind == Kind::managed ? model_.mapping(index) : now;
+  if (now == wanted) return true;
+  bool done = true;
+  if (on_device(now) == on_device(wanted) && now != Mapping::none && writable(wanted)) {
+    done = mapper_.make_writable(address_of(index));
+  } else {
+    done = unmap(index);
+    if (wanted != Mapping::none) {
+      const bool device = on_device(wanted);
+      delays.wait();
+      done = done && mapper_.show(device ? device_tier_ : host_tier_, (device ? block.device_slot : block.host_slot) - 1,
+                                  address_of(index), writable(wanted));
+    }
+  }
+  block.mapping = static_cast<uint8_t>(wanted);
+  return done;
+}
+
+bool Space::perform(const Action& action) {
+  Block& block = blocks_[action.block];
+  const uint64_t address = address_of(action.block);
+  const int64_t start = events_.on ? now_ns() : 0;
+  // Whoever still sees a copy must not store into it while it is copied, nor after it is given away.
+  const bool seen_on_device = on_device(static_cast<Mapping>(block.mapping.load()));
+  const bool stays_visible = (action.what == Do::drop_host && seen_on_device) || (action.what == Do::drop_device && !seen_on_device);
+  if (!stays_visible && !unmap(action.block)) return false;
+  const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
+  const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
+  Tier& tier = needs_device ? device_tier_ : host_tier_;
+  uint32_t& slot = needs_device ? block.device_slot : block.host_slot;
+  bool fresh = false;
+  if (needs_device || needs_host) {
+    if (slot == 0) slot = tier.take() + 1;
+    if (slot == 0) return false;  // kNoSlot + 1
+    fresh = tier.populate(slot - 1);
+  }
+  char* device = block.device_slot != 0 ? device_tier_.alias(block.device_slot - 1) : nullptr;
+  char* host = block.host_slot != 0 ? host_tier_.alias(block.host_slot - 1) : nullptr;
+  switch (action.what) {
+    case Do::zero_device:
+    case Do::zero_host:
+      if (!fresh) std::memset(needs_device ? device : host, 0, kBlockBytes);
+      break;
+    case Do::copy_h2d:
+      std::memcpy(device, host, kBlockBytes);
+      push(UM_EVENT_TRANSFER_H2D, action.cause, address, kBlockBytes, start);
+      break;
+    case Do::copy_d2h:
+    case Do::evict_copy:
+      std::memcpy(host, device, kBlockBytes);
+      push(UM_EVENT_TRANSFER_D2H, action.cause, address, kBlockBytes, start);
+      break;
+    case Do::evict_drop:
+    case Do::drop_host:
+    case Do::drop_device:
+      break;
+  }
+  delays.wait();
+  const bool evicts = action.what == Do::evict_copy || action.what == Do::evict_drop;
+  if (evicts) push(UM_EVENT_EVICTION, Cause::eviction, address, action.what == Do::evict_copy ? kBlockBytes : 0, start);
+  if (evicts || action.what == Do::drop_device) give_slot(device_tier_, block.device_slot);
+  if (action.what == Do::drop_host) give_slot(host_tier_, block.host_slot);
+  return true;
+}
+
+bool Space::apply(const Outcome& outcome, uint32_t block) {
+  bool done = true;
+  for (int i = 0; i < outcome.count; ++i) done = done && perform(outcome.actions[i]);
+  for (int i = 0; i < outcome.count; ++i) done = done && settle(outcome.actions[i].block);
+  return done && settle(block);
+}
+
+bool Space::covered(uint32_t block, bool write) const {
+  const auto now = static_cast<Mapping>(blocks_[block].mapping.load(std::memory_order_relaxed));
+  return write ? writable(now) : now != Mapping::none;
+}
+
+// ---- service -----------------------------------------------------------------------------------------------
+
+Service Space::serve(uint32_t block, uint64_t address, bool write, bool unordered) {
+  if (blocks_[block].kind != Kind::managed) return Service::not_ours;
+  if (covered(block, write)) return Service::served;  // another thread was first
+  const int64_t start = now_ns();
+  const Outcome outcome = model_.access(block, Processor::device, write);
+  if (!apply(outcome, block)) return Service::failed;
+  fault_service_ns_ += now_ns() - start;
+  unordered_faults_ += unordered;
+  push(UM_EVENT_FAULT_GROUP, Cause::coherence, address, kBlockBytes, start, write, unordered, outcome.first_touch);
+  if (outcome.collapse) push(UM_EVENT_COLLAPSE, Cause::coherence, address, 0, start, write, unordered);
+  if (outcome.remote_map) push(UM_EVENT_REMOTE_MAP, Cause::coherence, address, 0, start, write, unordered);
+  return Service::served;
+}
+
+Service Space::fault(uint64_t address, bool write) {
+  delays.wait();
+  const Guard guard(lock_);
+  return serve(place_of(address).block, address, write, ordered_);
+}
+
+bool Space::touch(uint64_t address, uint64_t bytes, bool write) {
+  bool serviced = false;
+  each_piece(address, bytes, [&](uint32_t block, uint64_t piece, uint64_t) {
+    if (covered(block, write)) return;
+    const Guard guard(lock_);
+    serve(block, piece, write, false);
+    serviced = true;
+  });
+  return serviced;
+}
+
+void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
+    delays.wait();
+    const Guard guard(lock_);
+    if (blocks_[block].kind == Kind::managed) apply(model_.prefetch(block, to), block);
+  });
+}
+
+void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor processor) {
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
+    const Guard guard(lock_);
+    if (blocks_[block].kind == Kind::managed) apply(model_.advise(block, advice, processor), block);
+  });
+}
+
+void Space::discard(uint64_t address, uint64_t bytes) {
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
+    const Guard guard(lock_);
+    if (piece == kBlockBytes && blocks_[block].kind == Kind::managed) {  // whole blocks only: a part may still be wanted
+      model_.discard(block);
+      settle(block);
+    }
+  });
+}
+
+bool Space::pin(uint64_t address, uint64_t bytes) {
+  uint64_t pinned = 0;
+  bool fits = true;
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
+    if (!fits) return;
+    const Guard guard(lock_);
+    if (blocks_[block].kind == Kind::plain) {
+      pinned += piece;
+      return;
+    }
+    fits = blocks_[block].kind == Kind::managed && apply(model_.prefetch(block, Processor::device), block) &&
+           model_.resident(block, Processor::device) && apply(model_.access(block, Processor::device, true), block);
+    if (!fits) return;
+    model_.pin(block);
+    pinned += piece;
+  });
+  if (!fits) unpin(address, pinned);
+  return fits;
+}
+
+void Space::unpin(uint64_t address, uint64_t bytes) {
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
+    const Guard guard(lock_);
+    if (blocks_[block].kind == Kind::managed) model_.unpin(block);
+  });
+}
+
+}  // namespace um::emulated
