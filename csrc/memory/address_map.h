@@ -8,6 +8,8 @@
 
 namespace um {
 
+inline uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
 class AddressMap {
  public:
   // nullptr for addresses that are not ours. The arena may be closed by another thread at any time unless something

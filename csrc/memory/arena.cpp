@@ -7,6 +7,11 @@
 #include "memory/error.h"
 
 namespace um {
+namespace {
+
+constexpr uint64_t kPageGranules = kBlockBytes / kGranuleBytes;
+
+}  // namespace
 
 void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes) {
   const uint64_t granules = bytes / kGranuleBytes;
@@ -24,6 +29,8 @@ void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t b
   starts_ = static_cast<Block**>(tables);
   across_ = starts_ + granules;
   start_bits_ = reinterpret_cast<uint64_t*>(across_ + bytes / kBlockBytes);
+  static std::atomic<uint64_t> opened{0};
+  serial = ++opened;
   heap = of;
   device.store(owner, std::memory_order_relaxed);
 }
@@ -51,9 +58,8 @@ void Arena::leave(const Block* block) {
 }
 
 Block* Arena::containing(uint64_t at) const {
-  constexpr uint64_t kWords = kBlockBytes / kGranuleBytes / 64;  // of start_bits_ for each 2 MiB
   const uint64_t here = granule(at);
-  const uint64_t low_word = here / 64 / kWords * kWords;
+  const uint64_t low_word = here / kPageGranules * kPageGranules / 64;
   uint64_t bits = start_bits_[here / 64] & (~uint64_t{0} >> (63 - here % 64));
   for (uint64_t word = here / 64;; bits = start_bits_[--word]) {
     if (bits != 0) {
@@ -66,6 +72,17 @@ Block* Arena::containing(uint64_t at) const {
   // Its descriptor may serve elsewhere by now: it counts only if it is what its own start says, and reaches here.
   if (across == nullptr || across->arena != this || across->free) return nullptr;
   return across->address <= at && at < across->end() && starts_[granule(across->address)] == across ? across : nullptr;
+}
+
+Block* Arena::nearest(uint64_t at) const {
+  if (Block* block = containing(at)) return block;
+  const uint64_t here = granule(at), page_end = (here / kPageGranules + 1) * kPageGranules;
+  for (uint64_t word = here / 64; word < page_end / 64; ++word) {
+    const uint64_t above = word == here / 64 ? ~uint64_t{0} << (here % 64) : ~uint64_t{0};
+    const uint64_t bits = start_bits_[word] & above;
+    if (bits != 0) return starts_[word * 64 + static_cast<uint64_t>(__builtin_ctzll(bits))];
+  }
+  return nullptr;
 }
 
 }  // namespace um

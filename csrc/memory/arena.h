@@ -50,6 +50,8 @@ class Arena {
   // Every allocated block is entered, free ones are not: cutting and merging free memory touches no table.
   void enter(Block* block);
   void leave(const Block* block);
+  // The allocated block that lies at or above `at` first, within the same 2 MiB page; nullptr when there is none.
+  Block* nearest(uint64_t at) const;
   // The allocated block that starts at, or contains, `at` (which lies in this arena); nullptr when there is none.
   Block* starting_at(uint64_t at) const { return at % kGranuleBytes == 0 ? starts_[granule(at)] : nullptr; }
   Block* containing(uint64_t at) const;
@@ -62,6 +64,7 @@ class Arena {
   ManagedHeap* heap = nullptr;
   Block* first = nullptr;  // at the lowest address; never nullptr while open
   Arena* next_free = nullptr;
+  uint64_t serial = 0;  // tells this life of the arena from earlier ones at the same address
 
  private:
   uint64_t granule(uint64_t at) const { return (at - address_) / kGranuleBytes; }

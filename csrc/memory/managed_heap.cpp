@@ -35,8 +35,9 @@ void give_arena(Arena* arena) noexcept {
 
 }  // namespace
 
-ManagedHeap::ManagedHeap(um_device* device, ArenaSource& source, StablePool<Block>& blocks, uint64_t first_arena_bytes)
-    : device_(device), source_(source), blocks_(blocks), next_arena_bytes_(first_arena_bytes) {}
+ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks,
+                         uint64_t first_arena_bytes)
+    : placement(where), device_(device), source_(source), blocks_(blocks), next_arena_bytes_(first_arena_bytes) {}
 
 Block* ManagedHeap::allocate(uint64_t bytes) {
   const uint64_t alignment = bytes >= kBlockBytes ? kBlockBytes : kGranuleBytes;

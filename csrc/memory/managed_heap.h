@@ -8,6 +8,7 @@
 #include "memory/arena.h"
 #include "memory/free_lists.h"
 #include "memory/stable_pool.h"
+#include "umadvise.h"
 
 namespace um {
 
@@ -30,7 +31,7 @@ class ManagedHeap {
   static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request has an arena of its own
 
   // `blocks`: the descriptors of one device, shared by its heaps.
-  ManagedHeap(um_device* device, ArenaSource& source, StablePool<Block>& blocks, uint64_t first_arena_bytes);
+  ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks, uint64_t first_arena_bytes);
   // Every block must have been freed and every arena given back (trim) before.
   ~ManagedHeap() = default;
   ManagedHeap(const ManagedHeap&) = delete;
@@ -45,6 +46,7 @@ class ManagedHeap {
   // Gives back every empty arena. False when the driver kept one.
   bool trim() noexcept;
 
+  const um_placement placement;
   uint64_t reserved_bytes() const { return reserved_bytes_; }
   const std::vector<Arena*>& arenas() const { return arenas_; }
 

@@ -59,7 +59,7 @@ class MappedSource : public ArenaSource {
 
 struct Fixture {
   explicit Fixture(uint64_t first_arena_bytes = ManagedHeap::kFirstArenaBytes)
-      : heap(nullptr, source, blocks, first_arena_bytes) {}
+      : heap(nullptr, {}, source, blocks, first_arena_bytes) {}
   ~Fixture() {
     source.refuse_release = false;
     heap.trim();
@@ -238,7 +238,7 @@ TEST(a_large_block_leaves_its_remainder_to_small_ones) {
 TEST(two_heaps_never_share_two_mebibytes) {
   um::StablePool<Block> blocks;
   MappedSource source;
-  ManagedHeap heaps[] = {{nullptr, source, blocks, kBlockBytes}, {nullptr, source, blocks, kBlockBytes}};
+  ManagedHeap heaps[] = {{nullptr, {}, source, blocks, kBlockBytes}, {nullptr, {}, source, blocks, kBlockBytes}};
   std::map<uint64_t, int> owner;
   std::mt19937_64 random(7);
   std::vector<std::pair<int, Block*>> live;

@@ -1,0 +1,243 @@
+// The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "driver/driver.h"
+#include "driver/emulated/hooks.h"
+#include "engine/device.h"
+#include "engine/routes.h"
+#include "memory/error.h"
+#include "memory/names.h"
+#include "memory/process.h"
+#include "umadvise.h"
+
+namespace {
+
+using um::Error;
+
+// Plain memory, because frees and failures come after thread-local objects are gone.
+thread_local char last_error[2048] = "";
+
+um_status failed(um_status status, const char* message) noexcept {
+  std::snprintf(last_error, sizeof(last_error), "%s", message);
+  return status;
+}
+
+template <class Work>
+um_status guarded(const Work& work) noexcept {
+  try {
+    if (um::process::forked()) {
+      throw Error(UM_BAD_STATE,
+                  "this process was forked from one that used a device, whose memory stays with its parent: start workers "
+                  "with spawn or forkserver");
+    }
+    work();
+    return UM_OK;
+  } catch (const Error& error) {
+    return failed(error.status(), error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(UM_OUT_OF_HOST_MEMORY, "no host memory for the library's own tables");
+  } catch (const std::exception& error) {
+    return failed(UM_BAD_STATE, error.what());
+  }
+}
+
+// For functions that return no code: `otherwise` where there is nothing to be had.
+template <class Result, class Work>
+Result guarded_value(Result otherwise, const Work& work) noexcept {
+  Result result = otherwise;
+  guarded([&] { result = work(); });
+  return result;
+}
+
+template <class Pointer>
+Pointer* given(Pointer* pointer, const char* what) {
+  if (pointer == nullptr) throw Error(UM_INVALID_ARGUMENT, std::string(what) + " is NULL");
+  return pointer;
+}
+
+um_device& checked(um_device* device) { return *given(device, "the device"); }
+
+// "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
+std::string display_name(const um::driver::FunctionInfo& function) {
+  int forms = 0;
+  for (const auto& other : um::driver::kFunctions) forms += std::string(other.symbol) == function.symbol;
+  if (forms == 1) return function.symbol;
+  return std::string(function.symbol) + " (CUDA " + std::to_string(function.version / 1000) + "." +
+         std::to_string(function.version % 1000 / 10) + ")";
+}
+
+}  // namespace
+
+uint32_t um_abi_version(void) { return UM_ABI_VERSION; }
+const char* um_last_error(void) { return last_error; }
+
+uint32_t um_intern(const char* text) {
+  return guarded_value(0u, [&] { return um::intern(text); });
+}
+const char* um_string(uint32_t id) {
+  return guarded_value("", [&] { return um::name_of(id); });
+}
+
+// ---- devices -----------------------------------------------------------------------------------------------
+
+um_status um_device_open_emulated(const um_emulated_options* options, um_device** out) {
+  return guarded([&] {
+    given(out, "the place for the device");
+    *out = um_device::open(um::Backend::open_emulated(*given(options, "the options")));
+  });
+}
+
+um_status um_device_open_cuda(int32_t ordinal, um_device** out) {
+  return guarded([&] {
+    given(out, "the place for the device");
+    *out = um_device::open(um::Backend::open_cuda(ordinal));
+  });
+}
+
+um_status um_device_close(um_device* device) {
+  return guarded([&] { checked(device).close(); });
+}
+
+const char* um_cuda_unavailable_reason(void) {
+  const char* reason = nullptr;
+  return um::driver::libcuda(&reason) != nullptr ? nullptr : reason;
+}
+
+um_status um_device_query(um_device* device, um_device_info* out) {
+  return guarded([&] { checked(device).query(given(out, "the place for the device's description")); });
+}
+
+void um_emulated_claim_signals(void) {
+  if (um::emulated::range_begin() != 0 && !um::process::forked()) um::driver::emulated()->hooks->claim_signals();
+}
+
+const char* um_driver_function(um_device* device, uint32_t index, const char** reason) {
+  return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
+    if (index >= um::driver::kFunctionCount) return nullptr;
+    if (reason != nullptr) *reason = checked(device).driver().reason[index];
+    return um::name_of(um::intern(display_name(um::driver::kFunctions[index]).c_str()));
+  });
+}
+
+uint64_t um_emulated_calls(um_device* device, const char* function) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).calls(function); });
+}
+
+um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth) {
+  return guarded([&] { checked(device).fail(function, nth); });
+}
+
+// ---- allocation --------------------------------------------------------------------------------------------
+
+um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out) {
+  return guarded([&] {
+    *given(out, "the place for the address") = nullptr;
+    *out = checked(device).allocate(bytes, *given(placement, "the placement"), stream);
+  });
+}
+
+int32_t um_free(void* pointer) { return um_device::free(pointer); }
+int32_t um_owns(const void* address) { return um_device::owns(address); }
+
+void um_route_set_thread(const um_route* route) { um::set_thread_route(route); }
+void um_route_get_thread(um_route* out) { *out = um::thread_route(); }
+void um_route_set_process(const um_route* route) { um::set_process_route(route); }
+void um_route_get_process(um_route* out) { *out = um::process_route(); }
+
+um_device* um_route_device(void) {
+  um_route route;
+  return um::current_route(&route) ? route.device : nullptr;
+}
+
+um_status um_allocate_routed(uint64_t bytes, void* stream, void** out) {
+  return guarded([&] {
+    *given(out, "the place for the address") = nullptr;
+    um_route route;
+    if (!um::current_route(&route)) throw Error(UM_BAD_STATE, "no device is routed to in this thread");
+    *out = route.device->allocate(bytes, route.placement, stream);
+  });
+}
+
+um_status um_allocation_at(const void* address, um_allocation* out) {
+  return guarded([&] { um_device::describe(address, given(out, "the place for the allocation")); });
+}
+
+um_status um_allocation_label(const void* address, uint32_t role, uint32_t name) {
+  return guarded([&] { um_device::label(address, role, name); });
+}
+
+uint64_t um_allocations(um_device* device, um_allocation* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).list(out, out != nullptr ? capacity : 0); });
+}
+
+// ---- data in and out ---------------------------------------------------------------------------------------
+
+um_status um_copy_from_host(void* device_address, const void* host, uint64_t bytes) {
+  return guarded([&] { um_device::copy_from_host(device_address, host, bytes); });
+}
+
+um_status um_copy_to_host(void* host, const void* device_address, uint64_t bytes) {
+  return guarded([&] { um_device::copy_to_host(host, device_address, bytes); });
+}
+
+um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream) {
+  return guarded([&] { um_device::prefetch(address, bytes, to_host != 0, stream); });
+}
+
+um_status um_export(const void* address) {
+  return guarded([&] { um_device::export_address(address); });
+}
+
+um_status um_export_release(const void* address) {
+  return guarded([&] { um_device::release_export(address); });
+}
+
+// ---- ops ---------------------------------------------------------------------------------------------------
+
+um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
+                      const um_access* accesses, uint32_t count) {
+  return guarded([&] {
+    checked(device).begin_op(op, phase, module, untouched != 0, count > 0 ? given(accesses, "the accesses") : nullptr, count);
+  });
+}
+
+void um_op_end(um_device* device, const void* const* outputs, uint32_t count) {
+  if (device != nullptr && !um::process::forked()) device->end_op(outputs, count);
+}
+
+um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
+  return guarded([&] { checked(device).set_budget(budget_bytes); });
+}
+
+um_status um_step_set(um_device* device, uint32_t step) {
+  return guarded([&] { checked(device).set_step(step); });
+}
+
+// ---- what happened -----------------------------------------------------------------------------------------
+
+uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).drain_events(given(out, "the place for events"), capacity); });
+}
+
+uint64_t um_events_dropped(um_device* device) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).dropped_events(); });
+}
+
+void um_events_enable(um_device* device, int32_t on) {
+  guarded([&] { checked(device).enable_events(on != 0); });
+}
+
+um_status um_counters_read(um_device* device, um_counters* out) {
+  return guarded([&] { checked(device).counters(given(out, "the place for the counters")); });
+}
+
+um_status um_memory_read(um_device* device, um_memory_stats* out) {
+  return guarded([&] { checked(device).memory(given(out, "the place for the statistics")); });
+}
+
+void um_memory_reset_peaks(um_device* device) {
+  guarded([&] { checked(device).reset_peaks(); });
+}

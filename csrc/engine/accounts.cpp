@@ -1,0 +1,152 @@
+// What happened on a device: events, counters, statistics.
+#include <algorithm>
+
+#include "engine/device.h"
+#include "memory/address_map.h"
+
+namespace {
+
+constexpr uint64_t kEventsAtATime = 64;
+
+}  // namespace
+
+um_event um_device::attribute(const um::emulated::Event& from) const {
+  um_event event{};
+  event.start_ns = from.start_ns;
+  event.duration_ns = from.duration_ns;
+  event.address = from.address;
+  event.bytes = from.bytes;
+  event.kind = static_cast<uint16_t>(from.kind);
+  event.cause = static_cast<uint16_t>(from.cause);
+  event.write = from.write;
+  event.unordered = from.unordered;
+  event.first_touch = from.first_touch;
+  const um::OpIdentity op = contexts_.find(from.context);
+  event.step = op.step;
+  event.op_index = op.index;
+  event.op = op.op;
+  event.module = op.module;
+  event.phase = op.phase;
+  const um::Arena* arena = um::address_map().find(from.address);
+  if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return event;
+  // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
+  if (const um::Block* block = arena->nearest(from.address)) {
+    const um::Record& record = block->record;
+    event.allocation = record.serial;
+    event.allocation_bytes = record.bytes;
+    event.role = record.role;
+    event.name = record.name;
+    event.birth_op = record.birth_op;
+    event.birth_module = record.birth_module;
+  }
+  return event;
+}
+
+void um_device::collect_device_events() noexcept {
+  if (!recording_ || backend_.hooks == nullptr) return;
+  um::emulated::Event events[kEventsAtATime];
+  while (backend_.hooks->pending(backend_.ordinal)) {
+    const uint64_t count = backend_.hooks->drain(backend_.ordinal, events, kEventsAtATime);
+    for (uint64_t i = 0; i < count; ++i) events_.push(attribute(events[i]));
+  }
+}
+
+uint64_t um_device::drain_events(um_event* out, uint64_t capacity) {
+  const Lock lock(mutex_);
+  if (allocations_ != nullptr) collect_device_events();
+  return events_.drain(out, capacity);
+}
+
+uint64_t um_device::dropped_events() {
+  const Lock lock(mutex_);
+  const bool asks = backend_.hooks != nullptr && allocations_ != nullptr;
+  return events_.dropped() + (asks ? backend_.hooks->dropped(backend_.ordinal) : 0);
+}
+
+void um_device::enable_events(bool on) {
+  const Lock lock(mutex_);
+  require_alive();
+  collect_device_events();
+  if (backend_.hooks != nullptr) backend_.hooks->record(backend_.ordinal, on);
+  recording_ = on;
+}
+
+void um_device::counters(um_counters* out) {
+  const Lock lock(mutex_);
+  require_alive();
+  std::fill_n(reinterpret_cast<int64_t*>(out), sizeof(*out) / sizeof(int64_t), int64_t{UM_UNKNOWN});
+  out->op_count = op_count_;
+  out->oversized_ops = oversized_ops_;
+  if (backend_.hooks == nullptr) return;
+  um::emulated::Totals totals{};
+  backend_.hooks->totals(backend_.ordinal, &totals);
+  out->fault_groups = totals.model.fault_groups;
+  out->unordered_faults = totals.unordered_faults;
+  out->first_touches = totals.model.first_touches;
+  std::copy_n(totals.model.bytes_h2d, um::kCauses, out->bytes_h2d);
+  std::copy_n(totals.model.bytes_d2h, um::kCauses, out->bytes_d2h);
+  out->evictions = totals.model.evictions;
+  out->evictions_dropped = totals.model.evictions_dropped;
+  out->collapses = totals.model.collapses;
+  out->remote_maps = totals.model.remote_maps;
+  out->fault_service_ns = totals.fault_service_ns;
+}
+
+// The emulated device knows; on CUDA a budget's model does, and without one all that is reserved may be there.
+void um_device::sample_residency() {
+  if (backend_.hooks != nullptr) {
+    um::emulated::Totals totals{};
+    backend_.hooks->totals(backend_.ordinal, &totals);
+    resident_.set(totals.device_bytes);
+    host_.set(totals.host_bytes);
+    return;
+  }
+  const uint64_t reserved_bytes = allocations_->statistics.reserved_bytes.now;
+  const uint64_t managed_bytes = reserved_bytes - allocations_->plain_bytes();
+  const uint64_t resident_bytes = budget_ != nullptr ? std::min(budget_->resident_bytes(), managed_bytes) : managed_bytes;
+  resident_.set(std::min(backend_.total_bytes, allocations_->plain_bytes() + resident_bytes));
+  host_.set(reserved_bytes - resident_.now);
+}
+
+void um_device::memory(um_memory_stats* out) {
+  const Lock lock(mutex_);
+  require_alive();
+  sample_residency();
+  const um::Statistics& statistics = allocations_->statistics;
+  *out = {};
+  out->requested_bytes = statistics.requested_bytes.now;
+  out->requested_peak_bytes = statistics.requested_bytes.peak;
+  out->reserved_bytes = statistics.reserved_bytes.now;
+  out->reserved_peak_bytes = statistics.reserved_bytes.peak;
+  out->resident_bytes = resident_.now;
+  out->resident_peak_bytes = resident_.peak;
+  out->host_bytes = host_.now;
+  out->host_peak_bytes = host_.peak;
+  out->allocation_count = statistics.allocation_count;
+  out->free_count = statistics.free_count;
+  out->live_allocations = statistics.live_allocations();
+  for (int role = 0; role < UM_ROLE_COUNT; ++role) {
+    out->requested_by_role[role] = statistics.by_role[role].now;
+    out->requested_peak_by_role[role] = statistics.by_role[role].peak;
+  }
+  allocations_->each_arena([&](const um::Arena& arena) {
+    const um_placement& placement = arena.heap->placement;
+    uint64_t device_blocks = arena.bytes() / um::kBlockBytes, host_blocks = 0;
+    if (backend_.hooks != nullptr && placement.memory == UM_MEMORY_MANAGED) {
+      backend_.hooks->residency(backend_.ordinal, arena.address(), arena.bytes(), &device_blocks, &host_blocks);
+    }
+    out->resident_by_role[placement.role] += device_blocks * um::kBlockBytes;
+    for (const um::Block* block = arena.first; block != nullptr; block = block->next) {
+      if (!block->free && !block->record.seen) out->workspace_bytes += block->record.bytes;
+    }
+  });
+}
+
+void um_device::reset_peaks() {
+  const Lock lock(mutex_);
+  require_alive();
+  sample_residency();
+  um::Statistics& statistics = allocations_->statistics;
+  for (um::Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &resident_, &host_}) level->reset_peak();
+  for (um::Level& level : statistics.by_role) level.reset_peak();
+}

@@ -1,0 +1,182 @@
+#include "engine/budget.h"
+
+#include <string>
+
+#include "memory/error.h"
+#include "memory/migration.h"
+
+namespace um {
+namespace {
+
+Advice model_advice(driver::CUmem_advise advice) {
+  switch (advice) {
+    case driver::CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+      return Advice::set_preferred_location;
+    case driver::CU_MEM_ADVISE_SET_ACCESSED_BY:
+      return Advice::set_accessed_by;
+    default:
+      return Advice::set_read_mostly;
+  }
+}
+
+}  // namespace
+
+Budget::Budget(uint64_t bytes, uint32_t most_pages)
+    : bytes_(bytes / kBlockBytes * kBlockBytes),
+      model_(most_pages, static_cast<uint32_t>(bytes / kBlockBytes)),
+      unused_pages_{{0, most_pages}},
+      page_addresses_(most_pages) {}
+
+uint32_t Budget::take_pages(uint32_t count) {
+  for (auto range = unused_pages_.begin(); range != unused_pages_.end(); ++range) {
+    const auto [first, available] = *range;
+    if (available < count) continue;
+    unused_pages_.erase(range);
+    if (available > count) unused_pages_.emplace(first + count, available - count);
+    return first;
+  }
+  throw Error(UM_OUT_OF_HOST_MEMORY, "managed memory in arenas of " + std::to_string(count * kBlockBytes) +
+                                         " bytes and more is beyond what a budget can follow on this machine");
+}
+
+void Budget::forget(const Followed& arena) {
+  const auto count = static_cast<uint32_t>(arena.bytes / kBlockBytes);
+  for (uint32_t page = arena.first_page; page < arena.first_page + count; ++page) model_.release(page);
+  auto [range, inserted] = unused_pages_.emplace(arena.first_page, count);
+  const auto above = std::next(range);
+  if (above != unused_pages_.end() && range->first + range->second == above->first) {
+    range->second += above->second;
+    unused_pages_.erase(above);
+  }
+  if (range != unused_pages_.begin()) {
+    const auto below = std::prev(range);
+    if (below->first + below->second == range->first) {
+      below->second += range->second;
+      unused_pages_.erase(range);
+    }
+  }
+}
+
+void Budget::follow(const Allocations& allocations) {
+  if (allocations.arena_changes() == changes_seen_) return;
+  for (auto& [address, arena] : arenas_) arena.live = false;
+  std::vector<const Arena*> fresh;
+  allocations.each_arena([&](const Arena& arena) {
+    if (arena.heap->placement.memory != UM_MEMORY_MANAGED) return;
+    const auto known = arenas_.find(arena.address());
+    if (known != arenas_.end() && known->second.serial == arena.serial) {
+      known->second.live = true;
+    } else {
+      fresh.push_back(&arena);
+    }
+  });
+  for (auto each = arenas_.begin(); each != arenas_.end();) {
+    if (!each->second.live) forget(each->second);
+    each = each->second.live ? std::next(each) : arenas_.erase(each);
+  }
+  for (const Arena* arena : fresh) {
+    const auto count = static_cast<uint32_t>(arena->bytes() / kBlockBytes);
+    const uint32_t first = take_pages(count);
+    model_.allocate(first, count);
+    driver::CUmem_advise advice{};
+    const bool advised = driver_advice(static_cast<um_advice>(arena->heap->placement.advice), &advice);
+    for (uint32_t i = 0; i < count; ++i) {
+      page_addresses_[first + i] = arena->address() + i * kBlockBytes;
+      if (advised) model_.advise(first + i, model_advice(advice), Processor::device);
+    }
+    const bool read_mostly = arena->heap->placement.advice == UM_ADVICE_READ_MOSTLY;
+    arenas_.emplace(arena->address(), Followed{arena->address(), arena->bytes(), arena->serial, first, read_mostly, true});
+  }
+  changes_seen_ = allocations.arena_changes();
+}
+
+const Budget::Followed* Budget::arena_of(uint64_t address) const {
+  auto above = arenas_.upper_bound(address);
+  if (above == arenas_.begin()) return nullptr;
+  const Followed& arena = std::prev(above)->second;
+  return address < arena.address + arena.bytes ? &arena : nullptr;
+}
+
+template <class Each>
+void Budget::each_page(uint64_t address, uint64_t bytes, const Each& each) const {
+  const Followed* arena = arena_of(address);
+  if (arena == nullptr || bytes == 0) return;
+  const uint64_t last = (address + bytes - 1 - arena->address) / kBlockBytes;
+  for (uint64_t page = (address - arena->address) / kBlockBytes; page <= last; ++page) {
+    each(arena->first_page + static_cast<uint32_t>(page));
+  }
+}
+
+void Budget::note_victims(const Outcome& outcome) {
+  for (int i = 0; i < outcome.count; ++i) {
+    const Action& action = outcome.actions[i];
+    if (action.what == Do::evict_copy || action.what == Do::evict_drop) {
+      victims_.push_back(page_addresses_[action.block]);
+    }
+  }
+}
+
+void Budget::use(uint64_t address, uint64_t bytes, Use use) {
+  each_page(address, bytes, [&](uint32_t page) {
+    note_victims(use == Use::to_device || use == Use::to_host
+                     ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
+                     : model_.access(page, Processor::device, use == Use::write));
+  });
+}
+
+void Budget::use(const WorkingSet& working_set) {
+  const bool fits = working_set.bytes_if_above(bytes_) <= bytes_;
+  for (int pass = 0; pass < WorkingSet::kMostPasses; ++pass) {
+    const size_t before = victims_.size();
+    for (const um_access& access : working_set.accesses()) {
+      use(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
+    }
+    if (!fits || victims_.size() == before) return;
+  }
+}
+
+void Budget::pin(uint64_t address, uint64_t bytes) {
+  each_page(address, bytes, [&](uint32_t page) {  // page by page, so that the last does not send the first away
+    note_victims(model_.prefetch(page, Processor::device));
+    model_.pin(page);
+  });
+}
+
+void Budget::unpin(uint64_t address, uint64_t bytes) {
+  each_page(address, bytes, [&](uint32_t page) { model_.unpin(page); });
+}
+
+void Budget::enforce(const Backend& backend) {
+  size_t sent = 0;
+  try {
+    while (sent < victims_.size()) {
+      const uint64_t address = victims_[sent];
+      const Followed* arena = arena_of(address);
+      const auto leaves = [&](uint64_t at) {  // it did not come back meanwhile, and nobody exported it
+        if (arena == nullptr || at >= arena->address + arena->bytes) return false;
+        const uint32_t page = arena->first_page + static_cast<uint32_t>((at - arena->address) / kBlockBytes);
+        return !model_.resident(page, Processor::device) && model_.pins(page) == 0;
+      };
+      uint64_t pages = 0;  // neighbours in one call
+      while (sent + pages < victims_.size() && victims_[sent + pages] == address + pages * kBlockBytes &&
+             leaves(address + pages * kBlockBytes)) {
+        ++pages;
+      }
+      if (pages > 0) send(backend, *arena, address, pages * kBlockBytes);
+      sent += std::max<uint64_t>(pages, 1);
+    }
+  } catch (...) {
+    victims_.erase(victims_.begin(), victims_.begin() + static_cast<std::ptrdiff_t>(sent));
+    throw;
+  }
+  victims_.clear();
+}
+
+// A prefetch of read-mostly memory only makes another copy: the advice is lifted for as long as it takes to move.
+void Budget::send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const {
+  if (arena.read_mostly) advise(backend, address, bytes, driver::CU_MEM_ADVISE_UNSET_READ_MOSTLY);
+  prefetch(backend, address, bytes, true, nullptr);
+  if (arena.read_mostly) advise(backend, address, bytes, driver::CU_MEM_ADVISE_SET_READ_MOSTLY);
+}
+
+}  // namespace um

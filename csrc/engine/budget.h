@@ -1,0 +1,62 @@
+// Keeps managed memory on the device below a budget that is smaller than the device: a model of its own, fed with what is
+// used, says which pages would have left a device of that size, and those are sent to the host. Works without page faults
+// to look at, so it is the same on CUDA. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/running_op.h"
+#include "memory/allocations.h"
+#include "um/model.h"
+
+namespace um {
+
+class Budget {
+ public:
+  enum class Use { read, write, to_device, to_host };
+
+  // `most_pages`: managed arenas in all, at most.
+  Budget(uint64_t bytes, uint32_t most_pages);
+
+  // Arenas that came or went. Throws um::Error when there are more than `most_pages`.
+  void follow(const Allocations& allocations);
+  void use(uint64_t address, uint64_t bytes, Use use);
+  // Everything that an op uses, again until nothing of it is sent away by the rest; once when it is more than fits.
+  void use(const WorkingSet& working_set);
+  // An exported range stays on the device.
+  void pin(uint64_t address, uint64_t bytes);
+  void unpin(uint64_t address, uint64_t bytes);
+  // Sends what must leave to the host, in the legacy stream. Throws um::Error; what was not sent is sent next time.
+  // The context is current.
+  void enforce(const Backend& backend);
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t resident_bytes() const { return model_.resident_blocks() * kBlockBytes; }
+
+ private:
+  struct Followed {
+    uint64_t address, bytes, serial;
+    uint32_t first_page;  // in the model
+    bool read_mostly;
+    bool live;
+  };
+  uint32_t take_pages(uint32_t count);
+  void forget(const Followed& arena);
+  const Followed* arena_of(uint64_t address) const;
+  void note_victims(const Outcome& outcome);
+  void send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const;
+  template <class Each>
+  void each_page(uint64_t address, uint64_t bytes, const Each& each) const;
+
+  const uint64_t bytes_;
+  Model model_;
+  std::map<uint64_t, Followed> arenas_;         // by address
+  std::map<uint32_t, uint32_t> unused_pages_;   // first -> count
+  std::vector<uint64_t> page_addresses_;        // by model page
+  std::vector<uint64_t> victims_;               // addresses of pages, in order of eviction
+  uint64_t changes_seen_ = ~uint64_t{0};
+};
+
+}  // namespace um

@@ -1,0 +1,98 @@
+#include "engine/device.h"
+
+#include <cstdio>
+#include <vector>
+
+#include "engine/routes.h"
+#include "memory/error.h"
+
+namespace {
+
+// Tries for each range: a driver that failed once may take it the next time.
+constexpr int kReturnAttempts = 3;
+
+// Keeps every device reachable: they live as long as the process.
+void keep(um_device* device) {
+  static std::mutex mutex;
+  static auto* devices = new std::vector<um_device*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  devices->push_back(device);
+}
+
+}  // namespace
+
+um_device* um_device::open(um::Backend backend) {
+  try {
+    std::unique_ptr<um_device> device(new um_device(backend));
+    device->allocations_ = std::make_unique<um::Allocations>(device.get(), device->backend_);
+    keep(device.get());
+    return device.release();
+  } catch (...) {
+    backend.close();
+    throw;
+  }
+}
+
+void um_device::require_alive() const {
+  if (allocations_ == nullptr) throw um::Error(UM_BAD_STATE, "the device is closed");
+}
+
+void um_device::close() {
+  um::forget_route(this);
+  const Lock lock(mutex_);
+  if (!accepts_) throw um::Error(UM_BAD_STATE, "the device is closed already");
+  accepts_ = false;
+  if (allocations_->statistics.live_allocations() == 0 && !empty_out()) {
+    throw um::Error(UM_DRIVER_ERROR, "the device is closed, but the driver did not take all of its memory back");
+  }
+}
+
+// False when the driver keeps refusing a range: then what it stands for is left as it is, for good.
+bool um_device::empty_out() noexcept {
+  bool returned = false;
+  for (int attempt = 0; attempt < kReturnAttempts && !returned; ++attempt) returned = allocations_->trim();
+  budget_.reset();
+  if (!returned) {
+    static_cast<void>(allocations_.release());
+    return false;
+  }
+  collect_device_events();
+  allocations_.reset();
+  backend_.close();
+  return true;
+}
+
+void um_device::query(um_device_info* out) {
+  const Lock lock(mutex_);
+  require_alive();
+  *out = {};
+  std::snprintf(out->name, sizeof(out->name), "%s", backend_.name.c_str());
+  std::snprintf(out->provider, sizeof(out->provider), "%s", backend_.driver->provider);
+  out->ordinal = backend_.ordinal;
+  out->driver_version = backend_.driver_version;
+  out->concurrent_managed = backend_.concurrent_managed;
+  out->pageable_access = backend_.pageable_access;
+  out->total_bytes = backend_.total_bytes;
+  out->counting = static_cast<uint32_t>(backend_.counting);
+  out->live_allocations = static_cast<uint32_t>(allocations_->statistics.live_allocations());
+  const um::CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  size_t free_bytes = 0, total_bytes = 0;
+  backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
+  out->free_bytes = free_bytes;
+}
+
+uint64_t um_device::calls(const char* function) {
+  const Lock lock(mutex_);
+  require_alive();
+  return backend_.hooks == nullptr ? 0 : backend_.hooks->calls(backend_.ordinal, function);
+}
+
+void um_device::fail(const char* function, uint64_t nth) {
+  const Lock lock(mutex_);
+  require_alive();
+  if (backend_.hooks == nullptr) throw um::Error(UM_UNSUPPORTED, "only calls of the emulated device can be made to fail");
+  if (!backend_.hooks->fail(backend_.ordinal, function, nth)) {
+    throw um::Error(UM_INVALID_ARGUMENT, std::string("the driver table has no function '") + function + "'");
+  }
+}

@@ -1,0 +1,115 @@
+// One open device: its allocations, the ops that run on it, and what happened to its memory.
+//
+// A um_device is never destroyed, only emptied: handles and addresses that are used too late find a closed device instead
+// of freed memory. One lock guards everything here. Under it the driver and the emulated device's hooks may be called, but
+// managed memory is never touched (docs/architecture.md, locks).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "engine/budget.h"
+#include "engine/event_log.h"
+#include "engine/running_op.h"
+#include "memory/allocations.h"
+#include "memory/backend.h"
+
+struct um_device {
+ public:
+  // Throws um::Error and then gives the backend back.
+  static um_device* open(um::Backend backend);
+  // No new allocations; the last free empties the device. Throws um::Error when it is closed already, or when the driver
+  // does not take its memory back.
+  void close();
+  bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
+  void query(um_device_info* out);
+  const um::driver::Driver& driver() const { return *backend_.driver; }
+  // Emulated device only, and only until it is emptied; throws um::Error otherwise.
+  uint64_t calls(const char* function);
+  void fail(const char* function, uint64_t nth);
+
+  // ---- allocations (device_memory.cpp) ----
+  void* allocate(uint64_t bytes, const um_placement& placement, void* stream);
+  // Of any device. False when no allocation starts there.
+  static bool free(void* pointer) noexcept;
+  static bool owns(const void* address) noexcept;
+  static void describe(const void* address, um_allocation* out);
+  static void label(const void* address, uint32_t role, uint32_t name);
+  uint64_t list(um_allocation* out, uint64_t capacity);
+
+  // ---- data in and out (doors.cpp) ----
+  static void copy_from_host(void* device_address, const void* host, uint64_t bytes);
+  static void copy_to_host(void* host, const void* device_address, uint64_t bytes);
+  static void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream);
+  static void export_address(const void* address);
+  static void release_export(const void* address);
+
+  // ---- ops (ops.cpp) ----
+  void begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses, uint32_t count);
+  void end_op(const void* const* outputs, uint32_t count) noexcept;
+  void set_budget(uint64_t budget_bytes);
+  void set_step(uint32_t step);
+
+  // ---- what happened (accounts.cpp) ----
+  uint64_t drain_events(um_event* out, uint64_t capacity);
+  uint64_t dropped_events();
+  void enable_events(bool on);
+  void counters(um_counters* out);
+  void memory(um_memory_stats* out);
+  void reset_peaks();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  // An allocation and the lock of its device, held; empty when there is none.
+  struct Found {
+    um_device* device = nullptr;
+    um::Block* block = nullptr;
+    Lock lock;
+  };
+
+  explicit um_device(um::Backend backend) : backend_(std::move(backend)) {}
+  static Found find(uint64_t address, bool at_start);
+  static Found find_range(const void* address, uint64_t bytes);
+
+  // With the lock held.
+  void require_alive() const;
+  um::Block* own_block(const void* address) const;
+  void place(um::Block* block, um::RunningOp* op, void* stream);
+  void release(um::Block* block) noexcept;
+  bool empty_out() noexcept;
+  um_allocation describe(const um::Block& block) const;
+  // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws um::Error.
+  template <class Change>
+  void keep_budget(const Change& change) {
+    if (budget_ == nullptr) return;
+    const um::CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    budget_->follow(*allocations_);
+    change(*budget_);
+    budget_->enforce(backend_);
+  }
+  void seed(um::Budget& budget);
+  void sample_residency();
+  void collect_device_events() noexcept;
+  um_event attribute(const um::emulated::Event& event) const;
+  void report_oversized(const um::RunningOp& op) noexcept;
+  uint64_t managed_limit_bytes() const;
+
+  // Without it: brings an op's working set onto the device in order; `serviced`: some of it was not there just now.
+  void settle(um::RunningOp& op, bool serviced);
+
+  um::Backend backend_;
+  std::atomic<bool> accepts_{true};
+
+  std::mutex mutex_;
+  std::unique_ptr<um::Allocations> allocations_;  // nullptr once the device is emptied
+  std::unique_ptr<um::Budget> budget_;            // nullptr without one
+  um::StablePool<um::RunningOp> op_pool_;
+  um::OpContexts contexts_;
+  uint32_t step_ = 0, step_ops_ = 0;
+  int64_t op_count_ = 0, oversized_ops_ = 0;
+  bool recording_ = false;
+  um::EventLog events_;
+  um::Level resident_, host_;  // bytes
+};

@@ -1,0 +1,144 @@
+// Allocations of a device: making, freeing, finding, labelling, listing.
+#include <algorithm>
+
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/error.h"
+#include "memory/migration.h"
+#include "memory/process.h"
+
+using um::address_of;
+using um::Block;
+using um::Error;
+using um::RunningOp;
+
+void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream) {
+  if (bytes == 0) return nullptr;
+  RunningOp* op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
+  uint64_t address = 0;
+  bool managed = false;
+  {
+    const Lock lock(mutex_);
+    if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
+    const um::Birth birth = op != nullptr
+                                ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
+                                : um::Birth{step_, 0, 0, 0};
+    const uint64_t arena_changes = allocations_->arena_changes();
+    Block* block = allocations_->allocate(bytes, placement, birth);
+    address = block->address;
+    managed = placement.memory == UM_MEMORY_MANAGED;
+    if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
+      try {
+        place(block, op, stream);
+      } catch (...) {
+        if (op != nullptr) op->working_set.remove(address);
+        allocations_->free(block);
+        throw;
+      }
+    }
+    if (arena_changes != allocations_->arena_changes()) sample_residency();
+  }
+  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order.
+  if (managed && op != nullptr && !op->untouched && backend_.ordered() &&
+      backend_.hooks->touch(backend_.ordinal, address, bytes, true)) {
+    settle(*op, true);
+  }
+  return reinterpret_cast<void*>(address);
+}
+
+// What a new managed block needs before anybody uses it.
+void um_device::place(Block* block, RunningOp* op, void* stream) {
+  const bool prefetched =
+      block->arena->heap->placement.advice == UM_ADVICE_PREFETCH && backend_.why_no_migration() == nullptr;
+  const bool touched = op != nullptr && !op->untouched;
+  if (touched) op->working_set.add(block->address, block->record.bytes, true);
+  if (touched) {
+    keep_budget([&](um::Budget& budget) { budget.use(op->working_set); });
+  } else if (prefetched) {
+    keep_budget([&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });
+  }
+  if (prefetched) {
+    const um::CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    um::prefetch(backend_, block->address, block->record.bytes, false, static_cast<um::driver::CUstream>(stream));
+    sample_residency();
+  }
+}
+
+um_device::Found um_device::find(uint64_t address, bool at_start) {
+  um::Arena* arena = um::address_map().find(address);
+  um_device* device = arena != nullptr ? arena->device.load(std::memory_order_relaxed) : nullptr;
+  if (device == nullptr) return {};
+  Found found{device, nullptr, Lock(device->mutex_)};
+  // The arena may have been closed, and opened by another device, before the lock was there.
+  if (um::address_map().find(address) != arena || arena->device.load(std::memory_order_relaxed) != device) return {};
+  found.block = at_start ? arena->starting_at(address) : arena->containing(address);
+  return found.block != nullptr ? std::move(found) : Found{};
+}
+
+um_device::Found um_device::find_range(const void* address, uint64_t bytes) {
+  Found found = find(address_of(address), false);
+  if (found.block == nullptr) {
+    throw Error(UM_INVALID_ARGUMENT, "no allocation of umadvise contains address " + std::to_string(address_of(address)));
+  }
+  const um::Record& record = found.block->record;
+  if (bytes > found.block->address + record.bytes - std::min(address_of(address), found.block->address + record.bytes)) {
+    throw Error(UM_INVALID_ARGUMENT, std::to_string(bytes) + " bytes from offset " +
+                                         std::to_string(address_of(address) - found.block->address) +
+                                         " on do not lie within the allocation of " + std::to_string(record.bytes) + " bytes");
+  }
+  return found;
+}
+
+bool um_device::free(void* pointer) noexcept {
+  if (um::process::over()) return owns(pointer);
+  const Found found = find(address_of(pointer), true);
+  if (found.block == nullptr) return false;
+  found.device->release(found.block);
+  return true;
+}
+
+void um_device::release(Block* block) noexcept {
+  collect_device_events();  // while they can still be told which allocation they are about
+  if (block->record.exports > 0 && block->arena->heap->placement.memory == UM_MEMORY_MANAGED) {
+    backend_.hooks->unpin(backend_.ordinal, block->address, block->record.bytes);
+    if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);
+  }
+  if (um::running_op != nullptr && um::running_op->device == this) um::running_op->working_set.remove(block->address);
+  allocations_->free(block);
+  if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
+}
+
+bool um_device::owns(const void* address) noexcept { return um::address_map().find(address_of(address)) != nullptr; }
+
+um_allocation um_device::describe(const Block& block) const {
+  const um::Record& record = block.record;
+  const um_placement& placement = block.arena->heap->placement;
+  return {record.serial,     block.address,          record.bytes,    block.bytes,         placement.memory,
+          record.role,       placement.advice,       record.name,     record.birth_step,   record.birth_op_index,
+          record.birth_op,   record.birth_module,    record.seen,     record.exports};
+}
+
+void um_device::describe(const void* address, um_allocation* out) {
+  const Found found = find_range(address, 0);
+  *out = found.device->describe(*found.block);
+}
+
+void um_device::label(const void* address, uint32_t role, uint32_t name) {
+  const Found found = find_range(address, 0);
+  found.device->allocations_->label(found.block, role, name);
+}
+
+uint64_t um_device::list(um_allocation* out, uint64_t capacity) {
+  const Lock lock(mutex_);
+  require_alive();
+  uint64_t count = 0;
+  for (const um::Arena* arena : allocations_->arenas_by_address()) {
+    for (const Block* block = arena->first; block != nullptr; block = block->next) {
+      if (block->free) continue;
+      if (count < capacity) out[count] = describe(*block);
+      ++count;
+    }
+  }
+  return count;
+}

@@ -1,0 +1,91 @@
+// Data in and out of a device, other than by ops.
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/error.h"
+#include "memory/host_memory.h"
+#include "memory/migration.h"
+
+using um::address_of;
+using um::Budget;
+using um::Error;
+
+namespace {
+
+bool managed(const um::Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
+
+}  // namespace
+
+void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
+  if (bytes == 0) return;
+  const Found found = find_range(device_address, bytes);
+  um_device& device = *found.device;
+  if (managed(*found.block)) {
+    device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
+  }
+  const um::CurrentContext current(device.backend_);
+  device.backend_.check(current.result(), "making the device's context current");
+  const um::driver::Table& call = device.backend_.call();
+  const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
+  device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
+  device.backend_.check(call.stream_synchronize(nullptr), doing);
+  device.sample_residency();
+}
+
+void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
+  if (bytes == 0) return;
+  const Found found = find_range(device_address, bytes);
+  um_device& device = *found.device;
+  const um::CurrentContext current(device.backend_);
+  device.backend_.check(current.result(), "making the device's context current");
+  const um::driver::Table& call = device.backend_.call();
+  const std::string doing = "copying " + std::to_string(bytes) + " bytes from the device";
+  device.backend_.check(call.memcpy_dtoh_async(host, address_of(device_address), bytes, nullptr), doing);
+  device.backend_.check(call.stream_synchronize(nullptr), doing);
+}
+
+void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
+  if (bytes == 0) return;
+  const Found found = find_range(address, bytes);
+  um_device& device = *found.device;
+  if (!managed(*found.block)) throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
+  if (const char* reason = device.backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
+  if (to_host && found.block->record.exports > 0) {
+    throw Error(UM_BAD_STATE, "the allocation is exported, so it stays on the device until the export is released");
+  }
+  const Budget::Use use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
+  device.keep_budget([&](Budget& budget) { budget.use(address_of(address), bytes, use); });
+  const um::CurrentContext current(device.backend_);
+  device.backend_.check(current.result(), "making the device's context current");
+  um::prefetch(device.backend_, address_of(address), bytes, to_host, static_cast<um::driver::CUstream>(stream));
+  device.sample_residency();
+}
+
+void um_device::export_address(const void* address) {
+  const Found found = find_range(address, 0);
+  um_device& device = *found.device;
+  if (device.backend_.hooks == nullptr) throw Error(UM_UNSUPPORTED, "exports are doors of the emulated device; CUDA needs none");
+  um::Record& record = found.block->record;
+  if (record.exports == 0 && managed(*found.block)) {
+    const uint64_t start = found.block->address;
+    device.keep_budget([&](Budget& budget) { budget.pin(start, record.bytes); });
+    if (!device.backend_.hooks->pin(device.backend_.ordinal, start, record.bytes)) {
+      if (device.budget_ != nullptr) device.budget_->unpin(start, record.bytes);
+      throw Error(UM_OUT_OF_DEVICE_MEMORY,
+                  "an address of this tensor is to leave the device, which needs all of its " + um::in_words(record.bytes) +
+                      " resident at once: with what is exported already that does not fit the capacity of " +
+                      um::in_words(device.backend_.total_bytes) + "; copy it out instead, or give back other exports");
+    }
+    device.sample_residency();
+  }
+  ++record.exports;
+}
+
+void um_device::release_export(const void* address) {
+  const Found found = find_range(address, 0);
+  um_device& device = *found.device;
+  um::Record& record = found.block->record;
+  if (record.exports == 0) throw Error(UM_BAD_STATE, "the allocation has no export to release");
+  if (--record.exports > 0 || !managed(*found.block)) return;
+  device.backend_.hooks->unpin(device.backend_.ordinal, found.block->address, record.bytes);
+  if (device.budget_ != nullptr) device.budget_->unpin(found.block->address, record.bytes);
+}

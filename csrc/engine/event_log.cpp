@@ -1,0 +1,26 @@
+#include "engine/event_log.h"
+
+#include <algorithm>
+#include <new>
+
+namespace um {
+
+void EventLog::push(const um_event& event) noexcept {
+  if (events_.size() < kMostEvents) {
+    try {
+      events_.push_back(event);
+      return;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  ++dropped_;
+}
+
+uint64_t EventLog::drain(um_event* out, uint64_t capacity) noexcept {
+  const uint64_t count = std::min<uint64_t>(events_.size(), capacity);
+  std::copy_n(events_.begin(), count, out);
+  events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+}  // namespace um

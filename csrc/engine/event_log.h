@@ -1,0 +1,24 @@
+// What happened, waiting to be read: bounded, the newest are dropped when nobody reads.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "umadvise.h"
+
+namespace um {
+
+class EventLog {
+ public:
+  static constexpr uint64_t kMostEvents = uint64_t{1} << 18;
+
+  void push(const um_event& event) noexcept;
+  uint64_t drain(um_event* out, uint64_t capacity) noexcept;
+  uint64_t dropped() const { return dropped_; }
+
+ private:
+  std::deque<um_event> events_;
+  uint64_t dropped_ = 0;
+};
+
+}  // namespace um

@@ -1,0 +1,175 @@
+// The guard: what happens before and after each op.
+#include <algorithm>
+
+#include "engine/clock.h"
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/error.h"
+#include "memory/host_memory.h"
+
+using um::Error;
+using um::RunningOp;
+
+// The block of this device that starts at, or else contains, the address; nullptr for foreign ones.
+um::Block* um_device::own_block(const void* address) const {
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  const um::Arena* arena = um::address_map().find(at);
+  if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return nullptr;
+  um::Block* block = arena->starting_at(at);
+  return block != nullptr ? block : arena->containing(at);
+}
+
+void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses,
+                         uint32_t count) {
+  if (um::running_op != nullptr) throw Error(UM_BAD_STATE, "an op runs in this thread already: ops do not nest");
+  RunningOp* running = nullptr;
+  {
+    const Lock lock(mutex_);
+    require_alive();
+    op_pool_.prepare(1);
+    running = op_pool_.take();
+    try {
+      running->device = this;
+      running->untouched = untouched;
+      running->identity = {step_, step_ops_ + 1, op, module, phase};
+      running->working_set.clear();
+      for (const bool write : {false, true}) {  // what is read comes first
+        for (uint32_t i = 0; i < count; ++i) {
+          if ((accesses[i].write != 0) != write) continue;
+          um::Block* block = own_block(accesses[i].address);
+          if (block == nullptr) continue;
+          block->record.seen = true;
+          if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
+          running->working_set.add(reinterpret_cast<uint64_t>(accesses[i].address), accesses[i].bytes, write);
+        }
+      }
+      if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
+      keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
+    } catch (...) {
+      if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
+      op_pool_.give(running);
+      throw;
+    }
+    ++step_ops_;
+    ++op_count_;
+  }
+  um::running_op = running;
+  if (backend_.ordered()) settle(*running, false);
+}
+
+// Touches the op's working set in order until a pass finds everything in place: a later access may evict an earlier one,
+// because eviction follows the order of service (uvm/uvm_pmm_gpu.c) and an old page may be next in line. A set that is
+// larger than the device gets one pass.
+void um_device::settle(RunningOp& op, bool serviced_any) {
+  const bool fits = op.working_set.bytes_if_above(backend_.total_bytes) <= backend_.total_bytes;
+  for (int pass = 0; pass < um::WorkingSet::kMostPasses; ++pass) {
+    bool serviced = false;
+    for (const um_access& access : op.working_set.accesses()) {
+      serviced |= backend_.hooks->touch(backend_.ordinal, reinterpret_cast<uint64_t>(access.address), access.bytes,
+                                        access.write != 0);
+    }
+    serviced_any |= serviced;
+    if (!serviced || !fits) break;
+  }
+  if (!serviced_any) return;
+  const Lock lock(mutex_);
+  sample_residency();
+}
+
+void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
+  RunningOp* op = um::running_op;
+  if (op == nullptr || op->device != this) return;
+  um::running_op = nullptr;
+  const Lock lock(mutex_);
+  if (allocations_ != nullptr) {
+    for (uint32_t i = 0; i < count; ++i) {
+      if (um::Block* block = own_block(outputs[i])) block->record.seen = true;
+    }
+    report_oversized(*op);
+    collect_device_events();
+    if (backend_.hooks != nullptr) {
+      if (backend_.counting == UM_COUNTING_RAW) sample_residency();
+      backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
+    }
+  }
+  op_pool_.give(op);
+}
+
+// What managed memory may take of the device.
+uint64_t um_device::managed_limit_bytes() const {
+  const uint64_t left = backend_.total_bytes - std::min(backend_.total_bytes, allocations_->plain_bytes());
+  return budget_ != nullptr ? std::min(left, budget_->bytes()) : left;
+}
+
+void um_device::report_oversized(const RunningOp& op) noexcept {
+  const uint64_t limit_bytes = managed_limit_bytes();
+  uint64_t bytes = 0;
+  try {
+    bytes = op.working_set.bytes_if_above(limit_bytes);
+  } catch (const std::bad_alloc&) {
+    return;  // the report of one op is not worth its failure
+  }
+  if (bytes <= limit_bytes) return;
+  ++oversized_ops_;
+  if (!recording_) return;
+  um_event event{};
+  event.start_ns = um::now_ns();
+  event.bytes = bytes;
+  event.step = op.identity.step;
+  event.op_index = op.identity.index;
+  event.op = op.identity.op;
+  event.module = op.identity.module;
+  event.phase = op.identity.phase;
+  event.kind = UM_EVENT_OVERSIZED_OP;
+  events_.push(event);
+}
+
+void um_device::set_step(uint32_t step) {
+  const Lock lock(mutex_);
+  require_alive();
+  step_ = step;
+  step_ops_ = 0;
+  if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step));
+}
+
+void um_device::set_budget(uint64_t budget_bytes) {
+  const Lock lock(mutex_);
+  require_alive();
+  if (budget_bytes == 0) {
+    budget_.reset();
+    return;
+  }
+  if (budget_bytes < 2 * um::kBlockBytes) {
+    throw Error(UM_INVALID_ARGUMENT, "a budget of " + um::in_words(budget_bytes) +
+                                         " is below two blocks of 2 MiB: give at least " + um::in_words(2 * um::kBlockBytes));
+  }
+  if (const char* reason = backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
+  // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
+  const uint64_t most_bytes = 2 * (um::total_host_bytes() + backend_.total_bytes);
+  auto budget = std::make_unique<um::Budget>(std::min(budget_bytes, backend_.total_bytes),
+                                             static_cast<uint32_t>(most_bytes / um::kBlockBytes));
+  seed(*budget);
+  budget_ = std::move(budget);
+}
+
+// What is on the device now counts against a new budget; where nobody can tell (CUDA), all that is live.
+void um_device::seed(um::Budget& budget) {
+  budget.follow(*allocations_);
+  for (const um::Arena* arena : allocations_->arenas_by_address()) {
+    if (arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
+    for (const um::Block* block = arena->first; block != nullptr; block = block->next) {
+      if (block->free) continue;
+      for (uint64_t page = block->address / um::kBlockBytes * um::kBlockBytes; page < block->end(); page += um::kBlockBytes) {
+        uint64_t on_device = 1, on_host = 0;
+        if (backend_.hooks != nullptr) {
+          backend_.hooks->residency(backend_.ordinal, page, um::kBlockBytes, &on_device, &on_host);
+        }
+        if (on_device != 0) budget.use(page, um::kBlockBytes, um::Budget::Use::to_device);
+      }
+      if (block->record.exports > 0) budget.pin(block->address, block->record.bytes);
+    }
+  }
+  const um::CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  budget.enforce(backend_);
+}

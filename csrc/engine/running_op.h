@@ -1,0 +1,62 @@
+// The op that runs in a thread now, and what events of the past few ops belong to.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "umadvise.h"
+
+namespace um {
+
+// Which op something belongs to; all 0 outside ops and steps.
+struct OpIdentity {
+  uint32_t step = 0, index = 0, op = 0, module = 0, phase = 0;
+};
+
+// An op's own use of managed memory: what it was given, then what it allocated.
+class WorkingSet {
+ public:
+  // Passes over the set until nothing of it moves any more: more than one that fits was ever seen to need, few enough
+  // when somebody else keeps taking the device away.
+  static constexpr int kMostPasses = 16;
+
+  void clear() { accesses_.clear(), most_pages_ = 0; }
+  void add(uint64_t address, uint64_t bytes, bool write);
+  void remove(uint64_t address) noexcept;  // an allocation that was freed before the op ended
+  const std::vector<um_access>& accesses() const { return accesses_; }
+  // Bytes of the distinct 2 MiB pages, or anything up to `limit_bytes` when it is certain that they are not more.
+  uint64_t bytes_if_above(uint64_t limit_bytes) const;
+
+ private:
+  std::vector<um_access> accesses_;
+  uint64_t most_pages_ = 0;  // sum over the accesses: pages that two of them share count twice
+};
+
+struct RunningOp {
+  um_device* device = nullptr;
+  OpIdentity identity;
+  bool untouched = false;
+  WorkingSet working_set;
+  RunningOp* next_free = nullptr;
+};
+
+// The present thread's, nullptr outside ops.
+inline thread_local RunningOp* running_op = nullptr;
+
+// The contexts that the emulated device stores with events: a number stands for an op as long as it is one of the last
+// few; events are taken out at the end of every op.
+class OpContexts {
+ public:
+  uint64_t begin(const OpIdentity& identity);
+  static uint64_t outside(uint32_t step) { return kOutside | step; }
+  OpIdentity find(uint64_t context) const;
+
+ private:
+  static constexpr uint64_t kRemembered = 256;
+  static constexpr uint64_t kOutside = uint64_t{1} << 63;
+
+  uint64_t last_ = 0;
+  OpIdentity identities_[kRemembered];
+};
+
+}  // namespace um

@@ -1,0 +1,138 @@
+#include "memory/allocations.h"
+
+#include <algorithm>
+
+#include "memory/error.h"
+#include "memory/host_memory.h"
+
+namespace um {
+namespace {
+
+void check(const um_placement& placement) {
+  if (placement.memory > UM_MEMORY_DEVICE || placement.role > UM_ROLE_INTERMEDIATE || placement.advice >= UM_ADVICE_COUNT) {
+    throw Error(UM_INVALID_ARGUMENT,
+                "no such placement: memory " + std::to_string(placement.memory) + " (0 managed, 1 device), role " +
+                    std::to_string(placement.role) + " (0 parameter, 1 input, 2 intermediate), advice " +
+                    std::to_string(placement.advice) + " (0 to " + std::to_string(UM_ADVICE_COUNT - 1) + ")");
+  }
+}
+
+}  // namespace
+
+ManagedHeap& Allocations::heap_of(const um_placement& placement) {
+  check(placement);
+  um_placement key = placement;
+  const bool plain = key.memory == UM_MEMORY_DEVICE;
+  if (plain) key.advice = UM_ADVICE_NONE;  // plain memory takes none
+  auto& slot = heaps_[(key.memory * 3 + key.role) * UM_ADVICE_COUNT + key.advice];
+  if (slot == nullptr) {
+    if (!plain && backend_.managed_memory != 1) {
+      throw Error(UM_UNSUPPORTED, backend_.name + " has no managed memory (attribute 83)");
+    }
+    // A managed arena costs address space; a plain one device memory at once, so on a small device it starts small.
+    uint64_t first_bytes = ManagedHeap::kFirstArenaBytes;
+    if (plain) first_bytes = std::clamp(backend_.total_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
+    slot = std::make_unique<Heap>(device_, backend_, key, pool_, first_bytes);
+  }
+  return slot->heap;
+}
+
+Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth) {
+  ManagedHeap& heap = heap_of(placement);
+  const uint64_t reserved_before_bytes = heap.reserved_bytes();
+  Block* block = allocate_or_trim(heap, bytes);
+  if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+  Record& record = block->record;
+  record.serial = ++last_serial_;
+  record.bytes = bytes;
+  record.role = placement.role;
+  record.name = 0;
+  record.birth_step = birth.step;
+  record.birth_op_index = birth.op_index;
+  record.birth_op = birth.op;
+  record.birth_module = birth.module;
+  record.exports = 0;
+  record.seen = false;
+  ++statistics.allocation_count;
+  statistics.requested_bytes.add(bytes);
+  statistics.by_role[record.role].add(bytes);
+  return block;
+}
+
+// Memory that other placements keep without using it must not make a request fail.
+Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
+  try {
+    return heap.allocate(bytes);
+  } catch (const Error& error) {
+    const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
+    if (!out_of_memory) throw;
+    const uint64_t changes = arena_changes_;
+    trim();
+    if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
+  }
+  try {
+    return heap.allocate(bytes);
+  } catch (const Error& error) {
+    throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
+  }
+}
+
+std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes, const char* reason) const {
+  const bool managed = placement.memory == UM_MEMORY_MANAGED;
+  const CurrentContext current(backend_);
+  size_t free_bytes = 0, total_bytes = 0;
+  static_cast<void>(backend_.call().mem_get_info(&free_bytes, &total_bytes));
+  return std::string("out of ") + (managed ? "host memory for managed" : "device") + " memory: tried to allocate " +
+         in_words(bytes) + " on " + backend_.name + "; " + reason + ". Live: " + in_words(statistics.requested_bytes.now) +
+         " in " + std::to_string(statistics.live_allocations()) + " allocations, " +
+         in_words(statistics.reserved_bytes.now) + " reserved; the device has " + in_words(backend_.total_bytes) + ", " +
+         in_words(free_bytes) + " free. " +
+         (managed ? "Free host memory, or make the model or batch smaller"
+                  : "Use unified memory (managed placements), or a larger capacity");
+}
+
+void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept {
+  ++arena_changes_;
+  const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64: also when less
+  statistics.reserved_bytes.set(statistics.reserved_bytes.now + delta_bytes);
+  if (heap.placement.memory == UM_MEMORY_DEVICE) plain_bytes_ += delta_bytes;
+}
+
+void Allocations::free(Block* block) noexcept {
+  ManagedHeap& heap = *block->arena->heap;
+  ++statistics.free_count;
+  statistics.requested_bytes.subtract(block->record.bytes);
+  statistics.by_role[block->record.role].subtract(block->record.bytes);
+  const uint64_t reserved_before_bytes = heap.reserved_bytes();
+  heap.free(block);
+  if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+}
+
+void Allocations::label(Block* block, uint32_t role, uint32_t name) {
+  if (role >= UM_ROLE_COUNT) throw Error(UM_INVALID_ARGUMENT, "no such role: " + std::to_string(role));
+  statistics.by_role[block->record.role].subtract(block->record.bytes);
+  statistics.by_role[role].add(block->record.bytes);
+  block->record.role = role;
+  if (name != 0) block->record.name = name;
+}
+
+bool Allocations::trim() noexcept {
+  bool all = true;
+  for (const auto& slot : heaps_) {
+    if (slot == nullptr) continue;
+    const uint64_t reserved_before_bytes = slot->heap.reserved_bytes();
+    all = slot->heap.trim() && all;
+    all = slot->source.return_leftovers() && all;
+    if (slot->heap.reserved_bytes() != reserved_before_bytes) count_arenas(slot->heap, reserved_before_bytes);
+  }
+  return all;
+}
+
+std::vector<const Arena*> Allocations::arenas_by_address() const {
+  std::vector<const Arena*> arenas;
+  each_arena([&](const Arena& arena) { arenas.push_back(&arena); });
+  std::sort(arenas.begin(), arenas.end(), [](const Arena* a, const Arena* b) { return a->address() < b->address(); });
+  return arenas;
+}
+
+}  // namespace um

@@ -1,0 +1,136 @@
+#include "memory/backend.h"
+
+#include "driver/errors.h"
+#include "memory/error.h"
+#include "memory/host_memory.h"
+#include "memory/process.h"
+#include "um/model.h"
+
+namespace um {
+namespace {
+
+using driver::CUDA_ERROR_NOT_SUPPORTED;
+using driver::CUDA_ERROR_OUT_OF_MEMORY;
+using driver::CUDA_SUCCESS;
+using driver::CUresult;
+
+constexpr uint64_t kLeastCapacityBytes = 2 * kBlockBytes;
+constexpr uint32_t kMostDelayUs = 1000000;
+
+// The options as the device takes them; throws um::Error with what is wrong and what was expected.
+um_emulated_options checked(um_emulated_options options) {
+  options.capacity_bytes = options.capacity_bytes / kBlockBytes * kBlockBytes;
+  if (options.capacity_bytes < kLeastCapacityBytes) {
+    throw Error(UM_INVALID_ARGUMENT, "the emulated device's capacity is below " + in_words(kLeastCapacityBytes) +
+                                         ": give it at least two blocks of 2 MiB");
+  }
+  if (options.counting != UM_COUNTING_ORDERED && options.counting != UM_COUNTING_RAW) {
+    throw Error(UM_INVALID_ARGUMENT, "counting is " + std::to_string(options.counting) + ": expected ordered (0) or raw (1)");
+  }
+  if (options.delay_max_us > kMostDelayUs) {
+    throw Error(UM_INVALID_ARGUMENT, "delays of " + std::to_string(options.delay_max_us) + " us: at most one second");
+  }
+  const uint64_t available = available_host_bytes();
+  if (options.capacity_bytes > available) {
+    throw Error(UM_OUT_OF_HOST_MEMORY, "the emulated device keeps its memory in RAM: a capacity of " +
+                                           in_words(options.capacity_bytes) + " is more than the " + in_words(available) +
+                                           " available; choose a smaller capacity");
+  }
+  const uint64_t left = available - options.capacity_bytes;
+  if (options.host_bytes > left) {
+    throw Error(UM_OUT_OF_HOST_MEMORY, "host_bytes of " + in_words(options.host_bytes) + " beside a capacity of " +
+                                           in_words(options.capacity_bytes) + " is more than the " + in_words(available) +
+                                           " of RAM available; choose less, or 0 for what there is");
+  }
+  if (options.host_bytes == 0) options.host_bytes = left;
+  options.host_bytes = options.host_bytes / kBlockBytes * kBlockBytes;
+  return options;
+}
+
+}  // namespace
+
+Backend Backend::open_emulated(const um_emulated_options& wanted) {
+  const um_emulated_options options = checked(wanted);
+  process::watch();
+  Backend backend;
+  backend.driver = driver::emulated();
+  backend.hooks = backend.driver->hooks;
+  backend.counting = static_cast<um_counting>(options.counting);
+  char message[512] = "";
+  const um_status status = backend.hooks->open(&options, &backend.ordinal, message, sizeof(message));
+  if (status != UM_OK) throw Error(status, message);
+  try {
+    backend.describe();
+  } catch (...) {
+    backend.hooks->close(backend.ordinal);
+    throw;
+  }
+  return backend;
+}
+
+Backend Backend::open_cuda(int32_t ordinal) {
+  const char* reason = nullptr;
+  const driver::Driver* libcuda = driver::libcuda(&reason);
+  if (libcuda == nullptr) throw Error(UM_UNSUPPORTED, std::string("no CUDA device can be used: ") + reason);
+  process::watch();
+  Backend backend;
+  backend.driver = libcuda;
+  backend.ordinal = ordinal;
+  int count = 0;
+  backend.check(libcuda->call.device_get_count(&count), "counting the CUDA devices");
+  if (ordinal < 0 || ordinal >= count) {
+    throw Error(UM_INVALID_ARGUMENT, "there is no CUDA device " + std::to_string(ordinal) + ": the driver sees " +
+                                         std::to_string(count) + ", numbered from 0");
+  }
+  backend.describe();
+  return backend;
+}
+
+// Retains the context last, so that nothing is held when something before it fails.
+void Backend::describe() {
+  check(call().device_get(&device, ordinal), "finding the device");
+  char text[sizeof(um_device_info::name)] = "";
+  check(call().device_get_name(text, sizeof(text), device), "asking for the device's name");
+  name = text;
+  size_t bytes = 0;
+  check(call().device_total_mem(&bytes, device), "asking for the device's memory");
+  total_bytes = bytes;
+  check(call().driver_get_version(&driver_version), "asking for the driver's version");
+  const auto attribute = [&](driver::CUdevice_attribute which, int32_t* value) {
+    check(call().device_get_attribute(value, which, device), "asking for a device attribute");
+  };
+  attribute(driver::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, &managed_memory);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, &concurrent_managed);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, &pageable_access);
+  check(call().device_primary_ctx_retain(&context, device), "retaining the device's primary context");
+}
+
+void Backend::close() noexcept {
+  static_cast<void>(call().device_primary_ctx_release(device));  // nothing to be done about a failure
+  if (hooks != nullptr) hooks->close(ordinal);
+}
+
+const char* Backend::why_no_migration() const {
+  return concurrent_managed == 1 ? nullptr
+                                 : "the device has no concurrent managed access (attribute 89): managed memory moves as a "
+                                   "whole at kernel launches, and the driver takes neither advice nor prefetches";
+}
+
+void Backend::check(CUresult result, const std::string& doing) const {
+  if (result == CUDA_SUCCESS) return;
+  const um_status status = result == CUDA_ERROR_OUT_OF_MEMORY   ? UM_OUT_OF_DEVICE_MEMORY
+                           : result == CUDA_ERROR_NOT_SUPPORTED ? UM_UNSUPPORTED
+                                                                : UM_DRIVER_ERROR;
+  throw Error(status, doing + " failed: " + driver::describe(call(), result));
+}
+
+CurrentContext::CurrentContext(const Backend& backend) noexcept : backend_(backend) {
+  result_ = backend.call().ctx_get_current(&former_);
+  if (result_ == CUDA_SUCCESS && former_ != backend.context) result_ = backend.call().ctx_set_current(backend.context);
+}
+
+CurrentContext::~CurrentContext() {
+  if (former_ != backend_.context) static_cast<void>(backend_.call().ctx_set_current(former_));
+}
+
+}  // namespace um

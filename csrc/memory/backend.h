@@ -1,0 +1,61 @@
+// One device as the driver knows it: its table, its primary context, its attributes. The only file above the seam that
+// tells CUDA from the emulated device when opening; everything else asks `hooks` whether there is more than a driver.
+#pragma once
+
+#include <string>
+
+#include "driver/driver.h"
+#include "driver/emulated/hooks.h"
+#include "umadvise.h"
+
+namespace um {
+
+class Backend {
+ public:
+  // Both throw um::Error and then hold nothing.
+  static Backend open_emulated(const um_emulated_options& options);
+  static Backend open_cuda(int32_t ordinal);
+  // Every range must have been freed.
+  void close() noexcept;
+
+  const driver::Table& call() const { return driver->call; }
+  bool has(driver::Function function) const { return driver->reason[static_cast<size_t>(function)] == nullptr; }
+  bool ordered() const { return hooks != nullptr && counting == UM_COUNTING_ORDERED; }
+  // Null where advice and prefetch work, else why not.
+  const char* why_no_migration() const;
+  // Throws um::Error unless `result` is success; `doing` says what was tried.
+  void check(driver::CUresult result, const std::string& doing) const;
+
+  const driver::Driver* driver = nullptr;
+  const emulated::Hooks* hooks = nullptr;  // nullptr on CUDA
+  int32_t ordinal = -1;
+  driver::CUdevice device = -1;
+  driver::CUcontext context = nullptr;
+  um_counting counting = UM_COUNTING_RAW;
+  std::string name;
+  int32_t driver_version = 0;
+  int32_t managed_memory = 0, concurrent_managed = UM_UNKNOWN, pageable_access = UM_UNKNOWN;
+  uint64_t total_bytes = 0;
+
+ private:
+  void describe();
+};
+
+// Makes the device's context current in this thread for its life, and puts the former one back: a free may come from a
+// thread that has none, or another device's.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Backend& backend) noexcept;
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+  driver::CUresult result() const { return result_; }
+
+ private:
+  const Backend& backend_;
+  driver::CUcontext former_ = nullptr;
+  driver::CUresult result_;
+};
+
+}  // namespace um

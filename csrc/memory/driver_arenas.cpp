@@ -1,0 +1,92 @@
+#include "memory/driver_arenas.h"
+
+#include <algorithm>
+
+#include "memory/error.h"
+#include "memory/host_memory.h"
+#include "memory/migration.h"
+
+namespace um {
+
+using driver::CUDA_ERROR_OUT_OF_MEMORY;
+using driver::CUDA_SUCCESS;
+using driver::CUdeviceptr;
+using driver::CUresult;
+
+ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
+  const CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  return_leftovers();
+  const bool managed = placement_.memory == UM_MEMORY_MANAGED;
+  if (managed) wanted_bytes = affordable(least_bytes, wanted_bytes);
+  uint64_t address = allocate(wanted_bytes);
+  if (address == 0 && wanted_bytes > least_bytes) address = allocate(wanted_bytes = least_bytes);
+  if (address == 0) {
+    throw Error(managed ? UM_OUT_OF_HOST_MEMORY : UM_OUT_OF_DEVICE_MEMORY,
+                "the driver has no " + in_words(least_bytes) + " of " + (managed ? "managed" : "device") + " memory");
+  }
+  driver::CUmem_advise advice{};
+  const bool advised = driver_advice(static_cast<um_advice>(placement_.advice), &advice);
+  if (managed && advised && backend_.why_no_migration() == nullptr) {
+    try {
+      advise(backend_, address, wanted_bytes, advice);
+    } catch (...) {
+      if (!release({address, wanted_bytes})) leftovers_.push_back(address);
+      throw;
+    }
+  }
+  return {address, wanted_bytes};
+}
+
+// A managed request beyond what the machine holds would succeed at once and stall the host later.
+uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) const {
+  size_t free_bytes = 0, total_bytes = 0;
+  backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
+  const uint64_t host_bytes = available_host_bytes();
+  if (least_bytes > host_bytes + free_bytes) {
+    throw Error(UM_OUT_OF_HOST_MEMORY, in_words(least_bytes) + " of managed memory is more than this machine can hold: " +
+                                           in_words(host_bytes) + " of host memory are available and " +
+                                           in_words(free_bytes) + " free on the device");
+  }
+  return wanted_bytes > host_bytes + free_bytes ? least_bytes : wanted_bytes;
+}
+
+// 0 when the driver is out of memory; throws on any other failure.
+uint64_t DriverArenas::allocate(uint64_t bytes) {
+  CUdeviceptr raw = 0;
+  const char* doing = "allocating memory from the driver";
+  CUresult result = allocate_raw(bytes, &raw);
+  if (result == CUDA_SUCCESS && raw % kBlockBytes != 0) {  // not promised by the driver: take enough to align
+    if (backend_.call().mem_free(raw) != CUDA_SUCCESS) leftovers_.push_back(raw);
+    result = allocate_raw(bytes + kBlockBytes, &raw);
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return 0;
+  backend_.check(result, doing);
+  const uint64_t address = (raw + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  if (address != raw) raw_.emplace(address, raw);
+  return address;
+}
+
+CUresult DriverArenas::allocate_raw(uint64_t bytes, CUdeviceptr* out) const {
+  return placement_.memory == UM_MEMORY_MANAGED
+             ? backend_.call().mem_alloc_managed(out, bytes, driver::CU_MEM_ATTACH_GLOBAL)
+             : backend_.call().mem_alloc(out, bytes);
+}
+
+bool DriverArenas::release(Range range) noexcept {
+  const CurrentContext current(backend_);
+  if (current.result() != CUDA_SUCCESS) return false;
+  const auto shifted = raw_.find(range.address);
+  const CUdeviceptr raw = shifted == raw_.end() ? range.address : shifted->second;
+  if (backend_.call().mem_free(raw) != CUDA_SUCCESS) return false;
+  if (shifted != raw_.end()) raw_.erase(shifted);
+  return true;
+}
+
+bool DriverArenas::return_leftovers() noexcept {
+  const auto returned = [&](CUdeviceptr raw) { return release({raw, 0}); };
+  leftovers_.erase(std::remove_if(leftovers_.begin(), leftovers_.end(), returned), leftovers_.end());
+  return leftovers_.empty();
+}
+
+}  // namespace um

@@ -1,0 +1,33 @@
+// Arenas from the driver: managed memory with its advice, or plain device memory.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "memory/backend.h"
+#include "memory/managed_heap.h"
+
+namespace um {
+
+class DriverArenas : public ArenaSource {
+ public:
+  DriverArenas(const Backend& backend, const um_placement& placement) : backend_(backend), placement_(placement) {}
+
+  Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
+  bool release(Range range) noexcept override;
+  // Ranges that the driver gave, would not take back after a later failure, and does not take back now. None is left
+  // when this is true.
+  bool return_leftovers() noexcept;
+
+ private:
+  uint64_t affordable(uint64_t least_bytes, uint64_t wanted_bytes) const;
+  uint64_t allocate(uint64_t bytes);
+  driver::CUresult allocate_raw(uint64_t bytes, driver::CUdeviceptr* out) const;
+
+  const Backend& backend_;
+  const um_placement placement_;
+  std::unordered_map<uint64_t, uint64_t> raw_;  // arena -> what the driver calls it, where that is not the same
+  std::vector<driver::CUdeviceptr> leftovers_;
+};
+
+}  // namespace um

@@ -1,0 +1,16 @@
+// The host's memory, where managed memory goes that does not fit the device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace um {
+
+// MemAvailable of /proc/meminfo: what the kernel can give without swapping. Throws um::Error where it does not tell.
+uint64_t available_host_bytes();
+uint64_t total_host_bytes();
+
+// "1536 MiB (1610612736 bytes)": for messages.
+std::string in_words(uint64_t bytes);
+
+}  // namespace um

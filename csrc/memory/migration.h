@@ -1,0 +1,18 @@
+// Advice and prefetch through whichever form of the call the driver has: by location (CUDA 12.2) or by device.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/backend.h"
+
+namespace um {
+
+// All need the device's context current, and throw um::Error. A device without concurrent managed access must not be
+// asked (Backend::why_no_migration).
+void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUmem_advise advice);
+void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream);
+
+// What a placement's advice sets on its arenas; false for none and prefetch, which set nothing.
+bool driver_advice(um_advice advice, driver::CUmem_advise* out);
+
+}  // namespace um

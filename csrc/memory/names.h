@@ -1,0 +1,11 @@
+// Names of ops, modules and allocations, stored once and passed as numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace um {
+
+uint32_t intern(const char* text);        // 0 for the empty name. Throws std::bad_alloc
+const char* name_of(uint32_t id) noexcept;  // "" for 0 and unknown ids; lives as long as the process
+
+}  // namespace um

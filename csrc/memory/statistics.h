@@ -1,0 +1,31 @@
+// What is live, and the most that ever was.
+#pragma once
+
+#include <cstdint>
+
+#include "umadvise.h"
+
+namespace um {
+
+struct Level {
+  uint64_t now = 0, peak = 0;
+
+  void set(uint64_t value) {
+    now = value;
+    if (now > peak) peak = now;
+  }
+  void add(uint64_t value) { set(now + value); }
+  void subtract(uint64_t value) { now -= value; }
+  void reset_peak() { peak = now; }
+};
+
+struct Statistics {
+  Level requested_bytes;
+  Level reserved_bytes;
+  Level by_role[UM_ROLE_COUNT];  // requested bytes by label
+  uint64_t allocation_count = 0, free_count = 0;
+
+  uint64_t live_allocations() const { return allocation_count - free_count; }
+};
+
+}  // namespace um
