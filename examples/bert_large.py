@@ -9,7 +9,6 @@ the last bit, whatever the memory does.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -18,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from bert_matrix import run_matrix
 from bert_memory import Memory
+from bert_row import Row, write
 from bert_text import Text, load_text, masked_batch
 
 ADVICE = ("noadvise", "preferredlocation", "accessby", "readmostly", "prefetch")
@@ -53,12 +54,15 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was observed")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the fault profile, for `umadvise report`")
+    parser.add_argument("--matrix", action="store_true", help="the paper's grid of advices: figures 6 to 9 and table 3")
     options = parser.parse_args(words)
     if options.device == "auto":
         without_gpu = "emulated" if options.unified else "cpu"
         options.device = "cuda" if torch.cuda.is_available() else without_gpu
     if options.unified and options.device == "cpu":
         parser.error("unified memory needs a device of its own: --device emulated or cuda, or --no-unified")
+    if options.matrix and (not options.unified or options.steps < 2):
+        parser.error("--matrix compares unified memory over two steps or more")
     if options.report is not None and not options.unified:
         parser.error("--report needs unified memory: nothing else faults")
     if not 3 <= options.seq_length <= 512:
@@ -108,10 +112,13 @@ def train(options: argparse.Namespace, memory: Memory, text: Text) -> Iterator[S
 def main() -> int:
     """Runs one row and returns the exit code."""
     options = parse_options()
+    if options.matrix:
+        run_matrix(options)
+        return 0
     steps: list[Step] = []
     error: str | None = None
-    memory = Memory(options)
     text = load_text(VOCABULARY_SIZE)
+    memory = Memory(options)
     try:
         for step in train(options, memory, text):
             steps.append(step)
@@ -121,16 +128,16 @@ def main() -> int:
         error = str(raised)
         print(f"out of memory: {error}", file=sys.stderr)
     if options.json is not None:
-        row = {
-            "schema": "umadvise.bert_large/1",
-            "options": {name: value for name, value in vars(options).items() if not isinstance(value, Path)},
-            "losses_hex": [step.loss.hex() for step in steps],
-            "step_ns": [step.duration_ns for step in steps],
-            "error": error,
-            "report": str(options.report) if options.report is not None else None,
-            **memory.observed,
-        }
-        options.json.write_text(json.dumps(row, indent=1) + "\n")
+        row = Row(
+            options={name: value for name, value in vars(options).items() if not isinstance(value, Path)},
+            losses_hex=[step.loss.hex() for step in steps],
+            step_ns=[step.duration_ns for step in steps],
+            error=error,
+            peak_bytes=memory.peak_bytes,
+            counters=memory.counters,
+            report=str(options.report) if options.report is not None else None,
+        )
+        write(row, options.json)
     return 0 if error is None else 1
 
 

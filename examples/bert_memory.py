@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from umadvise.counters.records import Counters
+
 if TYPE_CHECKING:
     import umadvise
 
@@ -19,8 +21,8 @@ class Memory:
 
     Attributes:
         batch_target: what `.to` takes for a batch.
-        observed: after `training`: `peak_bytes`, what the device held at most (without one: what the process grew by),
-            and `counters`, None where nobody counts.
+        peak_bytes: after `training`, what the device held at most; without a device, what the process grew by.
+        counters: after `training`, what unified memory counted; None without it.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -28,7 +30,8 @@ class Memory:
         self._options = options
         self._baseline_bytes = _process_bytes("VmRSS")
         self.batch_target = f"cuda:{options.input_advice}" if options.unified else options.device
-        self.observed: dict[str, object] = {}
+        self.peak_bytes: int | None = None
+        self.counters: Counters | None = None
 
     def place(self, model: torch.nn.Module) -> torch.nn.Module:
         """Moves the model to where it is trained."""
@@ -65,8 +68,9 @@ class Memory:
             return
         yield nullcontext
         on_gpu = self._options.device == "cuda"
-        peak_bytes = torch.cuda.max_memory_allocated() if on_gpu else _process_bytes("VmHWM") - self._baseline_bytes
-        self.observed = {"peak_bytes": peak_bytes, "counters": None}
+        self.peak_bytes = (
+            torch.cuda.max_memory_allocated() if on_gpu else _process_bytes("VmHWM") - self._baseline_bytes
+        )
 
     @contextmanager
     def _session(
@@ -83,12 +87,10 @@ class Memory:
             yield session
 
     def _observe(self, session: "umadvise.training_session.Session") -> None:
-        import msgspec
-
         from umadvise.profile import write
 
-        peak_bytes = session.memory_stats().resident_peak_bytes
-        self.observed = {"peak_bytes": peak_bytes, "counters": msgspec.to_builtins(session.counters())}
+        self.peak_bytes = session.memory_stats().resident_peak_bytes
+        self.counters = session.counters()
         if self._options.report is not None:
             write(session.profile(), self._options.report)
 

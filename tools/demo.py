@@ -4,17 +4,16 @@ Progress goes to stderr, the table to stdout. Exit codes: 0 every run ended as i
 last bit, 1 a run did not end as it should, 3 losses differ.
 """
 
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-from demo_table import Result, Row, Run, losses_differ, notes, table
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "bert_large.py"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+import bert_row
+from demo_table import Result, Run, losses_differ, notes, table
+
 OUTPUT = Path("output", "demo")
 STEPS = 3
 
@@ -40,29 +39,16 @@ def available_bytes() -> int:
     raise RuntimeError("/proc/meminfo has no MemAvailable: expected Linux 3.14 or newer")
 
 
-def command(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str]:
-    """The command line of one run, but for where it writes its row."""
+def options(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str]:
+    """What one run passes to bert_large.py."""
     without_gpu = "emulated" if run.limited else "cpu"
-    words = [sys.executable, str(EXAMPLE), *run.options, "--device", "cuda" if gpu else without_gpu, "--size", size]
+    words = [*run.options, "--device", "cuda" if gpu else without_gpu, "--size", size]
     words += ["--batch-size", "2", "--seq-length", "128", "--steps", str(STEPS)]
     if run.limited:
         # A GPU's memory is what it is: there the budget makes unified memory move.
         option = "--budget" if gpu and run.unified else "--capacity"
         words += [option, str(limit_bytes)]
     return words
-
-
-def lines_of(words: list[str], log: Path) -> Iterator[str]:
-    """Runs a command and yields what it prints, line by line, which also goes to `log`."""
-    with log.open("w") as file:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            for line in process.stdout or ():
-                file.write(line)
-                yield line.rstrip()
-        finally:
-            process.kill()
-            process.wait()
 
 
 def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list[Result]:
@@ -75,15 +61,15 @@ def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list
         for index, run in enumerate(runs):
             progress.update(task, description=f"{index + 1} of {len(runs)}: {run.name}", completed=index * STEPS)
             written, log = OUTPUT / f"{run.file_stem}.json", OUTPUT / f"{run.file_stem}.log"
-            written.unlink(missing_ok=True)
             report = ["--report", str(OUTPUT / f"{run.file_stem}.profile.json")] if run.unified else []
-            for line in lines_of([*command(run, size, gpu, limit_bytes), "--json", str(written), *report], log):
+            words = [*options(run, size, gpu, limit_bytes), *report]
+            for line in bert_row.run(words, written, log):
                 console.print(f"{run.name}: {line}", markup=False, highlight=False)
                 progress.advance(task, 1 if line.startswith("step ") else 0)
-            row = msgspec.json.decode(written.read_bytes(), type=Row) if written.exists() else None
+            row = bert_row.read(written)
             results.append(Result(run, row, log))
             if limit_bytes is None:
-                if row is None:
+                if row is None or row.peak_bytes is None:
                     break
                 limit_bytes = row.peak_bytes // 3
         progress.update(task, completed=len(runs) * STEPS)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from bert_row import Row
 from rich.table import Table
 
 from umadvise.counters.records import BytesByCause, Counters
@@ -36,17 +36,6 @@ class Run:
     def file_stem(self) -> str:
         """Its name as a file's."""
         return "-".join("".join(letter if letter.isalnum() else " " for letter in self.name.lower()).split())
-
-
-class Row(msgspec.Struct, frozen=True):
-    """What examples/bert_large.py wrote; `error` is why it ran out of memory."""
-
-    losses_hex: list[str]
-    step_ns: list[int]
-    error: str | None
-    peak_bytes: int
-    counters: Counters | None
-    report: str | None
 
 
 @dataclass(frozen=True)

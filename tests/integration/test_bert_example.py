@@ -40,6 +40,8 @@ def test_plain_training_repeats_to_the_last_bit_and_learns(tmp_path: Path) -> No
     [
         (["--device", "cpu"], "unified memory needs a device of its own"),
         (["--no-unified", "--device", "cpu", "--seq-length", "513"], "--seq-length must be 3 to 512"),
+        (["--matrix", "--steps", "1", "--device", "emulated"], "--matrix compares unified memory over two steps"),
+        (["--report", "x.json", "--no-unified"], "--report needs unified memory"),
         (["--parameter-advice", "fast"], "invalid choice: 'fast'"),
     ],
 )

@@ -1,7 +1,8 @@
 import io
 from pathlib import Path
 
-from demo_table import Result, Row, Run, losses_differ, notes, table
+from bert_row import Row
+from demo_table import Result, Run, losses_differ, notes, table
 from rich.console import Console
 
 from umadvise.counters.records import BytesByCause, Counters
@@ -17,13 +18,29 @@ def moved(user: int, eviction: int) -> BytesByCause:
 
 
 def finished(run: Run, *losses: float, counters: Counters | None = None, report: str | None = None) -> Result:
-    losses_hex = [loss.hex() for loss in losses]
-    step_ns = [1_250_000_000 for _ in losses]
-    return Result(run, Row(losses_hex, step_ns, None, 6 << 30, counters, report), LOG)
+    row = Row(
+        options={},
+        losses_hex=[loss.hex() for loss in losses],
+        step_ns=[1_250_000_000 for _ in losses],
+        error=None,
+        peak_bytes=6 << 30,
+        counters=counters,
+        report=report,
+    )
+    return Result(run, row, LOG)
 
 
 def ran_out(run: Run) -> Result:
-    return Result(run, Row([], [], "needs 6 GiB, has 2 GiB", 2 << 30, None, None), LOG)
+    row = Row(
+        options={},
+        losses_hex=[],
+        step_ns=[],
+        error="needs 6 GiB, has 2 GiB",
+        peak_bytes=2 << 30,
+        counters=None,
+        report=None,
+    )
+    return Result(run, row, LOG)
 
 
 COUNTERS = Counters(fault_groups=5313, bytes_h2d=moved(3 << 30, 0), bytes_d2h=moved(0, 1 << 30), evictions=512)

@@ -1,0 +1,60 @@
+"""What one run of bert_large.py leaves behind, and running it in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from umadvise.counters.records import Counters
+
+SCRIPT = Path(__file__).with_name("bert_large.py")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="umadvise.bert_large/1"):
+    """One run. Losses are hexadecimal, so that they compare to the last bit.
+
+    Attributes:
+        options: the command line's, resolved.
+        losses_hex: of each step that ended.
+        step_ns: how long each took.
+        error: why it ran out of memory; None when all steps ended.
+        peak_bytes: what the device held at most; without a device, what the process grew by.
+        counters: of unified memory; None without it.
+        report: the file with the fault profile.
+    """
+
+    options: dict[str, Any]
+    losses_hex: list[str]
+    step_ns: list[int]
+    error: str | None
+    peak_bytes: int | None
+    counters: Counters | None
+    report: str | None
+
+
+def write(row: Row, path: Path) -> None:
+    """Writes a row as JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(row), indent=1) + b"\n")
+
+
+def read(path: Path) -> Row | None:
+    """The row in a file; None where there is no file, because the run died before."""
+    return msgspec.json.decode(path.read_bytes(), type=Row) if path.exists() else None
+
+
+def run(words: list[str], row: Path, log: Path) -> Iterator[str]:
+    """Runs bert_large.py with these options and yields what it prints, line by line; everything also goes to `log`."""
+    row.unlink(missing_ok=True)
+    command = [sys.executable, str(SCRIPT), *words, "--json", str(row)]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            for line in process.stdout or ():
+                file.write(line)
+                yield line.rstrip()
+        finally:
+            process.kill()
+            process.wait()
