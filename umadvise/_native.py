@@ -360,14 +360,14 @@ class Device:
         """Switches the recording of events."""
         _core().um_events_enable(self.handle, on)
 
-    def drain_events(self) -> list[Event]:
-        """Takes all recorded events out, oldest first."""
-        mirror = _mirror(Event)
-        buffer = (mirror.structure * _EVENTS_AT_A_TIME)()
-        events: list[Event] = []
+    def drain_events(self) -> bytes:
+        """Takes all recorded events out, oldest first: um_event structures, one after the other."""
+        structure = _mirror(Event).structure
+        buffer = (structure * _EVENTS_AT_A_TIME)()
+        events = bytearray()
         while count := int(_core().um_events_drain(self.handle, buffer, _EVENTS_AT_A_TIME)):
-            events.extend(mirror.read(buffer[index]) for index in range(count))
-        return events
+            events += memoryview(buffer).cast("B")[: count * ctypes.sizeof(structure)]
+        return bytes(events)
 
     def dropped_events(self) -> int:
         """Events lost because nobody drained in time."""

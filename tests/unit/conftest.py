@@ -62,7 +62,10 @@ class Make:
         return AdviceByRole(**{"parameter": "none", "input": "none", "intermediate": "none", **fields})
 
     def event(self, kind: str, **fields: Any) -> Event:
-        return Event(**{"kind": kind, "step": 1, "start_ns": 0, **fields})
+        plain: dict[str, Any] = dict.fromkeys(Event.__struct_fields__, 0)
+        nameless = dict.fromkeys(("op", "module", "phase", "role", "name", "birth_op", "birth_module"))
+        flags = dict.fromkeys(("write", "unordered", "first_touch"), False)
+        return Event(**{**plain, **nameless, **flags, "kind": kind, "cause": "user", "step": 1, **fields})
 
     def tally(self, row_type: type[Tally] = Tally, **fields: Any) -> Any:
         plain = dict.fromkeys(Tally.__struct_fields__, 0)

@@ -20,6 +20,10 @@ events = st.lists(
         kind=st.sampled_from(EVENT_KINDS),
         cause=st.sampled_from(CAUSES),
         start_ns=st.integers(0, 999),
+        address=st.just(0),
+        allocation=st.just(1),
+        op_index=st.just(1),
+        write=st.booleans(),
         duration_ns=st.integers(0, 50),
         step=st.sampled_from([1, 1, 1, 2]),
         bytes=st.sampled_from([0, 4096, 2 << 20]),
@@ -140,13 +144,13 @@ def test_a_bin_between_two_of_one_phase_has_that_phase() -> None:
     assert pattern.stall_share("optimizer") is None
 
 
-def test_rows_that_do_not_fit_are_summed_in_the_rest() -> None:
+def test_rows_that_do_not_fit_are_summed_in_the_rest(make: Any) -> None:
     table = TableSum(TensorRow, ("role", "name", "birth_module", "birth_op", "bytes"), most_rows=8)
     sums = TableSums()
     for index in range(1, 101):
         step = StepAccumulator(index)
-        new = Event(kind="fault_group", step=index, start_ns=0, duration_ns=1, role="intermediate", name=f"new{index}")
-        old = Event(kind="fault_group", step=index, start_ns=0, duration_ns=9, role="parameter", name="weight")
+        new = make.event("fault_group", step=index, duration_ns=1, role="intermediate", name=f"new{index}")
+        old = make.event("fault_group", step=index, duration_ns=9, role="parameter", name="weight")
         step.add([new, old])
         table.add(index, [(subject, [(0, numbers[0]), (7, numbers[7])]) for subject, numbers in step.sums.items()])
         sums.add(step)

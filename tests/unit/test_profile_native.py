@@ -1,7 +1,7 @@
 """The native core's records in this package's words. The expected words are those of csrc/include/umadvise.h."""
 
 import re
-from dataclasses import fields
+import struct
 from pathlib import Path
 
 import pytest
@@ -26,31 +26,20 @@ def test_the_words_stand_in_the_order_of_the_header(prefix: str, words: tuple[st
 
 
 def test_an_event_gets_words_and_none_for_what_has_no_name() -> None:
-    numbers = {field.name: 0 for field in fields(_abi.Event)}
-    texts = dict.fromkeys(("op", "module", "name", "birth_op", "birth_module"), "")
-    nothing = _abi.Event(**{**numbers, **texts})
-    something = _abi.Event(
-        **{
-            **numbers,
-            **texts,
-            "allocation": 7,
-            "role": 4,
-            "kind": 2,
-            "cause": 3,
-            "phase": 3,
-            "op": "aten::add_",
-            "module": "encoder",
-            "birth_op": "aten::zeros_like",
-            "bytes": 2 << 20,
-            "step": 5,
-        }
-    )
-    first, second = events_from([nothing, something])
+    names = {0: "", 1: "aten::add_", 2: "encoder", 3: "aten::zeros_like"}
+    # um_event field by field: times, address, bytes, allocation, its bytes; step and names; kind, cause; flags
+    layout = struct.Struct("=qqQQQQIIIIIIIIIHHBBBB4x")
+    something = (5, 6, 4096, 2 << 20, 7, 64, 5, 9, 1, 2, 3, 4, 0, 3, 0, 2, 3, 1, 0, 1, 0)
+    first, second = events_from(layout.pack(*[0] * 21) + layout.pack(*something), names.__getitem__)
     assert (first.role, first.phase, first.op, first.module, first.name) == (None,) * 5
-    assert (first.kind, first.cause) == ("fault_group", "user")
-    assert (second.role, second.kind, second.cause) == ("optimizer_state", "transfer_d2h", "eviction")
-    assert (second.phase, second.op, second.module) == ("optimizer", "aten::add_", "encoder")
-    assert (second.name, second.birth_op, second.bytes, second.step) == (None, "aten::zeros_like", 2 << 20, 5)
+    assert (first.kind, first.cause, first.write) == ("fault_group", "user", False)
+    assert (second.start_ns, second.duration_ns, second.address, second.bytes) == (5, 6, 4096, 2 << 20)
+    assert (second.allocation, second.allocation_bytes, second.step, second.op_index) == (7, 64, 5, 9)
+    assert (second.op, second.module, second.phase) == ("aten::add_", "encoder", "optimizer")
+    assert (second.role, second.name) == ("optimizer_state", None)
+    assert (second.birth_op, second.birth_module) == ("aten::zeros_like", None)
+    assert (second.kind, second.cause) == ("transfer_d2h", "eviction")
+    assert (second.write, second.unordered, second.first_touch) == (True, False, True)
 
 
 def test_counters_keep_unknown_and_the_order_of_causes() -> None:

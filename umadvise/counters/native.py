@@ -1,9 +1,10 @@
 """The native core's records as this package's: numbers of enums become words, empty names become None."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_type_hints
 
-from umadvise import _abi
+from umadvise import _abi, _native
 from umadvise.counters.records import (
     CAUSES,
     EVENT_KINDS,
@@ -15,6 +16,10 @@ from umadvise.counters.records import (
     Event,
     MemoryStats,
 )
+
+_CODES = {"int64_t": "q", "uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B"}
+_EVENT_TYPES = [get_args(hint)[1] for hint in get_type_hints(_abi.Event, include_extras=True).values()]
+_EVENT = struct.Struct("@" + "".join(_CODES[c_type] for c_type in _EVENT_TYPES) + "0q")  # 0q: the structure's alignment
 
 _BY_CAUSE = ("bytes_h2d", "bytes_d2h")
 _BY_ROLE = ("requested_by_role", "requested_peak_by_role", "resident_by_role")
@@ -38,28 +43,37 @@ def memory_from(native: _abi.MemoryStats) -> MemoryStats:
     return MemoryStats(**plain, **by_role)
 
 
-def events_from(native: Iterable[_abi.Event]) -> Iterator[Event]:
-    """Drained events. The role is that of the allocation: None where nothing lies at the address."""
-    for event in native:
+def events_from(packed: bytes, text: Callable[[int], str] = _native.string) -> Iterator[Event]:
+    """Drained events. The role is that of the allocation: None where nothing lies at the address.
+
+    Args:
+        packed: um_event structures, one after the other.
+        text: the text of an interned name, empty for 0.
+    """
+    # 20,000 events a step are usual: by position this takes a tenth of what it takes field by field through ctypes.
+    for start, duration, address, size, allocation, allocation_size, step, op_index, *rest in _EVENT.iter_unpack(
+        packed
+    ):
+        op, module, phase, role, name, birth_op, birth_module, kind, cause, write, unordered, first_touch, _ = rest
         yield Event(
-            kind=EVENT_KINDS[event.kind],
-            start_ns=event.start_ns,
-            step=event.step,
-            duration_ns=event.duration_ns,
-            cause=CAUSES[event.cause],
-            bytes=event.bytes,
-            address=event.address,
-            allocation=event.allocation,
-            allocation_bytes=event.allocation_bytes,
-            role=ROLES[event.role] if event.allocation else None,
-            name=event.name or None,
-            birth_op=event.birth_op or None,
-            birth_module=event.birth_module or None,
-            op_index=event.op_index,
-            op=event.op or None,
-            module=event.module or None,
-            phase=PHASES[event.phase],
-            write=event.write,
-            unordered=event.unordered,
-            first_touch=event.first_touch,
+            start,
+            duration,
+            address,
+            size,
+            allocation,
+            allocation_size,
+            step,
+            op_index,
+            text(op) or None,
+            text(module) or None,
+            PHASES[phase],
+            ROLES[role] if allocation else None,
+            text(name) or None,
+            text(birth_op) or None,
+            text(birth_module) or None,
+            EVENT_KINDS[kind],
+            CAUSES[cause],
+            bool(write),
+            bool(unordered),
+            bool(first_touch),
         )

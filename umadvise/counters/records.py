@@ -94,34 +94,34 @@ class MemoryStats(Record, frozen=True):
     resident_by_role: BytesByRole | None
 
 
-class Event(msgspec.Struct, kw_only=True, gc=False):
-    """um_event with its names resolved: one thing the page machinery did.
+class Event(msgspec.Struct, gc=False):
+    """um_event with its names resolved, in its order: one thing the page machinery did.
 
     `op`, `module` and `phase` are those of the op that was running; `role`, `name`, `birth_op` and `birth_module` those
     of the allocation at `address`, which for an eviction is the victim. None where the native id is 0. Only transfers
     count as bytes: an eviction's bytes repeat its transfer's, and tell a copy from a drop.
     """
 
-    kind: EventKind
     start_ns: int
+    duration_ns: int
+    address: int
+    bytes: int
+    allocation: int
+    allocation_bytes: int
     step: int
-    duration_ns: int = 0
-    cause: Cause = "user"
-    bytes: int = 0
-    address: int = 0
-    allocation: int = 0
-    allocation_bytes: int = 0
-    role: Role | None = None
-    name: str | None = None
-    birth_op: str | None = None
-    birth_module: str | None = None
-    op_index: int = 0
-    op: str | None = None
-    module: str | None = None
-    phase: Phase | None = None
-    write: bool = False
-    unordered: bool = False
-    first_touch: bool = False
+    op_index: int
+    op: str | None
+    module: str | None
+    phase: Phase | None
+    role: Role | None
+    name: str | None
+    birth_op: str | None
+    birth_module: str | None
+    kind: EventKind
+    cause: Cause
+    write: bool
+    unordered: bool
+    first_touch: bool
 
 
 def _combine(after: Record, before: Record, sign: int) -> dict[str, Any]:
