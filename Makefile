@@ -9,7 +9,9 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
 NATIVE_FORMATTED = $(filter %.cpp %.h,$(NATIVE) $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h))
 
-.PHONY: demo test test-full check format ctest ctest-sanitized clean
+NATIVE_TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
+
+.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -20,12 +22,17 @@ test: $(VENV)/.installed ctest
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	UMADVISE_FULL=1 pytest -q
 
-check: $(VENV)/.lint ctest-sanitized
+check: lint ctest-sanitized tidy
+
+lint: $(VENV)/.lint
 	ruff check
 	ruff format --check
 	mypy
 	clang-format --dry-run -Werror $(NATIVE_FORMATTED)
-	printf '%s\n' $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE))) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
+
+# The compile commands are those of the sanitized build.
+tidy: $(VENV)/.lint ctest-sanitized
+	printf '%s\n' $(NATIVE_TIDIED) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
 
 format: $(VENV)/.lint
 	ruff check --fix
