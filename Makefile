@@ -1,15 +1,15 @@
-# `make demo` and `make test` need Linux, Python 3.11 or newer with venv, and a C++17 compiler; everything else goes into .venv.
+# Needs Linux, Python 3.11 or newer with venv, and a C++17 compiler; everything else goes into .venv.
 PYTHON ?= python3
-# Any requirement that pip understands: TORCH=torch==2.12.1, TORCH=./torch-….whl, or torch with an index of your own in PIP_INDEX_URL.
+# Any requirement that pip understands: TORCH=torch==2.12.1, TORCH=./a-wheel.whl.
 TORCH ?= torch==2.13.0
 
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
-NATIVE_FORMATTED = $(filter %.cpp %.h,$(NATIVE) $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h))
-
-NATIVE_TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
+HOOKS := $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h)
+FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
+TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 
 .PHONY: demo test test-full check lint tidy format ctest ctest-sanitized clean
 
@@ -28,16 +28,16 @@ lint: $(VENV)/.lint
 	ruff check
 	ruff format --check
 	mypy
-	clang-format --dry-run -Werror $(NATIVE_FORMATTED)
+	clang-format --dry-run -Werror $(FORMATTED)
 
 # The compile commands are those of the sanitized build.
 tidy: $(VENV)/.lint ctest-sanitized
-	printf '%s\n' $(NATIVE_TIDIED) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
+	printf '%s\n' $(TIDIED) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
 
 format: $(VENV)/.lint
 	ruff check --fix
 	ruff format
-	clang-format -i $(NATIVE_FORMATTED)
+	clang-format -i $(FORMATTED)
 
 ctest: $(VENV)/.installed
 	cmake -S csrc -B build/test -G Ninja -DUMADVISE_TESTS=ON
@@ -52,12 +52,12 @@ ctest-sanitized: $(VENV)/.installed
 # An editable install: Python files are used where they stand, the native core is built again when its sources change.
 $(VENV)/.installed: pyproject.toml $(NATIVE)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[demo,test]'
+	python -m pip install '$(TORCH)'
+	python -m pip install --editable '.[demo,test]'
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[demo,test,lint]'
+	python -m pip install --editable '.[demo,test,lint]'
 	touch $@
 
 clean:
