@@ -187,6 +187,10 @@ um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void
   return guarded([&] { um_device::prefetch(address, bytes, to_host != 0, stream); });
 }
 
+um_status um_stream_wait(um_device* device, void* waiting, void* awaited) {
+  return guarded([&] { checked(device).stream_wait(waiting, awaited); });
+}
+
 um_status um_export(const void* address) {
   return guarded([&] { um_device::export_address(address); });
 }

@@ -45,6 +45,9 @@ struct um_device {
   static void export_address(const void* address);
   static void release_export(const void* address);
 
+  // ---- order between streams (streams.cpp) ----
+  void stream_wait(void* waiting, void* awaited);
+
   // ---- ops (ops.cpp) ----
   void begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses, uint32_t count);
   void end_op(const void* const* outputs, uint32_t count) noexcept;

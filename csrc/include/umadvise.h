@@ -164,6 +164,8 @@ UM_API uint64_t um_allocations(um_device* device, um_allocation* out, uint64_t c
 UM_API um_status um_copy_from_host(void* device_address, const void* host, uint64_t bytes);
 UM_API um_status um_copy_to_host(void* host, const void* device_address, uint64_t bytes);
 UM_API um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream);
+/* What `waiting` is given from now on runs after what `awaited` has been given until now. */
+UM_API um_status um_stream_wait(um_device* device, void* waiting, void* awaited);
 /* The doors of the emulated device: the whole allocation becomes resident, writable and pinned, so that the kernel
  * (write(2), read(2)) and foreign code may use its address, until as many releases or its free. UM_OUT_OF_DEVICE_MEMORY
  * when it, or what is pinned already, does not fit. On CUDA: UM_UNSUPPORTED. */

@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 
+#include "cuda_allocator.h"
 #include "errors.h"
 #include "hooks.h"
 #include "interposer.h"
@@ -30,7 +31,9 @@ c10::DataPtr with_our_deleter(void* block) { return {block, block, &release, c10
 class RoutingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0 || um_route_device() == nullptr || interposing_outside_ops()) return ordinary_data(bytes);
+    if (bytes == 0 || serves_cuda() || um_route_device() == nullptr || interposing_outside_ops()) {
+      return ordinary_data(bytes);
+    }
     void* block = nullptr;
     throw_as_torch(um_allocate_routed(bytes, nullptr, &block));
     return with_our_deleter(block);

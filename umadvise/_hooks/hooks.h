@@ -4,6 +4,8 @@
 // resolved from libumadvise, which the process has loaded before.
 #pragma once
 
+#include <stddef.h>
+
 #include "umadvise.h"
 
 #define UM_HOOKS_ABI_VERSION 1u
@@ -17,6 +19,19 @@ UM_API const char* um_hooks_last_error(void);
 // ---- allocator ------------------------------------------------------------------------------------------------------
 // Puts the routing CPU allocator on top of torch's, once and for the life of the process.
 UM_API um_status um_hooks_allocator_install(void);
+
+// ---- CUDA allocator ---------------------------------------------------------------------------------------------------
+// Says for which CUDA device the routes are meant from now on; -1 for none. Where nothing is routed, and on other devices,
+// the functions below give plain device memory.
+UM_API um_status um_hooks_cuda_serve(int32_t ordinal);
+// Memory that `stream` may work on at once. 0 bytes gives NULL. A stream that takes over memory which another one freed
+// waits for that one first.
+UM_API um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal, void* stream, void** out);
+// What torch calls. This one throws c10::OutOfMemoryError, which Python sees as torch.OutOfMemoryError, or c10::Error.
+UM_API void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream);
+UM_API void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* stream);
+// Tensor.record_stream: the memory goes to nobody else before the stream has done what it was given until the free.
+UM_API void um_hooks_cuda_record_stream(void* block, void* stream);
 
 // ---- storages -------------------------------------------------------------------------------------------------------
 // `storage` is a c10::StorageImpl of the CPU (torch.UntypedStorage._cdata). All tensors on it follow: only the storage's

@@ -1,0 +1,25 @@
+// The order between streams.
+#include "engine/device.h"
+#include "memory/error.h"
+
+using um::driver::CUDA_SUCCESS;
+using um::driver::CUevent;
+using um::driver::CUstream;
+
+void um_device::stream_wait(void* waiting, void* awaited) {
+  {
+    const Lock lock(mutex_);
+    require_alive();
+  }
+  const um::CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  const um::driver::Table& call = backend_.call();
+  CUevent event{};
+  backend_.check(call.event_create(&event, um::driver::CU_EVENT_DISABLE_TIMING), "making an event");
+  um::driver::CUresult result = call.event_record(event, static_cast<CUstream>(awaited));
+  // A stream that is gone takes no event, but its work may still run: then everything is waited for.
+  result = result == CUDA_SUCCESS ? call.stream_wait_event(static_cast<CUstream>(waiting), event, 0)
+                                  : call.ctx_synchronize();
+  static_cast<void>(call.event_destroy(event));  // goes when it has happened
+  backend_.check(result, "letting a stream wait for another");
+}

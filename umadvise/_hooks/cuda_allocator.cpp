@@ -1,0 +1,118 @@
+// The functions given to torch's CUDAPluggableAllocator, which in its global
+// mode asks them for every CUDA tensor of the process, whatever the thread.
+//
+// What that mode does (torch/csrc/cuda/CUDAPluggableAllocator.cpp): it asks for
+// 0 bytes too; it never checks for a null pointer, so running out of memory
+// must throw; it can be installed once, and is never removed. So what is not
+// routed (after unpatch(), in threads that are switched off, on other devices)
+// gets plain device memory of the same core. No CUDA header is needed: a
+// cudaStream_t passes through as a pointer. Nothing here takes the GIL or calls
+// torch.
+#include "cuda_allocator.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "errors.h"
+#include "hooks.h"
+#include "stream_order.h"
+
+namespace um::hooks {
+namespace {
+
+constexpr int32_t kNoDevice = -1;
+std::atomic<int32_t> served_ordinal{kNoDevice};
+
+// A forked child inherits tensors, but neither the driver nor the threads that
+// may have held a lock: frees do nothing.
+std::atomic<bool> forked{false};
+
+// Never destroyed, like everything here that a free needs: tensors outlive
+// every static.
+StreamOrder &stream_order() {
+  static auto *const order = new StreamOrder;
+  return *order;
+}
+
+// For the life of the process, as torch's allocator is.
+um_device *plain_device(int32_t ordinal) {
+  static std::mutex opening;
+  static auto *const devices = new std::map<int32_t, um_device *>;
+  const std::lock_guard<std::mutex> lock(opening);
+  um_device *&device = (*devices)[ordinal];
+  if (device == nullptr)
+    check_core(um_device_open_cuda(ordinal, &device));
+  return device;
+}
+
+void serve(int32_t ordinal) {
+  static const int watching =
+      pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  if (watching != 0)
+    throw std::bad_alloc();
+  served_ordinal = ordinal;
+}
+
+void *allocate(uint64_t bytes, int32_t ordinal, void *stream) {
+  if (bytes == 0)
+    return nullptr;
+  void *block = nullptr;
+  um_device *device = ordinal == served_ordinal ? um_route_device() : nullptr;
+  if (device != nullptr) {
+    check_core(um_allocate_routed(bytes, stream, &block));
+  } else {
+    constexpr um_placement kPlain{UM_MEMORY_DEVICE, UM_ROLE_INTERMEDIATE,
+                                  UM_ADVICE_NONE};
+    device = plain_device(ordinal);
+    check_core(um_allocate(device, bytes, &kPlain, stream, &block));
+  }
+  try {
+    stream_order().allocated({ordinal, stream}, [&](void *other) {
+      check_core(um_stream_wait(device, stream, other));
+    });
+  } catch (...) {
+    um_free(block);
+    throw;
+  }
+  return block;
+}
+
+} // namespace
+
+bool serves_cuda() { return served_ordinal != kNoDevice; }
+
+} // namespace um::hooks
+
+using namespace um::hooks;
+
+um_status um_hooks_cuda_serve(int32_t ordinal) {
+  return guarded([&] { serve(ordinal); });
+}
+
+um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal,
+                                     void *stream, void **out) {
+  return guarded([&] { *out = allocate(bytes, ordinal, stream); });
+}
+
+void *um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void *stream) {
+  void *block = nullptr;
+  throw_as_torch(um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes),
+                                            ordinal, stream, &block),
+                 um_hooks_last_error());
+  return block;
+}
+
+void um_hooks_cuda_free(void *block, size_t, int ordinal, void *stream) {
+  if (forked)
+    return;
+  stream_order().freed(block, {ordinal, stream});
+  um_free(block);
+}
+
+void um_hooks_cuda_record_stream(void *block, void *stream) {
+  if (!forked)
+    stream_order().lend(block, stream);
+}
