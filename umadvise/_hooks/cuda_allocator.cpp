@@ -32,47 +32,41 @@ std::atomic<bool> forked{false};
 
 // Never destroyed, like everything here that a free needs: tensors outlive
 // every static.
-StreamOrder &stream_order() {
-  static auto *const order = new StreamOrder;
+StreamOrder& stream_order() {
+  static auto* const order = new StreamOrder;
   return *order;
 }
 
 // For the life of the process, as torch's allocator is.
-um_device *plain_device(int32_t ordinal) {
+um_device* plain_device(int32_t ordinal) {
   static std::mutex opening;
-  static auto *const devices = new std::map<int32_t, um_device *>;
+  static auto* const devices = new std::map<int32_t, um_device*>;
   const std::lock_guard<std::mutex> lock(opening);
-  um_device *&device = (*devices)[ordinal];
-  if (device == nullptr)
-    check_core(um_device_open_cuda(ordinal, &device));
+  um_device*& device = (*devices)[ordinal];
+  if (device == nullptr) check_core(um_device_open_cuda(ordinal, &device));
   return device;
 }
 
 void serve(int32_t ordinal) {
-  static const int watching =
-      pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  if (watching != 0)
-    throw std::bad_alloc();
+  static const int watching = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  if (watching != 0) throw std::bad_alloc();
   served_ordinal = ordinal;
 }
 
-void *allocate(uint64_t bytes, int32_t ordinal, void *stream) {
-  if (bytes == 0)
-    return nullptr;
-  void *block = nullptr;
-  um_device *device = ordinal == served_ordinal ? um_route_device() : nullptr;
+void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
+  if (bytes == 0) return nullptr;
+  void* block = nullptr;
+  um_device* device = ordinal == served_ordinal ? um_route_device() : nullptr;
   if (device != nullptr) {
     check_core(um_allocate_routed(bytes, stream, &block));
   } else {
-    constexpr um_placement kPlain{UM_MEMORY_DEVICE, UM_ROLE_INTERMEDIATE,
-                                  UM_ADVICE_NONE};
+    constexpr um_placement kPlain{UM_MEMORY_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
     device = plain_device(ordinal);
     check_core(um_allocate(device, bytes, &kPlain, stream, &block));
   }
   try {
-    stream_order().allocated({ordinal, stream}, [&](void *other) {
-      check_core(um_stream_wait(device, stream, other));
-    });
+    stream_order().allocated({ordinal, stream},
+                             [&](void* other) { check_core(um_stream_wait(device, stream, other)); });
   } catch (...) {
     um_free(block);
     throw;
@@ -80,11 +74,11 @@ void *allocate(uint64_t bytes, int32_t ordinal, void *stream) {
   return block;
 }
 
-} // namespace
+}  // namespace
 
 bool serves_cuda() { return served_ordinal != kNoDevice; }
 
-} // namespace um::hooks
+}  // namespace um::hooks
 
 using namespace um::hooks;
 
@@ -92,27 +86,23 @@ um_status um_hooks_cuda_serve(int32_t ordinal) {
   return guarded([&] { serve(ordinal); });
 }
 
-um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal,
-                                     void *stream, void **out) {
+um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal, void* stream, void** out) {
   return guarded([&] { *out = allocate(bytes, ordinal, stream); });
 }
 
-void *um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void *stream) {
-  void *block = nullptr;
-  throw_as_torch(um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes),
-                                            ordinal, stream, &block),
+void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream) {
+  void* block = nullptr;
+  throw_as_torch(um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes), ordinal, stream, &block),
                  um_hooks_last_error());
   return block;
 }
 
-void um_hooks_cuda_free(void *block, size_t, int ordinal, void *stream) {
-  if (forked)
-    return;
+void um_hooks_cuda_free(void* block, size_t, int ordinal, void* stream) {
+  if (forked) return;
   stream_order().freed(block, {ordinal, stream});
   um_free(block);
 }
 
-void um_hooks_cuda_record_stream(void *block, void *stream) {
-  if (!forked)
-    stream_order().lend(block, stream);
+void um_hooks_cuda_record_stream(void* block, void* stream) {
+  if (!forked) stream_order().lend(block, stream);
 }

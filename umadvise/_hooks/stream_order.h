@@ -17,31 +17,28 @@
 namespace um::hooks {
 
 class StreamOrder {
-public:
+ public:
   struct Stream {
     int32_t device;
-    void *handle;
-    bool operator<(const Stream &other) const {
-      return device != other.device ? device < other.device
-                                    : handle < other.handle;
+    void* handle;
+    bool operator<(const Stream& other) const {
+      return device != other.device ? device < other.device : handle < other.handle;
     }
   };
 
   // A stream works on a block that belongs to another one of the same device.
-  void lend(const void *block, void *stream) {
+  void lend(const void* block, void* stream) {
     const std::lock_guard<std::mutex> lock(lock_);
     borrowers_[block].push_back(stream);
   }
 
   // Before the heap gets the block back.
-  void freed(const void *block, Stream owner) {
+  void freed(const void* block, Stream owner) {
     const std::lock_guard<std::mutex> lock(lock_);
     ++frees_[owner];
     const auto borrowed = borrowers_.find(block);
-    if (borrowed == borrowers_.end())
-      return;
-    for (void *const stream : borrowed->second)
-      ++frees_[{owner.device, stream}];
+    if (borrowed == borrowers_.end()) return;
+    for (void* const stream : borrowed->second) ++frees_[{owner.device, stream}];
     borrowers_.erase(borrowed);
   }
 
@@ -49,25 +46,23 @@ public:
   // stream of the device that has freed memory since `stream` last waited for
   // it. By now that other stream has been given all its work on what it has
   // freed.
-  template <class Wait> void allocated(Stream stream, Wait &&wait) {
+  template <class Wait>
+  void allocated(Stream stream, Wait&& wait) {
     const std::lock_guard<std::mutex> lock(lock_);
-    for (const auto &[other, frees] : frees_) {
-      if (other.device != stream.device || other.handle == stream.handle)
-        continue;
-      uint64_t &awaited = awaited_[{stream, other}];
-      if (awaited == frees)
-        continue;
+    for (const auto& [other, frees] : frees_) {
+      if (other.device != stream.device || other.handle == stream.handle) continue;
+      uint64_t& awaited = awaited_[{stream, other}];
+      if (awaited == frees) continue;
       wait(other.handle);
       awaited = frees;
     }
   }
 
-private:
+ private:
   std::mutex lock_;
-  std::unordered_map<const void *, std::vector<void *>> borrowers_;
+  std::unordered_map<const void*, std::vector<void*>> borrowers_;
   std::map<Stream, uint64_t> frees_;
-  std::map<std::pair<Stream, Stream>, uint64_t>
-      awaited_; // of {who waits, for whom}: frees_ at that time
+  std::map<std::pair<Stream, Stream>, uint64_t> awaited_;  // of {who waits, for whom}: frees_ at that time
 };
 
-} // namespace um::hooks
+}  // namespace um::hooks
