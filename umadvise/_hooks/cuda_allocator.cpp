@@ -1,13 +1,10 @@
-// The functions given to torch's CUDAPluggableAllocator, which in its global
-// mode asks them for every CUDA tensor of the process, whatever the thread.
+// The functions given to torch's CUDAPluggableAllocator, which in its global mode asks them for every CUDA tensor of
+// the process, whatever the thread.
 //
-// What that mode does (torch/csrc/cuda/CUDAPluggableAllocator.cpp): it asks for
-// 0 bytes too; it never checks for a null pointer, so running out of memory
-// must throw; it can be installed once, and is never removed. So what is not
-// routed (after unpatch(), in threads that are switched off, on other devices)
-// gets plain device memory of the same core. No CUDA header is needed: a
-// cudaStream_t passes through as a pointer. Nothing here takes the GIL or calls
-// torch.
+// What that mode does (torch/csrc/cuda/CUDAPluggableAllocator.cpp): it asks for 0 bytes too; it never checks for a null
+// pointer, so running out of memory must throw; it can be installed once, and is never removed. So what is not routed
+// (after unpatch(), in threads that are switched off, on other devices) gets plain device memory of the same core. No
+// CUDA header is needed: a cudaStream_t passes through as a pointer. Nothing here takes the GIL or calls torch.
 #include "cuda_allocator.h"
 
 #include <pthread.h>
@@ -26,12 +23,10 @@ namespace {
 constexpr int32_t kNoDevice = -1;
 std::atomic<int32_t> served_ordinal{kNoDevice};
 
-// A forked child inherits tensors, but neither the driver nor the threads that
-// may have held a lock: frees do nothing.
+// A forked child inherits tensors, but neither the driver nor the threads that may have held a lock: frees do nothing.
 std::atomic<bool> forked{false};
 
-// Never destroyed, like everything here that a free needs: tensors outlive
-// every static.
+// Never destroyed, like everything here that a free needs: tensors outlive every static.
 StreamOrder& stream_order() {
   static auto* const order = new StreamOrder;
   return *order;

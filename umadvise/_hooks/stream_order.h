@@ -1,10 +1,8 @@
 // Orders streams where memory changes hands between them.
 //
-// A free returns at once, while the GPU may still work on the block, and the
-// heap gives it to whoever asks next. Within one stream that is in order;
-// another stream must wait first. A block belongs to the stream that it was
-// allocated for (torch names it again at the free), and to those that
-// record_stream named.
+// A free returns at once, while the GPU may still work on the block, and the heap gives it to whoever asks next. Within
+// one stream that is in order; another stream must wait first. A block belongs to the stream that it was allocated for
+// (torch names it again at the free), and to those that record_stream named.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +40,8 @@ class StreamOrder {
     borrowers_.erase(borrowed);
   }
 
-  // After the heap has given a block to `stream`: calls `wait(other)` for each
-  // stream of the device that has freed memory since `stream` last waited for
-  // it. By now that other stream has been given all its work on what it has
+  // After the heap has given a block to `stream`: calls `wait(other)` for each stream of the device that has freed
+  // memory since `stream` last waited for it. By now that other stream has been given all its work on what it has
   // freed.
   template <class Wait>
   void allocated(Stream stream, Wait&& wait) {
