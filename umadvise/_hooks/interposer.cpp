@@ -2,8 +2,9 @@
 // um_op_end.
 //
 // What counts as one op: the first operator that is not merely a sequence of other operators. Composite operators, and
-// calls that a mode above autograd will make again (autocast, a Python mode, functorch), pass through with the key still
-// included, so that the operators they come down to arrive here themselves.
+// calls that a mode above autograd will make again (autocast, functorch), pass through with the key still included, so that
+// the operators they come down to arrive here themselves. Everything inside one op belongs to it: what a Python mode's or
+// subclass's handler runs, and what saved-tensor hooks run.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -29,14 +30,17 @@ using c10::DispatchKeySet;
 constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericMode;
 constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
 
-// Where a kernel of one of these is about to run, the op comes back through the dispatcher.
+// Where a kernel of one of these is about to run, the op comes back through the dispatcher from the top.
 constexpr DispatchKeySet kReentering =
-    c10::autocast_dispatch_keyset |
-    DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::PreDispatch,
-                    DispatchKey::PythonDispatcher, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
-                    DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchGradWrapper,
-                    DispatchKey::FuncTorchVmapMode, DispatchKey::FuncTorchBatched, DispatchKey::BatchedNestedTensor,
-                    DispatchKey::Batched, DispatchKey::VmapMode, DispatchKey::Tracer});
+    c10::autocast_dispatch_keyset | c10::functorch_transforms_ks |
+    DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
+                    DispatchKey::Functionalize});
+
+// Autograd takes composite operators apart. Without it (inference mode) they reach a Python mode or tensor subclass whole,
+// and what its handler calls never arrives here: torch excludes all keys above Python for it.
+bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
+  return info.composite(keys) && (!keys.has(DispatchKey::Python) || keys.has_any(c10::autograd_dispatch_keyset));
+}
 
 // One device for the process: autograd's threads work for whichever thread interposes.
 std::atomic<um_device*> interposed_device{nullptr};
@@ -90,7 +94,7 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   const DispatchKeySet below = keys & kBelow;
   if (keys.has_any(kReentering)) return op.redispatchBoxed(below, stack);
   const OperatorInfo& info = operator_info(op);
-  if (info.composite(keys)) return op.redispatchBoxed(below, stack);
+  if (comes_apart(info, keys)) return op.redispatchBoxed(below, stack);
   const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
   if (info.kind == Kind::untouching) return op.redispatchBoxed(below, stack);
   run_op(op, below, stack, info);
