@@ -1,0 +1,126 @@
+"""Compiling on first use: with a compiler that only writes down how it was called, and with none at all."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from umadvise._hooks import loader
+from umadvise.errors import HooksUnavailableError
+
+SOURCE_COUNT = len(list(Path(loader.__file__).parent.glob("*.cpp")))
+
+
+class FakeCompiler:
+    """A script in $CXX that logs its arguments and writes its output file."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = directory / "calls"
+        self.path = directory / "fake-c++"
+        self._monkeypatch = monkeypatch
+        monkeypatch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+        self.behave('for last; do :; done; echo built > "$last"')
+
+    def behave(self, commands: str) -> None:
+        self.path.write_text(f'#!/bin/sh\necho "$@" >> {self.log}\n{commands}\n')
+        self.path.chmod(0o755)
+        self._monkeypatch.setenv("CXX", str(self.path))
+
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
+    return FakeCompiler(tmp_path, monkeypatch)
+
+
+def test_it_compiles_once_and_says_so(compiler: FakeCompiler, capfd: pytest.CaptureFixture[str]) -> None:
+    first = loader.compiled_library()
+    assert (
+        capfd.readouterr().err == f"umadvise: compiling the torch {torch.__version__} extension (once, some seconds)\n"
+    )
+    second = loader.compiled_library()
+    captured = capfd.readouterr()
+    assert (captured.err, captured.out) == ("", "")
+    assert first == second
+    assert first.read_text() == "built\n"
+    assert len(compiler.calls()) == SOURCE_COUNT + 1  # each source, and one link
+
+
+@pytest.mark.usefixtures("compiler")
+def test_nothing_half_built_is_left_beside_the_library() -> None:
+    directory = loader.compiled_library().parent
+    assert sorted(path.name for path in directory.iterdir()) == ["libumadvise_hooks.so", "lock"]
+
+
+def test_it_is_built_for_this_torch(compiler: FakeCompiler) -> None:
+    library = loader.compiled_library()
+    torch_directory = Path(torch.__file__).parent
+    compilations = [call.split() for call in compiler.calls() if " -c " in call]
+    links = [call.split() for call in compiler.calls() if "-shared" in call]
+    assert library.parent.name.startswith(f"{torch.__version__}-cxx11abi{int(torch.compiled_with_cxx11_abi())}-")
+    for arguments in compilations:
+        assert f"-isystem{torch_directory}/include" in arguments
+        assert f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}" in arguments
+    assert [f"-L{torch_directory}/lib" in arguments for arguments in links] == [True]
+
+
+def test_concurrent_first_uses_compile_once(compiler: FakeCompiler) -> None:
+    together = threading.Barrier(4)
+
+    def use() -> Path:
+        together.wait()
+        return loader.compiled_library()
+
+    with ThreadPoolExecutor(4) as pool:
+        libraries = [future.result() for future in [pool.submit(use) for _ in range(4)]]
+    assert len(set(libraries)) == 1
+    assert len(compiler.calls()) == SOURCE_COUNT + 1
+
+
+def test_another_compiler_or_other_flags_build_again(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = loader.compiled_library()
+    monkeypatch.setenv("CXX", f"{compiler.path} -march=native")
+    second = loader.compiled_library()
+    assert first != second
+    assert all("-march=native" in call for call in compiler.calls()[SOURCE_COUNT + 1 :])
+
+
+def test_no_compiler_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(HooksUnavailableError, match=r"'c\+\+' was not found.*set CXX"):
+        loader.compiled_library()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(HooksUnavailableError, match="'no-such-compiler' was not found"):
+        loader.compiled_library()
+
+
+def test_a_compile_error_shows_the_compilers_last_lines(compiler: FakeCompiler) -> None:
+    compiler.behave("seq 1 100 >&2; echo 'fatal: no such standard' >&2; exit 1")
+    with pytest.raises(HooksUnavailableError) as raised:
+        loader.compiled_library()
+    message = str(raised.value)
+    assert "ended with status 1" in message
+    assert "\n100\nfatal: no such standard\n" in message
+    assert "\n50\n" not in message
+    compiler.behave('for last; do :; done; echo built > "$last"')
+    assert loader.compiled_library().read_text() == "built\n"  # the failure left nothing behind
+
+
+def test_a_compiler_that_does_not_run(compiler: FakeCompiler) -> None:
+    compiler.path.write_text("#!/no/such/interpreter\n")
+    with pytest.raises(HooksUnavailableError, match="does not run"):
+        loader.compiled_library()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(HooksUnavailableError, match="set XDG_CACHE_HOME"):
+        loader.compiled_library()
