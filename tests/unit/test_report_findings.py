@@ -234,23 +234,32 @@ def test_backward_stalls_more(make: Any) -> None:
 
 
 def first_touching(make: Any, first_touches: int, **fields: Any) -> FaultProfile:
+    """1,000 faults in the first step, all first touches; 100 in the second, of which so many are."""
     first = make.counters(fault_groups=1000, first_touches=1000)
-    later = make.counters(fault_groups=100, first_touches=first_touches)
-    return make.profile(steps=make.steps(first, later), **fields)
+    second = make.counters(fault_groups=100, first_touches=first_touches + 30)  # 30 by prefetches
+    row = make.role(role="intermediate", fault_groups=1100, first_touches=1000 + first_touches)
+    plain = {
+        "counters": make.counters(fault_groups=1100, first_touches=1030 + first_touches),
+        "steps": make.steps(first, second),
+        "tables": make.tables(role=(row,)),
+    }
+    return make.profile(**{**plain, **fields})
 
 
 def test_first_touches_dominate(make: Any) -> None:
     finding = found(first_touching(make, 50), "first-touches-dominate")
     assert finding is not None
-    assert finding.message.startswith("50 of 100 fault groups after the first step are first touches")
+    assert finding.message.startswith("At least 50 of 100 fault groups after the first step are first touches")
     assert 'torch.cuda.set_unified("prefetch")' in finding.advice
     advised = make.environment(advice=make.advice(intermediate="prefetch"))
     finding = found(first_touching(make, 50, environment=advised), "first-touches-dominate")
     assert finding is not None
     assert "set_unified" not in finding.advice
     assert found(first_touching(make, 49), "first-touches-dominate") is None
-    alone = make.profile(steps=make.steps(make.counters(fault_groups=9, first_touches=9)), step_count=1)
+    first = make.counters(fault_groups=1000, first_touches=1000)
+    alone = first_touching(make, 0, counters=first, steps=make.steps(first), step_count=1)
     assert found(alone, "first-touches-dominate") is None  # a first step always touches for the first time
+    assert found(first_touching(make, 50, tables=None), "first-touches-dominate") is None
 
 
 def test_unordered_faults(make: Any) -> None:

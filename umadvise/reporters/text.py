@@ -67,18 +67,18 @@ def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType
 def _heading(environment: Environment) -> list[RenderableType]:
     budget = f", budget {format_bytes(environment.budget_bytes)}" if environment.budget_bytes is not None else ""
     policy = f", policy {environment.policy}" if environment.policy is not None else ""
-    versions = f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"
     lines: list[RenderableType] = [
         Text(f"Page faults of {environment.script or 'this run'}", style="bold"),
         Text(
             f"{environment.device_name} ({environment.provider}, {environment.counting} counting), "
-            f"{format_bytes(environment.capacity_bytes)}{budget}{policy}; {versions}"
+            f"{format_bytes(environment.capacity_bytes)}{budget}{policy}"
         ),
     ]
     advice = environment.advice
     if advice is not None:
         given = (("parameters", advice.parameter), ("inputs", advice.input), ("intermediates", advice.intermediate))
         lines.append(Text("Advice: " + ", ".join(f"{role} {name or '-'}" for role, name in given)))
+    lines.append(Text(f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"))
     return lines
 
 
@@ -127,7 +127,7 @@ def _causes(by_cause: BytesByCause | None, scale: PerStep) -> str:
 def _kinds_of_faults(profile: FaultProfile, scale: PerStep) -> str:
     counters = profile.counters
     unordered = f", {scale.count(counters.unordered_faults)} unordered" if counters.unordered_faults else ""
-    return f"{scale.count(counters.first_touches)} first touches{unordered}"
+    return f"{scale.count(counters.first_touches)} first touches, prefetches included{unordered}"
 
 
 def _limit(environment: Environment) -> str:
