@@ -139,6 +139,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_copy_from_host": (Status, [_POINTER, _POINTER, _U64]),
     "um_copy_to_host": (Status, [_POINTER, _POINTER, _U64]),
     "um_prefetch": (Status, [_POINTER, _U64, _I32, _POINTER]),
+    "um_stream_wait": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_export": (Status, [_POINTER]),
     "um_export_release": (Status, [_POINTER]),
     "um_op_begin": (Status, [_POINTER, _U32, _U32, _U32, _U32, _POINTER, _U32]),
@@ -156,6 +157,10 @@ _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_abi_version": (_U32, []),
     "um_hooks_last_error": (_TEXT, []),
     "um_hooks_allocator_install": (Status, []),
+    "um_hooks_cuda_serve": (Status, [_I32]),
+    "um_hooks_cuda_try_allocate": (Status, [_U64, _I32, _POINTER, _POINTER]),
+    "um_hooks_cuda_free": (None, [_POINTER, _U64, _I32, _POINTER]),
+    "um_hooks_cuda_record_stream": (None, [_POINTER, _POINTER]),
     "um_hooks_storage_adopt": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_hooks_storage_give_back": (Status, [_POINTER]),
     "um_hooks_interpose": (Status, [_POINTER]),
@@ -490,6 +495,23 @@ def release_export(address: int) -> None:
 def install_allocator() -> None:
     """Installs the routing CPU allocator in torch, once and for the life of the process."""
     _hooks().um_hooks_allocator_install()
+
+
+def hooks_path() -> Path:
+    """The compiled extension's file, for torch, which takes functions out of it by name."""
+    from umadvise._hooks import loader
+
+    return loader.compiled_library()
+
+
+def hooks_function(name: str) -> int:
+    """Address of one of the extension's functions, for torch, which calls it itself."""
+    return ctypes.cast(getattr(_hooks(), name), ctypes.c_void_p).value or 0
+
+
+def serve_cuda(ordinal: int | None) -> None:
+    """Says for which CUDA device the routes are meant from now on: see um_hooks_cuda_serve."""
+    _hooks().um_hooks_cuda_serve(-1 if ordinal is None else ordinal)
 
 
 def adopt_storage(storage: int, device: Device, placement: Placement) -> None:

@@ -1,6 +1,6 @@
 """`patch()` and `unpatch()`: umadvise in this process, and out again."""
 
-from umadvise import _native, devices, doors, runtime, torch_api
+from umadvise import _native, cuda_allocator, devices, doors, runtime, torch_api
 from umadvise._abi import Route, RouteState
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError
@@ -11,7 +11,8 @@ from umadvise.units import parse_bytes
 def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None) -> None:
     """Puts tensors made from now on by this thread into unified memory, and teaches torch the words "cuda:<advice>".
 
-    Importing umadvise changes nothing: this call does. On CUDA it must come before the first CUDA allocation.
+    Importing umadvise changes nothing: this call does. On CUDA it means every thread's CUDA tensors, and must come
+    before torch sets CUDA up, as its allocator cannot be replaced later.
 
     Args:
         device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
@@ -42,9 +43,11 @@ def start(device: _native.Device, budget_bytes: int | None) -> Runtime:
     if state.emulated:
         state.ordinal = 0  # the only one that a script can see
         _native.install_allocator()
-    device.set_budget(budget_bytes or 0)
+    else:
+        cuda_allocator.install(state.ordinal)
     runtime.set_current(state)
     try:
+        device.set_budget(budget_bytes or 0)
         torch_api.install(state)
         if state.emulated:
             doors.install(state)
@@ -60,12 +63,15 @@ def stop(state: Runtime) -> None:
     """Ends what `start` began. Live tensors stay valid where they are; their memory goes with the last of them."""
     state.replaced.undo()
     _native.set_thread_route(Route(RouteState.INHERIT))
+    if not state.emulated:
+        _native.set_process_route(Route(RouteState.OFF))
+        cuda_allocator.release()
     _native.interpose(None)
     runtime.set_current(None)
 
 
 def unpatch() -> None:
-    """Ends `patch()`: torch is as before, and new tensors are ordinary ones.
+    """Ends `patch()`: torch is as before, and new tensors are ordinary ones (on CUDA: in plain device memory).
 
     Tensors that live on the device stay valid; its memory is given back when the last of them dies.
 

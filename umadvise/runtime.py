@@ -38,11 +38,15 @@ class Runtime:
     replaced: Replacements = field(default_factory=Replacements)
 
     def route(self, placement: Placement) -> None:
-        """Sends this thread's allocations there from now on."""
-        _native.set_thread_route(Route(RouteState.ON, placement, self.device.handle))
+        """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""
+        route = Route(RouteState.ON, placement, self.device.handle)
+        if self.emulated:
+            _native.set_thread_route(route)
+        else:
+            _native.set_process_route(route)
 
     def set_policy(self, policy: Policy) -> None:
-        """Changes the policy for what this thread allocates from now on; live tensors stay where they are."""
+        """Changes the policy for what is allocated from now on; live tensors stay where they are."""
         self.policy = policy
         self.route(policy.placement(Role.INTERMEDIATE))
 
