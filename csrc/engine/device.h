@@ -78,6 +78,7 @@ struct um_device {
   // With the lock held.
   void require_alive() const;
   um::Block* own_block(const void* address) const;
+  um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth);
   void place(um::Block* block, um::RunningOp* op, void* stream);
   void release(um::Block* block) noexcept;
   bool empty_out() noexcept;

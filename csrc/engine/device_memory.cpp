@@ -24,9 +24,9 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
     const uint64_t arena_changes = allocations_->arena_changes();
-    Block* block = allocations_->allocate(bytes, placement, birth);
+    Block* block = allocate_preferred(bytes, placement, birth);
     address = block->address;
-    managed = placement.memory == UM_MEMORY_MANAGED;
+    managed = block->arena->heap->placement.memory == UM_MEMORY_MANAGED;
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       try {
         place(block, op, stream);
@@ -38,12 +38,26 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     }
     if (arena_changes != allocations_->arena_changes()) sample_residency();
   }
-  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order.
-  if (managed && op != nullptr && !op->untouched && backend_.ordered() &&
-      backend_.hooks->touch(backend_.ordinal, address, bytes, true)) {
-    settle(*op, true);
+  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to move
+  // pages, or a prefetch, may have evicted what the op was given.
+  if (managed && op != nullptr && !op->untouched && backend_.ordered()) {
+    const bool serviced = backend_.hooks->touch(backend_.ordinal, address, bytes, true);
+    if (serviced || placement.advice == UM_ADVICE_PREFETCH) settle(*op, serviced);
   }
   return reinterpret_cast<void*>(address);
+}
+
+// UM_MEMORY_PREFER_DEVICE is a wish, not a kind of memory: it ends here.
+Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
+  if (placement.memory != UM_MEMORY_PREFER_DEVICE) return allocations_->allocate(bytes, placement, birth);
+  placement.memory = UM_MEMORY_DEVICE;
+  try {
+    return allocations_->allocate(bytes, placement, birth);
+  } catch (const Error& error) {
+    if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+  }
+  placement.memory = UM_MEMORY_MANAGED;
+  return allocations_->allocate(bytes, placement, birth);
 }
 
 // What a new managed block needs before anybody uses it.
