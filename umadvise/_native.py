@@ -275,6 +275,7 @@ class Device:
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+        self._closed = False
 
     @classmethod
     def open_emulated(cls, options: EmulatedOptions) -> Self:
@@ -299,8 +300,10 @@ class Device:
         return cls(handle.value or 0)
 
     def close(self) -> None:
-        """No new allocations; the device goes when its last allocation is freed."""
-        _core().um_device_close(self.handle)
+        """No new allocations; the device goes when its last allocation is freed. Closing again does nothing."""
+        if not self._closed:
+            _core().um_device_close(self.handle)
+        self._closed = True
 
     def info(self) -> DeviceInfo:
         """Name, provider, attributes and sizes, as the driver tells them now."""
