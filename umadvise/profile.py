@@ -163,14 +163,13 @@ _Bins = msgspec.Meta(min_length=BIN_COUNT, max_length=BIN_COUNT)
 
 
 class Pattern(Record, frozen=True):
-    """Faults over the step, in BIN_COUNT equal parts of it, summed over `step_count` steps.
+    """Faults over one step, the latest that had any, in BIN_COUNT equal parts of its time.
 
-    A part lasts `duration_ns / BIN_COUNT` over those steps; `service_ns[i]` of it went into fault service: the quantity
-    of figures 10 and 11 in Choi and Lee (2021), section 5.2. `phases[i]` is the phase of the ops that faulted there, or
-    None when unknown.
+    `service_ns[i]` of a part's `duration_ns / BIN_COUNT` went into fault service: the quantity of figures 10 and 11 in
+    Choi and Lee (2021), section 5.2. `phases[i]` is the phase of the ops that faulted there, or None when unknown.
     """
 
-    step_count: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    step: Count
     duration_ns: Count
     fault_groups: Annotated[tuple[Count, ...], _Bins]
     service_ns: Annotated[tuple[Count, ...], _Bins]
@@ -209,7 +208,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     """A run's faults. `counters` covers the steps, `outside` what happened before, between and after them.
 
     `steps` holds the first and the latest steps (at most MOST_STEPS). `tables` and `pattern` are None when nobody
-    recorded events.
+    recorded events; `pattern` also when nothing faulted.
     """
 
     environment: Environment
@@ -229,7 +228,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
         indices = [step.index for step in self.steps]
         if any(left >= right for left, right in pairwise(indices)):
             raise ValueError("the steps are not in order")
-        if max(len(self.steps), self.pattern.step_count if self.pattern else 0) > self.step_count:
+        if len(self.steps) > self.step_count:
             raise ValueError("step_count is less than the steps that are here")
 
 

@@ -98,7 +98,7 @@ class Make:
     def pattern(self, **fields: Any) -> Pattern:
         zeros = (0,) * BIN_COUNT
         plain = {
-            "step_count": 1,
+            "step": 1,
             "duration_ns": 960_000,
             "fault_groups": zeros,
             "service_ns": zeros,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, ROLES, Event, add, later, subtract
 from umadvise.counters.tables import StepAccumulator, TableSum, TableSums
-from umadvise.counters.timeline import PatternSum
+from umadvise.counters.timeline import pattern_of
 from umadvise.profile import BIN_COUNT, MOST_STEPS, Tally, TensorRow, decode, encode
 
 names = st.sampled_from([None, "a", "b"])
@@ -119,10 +119,7 @@ def test_a_named_tensor_is_one_row_wherever_it_was_born(given_events: list[Event
 def test_the_pattern_is_what_counting_nanoseconds_gives(given_events: list[Event], duration_ns: int) -> None:
     start_ns = 100
     services = [(e.start_ns, e.duration_ns, e.phase) for e in given_events]
-    pattern_sum = PatternSum()
-    pattern_sum.add_step(start_ns, duration_ns, services)
-    pattern = pattern_sum.pattern()
-    assert pattern is not None
+    pattern = pattern_of(1, start_ns, duration_ns, services)
     in_service = [0] * BIN_COUNT
     for begin, length, _ in services:
         for now in range(max(begin, start_ns), min(begin + length, start_ns + duration_ns)):
@@ -132,10 +129,7 @@ def test_the_pattern_is_what_counting_nanoseconds_gives(given_events: list[Event
 
 
 def test_a_bin_between_two_of_one_phase_has_that_phase() -> None:
-    pattern_sum = PatternSum()
-    pattern_sum.add_step(0, 96, [(10, 1, "forward"), (20, 1, "forward"), (40, 3, "backward")])
-    pattern = pattern_sum.pattern()
-    assert pattern is not None
+    pattern = pattern_of(1, 0, 96, [(10, 1, "forward"), (20, 1, "forward"), (40, 3, "backward")])
     assert pattern.phases[:10] == (None,) * 10
     assert set(pattern.phases[10:21]) == {"forward"}
     assert set(pattern.phases[21:40]) == {None}  # forward before, backward after: nobody knows where it changed
@@ -183,8 +177,8 @@ def test_a_profile_of_many_steps_keeps_first_and_latest_and_all_sums(make: Any) 
     assert profile.tables is not None
     assert profile.tables.role.rows[0].fault_groups == 1000
     assert profile.pattern is not None
-    assert profile.pattern.step_count == 999  # the first step is unlike the others
-    assert profile.pattern.fault_groups[0] == 999
+    assert (profile.pattern.step, profile.pattern.fault_groups[0]) == (1000, 1)
+    assert profile.pattern.service_ns[:3] == (5, 5, 0)  # ten nanoseconds a bin, and it begins in the middle of one
     assert decode(encode(profile)) == profile
 
 

@@ -77,7 +77,7 @@ def profile(make: Any) -> FaultProfile:
             op=(make.op(op="aten::addmm", phase="backward", fault_groups=3, collapses=1),),
         ),
         pattern=make.pattern(
-            step_count=1,
+            step=2,
             duration_ns=960 * MS,
             fault_groups=(1,) * 32 + (2,) * 48 + (1,) * 8 + (0,) * 8,
             service_ns=tuple(service),
@@ -106,7 +106,7 @@ resident peak  1.00 GiB    of 1.00 GiB
 live peak      3.00 GiB    all tensors, wherever they are
 Outside of the steps: 1,200 fault groups, 3.00 GiB to the device, 0 B to the host
 
-Faults over the step (all steps but the first)
+Faults over step 2
 phase    ├forward────────────────────────├backward───────────────────────────────────────├optimiz
 service  ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▁▁▁▁▁▁▁▁
 faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄████████████████████████████████████████████████▄▄▄▄▄▄▄▄
@@ -168,7 +168,7 @@ info     backward-stalls-more (backward)
 """
 
 EXPECTED_PICTURE_ON_80_COLUMNS = """\
-Faults over the step (all steps but the first)
+Faults over step 2
 phase    ├forward────────├backward───────────────├opt
 service  ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▁▁▁▁
 faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄████████████████████████▄▄▄▄
@@ -240,7 +240,8 @@ def test_nothing_recorded(make: Any) -> None:
     )
     rendered = text.render(unknown)
     assert rendered.startswith(
-        "Page faults of this run\nemulated device (cuda, raw counting), 1.00 GiB, policy advise\numadvise 0.1.0, torch -\n"
+        "Page faults of this run\nemulated device (cuda, raw counting), 1.00 GiB, policy advise\n"
+        "umadvise 0.1.0, torch -\n"
     )
     assert "fault service  -     - of the step\n" in rendered
     assert "to device      -\n" in rendered

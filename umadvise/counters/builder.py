@@ -7,7 +7,7 @@ import msgspec
 
 from umadvise.counters.records import Counters, Event, MemoryStats, add, later, subtract
 from umadvise.counters.tables import StepAccumulator, TableSums
-from umadvise.counters.timeline import PatternSum
+from umadvise.counters.timeline import Service, pattern_of
 from umadvise.findings import examine
 from umadvise.profile import MOST_STEPS, Environment, FaultProfile, Step, clean_name
 
@@ -48,8 +48,7 @@ class ProfileBuilder:
         self._first_steps: list[Step] = []
         self._latest_steps: deque[Step] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
         self._tables: TableSums | None = None
-        self._first_pattern = PatternSum()
-        self._pattern = PatternSum()
+        self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
 
     def begin_step(self, index: int, start_ns: int, counters: Counters) -> None:
@@ -94,9 +93,8 @@ class ProfileBuilder:
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         if self._tables is not None:
             self._tables.add(step)
-            # The first step is unlike the others: its first touches and the optimizer's new state come once.
-            pattern = self._first_pattern if self._step_count == 1 else self._pattern
-            pattern.add_step(self._step_start_ns, duration_ns, step.services)
+        if step.services:
+            self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
         self._keep(
             Step(
                 index=step.index,
@@ -131,7 +129,7 @@ class ProfileBuilder:
             memory=self._memory,
             steps=(*self._first_steps, *self._latest_steps),
             tables=self._tables.tables() if self._tables else None,
-            pattern=self._pattern.pattern() or self._first_pattern.pattern(),
+            pattern=pattern_of(*self._faulting_step) if self._faulting_step else None,
             oversized_ops=self._tables.oversized_ops() if self._tables else (),
             findings=(),
         )

@@ -148,8 +148,7 @@ def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[Render
     columns = picture.columns_for(width)
     faults = picture.joined(pattern.fault_groups, columns)
     most = max(faults)
-    of_steps = "the first step" if pattern.step_count == profile.step_count else "all steps but the first"
-    column_ns = pattern.duration_ns // pattern.step_count // columns
+    column_ns = pattern.duration_ns // columns
     grid = Grid.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=_INDENT - 1, no_wrap=True)
     grid.add_column(no_wrap=True)
@@ -162,7 +161,7 @@ def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[Render
         f"A column is {format_duration_ns(column_ns)}; a full block is all of that time, or {most:,} fault groups.",
     ]
     return [
-        Text(f"Faults over the step ({of_steps})", style="bold"),
+        Text(f"Faults over step {pattern.step}", style="bold"),
         grid,
         *(Padding(Text(line), (0, 0, 0, _INDENT)) for line in legend),
         *_steps(profile),
