@@ -1,0 +1,147 @@
+// The budget: managed memory stays below it before every op, data stay right, and what leaves is what a device of that size
+// would have evicted: the pages serviced longest ago, kept by the test as a plain list.
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "engine_fixture.h"
+
+using test::Device;
+using test::kMiB;
+using test::kPage;
+using test::kParameter;
+using test::read;
+using test::write;
+
+namespace {
+
+constexpr uint64_t kBudget = 4 * kPage;
+
+uint64_t resident_pages(const Device& device) { return device.memory().resident_bytes / kPage; }
+
+}  // namespace
+
+TEST(a_budget_sends_the_longest_serviced_pages_to_the_host) {
+  Device device(32 * kPage);
+  std::vector<unsigned char*> pages;
+  for (int i = 0; i < 10; ++i) pages.push_back(device.allocate(kPage));
+  CHECK_OK(um_budget_set(device, kBudget));
+  std::deque<size_t> resident;  // by service, oldest first
+  std::mt19937_64 random(5);
+  for (int op = 0; op < 300; ++op) {
+    const size_t i = random() % pages.size();
+    if (std::find(resident.begin(), resident.end(), i) == resident.end()) {
+      if (resident.size() == 4) resident.pop_front();
+      resident.push_back(i);
+    }
+    device.op({write(pages[i], kPage)}, [&] { std::memset(pages[i], op % 251, kPage); });
+    CHECK_EQ(resident_pages(device), resident.size());
+    for (size_t page = 0; page < pages.size(); ++page) {
+      const bool expected = std::find(resident.begin(), resident.end(), page) != resident.end();
+      if (!expected) continue;
+      const int64_t before = device.counters().fault_groups;
+      CHECK_EQ(pages[page][1], pages[page][0]);  // no fault: it is there
+      CHECK_EQ(device.counters().fault_groups, before);
+    }
+  }
+  CHECK_EQ(device.counters().evictions, int64_t{0});  // the device itself was never full
+  CHECK_EQ(device.counters().bytes_d2h[UM_CAUSE_EVICTION], int64_t{0});
+  CHECK(device.counters().bytes_d2h[UM_CAUSE_USER] > 0);
+  CHECK_EQ(device.memory().resident_peak_bytes, kBudget);
+}
+
+TEST(a_budget_keeps_every_advice_below_it_and_the_data_right) {
+  for (uint32_t advice = 0; advice < UM_ADVICE_COUNT; ++advice) {
+    Device device(32 * kPage);
+    CHECK_OK(um_budget_set(device, kBudget));
+    std::vector<unsigned char*> weights;
+    for (int i = 0; i < 9; ++i) {
+      weights.push_back(device.allocate(kPage, test::advised(static_cast<um_advice>(advice))));
+      const std::vector<unsigned char> value(kPage, static_cast<unsigned char>(i + 1));
+      CHECK_OK(um_copy_from_host(weights.back(), value.data(), kPage));
+      CHECK(resident_pages(device) <= 4);
+    }
+    for (int round = 0; round < 3; ++round) {
+      for (size_t i = 0; i < weights.size(); ++i) {
+        device.op({read(weights[i], kPage)}, [&] {
+          unsigned char* output = device.allocate(kPage);
+          std::memcpy(output, weights[i], kPage);
+          CHECK(test::holds(output, static_cast<unsigned char>(i + 1), kPage));
+          device.free(output);
+        });
+        CHECK(resident_pages(device) <= 4);
+      }
+    }
+    CHECK_EQ(device.counters().unordered_faults, int64_t{0});
+  }
+}
+
+TEST(a_budget_holds_at_once_for_what_is_there_already) {
+  Device device(32 * kPage);
+  unsigned char* data = device.allocate(10 * kPage);
+  std::memset(data, 3, 10 * kPage);
+  CHECK_EQ(resident_pages(device), uint64_t{10});
+  CHECK_OK(um_budget_set(device, kBudget));
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  CHECK(test::holds(data, 3, 10 * kPage));
+  CHECK_OK(um_budget_set(device, 0));
+  device.op({read(data, 10 * kPage)});
+  CHECK_EQ(resident_pages(device), uint64_t{10});
+}
+
+TEST(an_op_above_the_budget_runs_and_is_reported) {
+  Device device(32 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  unsigned char* data = device.allocate(6 * kPage);
+  device.op({write(data, 6 * kPage)}, [&] { std::memset(data, 8, 6 * kPage); });
+  CHECK(test::holds(data, 8, 6 * kPage));
+  CHECK_EQ(device.counters().oversized_ops, int64_t{1});
+}
+
+TEST(a_budget_leaves_exports_alone) {
+  Device device(32 * kPage);
+  unsigned char* exported = device.allocate(2 * kPage);
+  CHECK_OK(um_export(exported));
+  CHECK_OK(um_budget_set(device, kBudget));
+  unsigned char* late = device.allocate(kPage);
+  CHECK_OK(um_export(late));
+  unsigned char* others = device.allocate(6 * kPage);
+  for (uint64_t page = 0; page < 6; ++page) device.op({write(others + page * kPage, kPage)});
+  const int64_t before = device.counters().fault_groups;
+  std::memset(exported, 1, 2 * kPage);
+  std::memset(late, 1, kPage);
+  CHECK_EQ(device.counters().fault_groups, before);
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  unsigned char* huge = device.allocate(8 * kPage);  // more than the budget, less than the device
+  CHECK_OK(um_export(huge));
+  for (uint64_t page = 0; page < 6; ++page) device.op({write(others + page * kPage, kPage)});
+  const int64_t after = device.counters().fault_groups;
+  std::memset(huge, 1, 8 * kPage);
+  CHECK_EQ(device.counters().fault_groups, after);
+}
+
+TEST(a_budget_follows_arenas_that_come_and_go) {
+  Device device(64 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  std::mt19937_64 random(9);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<unsigned char*> blocks;
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t pages = 1 + random() % 3;
+      blocks.push_back(device.allocate((32 + pages) * kPage));  // an arena of its own
+      device.op({write(blocks.back(), pages * kPage)}, [&] { blocks.back()[0] = 1; });
+      CHECK(resident_pages(device) <= 4);
+    }
+    for (unsigned char* block : blocks) device.free(block);
+  }
+}
+
+TEST(budgets_that_make_no_sense_are_refused) {
+  Device device(16 * kPage);
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_budget_set(device, 1));
+  CHECK_OK(um_budget_set(device, uint64_t{1} << 60));  // above the device: no limit
+  unsigned char* data = device.allocate(16 * kPage);
+  device.op({write(data, 16 * kPage)}, [&] { std::memset(data, 1, 16 * kPage); });
+  CHECK_EQ(device.counters().oversized_ops, int64_t{0});
+  CHECK_EQ(resident_pages(device), uint64_t{16});
+}
