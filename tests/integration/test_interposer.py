@@ -1,5 +1,7 @@
 """The native interposer against its Python reference, on real training steps, and what it must be right about alone."""
 
+import ctypes
+import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -481,6 +484,46 @@ def test_two_devices_at_once_are_refused(device: _native.Device, open_device: Ca
         pool.submit(_native.interpose, other).result()
     _native.interpose(None)
     _native.interpose(other)
+
+
+def test_a_thread_that_ends_interposes_no_more(
+    device: _native.Device, open_device: Callable[..., _native.Device]
+) -> None:
+    # A thread of our own making: only pthread_join waits until its thread-local objects are gone.
+    library, thread = ctypes.CDLL(None), ctypes.c_ulong()
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: _native.interpose(device))
+    assert library.pthread_create(ctypes.byref(thread), None, body, None) == 0
+    assert library.pthread_join(thread, None) == 0
+    _native.interpose(open_device())
+
+
+def test_fake_tensors_pass_by(ops_of: Observe) -> None:
+    def trace() -> None:
+        with FakeTensorMode():
+            layer = nn.Linear(3, 2)
+            assert layer(torch.ones(4, 3)).shape == (4, 2)
+
+    assert all(access == () for access in [op.accesses for op in ops_of(trace)])
+
+
+def test_a_forked_child_computes_in_ordinary_memory_and_names_the_remedy(ops_of: Observe) -> None:
+    x = torch.ones(4)
+    exit_codes = []
+
+    def child() -> None:
+        assert torch.equal(torch.ones(4) * 2 + 1, torch.full((4,), 3.0))
+        with pytest.raises(RuntimeError, match="spawn"):
+            x.neg()
+
+    def run() -> None:
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        exit_codes.append(process.exitcode)
+
+    ops_of(run)
+    assert exit_codes == [0]
+    assert torch.equal(x.neg(), torch.full((4,), -1.0))
 
 
 def test_early_stop_of_a_checkpoint_leaves_no_op_open(device: _native.Device, route: Callable[..., None]) -> None:

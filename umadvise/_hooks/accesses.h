@@ -13,10 +13,12 @@ namespace um::hooks {
 using AccessList = c10::SmallVector<um_access, 12>;
 using AddressList = c10::SmallVector<const void*, 8>;
 
-// The storage's first byte; null for tensors without one (undefined, sparse, opaque).
+// The storage's first byte; null for tensors without one (undefined, sparse, opaque, meta). Asked without torch's
+// checks, which throw for fake tensors.
 inline const char* storage_address(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage()) return nullptr;
-  return static_cast<const char*>(tensor.unsafe_storage().unsafeGetStorageImpl()->data());
+  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  return static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
 }
 
 // Bytes from the first to the last element that a view of strides can reach.
@@ -58,8 +60,7 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
   for (const TensorArgument& argument : info.tensors) {
     const bool write = argument.write == Write::always ||
                        (argument.write == Write::when_training && arguments[info.training_argument].toBool());
-    each_tensor(arguments[argument.index],
-                [&](const c10::TensorImpl& tensor) { add_access(tensor, write, accesses); });
+    each_tensor(arguments[argument.index], [&](const c10::TensorImpl& tensor) { add_access(tensor, write, accesses); });
   }
 }
 

@@ -1,4 +1,5 @@
-// The CPU allocator: threads that are routed to a device get its memory, all others the allocator that was there before.
+// The CPU allocator: threads that are routed to a device get its memory, all others the allocator that was there
+// before.
 //
 // Installed for the life of the process, because torch and its libraries free with today's allocator what they got from
 // yesterday's (oneDNN does): so the deleter decides by address alone, and the context of every block is its address.

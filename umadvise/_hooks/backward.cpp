@@ -3,7 +3,11 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#if __has_include(<torch/csrc/autograd/node.h>)
 #include <torch/csrc/autograd/node.h>
+#else  // where torch keeps Node in older versions
+#include <torch/csrc/autograd/function.h>
+#endif
 
 #include <algorithm>
 #include <mutex>
@@ -15,8 +19,8 @@
 namespace um::hooks {
 namespace {
 
-// Autograd numbers the nodes of a thread in the order in which forward makes them. So one entry for each change of module
-// is enough to find the module of any node, and forward ops cost nothing.
+// Autograd numbers the nodes of a thread in the order in which forward makes them. So one entry for each change of
+// module is enough to find the module of any node, and forward ops cost nothing.
 struct Change {
   uint64_t first_sequence;
   uint32_t module;
@@ -48,9 +52,9 @@ uint32_t module_at(uint64_t thread, uint64_t sequence) {
   const auto found = changes_by_thread().find(thread);
   if (found == changes_by_thread().end()) return 0;
   const std::vector<Change>& changes = found->second;
-  const auto after = std::upper_bound(changes.begin(), changes.end(), sequence, [](uint64_t number, const Change& change) {
-    return number < change.first_sequence;
-  });
+  const auto after =
+      std::upper_bound(changes.begin(), changes.end(), sequence,
+                       [](uint64_t number, const Change& change) { return number < change.first_sequence; });
   return after == changes.begin() ? 0 : std::prev(after)->module;
 }
 
@@ -61,7 +65,10 @@ BackwardNode current_backward_node() {
   if (!node) return {false, 0};
   // A module that runs now (recomputation under activation checkpointing) is closer than the one that made the node.
   if (current_module != 0) return {true, current_module};
-  thread_local struct { uint64_t thread = 0, sequence = 0; uint32_t module = 0; } last;
+  thread_local struct {
+    uint64_t thread = 0, sequence = 0;
+    uint32_t module = 0;
+  } last;
   const uint64_t thread = node->thread_id(), sequence = node->sequence_nr();
   if (last.thread != thread || last.sequence != sequence) last = {thread, sequence, module_at(thread, sequence)};
   return {true, last.module};

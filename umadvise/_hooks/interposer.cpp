@@ -2,9 +2,11 @@
 // um_op_end.
 //
 // What counts as one op: the first operator that is not merely a sequence of other operators. Composite operators, and
-// calls that a mode above autograd will make again (autocast, functorch), pass through with the key still included, so that
-// the operators they come down to arrive here themselves. Everything inside one op belongs to it: what a Python mode's or
-// subclass's handler runs, and what saved-tensor hooks run.
+// calls that a mode above autograd will make again (autocast, functorch), pass through with the key still included, so
+// that the operators they come down to arrive here themselves. Everything inside one op belongs to it: what a Python
+// mode's or subclass's handler runs, and what saved-tensor hooks run.
+#include "interposer.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -15,7 +17,6 @@
 #include "backward.h"
 #include "errors.h"
 #include "hooks.h"
-#include "interposer.h"
 #include "operator_info.h"
 #include "recording.h"
 
@@ -36,8 +37,8 @@ constexpr DispatchKeySet kReentering =
     DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
                     DispatchKey::Functionalize});
 
-// Autograd takes composite operators apart. Without it (inference mode) they reach a Python mode or tensor subclass whole,
-// and what its handler calls never arrives here: torch excludes all keys above Python for it.
+// Autograd takes composite operators apart. Without it (inference mode) they reach a Python mode or tensor subclass
+// whole, and what its handler calls never arrives here: torch excludes all keys above Python for it.
 bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
   return info.composite(keys) && (!keys.has(DispatchKey::Python) || keys.has_any(c10::autograd_dispatch_keyset));
 }
@@ -46,6 +47,30 @@ bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
 std::atomic<um_device*> interposed_device{nullptr};
 std::mutex interposing_lock;
 int interposing_threads = 0;
+
+class Membership {  // of a thread in the set of those that interpose
+ public:
+  ~Membership() { leave(); }  // the thread may end while it interposes
+  void join(um_device* device) {
+    const std::lock_guard<std::mutex> lock(interposing_lock);
+    const int others = interposing_threads - counted_;
+    if (others > 0 && interposed_device != device) {
+      throw CoreError{UM_BAD_STATE, "another thread's session uses another device; one device at a time"};
+    }
+    interposed_device = device;
+    interposing_threads = others + 1;
+    counted_ = true;
+  }
+  void leave() {
+    const std::lock_guard<std::mutex> lock(interposing_lock);
+    interposing_threads -= counted_;
+    counted_ = false;
+  }
+
+ private:
+  bool counted_ = false;
+};
+thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
 
@@ -108,18 +133,13 @@ void register_fallback() {
 }
 
 void interpose_thread(um_device* device) {
-  const std::lock_guard<std::mutex> lock(interposing_lock);
-  const bool interposing = c10::impl::tls_is_dispatch_key_included(kKey);
-  const int others = interposing_threads - interposing;
-  if (device != nullptr && others > 0 && interposed_device != device) {
-    throw CoreError{UM_BAD_STATE, "another thread's session uses another device; one device at a time"};
-  }
   if (device != nullptr) {
     register_fallback();
-    interposed_device = device;
+    membership.join(device);
+  } else {
+    membership.leave();
   }
   c10::impl::tls_set_dispatch_key_included(kKey, device != nullptr);
-  interposing_threads = others + (device != nullptr);
 }
 
 }  // namespace

@@ -16,18 +16,20 @@
 namespace um::hooks {
 namespace {
 
-// Operators whose schemas do not say what they do to memory (torch 2.9 to 2.13, aten/src/ATen/native/native_functions.yaml).
+// Operators whose schemas do not say what they do to memory (torch 2.9 to 2.13,
+// aten/src/ATen/native/native_functions.yaml).
 constexpr std::array<std::string_view, 9> kCreations = {
-    "aten::empty",         "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::resize_",       "aten::resize_as_",    "aten::set_"};
+    "aten::empty",          "aten::empty_like", "aten::empty_strided",
+    "aten::empty_permuted", "aten::new_empty",  "aten::new_empty_strided",
+    "aten::resize_",        "aten::resize_as_", "aten::set_"};
 constexpr std::array<std::string_view, 9> kUnannotatedBystanders = {
-    "aten::_unsafe_view",  "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_fused_sdp_choice",
-    "aten::is_same_size",  "aten::is_pinned",    "aten::is_set_to",               "aten::record_stream",
-    "aten::_has_same_storage_numel"};
+    "aten::_unsafe_view",      "aten::unsafe_split",  "aten::unsafe_split_with_sizes",
+    "aten::_fused_sdp_choice", "aten::is_same_size",  "aten::is_pinned",
+    "aten::is_set_to",         "aten::record_stream", "aten::_has_same_storage_numel"};
 // Their `self` gives a shape, no values.
-constexpr std::array<std::string_view, 9> kShapeReaders = {
-    "aten::ones_like",    "aten::zeros_like", "aten::full_like", "aten::rand_like", "aten::randn_like",
-    "aten::randint_like", "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
+constexpr std::array<std::string_view, 9> kShapeReaders = {"aten::ones_like", "aten::zeros_like", "aten::full_like",
+                                                           "aten::rand_like", "aten::randn_like", "aten::randint_like",
+                                                           "aten::new_zeros", "aten::new_ones",   "aten::new_full"};
 
 struct SilentWrite {
   std::string_view op, argument;

@@ -38,8 +38,14 @@ uint64_t copy_out(const std::vector<Item>& items, Item* out, uint64_t capacity) 
 
 uint64_t record_op(const OpDescription& description, const um_access* accesses, uint64_t count) {
   const std::lock_guard<std::mutex> lock(stream().lock);
-  um_hooks_op op{description.op, description.phase, description.module, description.creates, stream().accesses.size(),
-                 count, 0, 0};
+  um_hooks_op op{description.op,
+                 description.phase,
+                 description.module,
+                 description.creates,
+                 stream().accesses.size(),
+                 count,
+                 0,
+                 0};
   for (uint64_t index = 0; index < count; ++index) {
     const um_access& access = accesses[index];
     const um_allocation allocation = allocation_at(access.address);
