@@ -63,7 +63,7 @@ def table(title: str, results: Sequence[Result]) -> Table:
     rendered.add_column("run")
     for heading in ("losses", "equal?", "step times (s)", "faults", "to device", "to host", "evictions", "peak"):
         rendered.add_column(heading, justify="right")
-    rendered.add_column("report", overflow="fold")
+    rendered.add_column("report")
     reference = results[0].row
     for result in results:
         rendered.add_row(result.run.name, *_cells(result.row, reference))
@@ -86,7 +86,7 @@ def _cells(row: Row | None, reference: Row | None) -> Iterator[str]:
     yield _total(counters.bytes_d2h)
     yield _number(counters.evictions)
     yield format_bytes(row.peak_bytes)
-    yield row.report or "-"
+    yield Path(row.report).name if row.report else "-"
 
 
 def _number(number: int | None) -> str:
@@ -100,6 +100,8 @@ def _total(moved: BytesByCause | None) -> str:
 def notes(results: Sequence[Result]) -> Iterator[str]:
     """What the table has no room for, a line each."""
     for result in results:
+        if result.row is not None and result.row.report is not None:
+            yield f"{result.run.name}: umadvise report {result.row.report}"
         if result.row is not None and result.row.error is not None:
             yield f"{result.run.name}: {result.row.error}"
         if not result.as_meant:

@@ -7,32 +7,71 @@ from typing import Any
 
 import pytest
 
+from umadvise.profile import read
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bert_large.py"
+SMALL = ("--size", "small", "--seq-length", "64", "--steps", "3")
+# At least the weights, their gradients and AdamW's two moments, at four bytes a number.
+NEEDED_BYTES = 4 * 4 * 28_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(EXAMPLE), *words], capture_output=True, text=True, check=False)
 
 
-def test_plain_training_repeats_to_the_last_bit_and_learns(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for name in ("first.json", "again.json"):
-        result = run(
-            *("--no-unified", "--device", "cpu", "--size", "small", "--seq-length", "64", "--steps", "3"),
-            *("--json", str(tmp_path / name)),
-        )
-        assert result.returncode == 0, result.stderr
-        rows.append(json.loads((tmp_path / name).read_text()))
-        assert result.stdout.count("\n") == 3
-        assert all(hexadecimal in result.stdout for hexadecimal in rows[-1]["losses_hex"])
-    assert rows[0]["losses_hex"] == rows[1]["losses_hex"]
-    losses = [float.fromhex(loss) for loss in rows[0]["losses_hex"]]
+def train(folder: Path, *words: str) -> dict[str, Any]:
+    """The row of a run that ended well."""
+    result = run(*words, *SMALL, "--json", str(folder / "row.json"))
+    assert result.returncode == 0, result.stderr
+    row: dict[str, Any] = json.loads((folder / "row.json").read_text())
+    assert [line.split()[4] for line in result.stdout.splitlines()] == [f"({loss})" for loss in row["losses_hex"]]
+    return row
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return train(tmp_path_factory.mktemp("plain"), "--no-unified", "--device", "cpu")
+
+
+def test_plain_training_learns(plain: dict[str, Any]) -> None:
+    losses = [float.fromhex(loss) for loss in plain["losses_hex"]]
     # Random weights know nothing: every one of the 30522 words is about equally likely.
     assert losses[0] == pytest.approx(math.log(30522), abs=0.5)
     assert losses[2] < losses[0]
-    # At least the weights, their gradients and AdamW's two moments, at four bytes a number.
-    assert rows[0]["peak_bytes"] > 4 * 4 * 28_000_000
-    assert rows[0]["counters"] is None
+    assert plain["peak_bytes"] > NEEDED_BYTES
+    assert plain["counters"] is None
+
+
+def test_another_process_gets_the_same_losses(plain: dict[str, Any], tmp_path: Path) -> None:
+    assert train(tmp_path, "--no-unified", "--device", "cpu")["losses_hex"] == plain["losses_hex"]
+
+
+def test_unified_memory_trains_in_a_third_with_the_same_losses(plain: dict[str, Any], tmp_path: Path) -> None:
+    capacity_bytes = NEEDED_BYTES // 3
+    profile = tmp_path / "profile.json"
+    row = train(
+        tmp_path,
+        *("--device", "emulated", "--capacity", str(capacity_bytes), "--report", str(profile)),
+        *("--parameter-advice=preferredlocation", "--input-advice=readmostly", "--intermediate-advice=prefetch"),
+    )
+    assert row["losses_hex"] == plain["losses_hex"]
+    assert 0 < row["peak_bytes"] <= capacity_bytes
+    # What does not fit comes back at least once a step.
+    missing_bytes = NEEDED_BYTES - capacity_bytes
+    assert sum(row["counters"]["bytes_h2d"].values()) > missing_bytes
+    assert sum(row["counters"]["bytes_d2h"].values()) > missing_bytes
+    assert read(profile).step_count == 3
+
+
+def test_without_unified_memory_a_third_is_too_little_and_the_message_says_so(tmp_path: Path) -> None:
+    row = tmp_path / "row.json"
+    words = ("--no-unified", "--device", "emulated", "--capacity", str(NEEDED_BYTES // 3))
+    result = run(*words, *SMALL, "--json", str(row))
+    assert result.returncode == 1
+    error = json.loads(row.read_text())["error"]
+    assert result.stderr == f"out of memory: {error}\n"
+    assert "Traceback" not in result.stderr
+    assert "Use unified memory" in error
 
 
 @pytest.mark.parametrize(

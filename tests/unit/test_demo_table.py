@@ -56,11 +56,12 @@ def test_the_whole_table() -> None:
     results = [
         finished(VANILLA, 10.5, 9.25),
         ran_out(RUNS_OUT),
-        finished(UNIFIED, 10.5, 9.25, counters=COUNTERS, report="a.json"),
+        finished(UNIFIED, 10.5, 9.25, counters=COUNTERS, report="output/a.json"),
     ]
     assert [line.rstrip() for line in text(results).splitlines()] == EXPECTED
     assert list(notes(results)) == [
         "a third: needs 6 GiB, has 2 GiB",
+        "unified: umadvise report output/a.json",
         "All losses are equal to the last bit.",
     ]
     assert not losses_differ(results)
