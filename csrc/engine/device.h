@@ -111,6 +111,8 @@ struct um_device {
   std::unique_ptr<um::Budget> budget_;            // nullptr without one
   um::StablePool<um::RunningOp> op_pool_;
   um::OpContexts contexts_;
+  static constexpr uint64_t kNothingRefused = ~uint64_t{0};
+  uint64_t refused_bytes_ = kNothingRefused;  // the least that plain memory had no room for since one was freed last
   uint32_t step_ = 0, step_ops_ = 0;
   int64_t op_count_ = 0, oversized_ops_ = 0;
   bool recording_ = false;

@@ -50,11 +50,14 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
 // UM_MEMORY_PREFER_DEVICE is a wish, not a kind of memory: it ends here.
 Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
   if (placement.memory != UM_MEMORY_PREFER_DEVICE) return allocations_->allocate(bytes, placement, birth);
-  placement.memory = UM_MEMORY_DEVICE;
-  try {
-    return allocations_->allocate(bytes, placement, birth);
-  } catch (const Error& error) {
-    if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+  if (bytes < refused_bytes_) {  // a full device is not asked again for each small tensor
+    placement.memory = UM_MEMORY_DEVICE;
+    try {
+      return allocations_->allocate(bytes, placement, birth);
+    } catch (const Error& error) {
+      if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+    }
+    refused_bytes_ = bytes;
   }
   placement.memory = UM_MEMORY_MANAGED;
   return allocations_->allocate(bytes, placement, birth);
@@ -118,6 +121,7 @@ void um_device::release(Block* block) noexcept {
     backend_.hooks->unpin(backend_.ordinal, block->address, block->record.bytes);
     if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);
   }
+  if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
   if (um::running_op != nullptr && um::running_op->device == this) um::running_op->working_set.remove(block->address);
   allocations_->free(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());

@@ -11,7 +11,7 @@ namespace {
 void check(const um_placement& placement) {
   if (placement.memory > UM_MEMORY_DEVICE || placement.role > UM_ROLE_INTERMEDIATE || placement.advice >= UM_ADVICE_COUNT) {
     throw Error(UM_INVALID_ARGUMENT,
-                "no such placement: memory " + std::to_string(placement.memory) + " (0 managed, 1 device), role " +
+                "no such placement: memory " + std::to_string(placement.memory) + " (0 managed, 1 device, 2 device if there is room), role " +
                     std::to_string(placement.role) + " (0 parameter, 1 input, 2 intermediate), advice " +
                     std::to_string(placement.advice) + " (0 to " + std::to_string(UM_ADVICE_COUNT - 1) + ")");
   }
@@ -67,7 +67,7 @@ Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
     const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
     if (!out_of_memory) throw;
     const uint64_t changes = arena_changes_;
-    trim();
+    trim(static_cast<um_memory>(heap.placement.memory));
     if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
   try {
@@ -117,9 +117,14 @@ void Allocations::label(Block* block, uint32_t role, uint32_t name) {
 }
 
 bool Allocations::trim() noexcept {
+  const bool managed = trim(UM_MEMORY_MANAGED);
+  return trim(UM_MEMORY_DEVICE) && managed;
+}
+
+bool Allocations::trim(um_memory memory) noexcept {
   bool all = true;
   for (const auto& slot : heaps_) {
-    if (slot == nullptr) continue;
+    if (slot == nullptr || slot->heap.placement.memory != memory) continue;
     const uint64_t reserved_before_bytes = slot->heap.reserved_bytes();
     all = slot->heap.trim() && all;
     all = slot->source.return_leftovers() && all;

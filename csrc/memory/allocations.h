@@ -26,6 +26,8 @@ class Allocations {
   void label(Block* block, uint32_t role, uint32_t name);
   // Gives back every empty arena of every heap. False when the driver kept something.
   bool trim() noexcept;
+  // Of the heaps of one kind of memory.
+  bool trim(um_memory memory) noexcept;
 
   // Every arena, in no order.
   template <class Each>

@@ -100,7 +100,7 @@ TEST(a_device_describes_itself) {
 TEST(bad_placements_and_sizes) {
   Device device(16 * kMiB);
   void* address = &device;
-  for (const um_placement& bad : {um_placement{2, 0, 0}, um_placement{0, 3, 0}, um_placement{0, 0, 5}}) {
+  for (const um_placement& bad : {um_placement{3, 0, 0}, um_placement{0, 3, 0}, um_placement{0, 0, 5}}) {
     CHECK_FAILS(UM_INVALID_ARGUMENT, um_allocate(device, 1, &bad, nullptr, &address));
     CHECK(address == nullptr);
     CHECK(says("placement"));
@@ -131,6 +131,20 @@ TEST(memory_that_another_role_keeps_unused_is_given_back_in_need) {
   CHECK_EQ(device.memory().reserved_bytes, 40 * kMiB);
   device.allocate(60 * kMiB, kPlain);
   CHECK_EQ(device.memory().reserved_bytes, 60 * kMiB);
+}
+
+TEST(memory_that_prefers_the_device_becomes_managed_when_that_is_full) {
+  Device device(8 * kPage);
+  const um_placement preferred{UM_MEMORY_PREFER_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+  unsigned char* first = device.allocate(6 * kPage, preferred);
+  CHECK_EQ(Device::at(first).memory, uint32_t{UM_MEMORY_DEVICE});
+  CHECK_EQ(Device::at(device.allocate(4 * kPage, preferred)).memory, uint32_t{UM_MEMORY_MANAGED});
+  const uint64_t tries = um_emulated_calls(device, "cuMemAlloc");
+  CHECK_EQ(Device::at(device.allocate(4 * kPage, preferred)).memory, uint32_t{UM_MEMORY_MANAGED});
+  CHECK_EQ(um_emulated_calls(device, "cuMemAlloc"), tries);  // refused already
+  CHECK_EQ(Device::at(device.allocate(kPage, preferred)).memory, uint32_t{UM_MEMORY_DEVICE});
+  device.free(first);
+  CHECK_EQ(Device::at(device.allocate(4 * kPage, preferred)).memory, uint32_t{UM_MEMORY_DEVICE});
 }
 
 TEST(managed_memory_beyond_the_host_is_refused_by_name) {
