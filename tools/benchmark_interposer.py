@@ -1,0 +1,93 @@
+"""What the interposer adds to an op, against torch alone and against a Python TorchDispatchMode, measured in one run.
+
+    python tools/benchmark_interposer.py [--json FILE]
+
+Times are CPU time of the thread for one small op, the median over rounds; the three ways take turns within a round. All
+tensors are on the emulated device and resident, so that the whole of the guard runs for each op.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import umadvise
+from umadvise import _native
+from umadvise.runtime import current
+
+ROUNDS = 15
+OPS = 5000
+GOAL_NS = 500
+
+
+class PassThrough(TorchDispatchMode):
+    """The least that a Python observer can do."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Runs the op."""
+        return function(*args, **(kwargs or {}))
+
+
+def per_op_ns(op: Callable[[], object], count: int) -> float:
+    """CPU time of one call."""
+    start = time.thread_time_ns()
+    for _ in range(count):
+        op()
+    return (time.thread_time_ns() - start) / count
+
+
+def measure(op: Callable[[], object]) -> tuple[float, float, float]:
+    """Medians for torch alone, with the interposer, and with the Python mode."""
+    device = current().device
+    rounds: list[tuple[float, float, float]] = []
+    for _ in range(ROUNDS):
+        _native.interpose(None)
+        alone = per_op_ns(op, OPS)
+        with PassThrough():
+            python = per_op_ns(op, OPS // 10)
+        _native.interpose(device)
+        rounds.append((alone, per_op_ns(op, OPS), python))
+    return tuple(statistics.median(column) for column in zip(*rounds[1:], strict=True))  # type: ignore[return-value]
+
+
+def main() -> int:
+    """Prints a row an op."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
+    options = parser.parse_args()
+    umadvise.patch(device=umadvise.EmulatedDevice(capacity="64MiB"))
+    first, second, result = torch.ones(16), torch.ones(16), torch.empty(16)
+    matrix = torch.ones(8, 8)
+    several = [torch.ones(16) for _ in range(20)]
+    ops: dict[str, Callable[[], object]] = {
+        "add(out=), 3 tensors": lambda: torch.add(first, second, out=result),
+        "add_, in place": lambda: result.add_(first),
+        "mm, allocates its output": lambda: torch.mm(matrix, matrix),
+        "_foreach_add_, 20 tensors": lambda: torch._foreach_add_(several, 1.0),
+    }
+    rows = []
+    with torch.no_grad():
+        for name, op in ops.items():
+            alone, interposed, python = measure(op)
+            rows.append({"op": name, "alone_ns": alone, "interposed_ns": interposed, "torch_dispatch_mode_ns": python})
+            print(
+                f"{name:28} alone {alone:8,.0f} ns   interposed +{interposed - alone:6,.0f} ns (x{interposed / alone:.2f}, "
+                f"goal at most +{GOAL_NS})   TorchDispatchMode +{python - alone:8,.0f} ns (x{python / alone:.2f})",
+                flush=True,
+            )
+    umadvise.unpatch()
+    if options.json is not None:
+        options.json.write_text(
+            json.dumps({"schema": "umadvise.benchmark-interposer/1", "rows": rows}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
