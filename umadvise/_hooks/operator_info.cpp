@@ -35,7 +35,7 @@ struct SilentWrite {
   std::string_view op, argument;
   Write write;
 };
-constexpr std::array<SilentWrite, 12> kSilentWrites = {{
+constexpr std::array<SilentWrite, 15> kSilentWrites = {{
     {"aten::native_batch_norm", "running_mean", Write::when_training},
     {"aten::native_batch_norm", "running_var", Write::when_training},
     {"aten::cudnn_batch_norm", "running_mean", Write::when_training},
@@ -48,6 +48,9 @@ constexpr std::array<SilentWrite, 12> kSilentWrites = {{
     {"aten::batch_norm_gather_stats", "running_var", Write::always},
     {"aten::batch_norm_gather_stats_with_counts", "running_mean", Write::always},
     {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
+    {"aten::mkldnn_rnn_layer_backward", "workspace", Write::always},  // their backward works in what forward left
+    {"aten::_cudnn_rnn_backward", "reserve", Write::always},
+    {"aten::miopen_rnn_backward", "reserve", Write::always},
 }};
 
 template <size_t size>

@@ -32,9 +32,15 @@ _SHAPE_READERS = _aten(
     *("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like"),
     *("new_zeros", "new_ones", "new_full"),
 )
-_STATISTICS_WRITERS_IN_TRAINING = _aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
-_STATISTICS_WRITERS = _aten("batch_norm_update_stats", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
-_STATISTICS = frozenset(("running_mean", "running_var"))
+_STATISTICS = ("running_mean", "running_var")
+_SILENT_WRITES = {
+    **dict.fromkeys(_aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), _STATISTICS),
+    **dict.fromkeys(_aten("batch_norm_update_stats", "batch_norm_gather_stats"), _STATISTICS),
+    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
+    "aten::mkldnn_rnn_layer_backward": ("workspace",),
+    "aten::_cudnn_rnn_backward": ("reserve",),
+    "aten::miopen_rnn_backward": ("reserve",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def observed_natively(recorded: tuple[list[RecordedOp], list[RecordedAccess], li
     ]
 
 
-class ReferenceInterposer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ReferenceInterposer(TorchDispatchMode):
     """Observes every op between enter and exit.
 
     Attributes:
@@ -101,10 +107,13 @@ class ReferenceInterposer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         phase = self._phase_now()
         creates = _base_name(func) in _CREATIONS
-        accesses = () if creates else tuple(_accesses(func, args, kwargs))
+        accesses: list[ObservedAccess] = []
+        if not creates:
+            for tensor, write in touched_tensors(func, args, kwargs):
+                accesses.extend(_touched(tensor, write))
         results = func(*args, **kwargs)
         outputs = tuple(_serial(tensor) for tensor in _tensors(results) if _storage_address(tensor))
-        self.observed.append(ObservedOp(_full_name(func), phase, creates, accesses, outputs))
+        self.observed.append(ObservedOp(_full_name(func), phase, creates, tuple(accesses), outputs))
         return results
 
     def _phase_now(self) -> Phase:
@@ -140,19 +149,20 @@ def _touches_nothing(func: torch._ops.OpOverload) -> bool:
     return returns_alias or torch.Tag.inplace_view in func.tags or _base_name(func) in _UNANNOTATED_BYSTANDERS
 
 
-def _accesses(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[ObservedAccess]:
+def touched_tensors(
+    func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[tuple[torch.Tensor, bool]]:
+    """The tensors whose values an op uses, in the order of its schema, and whether it writes them."""
     name = _base_name(func)
     arguments = func._schema.arguments
     values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
     for index, argument in enumerate(arguments):
         if index == 0 and name in _SHAPE_READERS:
             continue
-        write = argument.alias_info is not None and argument.alias_info.is_write
-        if argument.name in _STATISTICS:
-            training = name in _STATISTICS_WRITERS_IN_TRAINING and values["training"]
-            write = write or training or name in _STATISTICS_WRITERS
+        announced = argument.alias_info is not None and argument.alias_info.is_write
+        silent = argument.name in _SILENT_WRITES.get(name, ()) and values.get("training", True)
         for tensor in _tensors(values.get(argument.name)):
-            yield from _touched(tensor, write)
+            yield tensor, announced or silent
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
