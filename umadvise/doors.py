@@ -1,12 +1,13 @@
 """The doors through which an address leaves torch: numpy, DLPack, `data_ptr`, files. Emulated device only.
 
-The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no GPU
-tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of a numpy
-array, or of the storage where the export's end cannot be seen. Where torch itself hands the bytes to the kernel, it gets
-a copy in ordinary memory. Everything else that runs in this process (item, print, comparisons) simply faults and is served.
+The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
+GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
+a numpy array, or of the storage where the export's end cannot be seen. Where torch itself hands bytes to the kernel, it
+gets a copy in ordinary memory. All else that runs in this process (item, print, comparisons) faults and is served.
 """
 
 import faulthandler
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -41,11 +42,16 @@ def _release(address: int) -> None:
         _native.release_export(address)
 
 
+_COMPARERS = ("torch._tensor", "torch.serialization")
+"""Modules that ask for an address only to compare it, in deepcopy and save: that must not pin a model."""
+
+
 def _for_life(original: Callable[..., Any], address: Callable[[Any], int]) -> Callable[..., Any]:
     """A door whose user cannot be followed: the storage stays pinned until it is freed."""
 
     def door(self: Any, *arguments: Any, **named: Any) -> Any:
-        _export(address(self))
+        if sys._getframe(1).f_globals.get("__name__") not in _COMPARERS:
+            _export(address(self))
         return original(self, *arguments, **named)
 
     return door
@@ -83,8 +89,19 @@ def _in_ordinary_memory(data: Any) -> Any:
     return host_storage(data) if is_ours else data
 
 
+def _clone_storage(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy is where the original is (`copy.deepcopy`); torch makes bare storages with its own allocator."""
+
+    def clone(self: torch.UntypedStorage) -> Any:
+        if not _native.owns(storage_address(self)):
+            return original(self)
+        return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
+
+    return clone
+
+
 def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What reads files straight into storages makes them in ordinary memory, as `torch.load` does for CUDA tensors first."""
+    """What reads files straight into storages makes them in ordinary memory, as torch does for CUDA tensors first."""
 
     def door(*arguments: Any, **named: Any) -> Any:
         with routed(HOST):
@@ -111,6 +128,7 @@ def install(runtime: Runtime) -> None:
         replaced.replace(module, "to_dlpack", lambda original: _for_life(original, address_of))
     replaced.replace(torch.UntypedStorage, "data_ptr", lambda original: _for_life(original, storage_address))
     replaced.replace(torch.UntypedStorage, "_write_file", _write_file)
+    replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.replace(torch, "load", _on_host)
     replaced.replace(faulthandler, "enable", _faulthandler_enable)

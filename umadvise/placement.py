@@ -1,14 +1,14 @@
 """Moving tensors between the emulated device and ordinary memory, as `.to("cuda...")` and `.to("cpu")` do."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from umadvise import _native
 from umadvise._abi import Advice, Role
-from umadvise.runtime import HOST, address_of, current, on_device, placed, routed
+from umadvise.runtime import HOST, address_of, current, placed, routed, storage_address
 
 _to = torch._C.TensorBase.to
 _clone = torch._C.TensorBase.clone
@@ -26,7 +26,7 @@ def to_device(
     """A tensor's values on the emulated device; the tensor itself when it is there already with that advice.
 
     Args:
-        tensor: any dense tensor.
+        tensor: any tensor of the CPU.
         role: whose arena the copy goes to.
         advice: explicit advice, or None for the policy's.
         dtype: as in `Tensor.to`.
@@ -38,7 +38,7 @@ def to_device(
         return tensor
     with routed(placed(current().policy.placement(role, advice))):
         if same_type:
-            return _clone(tensor, memory_format=memory_format)
+            return _clone(tensor, memory_format=memory_format) if tensor.layout is torch.strided else _clone(tensor)
         return _to(tensor, dtype=dtype, copy=True, memory_format=memory_format)
 
 
@@ -56,7 +56,7 @@ def to_host(
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """A tensor's values in ordinary memory, through the copy engine: no page moves and none faults."""
-    copied: torch.Tensor = _CopyOut.apply(tensor) if tensor.requires_grad else _copy_out(tensor)
+    copied = _copy_out_traced(tensor) if tensor.requires_grad else _copy_out(tensor)
     with routed(HOST):
         return _to(copied, dtype=dtype or tensor.dtype, memory_format=memory_format)
 
@@ -65,19 +65,23 @@ class _CopyOut(torch.autograd.Function):
     """The copy to the host as autograd sees it: gradients come back to the device."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Copies out."""
         return _copy_out(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         """Copies in."""
         return to_device(gradient, Role.INTERMEDIATE, None)
 
 
+_copy_out_traced: Callable[[torch.Tensor], torch.Tensor] = _CopyOut.apply
+
+
 def _copy_out(tensor: torch.Tensor) -> torch.Tensor:
     with routed(HOST):
-        if not _is_dense(tensor.size(), tensor.stride()) or tensor.is_conj() or tensor.is_neg():
+        in_one_run = tensor.layout is torch.strided and _is_dense(tensor.size(), tensor.stride())
+        if not in_one_run or tensor.is_conj() or tensor.is_neg():
             return _clone(tensor.detach())  # through ops: torch knows how to gather it
         host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     if tensor.numel() > 0:
@@ -102,8 +106,5 @@ def host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     with routed(HOST):
         host = torch.UntypedStorage(storage.nbytes())
     if storage.nbytes() > 0:
-        source = torch._C.StorageBase.data_ptr(storage)
-        _native.copy_to_host(torch._C.StorageBase.data_ptr(host), source, storage.nbytes())
+        _native.copy_to_host(storage_address(host), storage_address(storage), storage.nbytes())
     return host
-
-

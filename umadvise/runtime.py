@@ -1,6 +1,6 @@
 """What is patched now: the device, the policy, and where this thread's allocations go."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from umadvise.roles import UNADVISED, Policy
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
-_storage_data_ptr = torch._C.StorageBase.data_ptr
+_storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 
 
 @dataclass
@@ -97,12 +97,14 @@ HOST = Route(RouteState.OFF)
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Address of the tensor's first element; 0 where it has no storage of its own (sparse, meta, empty).
+    """Address of the tensor's first element, of a sparse tensor's first value; 0 where there is none (meta, empty).
 
     Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it.
     """
     try:
-        return _data_ptr(tensor)
+        if tensor.layout is torch.sparse_coo:
+            return _data_ptr(tensor._values())
+        return _data_ptr(tensor if tensor.layout is torch.strided else tensor.values())
     except RuntimeError:
         return 0
 

@@ -1,8 +1,7 @@
 """The paper's two changed lines: `torch.cuda.set_unified(advice)` and `.to("cuda:<advice>")`; installed by `patch()`.
 
-What is replaced: `Tensor.to`, `Tensor.cuda`, `Tensor.cpu`, `Module.to`, `Module.cuda`, and `torch.cuda.set_unified` is added.
-A call that names no device of ours goes to torch unchanged. Source of the two calls: Choi and Lee 2021, section 4, figures 3
-to 5.
+What is replaced: `to`, `cuda` and `cpu` of Tensor and Module; `torch.cuda.set_unified` is added. A call that names no
+device of ours goes to torch unchanged. Source of the two calls: Choi and Lee 2021, section 4, figures 3 to 5.
 """
 
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from umadvise import _native
 from umadvise._abi import Role
 from umadvise.advice import Target, parse_advice, parse_target
 from umadvise.errors import UsageError
-from umadvise.placement import on_device, to_device, to_host
-from umadvise.runtime import Runtime, address_of, current, placed, routed
+from umadvise.placement import to_device, to_host
+from umadvise.runtime import Runtime, address_of, current, on_device, placed, routed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,12 @@ def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[...
         )
     if on_device(tensor):
         return to_host(tensor, dtype=move.dtype, memory_format=memory_format)
-    return original(
-        tensor, "cpu", move.dtype, move.non_blocking, move.copy, memory_format=memory_format
-    )
+    return original(tensor, "cpu", move.dtype, move.non_blocking, move.copy, memory_format=memory_format)
 
 
-def _moved_on_cuda(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[..., torch.Tensor]) -> torch.Tensor:
+def _moved_on_cuda(
+    tensor: torch.Tensor, move: _Move, role: Role, original: Callable[..., torch.Tensor]
+) -> torch.Tensor:
     """The same on a real GPU: torch copies, our allocator gets the placement."""
     runtime = current()
     device = "cpu" if move.target is None else f"cuda:{runtime.ordinal}"
@@ -101,7 +100,12 @@ def _moved_on_cuda(tensor: torch.Tensor, move: _Move, role: Role, original: Call
     advice = move.target.advice if move.target else None
     with routed(placed(runtime.policy.placement(role, advice))):
         return original(
-            tensor, device, move.dtype, move.non_blocking, copy, memory_format=move.memory_format or torch.preserve_format
+            tensor,
+            device,
+            move.dtype,
+            move.non_blocking,
+            copy,
+            memory_format=move.memory_format or torch.preserve_format,
         )
 
 
@@ -130,7 +134,15 @@ def _tensor_cpu(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
 
 
 def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
-    """`Module.to` for a device: dtypes change for floating point alone, channels-last for 4 and 5 dimensions alone."""
+    """`Module.to` for a device: dtypes change for floating point alone, channels-last for 4 and 5 dimensions alone.
+
+    Raises:
+        TypeError: a dtype that is neither floating point nor complex, as in torch.
+    """
+    if move.dtype is not None and not (move.dtype.is_floating_point or move.dtype.is_complex):
+        raise TypeError(
+            f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={move.dtype}"
+        )
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         floating = tensor.is_floating_point() or tensor.is_complex()

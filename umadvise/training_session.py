@@ -17,10 +17,11 @@ from umadvise.counters.records import Counters, MemoryStats
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
 from umadvise.observer import Observer, as_list, tensors_of_state
-from umadvise.placement import on_device, to_device
+from umadvise.placement import to_device
 from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
 from umadvise.roles import ADVISE, AUTO, POLICIES, RESIDENT, Policy, check_policy
+from umadvise.runtime import on_device
 from umadvise.units import format_bytes, parse_bytes
 
 log = logging.getLogger("umadvise")
@@ -88,7 +89,9 @@ class Session:
                 device.close()
                 raise
         elif self._device is not None:
-            raise StateError("umadvise is patched already: open the session without device=, or call umadvise.unpatch()")
+            raise StateError(
+                "umadvise is patched already: open the session without device=, or call umadvise.unpatch()"
+            )
         else:
             state = runtime.current()
             if self._budget_bytes is not None:
@@ -159,12 +162,14 @@ class Session:
                 foreign = [name for name, tensor in model.named_parameters() if not on_device(tensor)]
                 if foreign:
                     raise StateError(
-                        f"{foreign[0]!r} was not allocated by umadvise: call umadvise.patch() before the model is moved "
-                        'to the GPU with .to("cuda")'
+                        f"{foreign[0]!r} was not allocated by umadvise: call umadvise.patch() before the model is "
+                        'moved to the GPU with .to("cuda")'
                     )
             return
         for storage, role in self._storages():
-            if not _native.owns(runtime.storage_address(storage)):  # placed by the user: explicit advice stays
+            placed = _native.allocation_at(runtime.storage_address(storage))
+            # What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
+            if placed is None or (placed.role == Role.INTERMEDIATE and role != Role.INTERMEDIATE):
                 _native.adopt_storage(storage._cdata, state.device, state.policy.placement(role))
 
     # ---- the loop -------------------------------------------------------------------------------------------------
@@ -239,5 +244,3 @@ class Session:
         if self._runtime is None:
             raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
         return self._runtime
-
-

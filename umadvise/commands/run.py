@@ -4,8 +4,12 @@ import argparse
 import runpy
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from umadvise.errors import StateError, UsageError
+
+if TYPE_CHECKING:
+    from umadvise.script import ScriptRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +64,7 @@ def _run_script(script: Path, words: list[str]) -> int:
     return 0
 
 
-def _report(watched: "ScriptRun", path: Path) -> None:  # noqa: F821  # imported where it is used
+def _report(watched: "ScriptRun", path: Path) -> None:
     from umadvise.profile import write
 
     try:

@@ -1,0 +1,45 @@
+"""What the tests of the Python API share: patching with a guaranteed way back, scripts in processes of their own."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import umadvise
+from umadvise import _native, runtime
+from umadvise._abi import Allocation
+
+
+@pytest.fixture
+def patched() -> Iterator[Callable[..., _native.Device]]:
+    """Patches with an emulated device: patched(capacity="64MiB", budget=None, **options of EmulatedDevice)."""
+
+    def patch(capacity: int | str = "64MiB", budget: int | str | None = None, **options: object) -> _native.Device:
+        umadvise.patch(device=umadvise.EmulatedDevice(capacity=capacity, **options), budget=budget)
+        return runtime.current().device
+
+    yield patch
+    if runtime.is_patched():
+        umadvise.unpatch()
+    gc.collect()
+
+
+@pytest.fixture
+def allocation() -> Callable[[torch.Tensor], Allocation | None]:
+    """The allocation of ours that holds a tensor, None where it lies in ordinary memory."""
+    return lambda tensor: _native.allocation_at(runtime.address_of(tensor))
+
+
+@pytest.fixture
+def python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs a script in a process of its own: python(text, *words, timeout=...)."""
+
+    def run(script: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", textwrap.dedent(script), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return run

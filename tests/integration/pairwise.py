@@ -1,0 +1,36 @@
+"""A small set of cases in which every pair of values of any two factors occurs."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+Case = dict[str, Any]
+Pair = tuple[str, Any, str, Any]
+
+
+def covering(factors: Mapping[str, Sequence[Any]]) -> list[Case]:
+    """Greedy and deterministic: each case starts from a pair that is missing, and takes what covers most of the others.
+
+    Where nothing is missing the first value is taken: put the hardest one there.
+    """
+
+    def pairs(case: Case) -> list[Pair]:
+        names = [name for name in factors if name in case]
+        return [(one, case[one], other, case[other]) for one, other in combinations(names, 2)]
+
+    values = [[(name, value) for value in options] for name, options in factors.items()]
+    missing: dict[Pair, None] = {  # a dict keeps its order, a set of strings has none
+        (*first, *second): None for one, other in combinations(values, 2) for first in one for second in other
+    }
+    cases = []
+    while missing:
+        one, value, other, second = next(iter(missing))
+        case = {one: value, other: second}
+        for name in factors:
+            if name not in case:
+                options = [{**case, name: option} for option in factors[name]]
+                case = max(options, key=lambda option: sum(pair in missing for pair in pairs(option)))
+        cases.append({name: case[name] for name in factors})
+        for pair in pairs(case):
+            missing.pop(pair, None)
+    return cases
