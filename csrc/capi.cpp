@@ -29,9 +29,10 @@ template <class Work>
 um_status guarded(const Work& work) noexcept {
   try {
     if (um::process::forked()) {
-      throw Error(UM_BAD_STATE,
-                  "this process was forked from one that used a device, whose memory stays with its parent: start workers "
-                  "with spawn or forkserver");
+      throw Error(
+          UM_BAD_STATE,
+          "this process was forked from one that used a device, whose memory stays with its parent: start workers "
+          "with spawn or forkserver");
     }
     work();
     return UM_OK;
@@ -204,7 +205,8 @@ um_status um_export_release(const void* address) {
 um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
                       const um_access* accesses, uint32_t count) {
   return guarded([&] {
-    checked(device).begin_op(op, phase, module, untouched != 0, count > 0 ? given(accesses, "the accesses") : nullptr, count);
+    checked(device).begin_op(op, phase, module, untouched != 0, count > 0 ? given(accesses, "the accesses") : nullptr,
+                             count);
   });
 }
 
@@ -223,7 +225,8 @@ um_status um_step_set(um_device* device, uint32_t step) {
 // ---- what happened -----------------------------------------------------------------------------------------
 
 uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).drain_events(given(out, "the place for events"), capacity); });
+  return guarded_value(uint64_t{0},
+                       [&] { return checked(device).drain_events(given(out, "the place for events"), capacity); });
 }
 
 uint64_t um_events_dropped(um_device* device) {

@@ -103,7 +103,8 @@ void um_device::sample_residency() {
   }
   const uint64_t reserved_bytes = allocations_->statistics.reserved_bytes.now;
   const uint64_t managed_bytes = reserved_bytes - allocations_->plain_bytes();
-  const uint64_t resident_bytes = budget_ != nullptr ? std::min(budget_->resident_bytes(), managed_bytes) : managed_bytes;
+  const uint64_t resident_bytes =
+      budget_ != nullptr ? std::min(budget_->resident_bytes(), managed_bytes) : managed_bytes;
   resident_.set(std::min(backend_.total_bytes, allocations_->plain_bytes() + resident_bytes));
   host_.set(reserved_bytes - resident_.now);
 }
@@ -147,6 +148,7 @@ void um_device::reset_peaks() {
   require_alive();
   sample_residency();
   um::Statistics& statistics = allocations_->statistics;
-  for (um::Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &resident_, &host_}) level->reset_peak();
+  for (um::Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &resident_, &host_})
+    level->reset_peak();
   for (um::Level& level : statistics.by_role) level.reset_peak();
 }

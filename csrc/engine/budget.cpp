@@ -85,7 +85,8 @@ void Budget::follow(const Allocations& allocations) {
       if (advised) model_.advise(first + i, model_advice(advice), Processor::device);
     }
     const bool read_mostly = arena->heap->placement.advice == UM_ADVICE_READ_MOSTLY;
-    arenas_.emplace(arena->address(), Followed{arena->address(), arena->bytes(), arena->serial, first, read_mostly, true});
+    arenas_.emplace(arena->address(),
+                    Followed{arena->address(), arena->bytes(), arena->serial, first, read_mostly, true});
   }
   changes_seen_ = allocations.arena_changes();
 }

@@ -1,6 +1,6 @@
-// Keeps managed memory on the device below a budget that is smaller than the device: a model of its own, fed with what is
-// used, says which pages would have left a device of that size, and those are sent to the host. Works without page faults
-// to look at, so it is the same on CUDA. Not thread-safe: the device's lock is held.
+// Keeps managed memory on the device below a budget that is smaller than the device: a model of its own, fed with what
+// is used, says which pages would have left a device of that size, and those are sent to the host. Works without page
+// faults to look at, so it is the same on CUDA. Not thread-safe: the device's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,10 @@ class Budget {
 
   const uint64_t bytes_;
   Model model_;
-  std::map<uint64_t, Followed> arenas_;         // by address
-  std::map<uint32_t, uint32_t> unused_pages_;   // first -> count
-  std::vector<uint64_t> page_addresses_;        // by model page
-  std::vector<uint64_t> victims_;               // addresses of pages, in order of eviction
+  std::map<uint64_t, Followed> arenas_;        // by address
+  std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
+  std::vector<uint64_t> page_addresses_;       // by model page
+  std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

@@ -91,7 +91,8 @@ uint64_t um_device::calls(const char* function) {
 void um_device::fail(const char* function, uint64_t nth) {
   const Lock lock(mutex_);
   require_alive();
-  if (backend_.hooks == nullptr) throw um::Error(UM_UNSUPPORTED, "only calls of the emulated device can be made to fail");
+  if (backend_.hooks == nullptr)
+    throw um::Error(UM_UNSUPPORTED, "only calls of the emulated device can be made to fail");
   if (!backend_.hooks->fail(backend_.ordinal, function, nth)) {
     throw um::Error(UM_INVALID_ARGUMENT, std::string("the driver table has no function '") + function + "'");
   }

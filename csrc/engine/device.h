@@ -1,8 +1,8 @@
 // One open device: its allocations, the ops that run on it, and what happened to its memory.
 //
-// A um_device is never destroyed, only emptied: handles and addresses that are used too late find a closed device instead
-// of freed memory. One lock guards everything here. Under it the driver and the emulated device's hooks may be called, but
-// managed memory is never touched (docs/architecture.md, locks).
+// A um_device is never destroyed, only emptied: handles and addresses that are used too late find a closed device
+// instead of freed memory. One lock guards everything here. Under it the driver and the emulated device's hooks may be
+// called, but managed memory is never touched (docs/architecture.md, locks).
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ struct um_device {
  public:
   // Throws um::Error and then gives the backend back.
   static um_device* open(um::Backend backend);
-  // No new allocations; the last free empties the device. Throws um::Error when it is closed already, or when the driver
-  // does not take its memory back.
+  // No new allocations; the last free empties the device. Throws um::Error when it is closed already, or when the
+  // driver does not take its memory back.
   void close();
   bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
   void query(um_device_info* out);
@@ -49,7 +49,8 @@ struct um_device {
   void stream_wait(void* waiting, void* awaited);
 
   // ---- ops (ops.cpp) ----
-  void begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses, uint32_t count);
+  void begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses,
+                uint32_t count);
   void end_op(const void* const* outputs, uint32_t count) noexcept;
   void set_budget(uint64_t budget_bytes);
   void set_step(uint32_t step);
@@ -83,7 +84,8 @@ struct um_device {
   void release(um::Block* block) noexcept;
   bool empty_out() noexcept;
   um_allocation describe(const um::Block& block) const;
-  // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws um::Error.
+  // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws
+  // um::Error.
   template <class Change>
   void keep_budget(const Change& change) {
     if (budget_ == nullptr) return;

@@ -38,8 +38,8 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     }
     if (arena_changes != allocations_->arena_changes()) sample_residency();
   }
-  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to move
-  // pages, or a prefetch, may have evicted what the op was given.
+  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to
+  // move pages, or a prefetch, may have evicted what the op was given.
   if (managed && op != nullptr && !op->untouched && backend_.ordered()) {
     const bool serviced = backend_.hooks->touch(backend_.ordinal, address, bytes, true);
     if (serviced || placement.advice == UM_ADVICE_PREFETCH) settle(*op, serviced);
@@ -72,7 +72,8 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
   if (touched) {
     keep_budget([&](um::Budget& budget) { budget.use(op->working_set); });
   } else if (prefetched) {
-    keep_budget([&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });
+    keep_budget(
+        [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });
   }
   if (prefetched) {
     const um::CurrentContext current(backend_);
@@ -96,13 +97,16 @@ um_device::Found um_device::find(uint64_t address, bool at_start) {
 um_device::Found um_device::find_range(const void* address, uint64_t bytes) {
   Found found = find(address_of(address), false);
   if (found.block == nullptr) {
-    throw Error(UM_INVALID_ARGUMENT, "no allocation of umadvise contains address " + std::to_string(address_of(address)));
+    throw Error(UM_INVALID_ARGUMENT,
+                "no allocation of umadvise contains address " + std::to_string(address_of(address)));
   }
   const um::Record& record = found.block->record;
-  if (bytes > found.block->address + record.bytes - std::min(address_of(address), found.block->address + record.bytes)) {
+  if (bytes >
+      found.block->address + record.bytes - std::min(address_of(address), found.block->address + record.bytes)) {
     throw Error(UM_INVALID_ARGUMENT, std::to_string(bytes) + " bytes from offset " +
                                          std::to_string(address_of(address) - found.block->address) +
-                                         " on do not lie within the allocation of " + std::to_string(record.bytes) + " bytes");
+                                         " on do not lie within the allocation of " + std::to_string(record.bytes) +
+                                         " bytes");
   }
   return found;
 }
@@ -132,9 +136,9 @@ bool um_device::owns(const void* address) noexcept { return um::address_map().fi
 um_allocation um_device::describe(const Block& block) const {
   const um::Record& record = block.record;
   const um_placement& placement = block.arena->heap->placement;
-  return {record.serial,     block.address,          record.bytes,    block.bytes,         placement.memory,
-          record.role,       placement.advice,       record.name,     record.birth_step,   record.birth_op_index,
-          record.birth_op,   record.birth_module,    record.seen,     record.exports};
+  return {record.serial,   block.address,       record.bytes, block.bytes,       placement.memory,
+          record.role,     placement.advice,    record.name,  record.birth_step, record.birth_op_index,
+          record.birth_op, record.birth_module, record.seen,  record.exports};
 }
 
 void um_device::describe(const void* address, um_allocation* out) {

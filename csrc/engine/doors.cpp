@@ -47,7 +47,8 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
   if (bytes == 0) return;
   const Found found = find_range(address, bytes);
   um_device& device = *found.device;
-  if (!managed(*found.block)) throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
+  if (!managed(*found.block))
+    throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
   if (const char* reason = device.backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
   if (to_host && found.block->record.exports > 0) {
     throw Error(UM_BAD_STATE, "the allocation is exported, so it stays on the device until the export is released");
@@ -63,7 +64,8 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
 void um_device::export_address(const void* address) {
   const Found found = find_range(address, 0);
   um_device& device = *found.device;
-  if (device.backend_.hooks == nullptr) throw Error(UM_UNSUPPORTED, "exports are doors of the emulated device; CUDA needs none");
+  if (device.backend_.hooks == nullptr)
+    throw Error(UM_UNSUPPORTED, "exports are doors of the emulated device; CUDA needs none");
   um::Record& record = found.block->record;
   if (record.exports == 0 && managed(*found.block)) {
     const uint64_t start = found.block->address;
@@ -71,7 +73,8 @@ void um_device::export_address(const void* address) {
     if (!device.backend_.hooks->pin(device.backend_.ordinal, start, record.bytes)) {
       if (device.budget_ != nullptr) device.budget_->unpin(start, record.bytes);
       throw Error(UM_OUT_OF_DEVICE_MEMORY,
-                  "an address of this tensor is to leave the device, which needs all of its " + um::in_words(record.bytes) +
+                  "an address of this tensor is to leave the device, which needs all of its " +
+                      um::in_words(record.bytes) +
                       " resident at once: with what is exported already that does not fit the capacity of " +
                       um::in_words(device.backend_.total_bytes) + "; copy it out instead, or give back other exports");
     }

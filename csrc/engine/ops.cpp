@@ -57,9 +57,9 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
   if (backend_.ordered()) settle(*running, false);
 }
 
-// Touches the op's working set in order until a pass finds everything in place: a later access may evict an earlier one,
-// because eviction follows the order of service (uvm/uvm_pmm_gpu.c) and an old page may be next in line. A set that is
-// larger than the device gets one pass.
+// Touches the op's working set in order until a pass finds everything in place: a later access may evict an earlier
+// one, because eviction follows the order of service (uvm/uvm_pmm_gpu.c) and an old page may be next in line. A set
+// that is larger than the device gets one pass.
 void um_device::settle(RunningOp& op, bool serviced_any) {
   const bool fits = op.working_set.bytes_if_above(backend_.total_bytes) <= backend_.total_bytes;
   for (int pass = 0; pass < um::WorkingSet::kMostPasses; ++pass) {
@@ -141,9 +141,11 @@ void um_device::set_budget(uint64_t budget_bytes) {
   }
   if (budget_bytes < 2 * um::kBlockBytes) {
     throw Error(UM_INVALID_ARGUMENT, "a budget of " + um::in_words(budget_bytes) +
-                                         " is below two blocks of 2 MiB: give at least " + um::in_words(2 * um::kBlockBytes));
+                                         " is below two blocks of 2 MiB: give at least " +
+                                         um::in_words(2 * um::kBlockBytes));
   }
-  if (const char* reason = backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
+  if (const char* reason = backend_.why_no_migration())
+    throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
   // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
   const uint64_t most_bytes = 2 * (um::total_host_bytes() + backend_.total_bytes);
   auto budget = std::make_unique<um::Budget>(std::min(budget_bytes, backend_.total_bytes),
@@ -159,7 +161,8 @@ void um_device::seed(um::Budget& budget) {
     if (arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
     for (const um::Block* block = arena->first; block != nullptr; block = block->next) {
       if (block->free) continue;
-      for (uint64_t page = block->address / um::kBlockBytes * um::kBlockBytes; page < block->end(); page += um::kBlockBytes) {
+      for (uint64_t page = block->address / um::kBlockBytes * um::kBlockBytes; page < block->end();
+           page += um::kBlockBytes) {
         uint64_t on_device = 1, on_host = 0;
         if (backend_.hooks != nullptr) {
           backend_.hooks->residency(backend_.ordinal, page, um::kBlockBytes, &on_device, &on_host);

@@ -17,7 +17,8 @@ class AddressMap {
   Arena* find(uint64_t address) const {
     if (address >> kAddressBits != 0) return nullptr;
     const Leaf* leaf = root_[address >> kLeafShift].load(std::memory_order_acquire);
-    return leaf == nullptr ? nullptr : leaf->arena[address / kBlockBytes % kLeafEntries].load(std::memory_order_acquire);
+    return leaf == nullptr ? nullptr
+                           : leaf->arena[address / kBlockBytes % kLeafEntries].load(std::memory_order_acquire);
   }
   // Throws um::Error or std::bad_alloc and then has entered nothing.
   void enter(Arena* arena);

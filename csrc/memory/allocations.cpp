@@ -9,11 +9,13 @@ namespace um {
 namespace {
 
 void check(const um_placement& placement) {
-  if (placement.memory > UM_MEMORY_DEVICE || placement.role > UM_ROLE_INTERMEDIATE || placement.advice >= UM_ADVICE_COUNT) {
+  if (placement.memory > UM_MEMORY_DEVICE || placement.role > UM_ROLE_INTERMEDIATE ||
+      placement.advice >= UM_ADVICE_COUNT) {
     throw Error(UM_INVALID_ARGUMENT,
-                "no such placement: memory " + std::to_string(placement.memory) + " (0 managed, 1 device, 2 device if there is room), role " +
-                    std::to_string(placement.role) + " (0 parameter, 1 input, 2 intermediate), advice " +
-                    std::to_string(placement.advice) + " (0 to " + std::to_string(UM_ADVICE_COUNT - 1) + ")");
+                "no such placement: memory " + std::to_string(placement.memory) +
+                    " (0 managed, 1 device, 2 device if there is room), role " + std::to_string(placement.role) +
+                    " (0 parameter, 1 input, 2 intermediate), advice " + std::to_string(placement.advice) + " (0 to " +
+                    std::to_string(UM_ADVICE_COUNT - 1) + ")");
   }
 }
 
@@ -31,7 +33,8 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement) {
     }
     // A managed arena costs address space; a plain one device memory at once, so on a small device it starts small.
     uint64_t first_bytes = ManagedHeap::kFirstArenaBytes;
-    if (plain) first_bytes = std::clamp(backend_.total_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
+    if (plain)
+      first_bytes = std::clamp(backend_.total_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
     slot = std::make_unique<Heap>(device_, backend_, key, pool_, first_bytes);
   }
   return slot->heap;
@@ -83,10 +86,10 @@ std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes
   size_t free_bytes = 0, total_bytes = 0;
   static_cast<void>(backend_.call().mem_get_info(&free_bytes, &total_bytes));
   return std::string("out of ") + (managed ? "host memory for managed" : "device") + " memory: tried to allocate " +
-         in_words(bytes) + " on " + backend_.name + "; " + reason + ". Live: " + in_words(statistics.requested_bytes.now) +
-         " in " + std::to_string(statistics.live_allocations()) + " allocations, " +
-         in_words(statistics.reserved_bytes.now) + " reserved; the device has " + in_words(backend_.total_bytes) + ", " +
-         in_words(free_bytes) + " free. " +
+         in_words(bytes) + " on " + backend_.name + "; " + reason +
+         ". Live: " + in_words(statistics.requested_bytes.now) + " in " +
+         std::to_string(statistics.live_allocations()) + " allocations, " + in_words(statistics.reserved_bytes.now) +
+         " reserved; the device has " + in_words(backend_.total_bytes) + ", " + in_words(free_bytes) + " free. " +
          (managed ? "Free host memory, or make the model or batch smaller"
                   : "Use unified memory (managed placements), or a larger capacity");
 }

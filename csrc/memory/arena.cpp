@@ -16,8 +16,7 @@ constexpr uint64_t kPageGranules = kBlockBytes / kGranuleBytes;
 void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes) {
   const uint64_t granules = bytes / kGranuleBytes;
   const uint64_t table_bytes = granules * sizeof(Block*) + bytes / kBlockBytes * sizeof(Block*) + granules / 8;
-  void* tables =
-      mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* tables = mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (tables == MAP_FAILED) {
     throw Error(UM_OUT_OF_HOST_MEMORY,
                 "no address space for the tables of an arena (" + std::to_string(table_bytes) + " bytes)");

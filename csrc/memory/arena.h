@@ -70,8 +70,8 @@ class Arena {
   uint64_t granule(uint64_t at) const { return (at - address_) / kGranuleBytes; }
 
   uint64_t address_ = 0, bytes_ = 0;
-  // One lazily committed mapping: a pointer a granule (allocated block that starts there), a pointer for each 2 MiB (the
-  // block that reached across its lower edge when it was entered last: checked before use), a bit a granule.
+  // One lazily committed mapping: a pointer a granule (allocated block that starts there), a pointer for each 2 MiB
+  // (the block that reached across its lower edge when it was entered last: checked before use), a bit a granule.
   void* tables_ = nullptr;
   uint64_t tables_bytes_ = 0;
   Block** starts_ = nullptr;

@@ -25,7 +25,8 @@ um_emulated_options checked(um_emulated_options options) {
                                          ": give it at least two blocks of 2 MiB");
   }
   if (options.counting != UM_COUNTING_ORDERED && options.counting != UM_COUNTING_RAW) {
-    throw Error(UM_INVALID_ARGUMENT, "counting is " + std::to_string(options.counting) + ": expected ordered (0) or raw (1)");
+    throw Error(UM_INVALID_ARGUMENT,
+                "counting is " + std::to_string(options.counting) + ": expected ordered (0) or raw (1)");
   }
   if (options.delay_max_us > kMostDelayUs) {
     throw Error(UM_INVALID_ARGUMENT, "delays of " + std::to_string(options.delay_max_us) + " us: at most one second");
@@ -33,13 +34,14 @@ um_emulated_options checked(um_emulated_options options) {
   const uint64_t available = available_host_bytes();
   if (options.capacity_bytes > available) {
     throw Error(UM_OUT_OF_HOST_MEMORY, "the emulated device keeps its memory in RAM: a capacity of " +
-                                           in_words(options.capacity_bytes) + " is more than the " + in_words(available) +
-                                           " available; choose a smaller capacity");
+                                           in_words(options.capacity_bytes) + " is more than the " +
+                                           in_words(available) + " available; choose a smaller capacity");
   }
   const uint64_t left = available - options.capacity_bytes;
   if (options.host_bytes > left) {
     throw Error(UM_OUT_OF_HOST_MEMORY, "host_bytes of " + in_words(options.host_bytes) + " beside a capacity of " +
-                                           in_words(options.capacity_bytes) + " is more than the " + in_words(available) +
+                                           in_words(options.capacity_bytes) + " is more than the " +
+                                           in_words(available) +
                                            " of RAM available; choose less, or 0 for what there is");
   }
   if (options.host_bytes == 0) options.host_bytes = left;
@@ -111,9 +113,10 @@ void Backend::close() noexcept {
 }
 
 const char* Backend::why_no_migration() const {
-  return concurrent_managed == 1 ? nullptr
-                                 : "the device has no concurrent managed access (attribute 89): managed memory moves as a "
-                                   "whole at kernel launches, and the driver takes neither advice nor prefetches";
+  return concurrent_managed == 1
+             ? nullptr
+             : "the device has no concurrent managed access (attribute 89): managed memory moves as a "
+               "whole at kernel launches, and the driver takes neither advice nor prefetches";
 }
 
 void Backend::check(CUresult result, const std::string& doing) const {

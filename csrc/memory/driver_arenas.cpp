@@ -44,9 +44,10 @@ uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) c
   backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
   const uint64_t host_bytes = available_host_bytes();
   if (least_bytes > host_bytes + free_bytes) {
-    throw Error(UM_OUT_OF_HOST_MEMORY, in_words(least_bytes) + " of managed memory is more than this machine can hold: " +
-                                           in_words(host_bytes) + " of host memory are available and " +
-                                           in_words(free_bytes) + " free on the device");
+    throw Error(UM_OUT_OF_HOST_MEMORY,
+                in_words(least_bytes) +
+                    " of managed memory is more than this machine can hold: " + in_words(host_bytes) +
+                    " of host memory are available and " + in_words(free_bytes) + " free on the device");
   }
   return wanted_bytes > host_bytes + free_bytes ? least_bytes : wanted_bytes;
 }

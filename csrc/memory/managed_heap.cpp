@@ -42,7 +42,8 @@ ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSour
 Block* ManagedHeap::allocate(uint64_t bytes) {
   const uint64_t alignment = bytes >= kBlockBytes ? kBlockBytes : kGranuleBytes;
   if (bytes > FreeLists::kMostBytes - kBlockBytes) {
-    throw Error(UM_OUT_OF_HOST_MEMORY, "a request of " + std::to_string(bytes) + " bytes is more than any machine holds");
+    throw Error(UM_OUT_OF_HOST_MEMORY,
+                "a request of " + std::to_string(bytes) + " bytes is more than any machine holds");
   }
   const uint64_t rounded = round_up(bytes, kGranuleBytes);
   blocks_.prepare(3);  // the arena's first block, and what is left on either side of this one

@@ -1,5 +1,5 @@
-// Cuts arenas of one placement (memory, role, advice) into blocks. Arenas are whole 2 MiB pages and belong to one heap, so two
-// placements never share a page: advice and eviction act on pages. Not thread-safe: the device's lock is held.
+// Cuts arenas of one placement (memory, role, advice) into blocks. Arenas are whole 2 MiB pages and belong to one heap,
+// so two placements never share a page: advice and eviction act on pages. Not thread-safe: the device's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class ManagedHeap {
   static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request has an arena of its own
 
   // `blocks`: the descriptors of one device, shared by its heaps.
-  ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks, uint64_t first_arena_bytes);
+  ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks,
+              uint64_t first_arena_bytes);
   // Every block must have been freed and every arena given back (trim) before.
   ~ManagedHeap() = default;
   ManagedHeap(const ManagedHeap&) = delete;

@@ -16,10 +16,9 @@ void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_
   const driver::CUmemLocation there{to_host ? driver::CU_MEM_LOCATION_TYPE_HOST : driver::CU_MEM_LOCATION_TYPE_DEVICE,
                                     to_host ? 0 : backend.device};
   const driver::CUdevice target = to_host ? driver::CU_DEVICE_CPU : backend.device;
-  const driver::CUresult result =
-      backend.has(Function::mem_prefetch_async_location)
-          ? backend.call().mem_prefetch_async_location(address, bytes, there, 0, stream)
-          : backend.call().mem_prefetch_async_device(address, bytes, target, stream);
+  const driver::CUresult result = backend.has(Function::mem_prefetch_async_location)
+                                      ? backend.call().mem_prefetch_async_location(address, bytes, there, 0, stream)
+                                      : backend.call().mem_prefetch_async_device(address, bytes, target, stream);
   backend.check(result, "prefetching " + std::to_string(bytes) + " bytes to the " + (to_host ? "host" : "device"));
 }
 

@@ -1,5 +1,5 @@
-// What happens to the process as a whole: a fork, after which nothing of ours works in the child, and its end, when frees
-// still come but nothing needs to be given back.
+// What happens to the process as a whole: a fork, after which nothing of ours works in the child, and its end, when
+// frees still come but nothing needs to be given back.
 #pragma once
 
 #include <atomic>

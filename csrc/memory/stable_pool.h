@@ -1,5 +1,5 @@
-// Objects whose memory stays theirs: slabs are given back only with the pool. So a pointer to an object that was recycled
-// is stale, never wild, and a reader may check what it finds there.
+// Objects whose memory stays theirs: slabs are given back only with the pool. So a pointer to an object that was
+// recycled is stale, never wild, and a reader may check what it finds there.
 #pragma once
 
 #include <cstddef>

@@ -160,7 +160,8 @@ TEST(foreign_pointers_are_left_alone) {
   Device device(16 * kMiB);
   unsigned char* ours = device.allocate(1000);
   int foreign = 0;
-  for (void* pointer : {static_cast<void*>(&foreign), static_cast<void*>(nullptr), reinterpret_cast<void*>(~uintptr_t{0})}) {
+  for (void* pointer :
+       {static_cast<void*>(&foreign), static_cast<void*>(nullptr), reinterpret_cast<void*>(~uintptr_t{0})}) {
     CHECK_EQ(um_owns(pointer), 0);
     CHECK_EQ(um_free(pointer), 0);
   }
@@ -259,7 +260,8 @@ TEST(allocations_are_listed_by_address_with_their_labels) {
   Device device(64 * kMiB);
   std::vector<const void*> expected;
   for (const um_placement& placement : {kIntermediate, kParameter, test::kInput, kPlain}) {
-    for (uint64_t bytes : {uint64_t{100}, 3 * kMiB, uint64_t{513}}) expected.push_back(device.allocate(bytes, placement));
+    for (uint64_t bytes : {uint64_t{100}, 3 * kMiB, uint64_t{513}})
+      expected.push_back(device.allocate(bytes, placement));
   }
   const void* weight = expected[4];
   CHECK_OK(um_allocation_label(weight, UM_ROLE_OPTIMIZER_STATE, um_intern("encoder.weight")));
@@ -350,9 +352,9 @@ TEST(a_forked_child_frees_nothing_and_is_told_why_the_rest_fails) {
     um_memory_stats stats{};
     const um_emulated_options options{16 * kMiB, 0, 0, 0, 0};
     um_device* another = nullptr;
-    const bool good = um_free(data) == 1 && um_owns(data) == 1 && um_route_device() == nullptr && um_free(&stats) == 0 &&
-                      um_allocate(device, 1, &kParameter, nullptr, &address) == UM_BAD_STATE && says("spawn") &&
-                      um_memory_read(device, &stats) == UM_BAD_STATE &&
+    const bool good = um_free(data) == 1 && um_owns(data) == 1 && um_route_device() == nullptr &&
+                      um_free(&stats) == 0 && um_allocate(device, 1, &kParameter, nullptr, &address) == UM_BAD_STATE &&
+                      says("spawn") && um_memory_read(device, &stats) == UM_BAD_STATE &&
                       um_device_open_emulated(&options, &another) == UM_BAD_STATE;
     um_op_end(device, nullptr, 0);
     _exit(good ? 0 : 1);

@@ -1,5 +1,5 @@
-// The budget: managed memory stays below it before every op, data stay right, and what leaves is what a device of that size
-// would have evicted: the pages serviced longest ago, kept by the test as a plain list.
+// The budget: managed memory stays below it before every op, data stay right, and what leaves is what a device of that
+// size would have evicted: the pages serviced longest ago, kept by the test as a plain list.
 #include <algorithm>
 #include <deque>
 #include <random>

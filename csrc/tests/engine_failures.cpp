@@ -1,5 +1,6 @@
-// Any driver call may fail at any time. A scripted session is run once for every driver call in it, with that call made to
-// fail: what fails says so, what was there before is still right, nothing is lost, and the same device works afterwards.
+// Any driver call may fail at any time. A scripted session is run once for every driver call in it, with that call made
+// to fail: what fails says so, what was there before is still right, nothing is lost, and the same device works
+// afterwards.
 #include <algorithm>
 
 #include "engine_fixture.h"

@@ -18,7 +18,8 @@ inline void succeeded(const char* file, int line, const char* call, um_status st
 }
 // Any failed call leaves a message.
 inline void fails(const char* file, int line, const char* call, um_status expected, um_status status) {
-  if (status != expected) fail(file, line, std::string(call) + " gave " + std::to_string(status) + ": " + um_last_error());
+  if (status != expected)
+    fail(file, line, std::string(call) + " gave " + std::to_string(status) + ": " + um_last_error());
   if (um_last_error()[0] == '\0') fail(file, line, std::string(call) + " left no message");
 }
 
@@ -41,7 +42,8 @@ inline um_placement advised(um_advice advice, um_role role = UM_ROLE_PARAMETER) 
 // Freed with its device; contents are one byte repeated.
 class Device {
  public:
-  explicit Device(uint64_t capacity_bytes, um_counting counting = UM_COUNTING_ORDERED, uint64_t host_bytes = 1024 * kMiB) {
+  explicit Device(uint64_t capacity_bytes, um_counting counting = UM_COUNTING_ORDERED,
+                  uint64_t host_bytes = 1024 * kMiB) {
     const um_emulated_options options{capacity_bytes, host_bytes, static_cast<uint32_t>(counting), 0, 0};
     CHECK_OK(um_device_open_emulated(&options, &handle));
   }
@@ -71,7 +73,8 @@ class Device {
 
   // One op: reads, writes, and what runs in it.
   template <class Kernel>
-  void op(const std::vector<um_access>& accesses, const Kernel& kernel, const char* name = "op", bool untouched = false) {
+  void op(const std::vector<um_access>& accesses, const Kernel& kernel, const char* name = "op",
+          bool untouched = false) {
     CHECK_OK(um_op_begin(handle, um_intern(name), UM_PHASE_FORWARD, um_intern("module"), untouched, accesses.data(),
                          static_cast<uint32_t>(accesses.size())));
     std::vector<const void*> outputs;

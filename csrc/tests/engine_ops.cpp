@@ -55,8 +55,12 @@ std::vector<int64_t> train(int threads, int steps) {
   CHECK_EQ(counters.unordered_faults, int64_t{0});
   CHECK_EQ(counters.oversized_ops, int64_t{0});
   CHECK_EQ(counters.op_count, int64_t{12} * steps);
-  return {counters.fault_groups, counters.first_touches, counters.evictions, counters.evictions_dropped,
-          counters.bytes_h2d[UM_CAUSE_COHERENCE], counters.bytes_d2h[UM_CAUSE_EVICTION]};
+  return {counters.fault_groups,
+          counters.first_touches,
+          counters.evictions,
+          counters.evictions_dropped,
+          counters.bytes_h2d[UM_CAUSE_COHERENCE],
+          counters.bytes_d2h[UM_CAUSE_EVICTION]};
 }
 
 }  // namespace
@@ -74,8 +78,8 @@ TEST(an_op_touches_its_reads_then_its_writes) {
     CHECK_EQ(event.unordered, 0);
   }
   const uint64_t first = reinterpret_cast<uint64_t>(a);
-  CHECK((groups == std::vector<std::pair<uint64_t, int>>{
-                       {first, 0}, {first + kPage, 0}, {reinterpret_cast<uint64_t>(b), 1}}));
+  CHECK((groups ==
+         std::vector<std::pair<uint64_t, int>>{{first, 0}, {first + kPage, 0}, {reinterpret_cast<uint64_t>(b), 1}}));
   CHECK_EQ(device.counters().fault_groups, int64_t{3});
   device.op({read(a, 2 * kPage), write(b, kPage)}, [&] { b[7] = a[kPage + 5]; });
   CHECK_EQ(device.counters().fault_groups, int64_t{3});
@@ -87,7 +91,8 @@ TEST(counters_repeat_exactly_at_any_thread_count) {
   for (int threads : {1, 2, 5}) CHECK(train(threads, 4) == once);
 }
 
-// Capacity 4, first in first out: pages that are next in line for eviction must not leave for their own op's other pages.
+// Capacity 4, first in first out: pages that are next in line for eviction must not leave for their own op's other
+// pages.
 TEST(an_op_that_fits_never_faults_inside_whatever_the_order_of_service) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 60; ++round) {
@@ -98,7 +103,8 @@ TEST(an_op_that_fits_never_faults_inside_whatever_the_order_of_service) {
       std::shuffle(pages.begin(), pages.end(), random);
       const size_t inputs = 1 + random() % 4;
       std::vector<um_access> accesses;
-      for (size_t i = 0; i < inputs; ++i) accesses.push_back(random() % 2 != 0 ? read(pages[i], kPage) : write(pages[i], kPage));
+      for (size_t i = 0; i < inputs; ++i)
+        accesses.push_back(random() % 2 != 0 ? read(pages[i], kPage) : write(pages[i], kPage));
       device.op(accesses, [&] {
         unsigned char* output = device.allocate(kPage, kIntermediate);
         for (size_t i = 0; i < inputs; ++i) {
@@ -254,7 +260,8 @@ TEST(an_op_larger_than_the_device_runs_and_is_reported) {
   um_events_enable(device, 1);
   unsigned char* data = device.allocate(5 * kPage);
   unsigned char* shared = device.allocate(kPage);
-  device.op({read(shared, 100), read(shared + 200, 100), read(shared + 400, 100), read(shared + 600, 100), read(shared + 800, 100)});
+  device.op({read(shared, 100), read(shared + 200, 100), read(shared + 400, 100), read(shared + 600, 100),
+             read(shared + 800, 100)});
   CHECK_EQ(device.counters().oversized_ops, int64_t{0});  // one page, however often it is named
   device.op({write(data, 5 * kPage), read(shared, kPage)}, [&] { std::memset(data, 4, 5 * kPage); }, "huge");
   CHECK(test::holds(data, 4, 5 * kPage));

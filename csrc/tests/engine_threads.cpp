@@ -1,16 +1,15 @@
-// Many threads on one device: allocations made in one thread and freed in another, beside everything that looks at them.
-// Nothing here touches managed memory by itself, so that ThreadSanitizer, which owns the signal handlers, can watch.
+// Many threads on one device: allocations made in one thread and freed in another, beside everything that looks at
+// them. On a driver of ordinary memory, so that ThreadSanitizer can watch.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "engine_fake_driver.h"
 #include "engine_fixture.h"
 
-using test::Device;
 using test::kPage;
-using test::read;
 
 namespace {
 
@@ -49,7 +48,7 @@ void work(um_device* device, Exchange& exchange, uint64_t seed, std::atomic<bool
 }  // namespace
 
 TEST(allocations_cross_threads) {
-  Device device(64 * kPage);
+  um_device* device = fake::open();
   um_events_enable(device, 1);
   Exchange exchange;
   std::atomic<bool> ok{true}, done{false};
@@ -75,22 +74,28 @@ TEST(allocations_cross_threads) {
   done = true;
   observer.join();
   CHECK(ok);
-  const um_memory_stats stats = device.memory();
+  um_memory_stats stats{};
+  CHECK_OK(um_memory_read(device, &stats));
   CHECK_EQ(stats.live_allocations, exchange.blocks.size());
   CHECK_EQ(stats.allocation_count, uint64_t{1600});
   uint64_t requested = 0;
-  for (void* block : exchange.blocks) requested += Device::at(block).bytes;
+  for (void* block : exchange.blocks) {
+    um_allocation at{};
+    CHECK_OK(um_allocation_at(block, &at));
+    requested += at.bytes;
+  }
   CHECK_EQ(stats.requested_bytes, requested);
   CHECK_EQ(stats.requested_by_role[UM_ROLE_GRADIENT], requested);
   for (void* block : exchange.blocks) CHECK_EQ(um_free(block), 1);
-  CHECK_EQ(device.memory().requested_bytes, uint64_t{0});
+  CHECK_OK(um_memory_read(device, &stats));
+  CHECK_EQ(stats.requested_bytes, uint64_t{0});
+  CHECK_OK(um_device_close(device));
+  CHECK(fake::state.ranges.empty());
 }
 
 TEST(a_device_is_closed_while_others_still_free) {
   for (int round = 0; round < 20; ++round) {
-    um_device* device = nullptr;
-    const um_emulated_options options{8 * kPage, 256 * test::kMiB, 0, 0, 0};
-    CHECK_OK(um_device_open_emulated(&options, &device));
+    um_device* device = fake::open();
     const um_route route{UM_ROUTE_ON, test::kParameter, device};
     um_route_set_process(&route);
     std::vector<std::thread> threads;

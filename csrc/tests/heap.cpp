@@ -33,8 +33,8 @@ class MappedSource : public ArenaSource {
     }
     const uint64_t bytes = live_bytes + wanted_bytes <= limit_bytes ? wanted_bytes : least_bytes;
     if (live_bytes + bytes > limit_bytes) throw um::Error(UM_OUT_OF_DEVICE_MEMORY, "limit");
-    void* base = mmap(nullptr, bytes + kBlockBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base =
+        mmap(nullptr, bytes + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(base != MAP_FAILED);
     const uint64_t raw = reinterpret_cast<uint64_t>(base);
     const uint64_t address = (raw + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
@@ -97,10 +97,14 @@ void check_arenas(const ManagedHeap& heap, uint64_t* free_blocks, uint64_t* live
 
 uint64_t random_size(std::mt19937_64& random) {
   switch (random() % 8) {
-    case 0: return 1 + random() % (6 * kMiB);
-    case 1: return kBlockBytes * (1 + random() % 3);
-    case 2: return 1 + random() % (256 * 1024);
-    default: return 1 + random() % 8192;
+    case 0:
+      return 1 + random() % (6 * kMiB);
+    case 1:
+      return kBlockBytes * (1 + random() % 3);
+    case 2:
+      return 1 + random() % (256 * 1024);
+    default:
+      return 1 + random() % 8192;
   }
 }
 
@@ -202,7 +206,8 @@ TEST(arenas_double_up_to_a_gibibyte_and_large_requests_have_their_own) {
   blocks.push_back(f.heap.allocate(1));
   blocks.push_back(f.heap.allocate(2500 * kMiB + 1));
   for (int i = 0; i < 45; ++i) blocks.push_back(f.heap.allocate(60 * kMiB));
-  const std::vector<uint64_t> expected{64 * kMiB, 2502 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB, 1024 * kMiB};
+  const std::vector<uint64_t> expected{64 * kMiB,  2502 * kMiB, 128 * kMiB, 256 * kMiB,
+                                       512 * kMiB, 1024 * kMiB, 1024 * kMiB};
   CHECK(f.source.given == expected);
   CHECK_EQ(f.heap.reserved_bytes(), f.source.live_bytes);
   for (Block* block : blocks) f.heap.free(block);
