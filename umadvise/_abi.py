@@ -34,7 +34,7 @@ class Counting(IntEnum):
 
 
 class Memory(IntEnum):
-    """What an allocation is made of: managed memory, plain device memory that is never paged, or that while there is any."""
+    """Managed memory, plain device memory that is never paged, or plain memory while there is any."""
 
     MANAGED = 0
     DEVICE = 1

@@ -1,8 +1,8 @@
 """Advice: the five words of Choi and Lee, and what they mean to the driver.
 
 The paper's spellings live only here. Inside there is one enumeration, in the words of the CUDA driver API.
-Source: Choi and Lee, "Efficient Use of GPU Memory for Large-Scale Deep Learning Model Training", Applied Sciences 11(21),
-2021, section 4 (`set_unified(advise)`, `to("cuda:readmostly")`).
+Source: Choi and Lee, "Efficient Use of GPU Memory for Large-Scale Deep Learning Model Training", Applied Sciences
+11(21), 2021, section 4 (`set_unified(advise)`, `to("cuda:readmostly")`).
 """
 
 from dataclasses import dataclass

@@ -71,7 +71,9 @@ def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
         return EmulatedDevice().open()
     kind, _, index = wanted.partition(":")
     if wanted != "auto" and (kind != "cuda" or not (index or "0").isdecimal()):
-        raise UsageError(f'unknown device {wanted!r}: expected "auto", "cuda", "emulated" or umadvise.EmulatedDevice(...)')
+        raise UsageError(
+            f'unknown device {wanted!r}: expected "auto", "cuda", "emulated" or umadvise.EmulatedDevice(...)'
+        )
     if (reason := _native.cuda_unavailable_reason()) is not None:
         raise DeviceUnavailableError(reason)
     return _native.Device.open_cuda(int(index or 0))

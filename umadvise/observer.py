@@ -1,4 +1,4 @@
-"""Watching a training loop: which module, phase and step an op belongs to, what a tensor is called, what each step cost."""
+"""Watching a training loop: to which module, phase and step an op belongs, what tensors are called, what steps cost."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -194,5 +194,3 @@ def as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, torch.nn.Module) else [value]
-
-

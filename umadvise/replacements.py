@@ -7,8 +7,8 @@ from typing import Any
 class Replacements:
     """Attributes that were replaced, in order.
 
-    An attribute that the owner only inherited is deleted again on `undo`, so that nothing of ours is left behind. A later
-    patch by somebody else on top of ours is left alone.
+    An attribute that the owner only inherited is deleted again on `undo`, so that nothing of ours is left behind. A
+    later patch by somebody else on top of ours is left alone.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Roles, and the policy that gives each role its memory and advice when the user says nothing.
 
-Source of the three roles and of the recommended advice: Choi and Lee 2021, section 3 and table 1 (parameters stay on the
-GPU, inputs are read and replaced, intermediates are too large to stay), and section 5.1 for what was fastest.
+Source of the three roles and of the recommended advice: Choi and Lee 2021, section 3 and table 1 (parameters stay on
+the GPU, inputs are read and replaced, intermediates are too large to stay), and section 5.1 for what was fastest.
 """
 
 from dataclasses import dataclass, field, replace

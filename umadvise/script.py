@@ -1,4 +1,4 @@
-"""A script that knows nothing of umadvise: its roles come from Module and Optimizer, its steps from `optimizer.step()`."""
+"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from `optimizer.step()`."""
 
 from collections.abc import Callable
 from types import TracebackType
