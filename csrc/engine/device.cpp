@@ -53,7 +53,7 @@ bool um_device::empty_out() noexcept {
   for (int attempt = 0; attempt < kReturnAttempts && !returned; ++attempt) returned = allocations_->trim();
   budget_.reset();
   if (!returned) {
-    static_cast<void>(allocations_.release());
+    [[maybe_unused]] const um::Allocations* kept = allocations_.release();
     return false;
   }
   collect_device_events();

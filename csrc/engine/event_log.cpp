@@ -6,14 +6,15 @@
 namespace um {
 
 void EventLog::push(const um_event& event) noexcept {
-  if (events_.size() < kMostEvents) {
-    try {
-      events_.push_back(event);
-      return;
-    } catch (const std::bad_alloc&) {
-    }
+  if (events_.size() == kMostEvents) {
+    ++dropped_;
+    return;
   }
-  ++dropped_;
+  try {
+    events_.push_back(event);
+  } catch (const std::bad_alloc&) {
+    ++dropped_;
+  }
 }
 
 uint64_t EventLog::drain(um_event* out, uint64_t capacity) noexcept {

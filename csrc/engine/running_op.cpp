@@ -35,6 +35,7 @@ void WorkingSet::remove(uint64_t address) noexcept {
 uint64_t WorkingSet::bytes_if_above(uint64_t limit_bytes) const {
   if (most_pages_ * kBlockBytes <= limit_bytes) return most_pages_ * kBlockBytes;
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  ranges.reserve(accesses_.size());
   for (const um_access& access : accesses_) ranges.push_back(pages(access));
   std::sort(ranges.begin(), ranges.end());
   uint64_t distinct = 0, reached = 0;
