@@ -9,6 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
 HOOKS := $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h)
 FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
+CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 
 .PHONY: demo test test-full check lint tidy format ctest ctest-sanitized clean
@@ -28,7 +29,7 @@ lint: $(VENV)/.lint
 	ruff check
 	ruff format --check
 	mypy
-	clang-format --dry-run -Werror $(FORMATTED)
+	$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED)
 
 # The compile commands are those of the sanitized build.
 tidy: $(VENV)/.lint ctest-sanitized
@@ -37,7 +38,7 @@ tidy: $(VENV)/.lint ctest-sanitized
 format: $(VENV)/.lint
 	ruff check --fix
 	ruff format
-	clang-format -i $(FORMATTED)
+	$(CLANG_FORMAT) -i $(FORMATTED)
 
 ctest: $(VENV)/.installed
 	cmake -S csrc -B build/test -G Ninja -DUMADVISE_TESTS=ON
