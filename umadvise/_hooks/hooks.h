@@ -16,13 +16,13 @@ UM_API uint32_t um_hooks_abi_version(void);
 // Message of this thread's last failed call of this library. Never NULL.
 UM_API const char* um_hooks_last_error(void);
 
-// ---- allocator ------------------------------------------------------------------------------------------------------
+// ---- allocator ----------------------------------------------------------------------------------------------------
 // Puts the routing CPU allocator on top of torch's, once and for the life of the process.
 UM_API um_status um_hooks_allocator_install(void);
 
-// ---- CUDA allocator ---------------------------------------------------------------------------------------------------
-// Says for which CUDA device the routes are meant from now on; -1 for none. Where nothing is routed, and on other devices,
-// the functions below give plain device memory.
+// ---- CUDA allocator -----------------------------------------------------------------------------------------------
+// Says for which CUDA device the routes are meant from now on; -1 for none. Where nothing is routed, and on other
+// devices, the functions below give plain device memory.
 UM_API um_status um_hooks_cuda_serve(int32_t ordinal);
 // Memory that `stream` may work on at once. 0 bytes gives NULL. A stream that takes over memory which another one freed
 // waits for that one first.
@@ -33,27 +33,28 @@ UM_API void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* str
 // Tensor.record_stream: the memory goes to nobody else before the stream has done what it was given until the free.
 UM_API void um_hooks_cuda_record_stream(void* block, void* stream);
 
-// ---- storages -------------------------------------------------------------------------------------------------------
-// `storage` is a c10::StorageImpl of the CPU (torch.UntypedStorage._cdata). All tensors on it follow: only the storage's
-// data pointer changes. Memory that it shared with something outside torch is no longer shared afterwards. The caller sees
-// to it that no op uses the storage meanwhile.
+// ---- storages -----------------------------------------------------------------------------------------------------
+// `storage` is a c10::StorageImpl of the CPU (torch.UntypedStorage._cdata). All tensors on it follow: only the
+// storage's data pointer changes. Memory that it shared with something outside torch is no longer shared afterwards.
+// The caller sees to it that no op uses the storage meanwhile.
+//
 // Moves its bytes into memory of `device`; a storage that is there already moves to the new placement.
 UM_API um_status um_hooks_storage_adopt(void* storage, um_device* device, const um_placement* placement);
 // Moves its bytes out into ordinary CPU memory; nothing to do for a storage that is not in ours.
 UM_API um_status um_hooks_storage_give_back(void* storage);
 
-// ---- interposer -----------------------------------------------------------------------------------------------------
+// ---- interposer ---------------------------------------------------------------------------------------------------
 // Lets the ops of this thread, and of autograd's threads on its behalf, go through um_op_begin / um_op_end of `device`;
 // NULL ends it for this thread. UM_BAD_STATE while another thread interposes for another device.
 UM_API um_status um_hooks_interpose(um_device* device);
-// What this thread's ops belong to from now on (um_phase). Ops of a backward node are backward whatever this says, except
-// when it says optimizer.
+// What this thread's ops belong to from now on (um_phase). Ops of a backward node are backward whatever this says,
+// except when it says optimizer.
 UM_API void um_hooks_phase_set(uint32_t phase);
-// The module (interned name) whose forward runs in this thread from now on; returns the previous one. Backward ops belong
-// to the module whose forward made their node.
+// The module (interned name) whose forward runs in this thread from now on; returns the previous one. Backward ops
+// belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
-// ---- a copy of the op stream, for tests ------------------------------------------------------------------------------
+// ---- a copy of the op stream, for tests ---------------------------------------------------------------------------
 typedef struct um_hooks_op {
   uint32_t op, phase, module;
   uint32_t creates;  // 1: only makes memory (aten::empty and kin)
@@ -69,8 +70,8 @@ typedef struct um_hooks_access {
 
 // 1 forgets what is recorded and starts, 0 stops.
 UM_API void um_hooks_record(int32_t on);
-// Each returns how many there are; `out` gets at most `capacity`. An output is the serial number of its allocation, 0 for
-// foreign memory.
+// Each returns how many there are; `out` gets at most `capacity`. An output is the serial number of its allocation, 0
+// for foreign memory.
 UM_API uint64_t um_hooks_recorded_ops(um_hooks_op* out, uint64_t capacity);
 UM_API uint64_t um_hooks_recorded_accesses(um_hooks_access* out, uint64_t capacity);
 UM_API uint64_t um_hooks_recorded_outputs(uint64_t* out, uint64_t capacity);
