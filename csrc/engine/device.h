@@ -65,7 +65,7 @@ struct um_device {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // An allocation and the lock of its device, held; empty when there is none.
+  // An allocation and the lock of its device, held; `block` is nullptr when there is none.
   struct Found {
     um_device* device = nullptr;
     um::Block* block = nullptr;

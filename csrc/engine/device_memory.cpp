@@ -84,14 +84,16 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
 }
 
 um_device::Found um_device::find(uint64_t address, bool at_start) {
+  Found found;
   um::Arena* arena = um::address_map().find(address);
-  um_device* device = arena != nullptr ? arena->device.load(std::memory_order_relaxed) : nullptr;
-  if (device == nullptr) return {};
-  Found found{device, nullptr, Lock(device->mutex_)};
+  found.device = arena != nullptr ? arena->device.load(std::memory_order_relaxed) : nullptr;
+  if (found.device == nullptr) return found;
+  found.lock = Lock(found.device->mutex_);
   // The arena may have been closed, and opened by another device, before the lock was there.
-  if (um::address_map().find(address) != arena || arena->device.load(std::memory_order_relaxed) != device) return {};
-  found.block = at_start ? arena->starting_at(address) : arena->containing(address);
-  return found.block != nullptr ? std::move(found) : Found{};
+  if (um::address_map().find(address) == arena && arena->device.load(std::memory_order_relaxed) == found.device) {
+    found.block = at_start ? arena->starting_at(address) : arena->containing(address);
+  }
+  return found;
 }
 
 um_device::Found um_device::find_range(const void* address, uint64_t bytes) {
@@ -120,7 +122,7 @@ bool um_device::free(void* pointer) noexcept {
 }
 
 void um_device::release(Block* block) noexcept {
-  collect_device_events();  // while they can still be told which allocation they are about
+  if (recording_) collect_device_events();  // while they can still be told which allocation they are about
   if (block->record.exports > 0 && block->arena->heap->placement.memory == UM_MEMORY_MANAGED) {
     backend_.hooks->unpin(backend_.ordinal, block->address, block->record.bytes);
     if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);

@@ -42,20 +42,6 @@ void Arena::close() noexcept {
   first = nullptr;
 }
 
-void Arena::enter(Block* block) {
-  const uint64_t at = granule(block->address);
-  starts_[at] = block;
-  start_bits_[at / 64] |= uint64_t{1} << (at % 64);
-  const uint64_t last = (block->end() - 1 - address_) / kBlockBytes;
-  for (uint64_t edge = (block->address - address_) / kBlockBytes + 1; edge <= last; ++edge) across_[edge] = block;
-}
-
-void Arena::leave(const Block* block) {
-  const uint64_t at = granule(block->address);
-  starts_[at] = nullptr;
-  start_bits_[at / 64] &= ~(uint64_t{1} << (at % 64));
-}
-
 Block* Arena::containing(uint64_t at) const {
   const uint64_t here = granule(at);
   const uint64_t low_word = here / kPageGranules * kPageGranules / 64;

@@ -79,4 +79,18 @@ class Arena {
   uint64_t* start_bits_ = nullptr;
 };
 
+inline void Arena::enter(Block* block) {
+  const uint64_t at = granule(block->address);
+  starts_[at] = block;
+  start_bits_[at / 64] |= uint64_t{1} << (at % 64);
+  const uint64_t last = (block->end() - 1 - address_) / kBlockBytes;
+  for (uint64_t edge = (block->address - address_) / kBlockBytes + 1; edge <= last; ++edge) across_[edge] = block;
+}
+
+inline void Arena::leave(const Block* block) {
+  const uint64_t at = granule(block->address);
+  starts_[at] = nullptr;
+  start_bits_[at / 64] &= ~(uint64_t{1} << (at % 64));
+}
+
 }  // namespace um

@@ -29,6 +29,9 @@ class FreeLists {
   static constexpr uint32_t kPowers = 33 - kStepBits;
   static constexpr int kEntriesLookedAt = 8;
 
+  static uint32_t log2_floor(uint64_t value) { return 63u - static_cast<uint32_t>(__builtin_clzll(value)); }
+  static uint32_t lowest_bit(uint32_t bits) { return static_cast<uint32_t>(__builtin_ctz(bits)); }
+
   struct List {
     uint32_t power, step;
     bool operator==(List other) const { return power == other.power && step == other.step; }
@@ -43,5 +46,86 @@ class FreeLists {
   uint32_t step_bits_[kPowers] = {};
   Block* head_[kPowers][kSteps] = {};
 };
+
+// Inline: an allocation and a free together are a few dozen instructions.
+
+inline FreeLists::List FreeLists::list_of(uint64_t granules) {
+  if (granules < kSteps) return {0, static_cast<uint32_t>(granules)};
+  const uint32_t log = log2_floor(granules);
+  return {log - kStepBits + 1, static_cast<uint32_t>(granules >> (log - kStepBits)) - kSteps};
+}
+
+// The first list all of whose blocks have at least `granules`.
+inline FreeLists::List FreeLists::list_above(uint64_t granules) {
+  if (granules < kSteps) return list_of(granules);
+  return list_of(granules + (uint64_t{1} << (log2_floor(granules) - kStepBits)) - 1);
+}
+
+inline void FreeLists::insert(Block* block) {
+  const List list = list_of(block->bytes / kGranuleBytes);
+  Block*& head = head_[list.power][list.step];
+  block->previous_free = nullptr;
+  block->next_free = head;
+  if (head != nullptr) head->previous_free = block;
+  head = block;
+  power_bits_ |= 1u << list.power;
+  step_bits_[list.power] |= 1u << list.step;
+}
+
+inline void FreeLists::remove(Block* block) {
+  if (block->next_free != nullptr) block->next_free->previous_free = block->previous_free;
+  if (block->previous_free != nullptr) {
+    block->previous_free->next_free = block->next_free;
+    return;
+  }
+  const List list = list_of(block->bytes / kGranuleBytes);
+  head_[list.power][list.step] = block->next_free;
+  if (block->next_free != nullptr) return;
+  step_bits_[list.power] &= ~(1u << list.step);
+  if (step_bits_[list.power] == 0) power_bits_ &= ~(1u << list.power);
+}
+
+inline void FreeLists::resize(Block* block, uint64_t address, uint64_t bytes) {
+  const bool same_list = list_of(block->bytes / kGranuleBytes) == list_of(bytes / kGranuleBytes);
+  if (!same_list) remove(block);
+  block->address = address;
+  block->bytes = bytes;
+  if (!same_list) insert(block);
+}
+
+inline Block* FreeLists::head_from(List& list) const {
+  if (list.power >= kPowers) return nullptr;
+  uint32_t steps = list.step < kSteps ? step_bits_[list.power] & (~0u << list.step) : 0;
+  if (steps == 0) {
+    const uint32_t powers = list.power + 1 < kPowers ? power_bits_ & (~0u << (list.power + 1)) : 0;
+    if (powers == 0) return nullptr;
+    list.power = lowest_bit(powers);
+    steps = step_bits_[list.power];
+  }
+  list.step = lowest_bit(steps);
+  return head_[list.power][list.step];
+}
+
+inline Block* FreeLists::fitting(Block* list, uint64_t bytes, uint64_t alignment) {
+  for (int looked_at = 0; list != nullptr && looked_at < kEntriesLookedAt; ++looked_at, list = list->next_free) {
+    if (aligned_start(*list, alignment) + bytes <= list->end()) return list;
+  }
+  return nullptr;
+}
+
+inline Block* FreeLists::find(uint64_t bytes, uint64_t alignment) const {
+  const uint64_t granules = bytes / kGranuleBytes;
+  // Exact sizes come back every step: their own list first, although it also holds blocks that are too small.
+  const List own = list_of(granules);
+  if (Block* block = fitting(head_[own.power][own.step], bytes, alignment)) return block;
+  // From here on blocks are large enough, but may lie badly, up to the list in which any place will do.
+  List list = list_above(granules);
+  const List any = list_above(granules + alignment / kGranuleBytes - 1);
+  for (Block* head = head_from(list); head != nullptr; ++list.step, head = head_from(list)) {
+    if (list.power > any.power || (list.power == any.power && list.step >= any.step)) return head;
+    if (Block* block = fitting(head, bytes, alignment)) return block;
+  }
+  return nullptr;
+}
 
 }  // namespace um
