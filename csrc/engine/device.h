@@ -99,11 +99,14 @@ struct um_device {
   void sample_residency();
   void collect_device_events() noexcept;
   um_event attribute(const um::emulated::Event& event) const;
+  void measure(um::RunningOp& op) const;
   void report_oversized(const um::RunningOp& op) noexcept;
   uint64_t managed_limit_bytes() const;
 
-  // Without it: brings an op's working set onto the device in order; `serviced`: some of it was not there just now.
-  void settle(um::RunningOp& op, bool serviced);
+  // Without it (ordered counting): an op's working set comes onto the device, reads as given, then writes, then what
+  // the op allocated. False when all of it was there.
+  bool touch(const um::RunningOp& op) const;
+  void settle(const um::RunningOp& op);
 
   um::Backend backend_;
   std::atomic<bool> accepts_{true};

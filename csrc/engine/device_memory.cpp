@@ -42,7 +42,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
   // move pages, or a prefetch, may have evicted what the op was given.
   if (managed && op != nullptr && !op->untouched && backend_.ordered()) {
     const bool serviced = backend_.hooks->touch(backend_.ordinal, address, bytes, true);
-    if (serviced || placement.advice == UM_ADVICE_PREFETCH) settle(*op, serviced);
+    if (serviced || placement.advice == UM_ADVICE_PREFETCH) settle(*op);
   }
   return reinterpret_cast<void*>(address);
 }
@@ -68,8 +68,9 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
   const bool prefetched =
       block->arena->heap->placement.advice == UM_ADVICE_PREFETCH && backend_.why_no_migration() == nullptr;
   const bool touched = op != nullptr && !op->untouched;
-  if (touched) op->working_set.add(block->address, block->record.bytes, true);
   if (touched) {
+    op->working_set.add(block->address, block->record.bytes, true);
+    measure(*op);
     keep_budget([&](um::Budget& budget) { budget.use(op->working_set); });
   } else if (prefetched) {
     keep_budget(

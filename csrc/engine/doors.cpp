@@ -17,24 +17,27 @@ bool managed(const um::Block& block) { return block.arena->heap->placement.memor
 
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
   if (bytes == 0) return;
-  const Found found = find_range(device_address, bytes);
+  Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
   if (managed(*found.block)) {
     device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
   }
+  found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");
   const um::driver::Table& call = device.backend_.call();
   const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
   device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
   device.backend_.check(call.stream_synchronize(nullptr), doing);
+  found.lock.lock();
   device.sample_residency();
 }
 
 void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
   if (bytes == 0) return;
-  const Found found = find_range(device_address, bytes);
+  Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
+  found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");
   const um::driver::Table& call = device.backend_.call();

@@ -12,7 +12,7 @@ using um::RunningOp;
 
 // The block of this device that starts at, or else contains, the address; nullptr for foreign ones.
 um::Block* um_device::own_block(const void* address) const {
-  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  const uint64_t at = um::address_of(address);
   const um::Arena* arena = um::address_map().find(at);
   if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return nullptr;
   um::Block* block = arena->starting_at(at);
@@ -33,6 +33,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
       running->untouched = untouched;
       running->identity = {step_, step_ops_ + 1, op, module, phase};
       running->working_set.clear();
+      running->most_bytes = 0;
       for (const bool write : {false, true}) {  // what is read comes first
         for (uint32_t i = 0; i < count; ++i) {
           if ((accesses[i].write != 0) != write) continue;
@@ -40,10 +41,11 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
           if (block == nullptr) continue;
           block->record.seen = true;
           if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
-          running->working_set.add(reinterpret_cast<uint64_t>(accesses[i].address), accesses[i].bytes, write);
+          running->working_set.add(um::address_of(accesses[i].address), accesses[i].bytes, write);
         }
       }
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
+      measure(*running);
       keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
     } catch (...) {
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
@@ -54,24 +56,26 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     ++op_count_;
   }
   um::running_op = running;
-  if (backend_.ordered()) settle(*running, false);
+  if (backend_.ordered() && touch(*running)) settle(*running);
 }
 
-// Touches the op's working set in order until a pass finds everything in place: a later access may evict an earlier
-// one, because eviction follows the order of service (uvm/uvm_pmm_gpu.c) and an old page may be next in line. A set
-// that is larger than the device gets one pass.
-void um_device::settle(RunningOp& op, bool serviced_any) {
-  const bool fits = op.working_set.bytes_if_above(backend_.total_bytes) <= backend_.total_bytes;
-  for (int pass = 0; pass < um::WorkingSet::kMostPasses; ++pass) {
-    bool serviced = false;
-    for (const um_access& access : op.working_set.accesses()) {
-      serviced |= backend_.hooks->touch(backend_.ordinal, reinterpret_cast<uint64_t>(access.address), access.bytes,
-                                        access.write != 0);
-    }
-    serviced_any |= serviced;
-    if (!serviced || !fits) break;
+bool um_device::touch(const RunningOp& op) const {
+  bool serviced = false;
+  for (const um_access& access : op.working_set.accesses()) {
+    serviced |=
+        backend_.hooks->touch(backend_.ordinal, um::address_of(access.address), access.bytes, access.write != 0);
   }
-  if (!serviced_any) return;
+  return serviced;
+}
+
+// Something came onto the device for the op, and may have evicted what the op needs too: eviction follows the order of
+// service (uvm/uvm_pmm_gpu.c), and an old page may be next in line. So the working set is touched in order until a pass
+// finds everything in place. A set that is larger than the device never settles and is left to its faults.
+void um_device::settle(const RunningOp& op) {
+  if (op.working_set.bytes_if_above(backend_.total_bytes) <= backend_.total_bytes) {
+    for (int pass = 0; pass < um::WorkingSet::kMostPasses && touch(op); ++pass) {
+    }
+  }
   const Lock lock(mutex_);
   sample_residency();
 }
@@ -101,20 +105,17 @@ uint64_t um_device::managed_limit_bytes() const {
   return budget_ != nullptr ? std::min(left, budget_->bytes()) : left;
 }
 
+void um_device::measure(RunningOp& op) const {
+  op.most_bytes = std::max(op.most_bytes, op.working_set.bytes_if_above(managed_limit_bytes()));
+}
+
 void um_device::report_oversized(const RunningOp& op) noexcept {
-  const uint64_t limit_bytes = managed_limit_bytes();
-  uint64_t bytes = 0;
-  try {
-    bytes = op.working_set.bytes_if_above(limit_bytes);
-  } catch (const std::bad_alloc&) {
-    return;  // the report of one op is not worth its failure
-  }
-  if (bytes <= limit_bytes) return;
+  if (op.most_bytes <= managed_limit_bytes()) return;
   ++oversized_ops_;
   if (!recording_) return;
   um_event event{};
   event.start_ns = um::now_ns();
-  event.bytes = bytes;
+  event.bytes = op.most_bytes;
   event.step = op.identity.step;
   event.op_index = op.identity.index;
   event.op = op.identity.op;

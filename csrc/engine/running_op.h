@@ -37,6 +37,7 @@ struct RunningOp {
   OpIdentity identity;
   bool untouched = false;
   WorkingSet working_set;
+  uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   RunningOp* next_free = nullptr;
 };
 

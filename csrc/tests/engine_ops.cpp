@@ -298,3 +298,26 @@ TEST(foreign_and_odd_accesses_are_ignored) {
   CHECK_EQ(device.counters().fault_groups, int64_t{1});
   CHECK_EQ(other.counters().fault_groups, int64_t{0});
 }
+
+TEST(what_an_op_prefetches_or_allocates_does_not_push_its_inputs_out) {
+  for (const um_advice advice : {UM_ADVICE_NONE, UM_ADVICE_PREFETCH}) {
+    Device device(4 * kPage);
+    unsigned char* input = device.allocate(kPage, kParameter);  // serviced first, so next in line
+    unsigned char* others = device.allocate(3 * kPage, kParameter);
+    device.op({read(input, kPage), read(others, 3 * kPage)});
+    device.op({read(input, kPage)}, [&] {
+      unsigned char* output = device.allocate(2 * kPage, test::advised(advice, UM_ROLE_INTERMEDIATE));
+      output[kPage] = input[0];
+    });
+    CHECK_EQ(device.counters().unordered_faults, int64_t{0});
+  }
+}
+
+TEST(an_oversized_op_is_touched_once_and_not_for_each_of_its_allocations) {
+  Device device(4 * kPage);
+  unsigned char* data = device.allocate(6 * kPage);
+  device.op({read(data, 6 * kPage)}, [&] {
+    for (int i = 0; i < 10; ++i) device.allocate(100);  // all in one page
+  });
+  CHECK_EQ(device.counters().fault_groups, int64_t{6 + 1});
+}
