@@ -64,7 +64,7 @@ def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list
             report = ["--report", str(OUTPUT / f"{run.file_stem}.profile.json")] if run.unified else []
             words = [*options(run, size, gpu, limit_bytes), *report]
             for line in bert_row.run(words, written, log):
-                console.print(f"{run.name}: {line}", markup=False, highlight=False)
+                console.print(f"{run.name}: {line}", markup=False, highlight=False, soft_wrap=True)
                 progress.advance(task, 1 if line.startswith("step ") else 0)
             row = bert_row.read(written)
             results.append(Result(run, row, log))

@@ -91,17 +91,19 @@ void on_signal(int signal, siginfo_t* information, void* context) {
   errno = saved_errno;
 }
 
+void seal(void* address, uint64_t bytes) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  static_cast<void>(mmap(address, bytes, PROT_NONE, kFlags, -1, 0));  // a child has nobody to tell of a failure
+}
+
 void seal_child() {
   in_child = true;
-  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  if (range_begin() != 0) {
-    mmap(reinterpret_cast<void*>(range_begin()), range_end() - range_begin(), PROT_NONE, kFlags, -1, 0);
-  }
+  if (range_begin() != 0) seal(reinterpret_cast<void*>(range_begin()), range_end() - range_begin());
   for (int i = 0; i < kMostDevices; ++i) {
     const Device* device = device_at(i);
     if (device == nullptr) continue;
     for (const Tier* tier : {&device->space.device_tier(), &device->space.host_tier()}) {
-      mmap(tier->base(), tier->bytes(), PROT_NONE, kFlags, -1, 0);
+      seal(tier->base(), tier->bytes());
     }
   }
 }
