@@ -1,160 +1,153 @@
-// What the core does on CUDA, seen through a driver that logs its calls: contexts, both forms of advice and prefetch,
-// devices without concurrent managed access, addresses without alignment, the budget where no fault can be seen.
-#include "engine_fake_driver.h"
+// The core on a CUDA driver: this test is linked to a libcuda.so.1 behind which the emulated device works, so bytes,
+// faults and capacity are real, and the core has only what a driver tells it.
+#include <algorithm>
+
+#include "driver/emulated/hooks.h"
 #include "engine_fixture.h"
 
-using test::advised;
 using test::kMiB;
 using test::kPage;
+using test::kPlain;
+using test::read;
+using test::write;
+
+extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);
 
 namespace {
 
-struct Opened {
-  explicit Opened(fake::Forms forms = fake::Forms::by_location, bool concurrent = true)
-      : device(fake::open(forms, concurrent)) {}
-  ~Opened() {
-    for (void* each : live) um_free(each);
-    um_device_close(device);
-  }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  operator um_device*() const { return device; }
+um_device* opened() {
+  um_device* device = nullptr;
+  CHECK_OK(um_device_open_cuda(0, &device));
+  return device;
+}
 
-  unsigned char* allocate(uint64_t bytes, const um_placement& placement) {
-    void* address = nullptr;
-    CHECK_OK(um_allocate(device, bytes, &placement, nullptr, &address));
-    live.push_back(address);
-    return static_cast<unsigned char*>(address);
-  }
+um::emulated::Totals totals() {
+  um::emulated::Totals out{};
+  emulated_libcuda_hooks()->totals(0, &out);
+  return out;
+}
 
-  um_device* device;
-  std::vector<void*> live;
-};
+uint64_t pages_on_device(const void* address, uint64_t bytes) {
+  uint64_t device = 0, host = 0;
+  emulated_libcuda_hooks()->residency(0, reinterpret_cast<uint64_t>(address), bytes, &device, &host);
+  return device;
+}
 
 }  // namespace
 
-TEST(the_callers_context_is_as_it_was_before) {
-  const auto others = reinterpret_cast<fake::CUcontext>(uintptr_t{0x2000});
-  for (const fake::CUcontext before : {static_cast<fake::CUcontext>(nullptr), others, fake::kContext}) {
-    fake::current = before;
-    {
-      Opened device;
-      CHECK_OK(um_budget_set(device, 2 * kPage));
-      unsigned char* data = device.allocate(kPage, advised(UM_ADVICE_PREFETCH));
-      CHECK(fake::current == before);
-      CHECK_OK(um_copy_from_host(data, "x", 1));
-      CHECK_OK(um_prefetch(data, 1, 1, nullptr));
-      CHECK(fake::current == before);
+TEST(the_device_is_cudas) {
+  test::Device device(opened());
+  um_device_info info{};
+  CHECK_OK(um_device_query(device, &info));
+  CHECK_EQ(std::string(info.provider), std::string("cuda"));
+  CHECK_EQ(info.ordinal, 0);
+  CHECK_EQ(info.total_bytes, 128 * kMiB);
+  CHECK_EQ(info.counting, uint32_t{UM_COUNTING_RAW});
+  um_device* second = nullptr;
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_device_open_cuda(1, &second));
+}
+
+TEST(managed_memory_of_every_advice_holds_what_is_written) {
+  test::Device device(opened());
+  for (uint32_t advice = 0; advice < UM_ADVICE_COUNT; ++advice) {
+    unsigned char* data = device.allocate(3 * kPage, test::advised(static_cast<um_advice>(advice)));
+    CHECK_EQ(pages_on_device(data, 3 * kPage), uint64_t{advice == UM_ADVICE_PREFETCH ? 3u : 0u});
+    device.op({write(data, 3 * kPage)}, [&] { std::memset(data, static_cast<int>(advice) + 1, 3 * kPage); });
+    device.op({read(data, 3 * kPage)},
+              [&] { CHECK(test::holds(data, static_cast<unsigned char>(advice + 1), 3 * kPage)); });
+    CHECK_EQ(test::Device::at(data).advice, advice);
+  }
+}
+
+TEST(more_managed_memory_than_the_device_has_pages_and_holds_what_is_written) {
+  test::Device device(opened());
+  constexpr uint64_t kBytes = 48 * kMiB;
+  std::vector<unsigned char*> data;
+  for (int i = 0; i < 5; ++i) data.push_back(device.allocate(kBytes));
+  const int64_t evictions_before = totals().model.evictions;
+  for (int i = 0; i < 5; ++i) device.op({write(data[i], kBytes)}, [&] { std::memset(data[i], i + 1, kBytes); });
+  for (int i = 0; i < 5; ++i) CHECK(test::holds(data[i], static_cast<unsigned char>(i + 1), kBytes));
+  CHECK(totals().model.evictions > evictions_before);
+}
+
+TEST(a_budget_is_kept_on_the_device_itself) {
+  test::Device device(opened());
+  constexpr uint64_t kBytes = 8 * kMiB, kBudget = 32 * kMiB;
+  CHECK_OK(um_budget_set(device, kBudget));
+  std::vector<unsigned char*> data;
+  for (int i = 0; i < 10; ++i) data.push_back(device.allocate(kBytes));
+  for (int round = 0; round < 3; ++round) {
+    for (unsigned char* each : data) {
+      device.op({write(each, kBytes)}, [&] { std::memset(each, round + 1, kBytes); });
+      uint64_t pages = 0;
+      for (unsigned char* other : data) pages += pages_on_device(other, kBytes);
+      CHECK(pages <= kBudget / kPage);
     }
-    CHECK(fake::current == before);
-    CHECK(fake::state.ranges.empty());
   }
-  fake::current = nullptr;
+  CHECK_EQ(device.memory().resident_bytes, kBudget);
+  CHECK_EQ(device.memory().resident_peak_bytes, kBudget);
+  CHECK(device.memory().host_bytes >= 10 * kBytes - kBudget);
+  for (unsigned char* each : data) CHECK(test::holds(each, 3, kBytes));
 }
 
-TEST(advice_is_given_once_an_arena_in_the_form_that_the_driver_has) {
-  for (const auto& [forms, letter] :
-       {std::pair{fake::Forms::by_location, 'l'}, std::pair{fake::Forms::by_device, 'd'}}) {
-    Opened device(forms);
-    for (int i = 0; i < 10; ++i) {
-      device.allocate(1000, advised(UM_ADVICE_READ_MOSTLY));
-      device.allocate(1000, advised(UM_ADVICE_ACCESSED_BY));
-      device.allocate(1000, advised(UM_ADVICE_PREFERRED_LOCATION));
-      device.allocate(1000, advised(UM_ADVICE_NONE));
-    }
-    CHECK((fake::state.advice == std::vector<fake::CUmem_advise>{fake::CU_MEM_ADVISE_SET_READ_MOSTLY,
-                                                                 fake::CU_MEM_ADVISE_SET_ACCESSED_BY,
-                                                                 fake::CU_MEM_ADVISE_SET_PREFERRED_LOCATION}));
-    unsigned char* data = device.allocate(3 * kMiB, advised(UM_ADVICE_PREFETCH));
-    CHECK_EQ(fake::state.prefetches.size(), size_t{1});
-    CHECK_EQ(fake::state.prefetches[0].address, reinterpret_cast<uint64_t>(data));
-    CHECK_EQ(fake::state.prefetches[0].bytes, 3 * kMiB);
-    CHECK(!fake::state.prefetches[0].to_host);
-    CHECK_EQ(fake::state.forms, std::string(4, letter));
-  }
-}
-
-TEST(without_concurrent_access_advice_is_skipped_and_requests_say_why) {
-  Opened device(fake::Forms::by_location, false);
-  unsigned char* data = device.allocate(1000, advised(UM_ADVICE_READ_MOSTLY));
-  device.allocate(1000, advised(UM_ADVICE_PREFETCH));
-  CHECK_EQ(fake::state.forms, std::string());
-  CHECK_FAILS(UM_UNSUPPORTED, um_prefetch(data, 1000, 1, nullptr));
-  CHECK(std::strstr(um_last_error(), "attribute 89") != nullptr);
-  CHECK_FAILS(UM_UNSUPPORTED, um_budget_set(device, 4 * kPage));
-}
-
-TEST(arenas_are_aligned_whatever_the_driver_gives) {
-  fake::state.offset_bytes = 512;
-  {
-    Opened device;
-    CHECK_EQ(reinterpret_cast<uint64_t>(device.allocate(3 * kPage, test::kIntermediate)) % kPage, uint64_t{0});
-    CHECK_EQ(reinterpret_cast<uint64_t>(device.allocate(100 * kMiB, test::kParameter)) % kPage, uint64_t{0});
-    CHECK_EQ(fake::state.ranges.size(), size_t{2});
-  }
-  fake::state.offset_bytes = 0;
-  CHECK(fake::state.ranges.empty());
-}
-
-TEST(plain_memory_grows_by_what_is_needed_when_more_is_not_there) {
-  fake::state.limit_bytes = 20 * kMiB;
-  {
-    Opened device;
-    for (int i = 0; i < 5; ++i) device.allocate(4 * kMiB, test::kPlain);
-    CHECK_EQ(fake::state.used_bytes, 20 * kMiB);
-    void* address = nullptr;
-    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 1, &test::kPlain, nullptr, &address));
-    CHECK(std::strstr(um_last_error(), "fake device") != nullptr);
-  }
-  fake::state.limit_bytes = ~uint64_t{0};
-}
-
-TEST(a_budget_moves_what_its_own_model_evicts) {
-  Opened device;
-  unsigned char* pages = device.allocate(8 * kPage, test::kIntermediate);
-  const auto page = [&](int i) { return reinterpret_cast<uint64_t>(pages) + static_cast<uint64_t>(i) * kPage; };
-  CHECK_OK(um_budget_set(device, 4 * kPage));
-  // All that is live may be on the device, so the older half is sent away, neighbours in one call.
-  CHECK_EQ(fake::state.prefetches.size(), size_t{1});
-  CHECK_EQ(fake::state.prefetches[0].address, page(0));
-  CHECK_EQ(fake::state.prefetches[0].bytes, 4 * kPage);
-  CHECK(fake::state.prefetches[0].to_host);
-  fake::state.prefetches.clear();
-  const um_access access = test::write(pages, kPage);
-  CHECK_OK(um_op_begin(device, 1, 1, 1, 0, &access, 1));
-  CHECK_EQ(fake::state.prefetches.size(), size_t{1});
-  CHECK_EQ(fake::state.prefetches[0].address, page(4));
-  um_op_end(device, nullptr, 0);
-  um_memory_stats stats{};
-  CHECK_OK(um_memory_read(device, &stats));
-  CHECK_EQ(stats.resident_bytes, 4 * kPage);
-}
-
-TEST(read_mostly_memory_is_moved_and_not_copied_by_a_budget) {
-  Opened device;
-  unsigned char* pages = device.allocate(8 * kPage, advised(UM_ADVICE_READ_MOSTLY));
-  fake::state.advice.clear();
-  CHECK_OK(um_budget_set(device, 4 * kPage));
-  CHECK((fake::state.advice ==
-         std::vector<fake::CUmem_advise>{fake::CU_MEM_ADVISE_UNSET_READ_MOSTLY, fake::CU_MEM_ADVISE_SET_READ_MOSTLY}));
-  CHECK_EQ(fake::state.prefetches.size(), size_t{1});
-  CHECK_EQ(fake::state.prefetches[0].address, reinterpret_cast<uint64_t>(pages));
-}
-
-TEST(counters_that_nobody_could_observe_are_unknown) {
-  Opened device;
-  CHECK_OK(um_op_begin(device, 1, 1, 1, 0, nullptr, 0));
-  um_op_end(device, nullptr, 0);
-  um_counters counters{};
-  CHECK_OK(um_counters_read(device, &counters));
+TEST(what_only_the_driver_could_count_is_unknown) {
+  test::Device device(opened());
+  um_events_enable(device, 1);
+  unsigned char* data = device.allocate(kPage);
+  CHECK_OK(um_step_set(device, 1));
+  device.op({write(data, kPage)}, [&] { std::memset(data, 1, kPage); });
+  const um_counters counters = device.counters();
   CHECK_EQ(counters.op_count, int64_t{1});
   CHECK_EQ(counters.oversized_ops, int64_t{0});
-  for (const int64_t value :
-       {counters.fault_groups, counters.unordered_faults, counters.first_touches, counters.bytes_h2d[0],
-        counters.bytes_d2h[3], counters.evictions, counters.collapses, counters.remote_accesses}) {
-    CHECK_EQ(value, int64_t{UM_UNKNOWN});
+  for (const int64_t each :
+       {counters.fault_groups, counters.evictions, counters.bytes_h2d[0], counters.fault_service_ns}) {
+    CHECK_EQ(each, int64_t{UM_UNKNOWN});
   }
-  CHECK_FAILS(UM_UNSUPPORTED, um_emulated_fail(device, nullptr, 1));
-  CHECK_EQ(um_emulated_calls(device, nullptr), uint64_t{0});
-  CHECK_FAILS(UM_UNSUPPORTED, um_export(device.allocate(10, test::kIntermediate)));
+  CHECK(device.events().empty());
+  CHECK_EQ(um_events_dropped(device), uint64_t{0});
+}
+
+TEST(plain_memory_lies_on_the_device_and_ends_with_it) {
+  test::Device device(opened());
+  unsigned char* data = device.allocate(16 * kMiB, kPlain);
+  std::vector<unsigned char> bytes(16 * kMiB, 7), back(16 * kMiB);
+  CHECK_OK(um_copy_from_host(data, bytes.data(), bytes.size()));
+  CHECK_OK(um_copy_to_host(back.data(), data, back.size()));
+  CHECK(back == bytes);
+  CHECK_FAILS(UM_UNSUPPORTED, um_prefetch(data, kPage, 1, nullptr));
+  void* more = nullptr;
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 128 * kMiB, &kPlain, nullptr, &more));
+  CHECK(std::string(um_last_error()).find("out of device memory: tried to allocate 128 MiB") != std::string::npos);
+}
+
+TEST(a_prefetch_moves_pages_and_an_export_is_no_matter_of_cuda) {
+  test::Device device(opened());
+  unsigned char* data = device.allocate(4 * kPage);
+  std::memset(data, 5, 4 * kPage);
+  CHECK_EQ(pages_on_device(data, 4 * kPage), uint64_t{4});
+  CHECK_OK(um_prefetch(data, 4 * kPage, 1, nullptr));
+  CHECK_EQ(pages_on_device(data, 4 * kPage), uint64_t{0});
+  CHECK_OK(um_prefetch(data, 4 * kPage, 0, nullptr));
+  CHECK_EQ(pages_on_device(data, 4 * kPage), uint64_t{4});
+  CHECK(test::holds(data, 5, 4 * kPage));
+  CHECK_FAILS(UM_UNSUPPORTED, um_export(data));
+}
+
+TEST(streams_wait_for_each_other) {
+  test::Device device(opened());
+  CHECK_OK(um_stream_wait(device, nullptr, nullptr));
+}
+
+// As the patched device and the one for what is not routed are.
+TEST(two_devices_of_one_gpu_share_it_and_nothing_is_left_behind) {
+  const uint64_t before = totals().device_bytes;
+  {
+    test::Device first(opened()), second(opened());
+    unsigned char* managed = first.allocate(kPage);
+    unsigned char* plain = second.allocate(kPage, kPlain);
+    first.op({read(plain, kPage), write(managed, kPage)}, [&] { std::memset(managed, 1, kPage); });
+    CHECK_EQ(first.memory().live_allocations, uint64_t{1});
+    CHECK_EQ(second.memory().live_allocations, uint64_t{1});
+  }
+  CHECK_EQ(totals().device_bytes, before);
 }

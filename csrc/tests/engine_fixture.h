@@ -47,6 +47,7 @@ class Device {
     const um_emulated_options options{capacity_bytes, host_bytes, static_cast<uint32_t>(counting), 0, 0};
     CHECK_OK(um_device_open_emulated(&options, &handle));
   }
+  explicit Device(um_device* opened) : handle(opened) {}
   ~Device() {
     for (void* each : live) um_free(each);
     um_device_close(handle);
