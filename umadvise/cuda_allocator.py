@@ -11,6 +11,7 @@ import torch
 
 from umadvise import _native
 from umadvise.errors import DeviceUnavailableError, StateError
+from umadvise.replacements import Replacements
 
 _installed = False
 
@@ -42,6 +43,28 @@ def install(ordinal: int) -> None:
 def release() -> None:
     """Ends the routing: torch's CUDA memory is plain device memory from now on."""
     _native.serve_cuda(None)
+
+
+def answer_statistics(device: _native.Device, replaced: Replacements) -> None:
+    """Lets torch.cuda.memory_allocated() and its kin tell the device's bytes; with another allocator torch raises.
+
+    Allocated is what tensors asked for, reserved is what the driver gave for them. A session starts the peaks again at
+    each step.
+    """
+
+    def statistics(_index: int) -> dict[str, Any]:
+        held = device.memory()
+        return {
+            "allocated_bytes": _current_and_peak(held.requested_bytes, held.requested_peak_bytes),
+            "reserved_bytes": _current_and_peak(held.reserved_bytes, held.reserved_peak_bytes),
+        }
+
+    replaced.replace(torch._C, "_cuda_memoryStats", lambda _: statistics)
+    replaced.replace(torch._C, "_cuda_resetPeakMemoryStats", lambda _: lambda _index: device.reset_memory_peaks())
+
+
+def _current_and_peak(current_bytes: int, peak_bytes: int) -> dict[str, Any]:
+    return {"all": {"current": current_bytes, "peak": peak_bytes}}
 
 
 def _require_possible() -> None:

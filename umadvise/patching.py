@@ -51,6 +51,8 @@ def start(device: _native.Device, budget_bytes: int | None) -> Runtime:
         torch_api.install(state)
         if state.emulated:
             doors.install(state)
+        else:
+            cuda_allocator.answer_statistics(device, state.replaced)
         state.set_policy(state.policy)
         _native.interpose(device)
     except BaseException:

@@ -162,6 +162,21 @@ def test_a_threads_own_route_wins() -> None:
     free(others, 100)
 
 
+def test_torchs_own_figures_are_ours(cuda_device: _native.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
+    first, second = allocate(3 * MIB), allocate(MIB)
+    free(second, MIB)
+    assert torch.cuda.memory_allocated(0) == 3 * MIB
+    assert torch.cuda.max_memory_allocated(0) == 4 * MIB
+    assert torch.cuda.memory_reserved(0) == cuda_device.memory().reserved_bytes > 0
+    torch.cuda.reset_peak_memory_stats(0)
+    assert torch.cuda.memory_stats(0)["allocated_bytes.all.peak"] == 3 * MIB
+    free(first, 3 * MIB)
+    before = torch._C._cuda_memoryStats
+    patching.stop(runtime.current())
+    assert getattr(torch._C, "_cuda_memoryStats", None) is not before
+
+
 def test_nothing_costs_nothing(cuda_device: _native.Device) -> None:
     assert allocate(0) == 0
     assert cuda_device.memory().allocation_count == 0
