@@ -87,6 +87,13 @@ def build_model(size: str) -> torch.nn.Module:
     return model
 
 
+def make_gpu_repeatable() -> None:
+    """Keeps kernels whose sums depend on the order of threads (attention's backward, cuBLAS) out of the way."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it would write, and so fault, what nobody asked for
+
+
 def train(options: argparse.Namespace, memory: Memory, text: Text) -> Iterator[Step]:
     """Trains and yields each step when it has ended."""
     seeds = range(options.seed, options.seed + options.steps)
@@ -115,6 +122,8 @@ def main() -> int:
     if options.matrix:
         run_matrix(options)
         return 0
+    if options.device == "cuda":
+        make_gpu_repeatable()
     steps: list[Step] = []
     error: str | None = None
     text = load_text(VOCABULARY_SIZE)
