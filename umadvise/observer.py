@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,15 @@ def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, to
                 yield name, parameter, value
 
 
+@dataclass(frozen=True)
+class _Readings:
+    """What the device said last, before it went."""
+
+    counters: Counters
+    memory: MemoryStats
+    dropped_events: int
+
+
 class Observer:
     """Hooks on modules, parameters and optimizers, and the fault profile they lead to.
 
@@ -44,6 +54,7 @@ class Observer:
         self._state_sizes: dict[torch.optim.Optimizer, int] = {}
         self._builder: ProfileBuilder | None = None
         self._in_step = False
+        self._last: _Readings | None = None
         self.step_count = 0
 
     # ---- names ----------------------------------------------------------------------------------------------------
@@ -97,14 +108,15 @@ class Observer:
         ]
 
     def detach(self) -> None:
-        """Ends it. The profile can still be had."""
+        """Ends it. What happened can still be had, though the device may go."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._drain()
-        self._runtime.device.enable_events(False)
         _native.set_module("")
         _native.set_phase(Phase.NONE)
+        self._drain()
+        self._last = self._readings()
+        self._runtime.device.enable_events(False)
 
     def _enter_module(self, module: torch.nn.Module, _inputs: Any) -> None:
         name = self._module_names.get(module)
@@ -158,19 +170,26 @@ class Observer:
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
+    def _readings(self) -> _Readings:
+        if self._last is not None:
+            return self._last
+        device = self._runtime.device
+        return _Readings(counters_from(device.counters()), memory_from(device.memory()), device.dropped_events())
+
     def counters(self) -> Counters:
-        """The device's totals since it was opened."""
-        return counters_from(self._runtime.device.counters())
+        """The device's totals since it was opened, or until `detach`."""
+        return self._readings().counters
 
     def memory(self) -> MemoryStats:
-        """What the device and the heap hold now; peaks are of the running or last step."""
-        return memory_from(self._runtime.device.memory())
+        """What the device and the heap hold now, or held at `detach`; peaks are of the running or last step."""
+        return self._readings().memory
 
     def profile(self) -> FaultProfile:
         """The fault profile so far."""
         if self._builder is None:
             raise umadvise.errors.StateError("nothing was watched: expected attach() first")
-        return self._builder.build(self.counters(), self._runtime.device.dropped_events())
+        readings = self._readings()
+        return self._builder.build(readings.counters, readings.dropped_events)
 
     def _environment(self) -> Environment:
         info = self._runtime.device.info()

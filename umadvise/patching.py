@@ -78,8 +78,10 @@ def unpatch() -> None:
     Tensors that live on the device stay valid; its memory is given back when the last of them dies.
 
     Raises:
-        StateError: nothing is patched.
+        StateError: nothing is patched, or a session is open.
     """
     state = runtime.current()
+    if state.watched_by is not None:
+        raise StateError(f"{state.watched_by} uses the device: call umadvise.unpatch() after it has ended")
     stop(state)
     state.device.close()

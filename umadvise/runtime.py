@@ -28,6 +28,7 @@ class Runtime:
         policy: memory and advice for new allocations.
         budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
         replaced: what was replaced in torch.
+        watched_by: the session, or `umadvise run`, that watches it now.
     """
 
     device: _native.Device
@@ -36,6 +37,7 @@ class Runtime:
     budget_bytes: int | None
     policy: Policy = UNADVISED
     replaced: Replacements = field(default_factory=Replacements)
+    watched_by: str | None = None
 
     def route(self, placement: Placement) -> None:
         """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""
@@ -44,6 +46,16 @@ class Runtime:
             _native.set_thread_route(route)
         else:
             _native.set_process_route(route)
+
+    def watch(self, watcher: str) -> None:
+        """Says who watches from now on.
+
+        Raises:
+            StateError: somebody does.
+        """
+        if self.watched_by is not None:
+            raise StateError(f"{self.watched_by} watches this process already: one at a time")
+        self.watched_by = watcher
 
     def set_policy(self, policy: Policy) -> None:
         """Changes the policy for what is allocated from now on; live tensors stay where they are."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from umadvise import _native, devices, patching, runtime
+from umadvise import _native, devices, patching
 from umadvise._abi import Role
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import PolicyError
@@ -49,6 +49,7 @@ class ScriptRun:
         except BaseException:
             device.close()
             raise
+        self._runtime.watch("`umadvise run`")
         self._runtime.set_policy(self._policy)
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
         self._observer = Observer(self._runtime, self._script)
@@ -64,8 +65,7 @@ class ScriptRun:
         for handle in self._handles:
             handle.remove()
         self._observer.detach()
-        if runtime.is_patched():  # a script may have called unpatch() itself
-            patching.stop(self._runtime)
+        patching.stop(self._runtime)
         self._runtime.device.close()
 
     def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +85,7 @@ class ScriptRun:
             return
         storage = parameter.untyped_storage()
         placed = _native.allocation_at(storage_address(storage))
-        if placed is None or placed.role != Role.PARAMETER:
+        if placed is None or (placed.role != Role.PARAMETER and placed.exports == 0):
             _native.adopt_storage(storage._cdata, self._runtime.device, self._runtime.policy.placement(Role.PARAMETER))
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:

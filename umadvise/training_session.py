@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +75,7 @@ class Session:
         self._runtime: runtime.Runtime | None = None
         self._observer: Observer | None = None
         self._policy_before: Policy | None = None
+        self._handles: list[Any] = []
 
     # ---- entry and exit -------------------------------------------------------------------------------------------
 
@@ -94,8 +95,7 @@ class Session:
             )
         else:
             state = runtime.current()
-            if self._budget_bytes is not None:
-                state.device.set_budget(self._budget_bytes)
+        state.watch("a session")
         self._runtime = state
         self._policy_before = state.policy
         try:
@@ -106,6 +106,8 @@ class Session:
         return self
 
     def _begin(self, state: runtime.Runtime) -> None:
+        if self._budget_bytes is not None:
+            state.device.set_budget(self._budget_bytes)
         state.set_policy(POLICIES.get(self._policy_name, ADVISE))
         self._observer = Observer(state)
         self._take_in(state)
@@ -113,28 +115,51 @@ class Session:
             self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
         for optimizer in self._optimizers:
             self._observer.label_state(optimizer)
+        # Loading a checkpoint replaces the optimizer's state by tensors in ordinary memory.
+        loaded = [
+            optimizer.register_load_state_dict_post_hook(lambda _: self._take_in(state))
+            for optimizer in self._optimizers
+        ]
+        self._handles = loaded
         self._observer.attach()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives every tensor of the model and the optimizer back as an ordinary one (emulated device)."""
+        """Gives every tensor of the model and the optimizer back as an ordinary one (emulated device).
+
+        All but those whose address left torch, to a live numpy array for one: they stay where they are, and valid.
+        """
         if self._runtime is not None:
             self._end(self._runtime)
 
     def _end(self, state: runtime.Runtime) -> None:
-        if self._observer is not None:
-            self._observer.detach()
-        if state.emulated:
-            for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
-                _native.give_back_storage(storage._cdata)
+        self._runtime = None
+        with ExitStack() as stack:  # one failure must not keep the rest from its end
+            stack.callback(self._leave, state)
+            if state.emulated:
+                stack.callback(self._give_back)
+            if self._observer is not None:
+                stack.callback(self._observer.detach)
+            for handle in self._handles:
+                stack.callback(handle.remove)
+
+    def _leave(self, state: runtime.Runtime) -> None:
+        state.watched_by = None
         if self._owns_patch:
             patching.stop(state)
             self._name_survivors(state)
             state.device.close()
-        elif self._policy_before is not None:
-            state.set_policy(self._policy_before)
+        else:
+            state.set_policy(self._policy_before or state.policy)
             state.device.set_budget(state.budget_bytes or 0)
+
+    def _give_back(self) -> None:
+        with ExitStack() as stack:
+            for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
+                placed = _native.allocation_at(runtime.storage_address(storage))
+                if placed is not None and placed.exports == 0:  # an address that left torch must stay good
+                    stack.callback(_native.give_back_storage, storage._cdata)
 
     def _name_survivors(self, state: runtime.Runtime) -> None:
         alive = state.device.allocations()
@@ -169,7 +194,8 @@ class Session:
         for storage, role in self._storages():
             placed = _native.allocation_at(runtime.storage_address(storage))
             # What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
-            if placed is None or (placed.role == Role.INTERMEDIATE and role != Role.INTERMEDIATE):
+            made_by_op = placed is not None and placed.role == Role.INTERMEDIATE and placed.exports == 0
+            if placed is None or (made_by_op and role != Role.INTERMEDIATE):
                 _native.adopt_storage(storage._cdata, state.device, state.policy.placement(role))
 
     # ---- the loop -------------------------------------------------------------------------------------------------
@@ -177,6 +203,7 @@ class Session:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one training step."""
+        self._state()
         observer = self._watching()
         observer.begin_step()
         try:

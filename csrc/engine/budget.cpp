@@ -126,13 +126,20 @@ void Budget::use(uint64_t address, uint64_t bytes, Use use) {
 }
 
 void Budget::use(const WorkingSet& working_set) {
+  victims_.insert(victims_.end(), returned_.begin(), returned_.end());
+  returned_.clear();
   const bool fits = working_set.bytes_if_above(bytes_) <= bytes_;
-  for (int pass = 0; pass < WorkingSet::kMostPasses; ++pass) {
+  for (int pass = 0; pass < (fits ? WorkingSet::kMostPasses : 1); ++pass) {
     const size_t before = victims_.size();
     for (const um_access& access : working_set.accesses()) {
       use(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
     }
-    if (!fits || victims_.size() == before) return;
+    if (victims_.size() == before) break;
+  }
+  if (fits) return;
+  for (const um_access& access : working_set.accesses()) {
+    each_page(reinterpret_cast<uint64_t>(access.address), access.bytes,
+              [&](uint32_t page) { returned_.push_back(page_addresses_[page]); });
   }
 }
 

@@ -23,7 +23,8 @@ class Budget {
   // Arenas that came or went. Throws um::Error when there are more than `most_pages`.
   void follow(const Allocations& allocations);
   void use(uint64_t address, uint64_t bytes, Use use);
-  // Everything that an op uses, again until nothing of it is sent away by the rest; once when it is more than fits.
+  // Everything that an op uses, again until nothing of it is sent away by the rest. When it is more than fits: once,
+  // and what the op then fetches back by itself is sent away before the next one.
   void use(const WorkingSet& working_set);
   // An exported range stays on the device.
   void pin(uint64_t address, uint64_t bytes);
@@ -56,6 +57,7 @@ class Budget {
   std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
   std::vector<uint64_t> page_addresses_;       // by model page
   std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
+  std::vector<uint64_t> returned_;             // pages of the last op, when it was larger than the budget
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

@@ -35,7 +35,8 @@ UM_API void um_hooks_cuda_record_stream(void* block, void* stream);
 
 // ---- storages -----------------------------------------------------------------------------------------------------
 // `storage` is a c10::StorageImpl of the CPU (torch.UntypedStorage._cdata). All tensors on it follow: only the
-// storage's data pointer changes. Memory that it shared with something outside torch is no longer shared afterwards.
+// storage's data pointer changes. Memory that it shared with something outside torch (numpy) is no longer shared
+// afterwards, and stays valid as long as the storage; a block of ours does not, so an exported one must not be moved.
 // The caller sees to it that no op uses the storage meanwhile.
 //
 // Moves its bytes into memory of `device`; a storage that is there already moves to the new placement.

@@ -25,6 +25,33 @@ c10::StorageImpl& checked(void* storage) {
   return found;
 }
 
+// A storage's memory, together with what it held before that somebody outside torch may still use: all go together.
+struct Succession {
+  c10::DataPtr present;
+  std::vector<c10::DataPtr> former;
+};
+
+void end_succession(void* context) { delete static_cast<Succession*>(context); }
+
+// Puts `data` in the place of the storage's memory. Torch marks a storage that numpy shares, or whose memory somebody
+// else owns, as not resizable: that memory outlives the move. A block of ours does not; the caller moves none that is
+// exported.
+void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
+  auto* const before = storage.mutable_data_ptr().cast_context<Succession>(&end_succession);
+  const bool shared = !storage.resizable() && um_owns(storage.data()) == 0;
+  if (shared || before != nullptr) {
+    auto succession = std::make_unique<Succession>();
+    if (before != nullptr) succession->former = std::move(before->former);
+    if (shared) succession->former.push_back(storage.set_data_ptr({}));
+    void* const address = data.get();
+    succession->present = std::move(data);
+    data = {address, succession.release(), &end_succession, c10::Device(c10::DeviceType::CPU)};
+  }
+  storage.set_data_ptr_noswap(std::move(data));
+  storage.set_allocator(installed_allocator());  // a later resize_ frees and allocates by the rules of ours
+  storage.set_resizable(true);                   // nobody shares the new memory
+}
+
 // Between two places of ours through host memory: a driver's copy takes one side from the host.
 void copy_within(char* to, const char* from, uint64_t bytes) {
   std::vector<char> staging(std::min(bytes, kStagingBytes));
@@ -46,15 +73,14 @@ void adopt(c10::StorageImpl& storage, um_device* device, const um_placement& pla
   } else {
     check_core(um_copy_from_host(address, storage.data(), bytes));
   }
-  storage.set_data_ptr_noswap(std::move(data));
-  storage.set_allocator(installed_allocator());  // a later resize_ frees and allocates by the rules of ours
+  succeed(storage, std::move(data));
 }
 
 void give_back(c10::StorageImpl& storage) {
   if (um_owns(storage.data()) == 0) return;
   c10::DataPtr data = ordinary_data(storage.nbytes());
   check_core(um_copy_to_host(data.get(), storage.data(), storage.nbytes()));
-  storage.set_data_ptr_noswap(std::move(data));
+  succeed(storage, std::move(data));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from umadvise.errors import StateError, UsageError
+from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
     from umadvise.script import ScriptRun
@@ -67,9 +67,6 @@ def _run_script(script: Path, words: list[str]) -> int:
 def _report(watched: "ScriptRun", path: Path) -> None:
     from umadvise.profile import write
 
-    try:
-        profile = watched.profile()
-    except StateError:  # the script ended it by itself
-        return
+    profile = watched.profile()
     write(profile, path)
     print(f"umadvise: {profile.step_count} steps watched; profile in {path} (umadvise report {path})", file=sys.stderr)
