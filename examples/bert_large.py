@@ -91,7 +91,8 @@ def make_gpu_repeatable() -> None:
     """Keeps kernels whose sums depend on the order of threads (attention's backward, cuBLAS) out of the way."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it would write, and so fault, what nobody asked for
+    # Filling would write to, and so fault, memory that nobody asked for. A property of the module: mypy cannot see it.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def train(options: argparse.Namespace, memory: Memory, text: Text) -> Iterator[Step]:
