@@ -50,6 +50,7 @@ def deterministic() -> None:
     """Same kernels, same sums in the same order: then a difference is in the memory."""
     torch.set_num_threads(1)  # with more, sums on the CPU are now and then added up otherwise on a busy machine
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_flash_sdp(False)
