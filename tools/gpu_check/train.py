@@ -14,7 +14,8 @@ def repeatable() -> None:
     Unlike the example this goes on where there is no such kernel: the second vanilla run tells whether it mattered.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it would write, and so fault, what nobody asked for
+    # It would write, and so fault, what nobody asked for.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     # The backward pass of these two adds up in any order; the plain products that remain do not.
     torch.backends.cuda.enable_mem_efficient_sdp(False)
