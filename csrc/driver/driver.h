@@ -10,10 +10,10 @@ struct Hooks;  // driver/emulated/hooks.h: what only the emulated device can do 
 namespace um::driver {
 
 struct Driver {
-  const char* provider;              // "cuda" or "emulated"
-  Table call;                        // one pointer per function of table.h; never null: a missing one returns an error
+  const char* provider;  // "cuda" or "emulated"
+  Table call;            // one pointer per function of table.h; never null: a missing one returns an error
   const char* reason[kFunctionCount];  // why a function is missing; nullptr where it is usable
-  const emulated::Hooks* hooks;      // nullptr on CUDA
+  const emulated::Hooks* hooks;        // nullptr on CUDA
 };
 
 // libcuda by dlopen at first use; nullptr, with the reason, when there is none. Thread-safe, tried once.

@@ -7,61 +7,51 @@
 // X(name, symbol, version, parameters...): every function returns a CUresult.
 // `version` (1000 * major + 10 * minor) is the CUDA version that introduced this form of the symbol: it is passed to
 // cuGetProcAddress, and an older driver lacks the function. One plain name may stand for several forms (cuMemAdvise
-// takes a CUdevice in CUDA 8 and a CUmemLocation since 12.2; CUDA 13's header calls the latter cuMemAdvise), so each
-// form is an entry of its own and the plain name alone is never resolved. Versions: cudaTypedefs.h,
-// PFN_<symbol>_v<version>.
-#define UM_DRIVER_FUNCTIONS(X)                                                                                         \
-  X(init, cuInit, 2000, unsigned flags)                                                                                \
-  X(driver_get_version, cuDriverGetVersion, 2020, int* version)                                                        \
-  X(get_error_name, cuGetErrorName, 6000, CUresult error, const char** name)                                           \
-  X(get_error_string, cuGetErrorString, 6000, CUresult error, const char** message)                                    \
-  X(device_get_count, cuDeviceGetCount, 2000, int* count)                                                              \
-  X(device_get, cuDeviceGet, 2000, CUdevice* device, int ordinal)                                                      \
-  X(device_get_name, cuDeviceGetName, 2000, char* name, int name_bytes, CUdevice device)                               \
-  X(device_total_mem, cuDeviceTotalMem, 3020, size_t* bytes, CUdevice device)                                          \
-  X(device_get_attribute, cuDeviceGetAttribute, 2000, int* value, CUdevice_attribute attribute, CUdevice device)       \
-  X(device_primary_ctx_retain, cuDevicePrimaryCtxRetain, 7000, CUcontext* context, CUdevice device)                    \
-  X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, 11000, CUdevice device)                                     \
-  X(ctx_set_current, cuCtxSetCurrent, 4000, CUcontext context)                                                         \
-  X(ctx_get_current, cuCtxGetCurrent, 4000, CUcontext* context)                                                        \
-  X(ctx_synchronize, cuCtxSynchronize, 2000, void)                                                                     \
-  X(mem_get_info, cuMemGetInfo, 3020, size_t* free_bytes, size_t* total_bytes)                                         \
-  X(mem_alloc, cuMemAlloc, 3020, CUdeviceptr* address, size_t bytes)                                                   \
-  X(mem_free, cuMemFree, 3020, CUdeviceptr address)                                                                    \
-  X(mem_alloc_managed, cuMemAllocManaged, 6000, CUdeviceptr* address, size_t bytes, unsigned flags)                    \
-  X(mem_host_alloc, cuMemHostAlloc, 2020, void** pointer, size_t bytes, unsigned flags)                                \
-  X(mem_free_host, cuMemFreeHost, 2000, void* pointer)                                                                 \
-  X(mem_advise_device, cuMemAdvise, 8000, CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device)     \
-  X(mem_advise_location, cuMemAdvise, 12020, CUdeviceptr address, size_t bytes, CUmem_advise advice,                   \
-    CUmemLocation location)                                                                                            \
-  X(mem_prefetch_async_device, cuMemPrefetchAsync, 8000, CUdeviceptr address, size_t bytes, CUdevice device,           \
-    CUstream stream)                                                                                                   \
-  X(mem_prefetch_async_location, cuMemPrefetchAsync, 12020, CUdeviceptr address, size_t bytes, CUmemLocation location, \
-    unsigned flags, CUstream stream)                                                                                   \
-  X(mem_prefetch_batch_async, cuMemPrefetchBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,     \
-    CUmemLocation* locations, size_t* location_starts, size_t location_count, unsigned long long flags,                \
-    CUstream stream)                                                                                                   \
-  X(mem_discard_batch_async, cuMemDiscardBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,       \
-    unsigned long long flags, CUstream stream)                                                                         \
-  X(mem_discard_and_prefetch_batch_async, cuMemDiscardAndPrefetchBatchAsync, 13000, CUdeviceptr* addresses,            \
-    size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_starts, size_t location_count,             \
-    unsigned long long flags, CUstream stream)                                                                         \
-  X(mem_range_get_attribute, cuMemRangeGetAttribute, 8000, void* data, size_t data_bytes,                              \
-    CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes)                                                \
-  X(memcpy_async, cuMemcpyAsync, 4000, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)                \
-  X(memcpy_htod_async, cuMemcpyHtoDAsync, 3020, CUdeviceptr to, const void* from, size_t bytes, CUstream stream)       \
-  X(memcpy_dtoh_async, cuMemcpyDtoHAsync, 3020, void* to, CUdeviceptr from, size_t bytes, CUstream stream)             \
-  X(memset_d8_async, cuMemsetD8Async, 3020, CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream)   \
-  X(stream_create, cuStreamCreate, 2000, CUstream* stream, unsigned flags)                                             \
-  X(stream_destroy, cuStreamDestroy, 4000, CUstream stream)                                                            \
-  X(stream_synchronize, cuStreamSynchronize, 2000, CUstream stream)                                                    \
-  X(stream_query, cuStreamQuery, 2000, CUstream stream)                                                                \
-  X(stream_wait_event, cuStreamWaitEvent, 3020, CUstream stream, CUevent event, unsigned flags)                        \
-  X(event_create, cuEventCreate, 2000, CUevent* event, unsigned flags)                                                 \
-  X(event_destroy, cuEventDestroy, 4000, CUevent event)                                                                \
-  X(event_record, cuEventRecord, 2000, CUevent event, CUstream stream)                                                 \
-  X(event_query, cuEventQuery, 2000, CUevent event)                                                                    \
-  X(event_synchronize, cuEventSynchronize, 2000, CUevent event)                                                        \
+// takes a CUdevice since CUDA 8 and a CUmemLocation since 12.2; CUDA 13's header gives the plain name to the latter),
+// so the plain name alone is never resolved. Versions: cudaTypedefs.h, PFN_<symbol>_v<version>.
+#define UM_DRIVER_FUNCTIONS(X)                                                                                       \
+  X(init, cuInit, 2000, unsigned flags)                                                                              \
+  X(driver_get_version, cuDriverGetVersion, 2020, int* version)                                                      \
+  X(get_error_name, cuGetErrorName, 6000, CUresult error, const char** name)                                         \
+  X(get_error_string, cuGetErrorString, 6000, CUresult error, const char** message)                                  \
+  X(device_get_count, cuDeviceGetCount, 2000, int* count)                                                            \
+  X(device_get, cuDeviceGet, 2000, CUdevice* device, int ordinal)                                                    \
+  X(device_get_name, cuDeviceGetName, 2000, char* name, int name_bytes, CUdevice device)                             \
+  X(device_total_mem, cuDeviceTotalMem, 3020, size_t* bytes, CUdevice device)                                        \
+  X(device_get_attribute, cuDeviceGetAttribute, 2000, int* value, CUdevice_attribute attribute, CUdevice device)     \
+  X(device_primary_ctx_retain, cuDevicePrimaryCtxRetain, 7000, CUcontext* context, CUdevice device)                  \
+  X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, 11000, CUdevice device)                                   \
+  X(ctx_set_current, cuCtxSetCurrent, 4000, CUcontext context)                                                       \
+  X(ctx_get_current, cuCtxGetCurrent, 4000, CUcontext* context)                                                      \
+  X(ctx_synchronize, cuCtxSynchronize, 2000, void)                                                                   \
+  X(mem_get_info, cuMemGetInfo, 3020, size_t* free_bytes, size_t* total_bytes)                                       \
+  X(mem_alloc, cuMemAlloc, 3020, CUdeviceptr* address, size_t bytes)                                                 \
+  X(mem_free, cuMemFree, 3020, CUdeviceptr address)                                                                  \
+  X(mem_alloc_managed, cuMemAllocManaged, 6000, CUdeviceptr* address, size_t bytes, unsigned flags)                  \
+  X(mem_advise, cuMemAdvise, 12020, CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location)  \
+  X(mem_prefetch_async, cuMemPrefetchAsync, 12020, CUdeviceptr address, size_t bytes, CUmemLocation location,        \
+    unsigned flags, CUstream stream)                                                                                 \
+  X(mem_prefetch_batch_async, cuMemPrefetchBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,   \
+    CUmemLocation* locations, size_t* location_starts, size_t location_count, unsigned long long flags,              \
+    CUstream stream)                                                                                                 \
+  X(mem_discard_batch_async, cuMemDiscardBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,     \
+    unsigned long long flags, CUstream stream)                                                                       \
+  X(mem_discard_and_prefetch_batch_async, cuMemDiscardAndPrefetchBatchAsync, 13000, CUdeviceptr* addresses,          \
+    size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_starts, size_t location_count,           \
+    unsigned long long flags, CUstream stream)                                                                       \
+  X(memcpy_htod_async, cuMemcpyHtoDAsync, 3020, CUdeviceptr to, const void* from, size_t bytes, CUstream stream)     \
+  X(memcpy_dtoh_async, cuMemcpyDtoHAsync, 3020, void* to, CUdeviceptr from, size_t bytes, CUstream stream)           \
+  X(memset_d8_async, cuMemsetD8Async, 3020, CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream) \
+  X(stream_create, cuStreamCreate, 2000, CUstream* stream, unsigned flags)                                           \
+  X(stream_destroy, cuStreamDestroy, 4000, CUstream stream)                                                          \
+  X(stream_synchronize, cuStreamSynchronize, 2000, CUstream stream)                                                  \
+  X(stream_query, cuStreamQuery, 2000, CUstream stream)                                                              \
+  X(stream_wait_event, cuStreamWaitEvent, 3020, CUstream stream, CUevent event, unsigned flags)                      \
+  X(event_create, cuEventCreate, 2000, CUevent* event, unsigned flags)                                               \
+  X(event_destroy, cuEventDestroy, 4000, CUevent event)                                                              \
+  X(event_record, cuEventRecord, 2000, CUevent event, CUstream stream)                                               \
+  X(event_query, cuEventQuery, 2000, CUevent event)                                                                  \
+  X(event_synchronize, cuEventSynchronize, 2000, CUevent event)                                                      \
   X(event_elapsed_time, cuEventElapsedTime, 2000, float* milliseconds, CUevent start, CUevent end)
 
 namespace um::driver {

@@ -52,15 +52,12 @@ using CUcontext = CUctx_st*;
 using CUstream = CUstream_st*;
 using CUevent = CUevent_st*;
 
-inline constexpr CUdevice CU_DEVICE_CPU = -1;      // the CPU in calls that take a CUdevice
-inline constexpr CUdevice CU_DEVICE_INVALID = -2;  // "none or several" in range attributes
 // CU_STREAM_LEGACY, the same stream as nullptr. A function, as an address cannot be constexpr.
 inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(uintptr_t{1}); }
 
 enum CUmemAttach_flags : unsigned { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2 };
 enum CUstream_flags : unsigned { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
 enum CUevent_flags : unsigned { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
-inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1;
 
 enum CUmem_advise : unsigned {
   CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
@@ -80,13 +77,6 @@ enum CUmemLocationType : unsigned {
 struct CUmemLocation {
   CUmemLocationType type;
   int id;
-};
-
-enum CUmem_range_attribute : unsigned {
-  CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1,
-  CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION = 2,
-  CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY = 3,
-  CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION = 4,
 };
 
 enum CUdevice_attribute : unsigned {

@@ -2,24 +2,17 @@
 
 namespace um {
 
-using driver::Function;
-
 void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUmem_advise advice) {
   const driver::CUmemLocation here{driver::CU_MEM_LOCATION_TYPE_DEVICE, backend.device};
-  const driver::CUresult result = backend.has(Function::mem_advise_location)
-                                      ? backend.call().mem_advise_location(address, bytes, advice, here)
-                                      : backend.call().mem_advise_device(address, bytes, advice, backend.device);
-  backend.check(result, "advising " + std::to_string(bytes) + " bytes of managed memory");
+  backend.check(backend.call().mem_advise(address, bytes, advice, here),
+                "advising " + std::to_string(bytes) + " bytes of managed memory");
 }
 
 void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream) {
   const driver::CUmemLocation there{to_host ? driver::CU_MEM_LOCATION_TYPE_HOST : driver::CU_MEM_LOCATION_TYPE_DEVICE,
                                     to_host ? 0 : backend.device};
-  const driver::CUdevice target = to_host ? driver::CU_DEVICE_CPU : backend.device;
-  const driver::CUresult result = backend.has(Function::mem_prefetch_async_location)
-                                      ? backend.call().mem_prefetch_async_location(address, bytes, there, 0, stream)
-                                      : backend.call().mem_prefetch_async_device(address, bytes, target, stream);
-  backend.check(result, "prefetching " + std::to_string(bytes) + " bytes to the " + (to_host ? "host" : "device"));
+  backend.check(backend.call().mem_prefetch_async(address, bytes, there, 0, stream),
+                "prefetching " + std::to_string(bytes) + " bytes to the " + (to_host ? "host" : "device"));
 }
 
 bool driver_advice(um_advice advice, driver::CUmem_advise* out) {

@@ -5,11 +5,6 @@
 
 namespace ours = um::driver;
 
-// cuda.h defines these names as macros, so ours are read before it is seen.
-static constexpr ours::CUdevice kOurDeviceCpu = ours::CU_DEVICE_CPU;
-static constexpr ours::CUdevice kOurDeviceInvalid = ours::CU_DEVICE_INVALID;
-static constexpr unsigned kOurMemHostAllocPortable = ours::CU_MEMHOSTALLOC_PORTABLE;
-
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -43,10 +38,6 @@ SAME_VALUE(CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_INVALID)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_DEVICE)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_HOST)
-SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY)
-SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION)
-SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY)
-SAME_VALUE(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_INTEGRATED)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
@@ -55,9 +46,6 @@ SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)
-static_assert(kOurDeviceCpu == CU_DEVICE_CPU);
-static_assert(kOurDeviceInvalid == CU_DEVICE_INVALID);
-static_assert(kOurMemHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE);
 static_assert(ours::kLegacyStream == CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 // --- Types. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
@@ -92,7 +80,6 @@ REPLACED(CUmemLocation)
 REPLACED_ENUM(CUresult)
 REPLACED_ENUM(CUmem_advise)
 REPLACED_ENUM(CUmemLocationType)
-REPLACED_ENUM(CUmem_range_attribute)
 REPLACED_ENUM(CUdevice_attribute)
 REPLACED_ENUM(CUdriverProcAddressQueryResult)
 

@@ -15,8 +15,8 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kBlock = 2 * kMiB;
 
 struct EmulatedDevice {
-  explicit EmulatedDevice(uint64_t capacity_bytes, uint32_t delay_max_us = 0, um_counting counting = UM_COUNTING_ORDERED,
-                          uint64_t host_bytes = 256 * kMiB)
+  explicit EmulatedDevice(uint64_t capacity_bytes, uint32_t delay_max_us = 0,
+                          um_counting counting = UM_COUNTING_ORDERED, uint64_t host_bytes = 256 * kMiB)
       : driver(*um::driver::emulated()), hooks(*driver.hooks) {
     const um_emulated_options options{capacity_bytes, host_bytes, counting, delay_max_us, 7};
     char message[256] = "";
@@ -35,11 +35,14 @@ struct EmulatedDevice {
 
   unsigned char* managed(uint64_t bytes) {
     um::driver::CUdeviceptr address = 0;
-    CHECK_EQ(driver.call.mem_alloc_managed(&address, bytes, um::driver::CU_MEM_ATTACH_GLOBAL), um::driver::CUDA_SUCCESS);
+    CHECK_EQ(driver.call.mem_alloc_managed(&address, bytes, um::driver::CU_MEM_ATTACH_GLOBAL),
+             um::driver::CUDA_SUCCESS);
     return reinterpret_cast<unsigned char*>(address);
   }
   void free(void* address) { CHECK_EQ(driver.call.mem_free(as_pointer(address)), um::driver::CUDA_SUCCESS); }
-  static um::driver::CUdeviceptr as_pointer(const void* address) { return reinterpret_cast<um::driver::CUdeviceptr>(address); }
+  static um::driver::CUdeviceptr as_pointer(const void* address) {
+    return reinterpret_cast<um::driver::CUdeviceptr>(address);
+  }
   um::emulated::Totals totals() const {
     um::emulated::Totals out{};
     hooks.totals(ordinal, &out);
@@ -50,15 +53,17 @@ struct EmulatedDevice {
     out.resize(hooks.drain(ordinal, out.data(), out.size()));
     return out;
   }
-  um::driver::CUresult advise(const void* address, uint64_t bytes, um::driver::CUmem_advise advice, bool to_host = false) const {
+  um::driver::CUresult advise(const void* address, uint64_t bytes, um::driver::CUmem_advise advice,
+                              bool to_host = false) const {
     const um::driver::CUmemLocation where{
         to_host ? um::driver::CU_MEM_LOCATION_TYPE_HOST : um::driver::CU_MEM_LOCATION_TYPE_DEVICE, ordinal};
-    return driver.call.mem_advise_location(as_pointer(address), bytes, advice, where);
+    return driver.call.mem_advise(as_pointer(address), bytes, advice, where);
   }
-  um::driver::CUresult prefetch(const void* address, uint64_t bytes, bool to_host, um::driver::CUstream stream = nullptr) const {
+  um::driver::CUresult prefetch(const void* address, uint64_t bytes, bool to_host,
+                                um::driver::CUstream stream = nullptr) const {
     const um::driver::CUmemLocation where{
         to_host ? um::driver::CU_MEM_LOCATION_TYPE_HOST : um::driver::CU_MEM_LOCATION_TYPE_DEVICE, ordinal};
-    return driver.call.mem_prefetch_async_location(as_pointer(address), bytes, where, 0, stream);
+    return driver.call.mem_prefetch_async(as_pointer(address), bytes, where, 0, stream);
   }
 
   const um::driver::Driver& driver;

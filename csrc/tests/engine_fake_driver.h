@@ -27,7 +27,6 @@ struct State {
   std::map<uint64_t, uint64_t> ranges;  // what the driver gave -> bytes
   std::vector<CUmem_advise> advice;
   std::vector<Moved> prefetches;
-  std::string forms;          // which form of a call was used: 'l' by location, 'd' by device
   uint64_t offset_bytes = 0;  // from a multiple of 2 MiB: drivers promise none
   uint64_t limit_bytes = ~uint64_t{0}, used_bytes = 0;
 };
@@ -49,17 +48,15 @@ inline CUresult allocate(CUdeviceptr* out, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-inline CUresult advised(char form, CUmem_advise advice) {
+inline CUresult advised(CUmem_advise advice) {
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.advice.push_back(advice);
-  state.forms += form;
   return CUDA_SUCCESS;
 }
 
-inline CUresult moved(char form, CUdeviceptr address, size_t bytes, bool to_host) {
+inline CUresult moved(CUdeviceptr address, size_t bytes, bool to_host) {
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.prefetches.push_back({address, bytes, to_host});
-  state.forms += form;
   return CUDA_SUCCESS;
 }
 
@@ -90,15 +87,9 @@ inline Table table() {
     state.ranges.erase(found);  // its mapping stays: nothing here runs long
     return CUDA_SUCCESS;
   };
-  made.mem_advise_device = [](CUdeviceptr, size_t, CUmem_advise advice, CUdevice) { return advised('d', advice); };
-  made.mem_advise_location = [](CUdeviceptr, size_t, CUmem_advise advice, CUmemLocation) {
-    return advised('l', advice);
-  };
-  made.mem_prefetch_async_device = [](CUdeviceptr address, size_t bytes, CUdevice where, CUstream) {
-    return moved('d', address, bytes, where == CU_DEVICE_CPU);
-  };
-  made.mem_prefetch_async_location = [](CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned, CUstream) {
-    return moved('l', address, bytes, where.type == CU_MEM_LOCATION_TYPE_HOST);
+  made.mem_advise = [](CUdeviceptr, size_t, CUmem_advise advice, CUmemLocation) { return advised(advice); };
+  made.mem_prefetch_async = [](CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned, CUstream) {
+    return moved(address, bytes, where.type == CU_MEM_LOCATION_TYPE_HOST);
   };
   made.memcpy_htod_async = [](CUdeviceptr to, const void* from, size_t bytes, CUstream) {
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
@@ -112,18 +103,9 @@ inline Table table() {
   return made;
 }
 
-enum class Forms { by_location, by_device };
-
 // A device of 64 MiB; `concurrent` is attribute 89.
-inline um_device* open(Forms forms = Forms::by_location, bool concurrent = true) {
-  static Driver drivers[] = {{"fake", table(), {}, nullptr}, {"fake", table(), {}, nullptr}};
-  Driver& driver = drivers[static_cast<size_t>(forms)];
-  if (forms == Forms::by_device) {
-    driver.reason[static_cast<size_t>(Function::mem_advise_location)] = "too new";
-    driver.reason[static_cast<size_t>(Function::mem_prefetch_async_location)] = "too new";
-    driver.call.mem_advise_location = missing;
-    driver.call.mem_prefetch_async_location = missing;
-  }
+inline um_device* open(bool concurrent = true) {
+  static const Driver driver{"fake", table(), {}, nullptr};
   um::Backend backend;
   backend.driver = &driver;
   backend.device = 0;
@@ -134,7 +116,6 @@ inline um_device* open(Forms forms = Forms::by_location, bool concurrent = true)
   backend.total_bytes = uint64_t{64} << 20;
   state.advice.clear();
   state.prefetches.clear();
-  state.forms.clear();
   return um_device::open(backend);
 }
 

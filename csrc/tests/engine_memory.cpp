@@ -64,6 +64,42 @@ TEST(residency_follows_what_was_touched) {
   device.free(plain);
 }
 
+// Eight pages: three parameters, then six intermediates, which push the oldest parameter out, then one of plain memory,
+// which takes the next place; all of it is 8 pages at any time.
+TEST(residency_peaks_by_role_of_the_arena) {
+  Device device(8 * kPage);
+  unsigned char* weight = device.allocate(3 * kPage, kParameter);
+  unsigned char* activation = device.allocate(6 * kPage, kIntermediate);
+  CHECK_OK(um_allocation_label(activation, UM_ROLE_GRADIENT, 0));  // a name for it, not another arena
+  const auto check = [&](uint64_t parameter, uint64_t parameter_peak, uint64_t intermediate,
+                         uint64_t intermediate_peak) {
+    const um_memory_stats now = device.memory();
+    const uint64_t expected[UM_ROLE_COUNT] = {parameter, 0, intermediate};
+    const uint64_t expected_peak[UM_ROLE_COUNT] = {parameter_peak, 0, intermediate_peak};
+    for (int role = 0; role < UM_ROLE_COUNT; ++role) {
+      CHECK_EQ(now.resident_by_role[role], expected[role] * kPage);
+      CHECK_EQ(now.resident_peak_by_role[role], expected_peak[role] * kPage);
+    }
+    CHECK_EQ(now.resident_bytes, (parameter + intermediate) * kPage);
+  };
+  for (uint64_t page = 0; page < 3; ++page) weight[page * kPage] = 1;
+  check(3, 3, 0, 0);
+  for (uint64_t page = 0; page < 6; ++page) activation[page * kPage] = 1;
+  check(2, 3, 6, 6);
+  unsigned char* plain = device.allocate(kPage, kPlain);
+  check(1, 3, 7, 7);
+  device.free(plain);
+  CHECK_OK(um_prefetch(activation, 6 * kPage, 1, nullptr));
+  const uint64_t kept = device.memory().resident_by_role[UM_ROLE_INTERMEDIATE] / kPage;  // the heap may keep its arena
+  CHECK(kept <= 1);
+  check(1, 3, kept, 7);
+  um_memory_reset_peaks(device);
+  check(1, 1, kept, kept);
+  CHECK_EQ(device.memory().resident_peak_bytes, (1 + kept) * kPage);
+  device.free(weight);
+  device.free(activation);
+}
+
 TEST(more_than_the_capacity_lives_on_the_host) {
   Device device(8 * kPage);
   unsigned char* data = device.allocate(20 * kPage);

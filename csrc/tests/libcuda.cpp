@@ -91,11 +91,11 @@ TEST(cuda_12_2_lacks_the_batch_calls_and_says_so) {
 TEST(a_function_that_should_be_there_and_is_not) {
   FakeLibcuda fake;
   fake.version = 12040;
-  fake.absent_symbol = "cuMemRangeGetAttribute";
+  fake.absent_symbol = "cuStreamQuery";
   const auto libcuda = loaded(fake);
   CHECK_EQ(check_slots(libcuda->driver), kFunctionCount - 4);
-  CHECK_EQ(why_missing(libcuda->driver, Function::mem_range_get_attribute),
-           "cuMemRangeGetAttribute is not in this driver, which supports CUDA 12.4");
+  CHECK_EQ(why_missing(libcuda->driver, Function::stream_query),
+           "cuStreamQuery is not in this driver, which supports CUDA 12.4");
 }
 
 TEST(no_library) {

@@ -57,7 +57,8 @@ CUresult device_total_mem(size_t* bytes, CUdevice device) {
 CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   Call call(Function::device_get_attribute, device_at(device));
   if (call.failed()) return call.result;
-  *value = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY || attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+  *value =
+      attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY || attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
   return CUDA_SUCCESS;
 }
 

@@ -36,10 +36,6 @@ CUresult copy_in_stream(Function function, CUdeviceptr to, CUdeviceptr from, siz
   return submitted(call.device->submit(stream_of(stream), [=] { copy(to, from, bytes); }));
 }
 
-CUresult memcpy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy_in_stream(Function::memcpy_async, to, from, bytes, stream);
-}
-
 CUresult memcpy_htod_async(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
   if (device_of(to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return copy_in_stream(Function::memcpy_htod_async, to, reinterpret_cast<CUdeviceptr>(from), bytes, stream);
@@ -61,7 +57,6 @@ CUresult memset_d8_async(CUdeviceptr address, unsigned char value, size_t bytes,
 }  // namespace
 
 void fill_copy_functions(Table& table) {
-  table.memcpy_async = memcpy_async;
   table.memcpy_htod_async = memcpy_htod_async;
   table.memcpy_dtoh_async = memcpy_dtoh_async;
   table.memset_d8_async = memset_d8_async;

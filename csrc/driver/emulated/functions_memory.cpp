@@ -1,7 +1,5 @@
 // Driver functions about memory: allocation, advice, prefetch, discard. Arguments that a GPU's driver would refuse are
 // refused here.
-#include <cstdlib>
-
 #include "driver/emulated/call.h"
 
 namespace um::emulated {
@@ -42,21 +40,6 @@ CUresult mem_free(CUdeviceptr address) {
   return call.device->space.free(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult mem_host_alloc(void** pointer, size_t bytes, unsigned) {
-  Call call(Function::mem_host_alloc);
-  if (call.failed()) return call.result;
-  if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  return *pointer != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult mem_free_host(void* pointer) {
-  Call call(Function::mem_free_host);
-  if (call.failed()) return call.result;
-  std::free(pointer);
-  return CUDA_SUCCESS;
-}
-
 CUresult advise(Device* device, CUdeviceptr address, size_t bytes, CUmem_advise advice, Processor processor) {
   if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ||
       !device->space.managed(address, bytes)) {
@@ -66,11 +49,7 @@ CUresult advise(Device* device, CUdeviceptr address, size_t bytes, CUmem_advise 
   return CUDA_SUCCESS;
 }
 
-// The two spellings of a place. False: neither this device nor the host.
-bool processor_of(const Device& device, CUdevice id, Processor* out) {
-  *out = id == CU_DEVICE_CPU ? Processor::host : Processor::device;
-  return id == CU_DEVICE_CPU || id == device.ordinal;
-}
+// False: neither this device nor the host.
 bool processor_of(const Device& device, CUmemLocation location, Processor* out) {
   *out = location.type == CU_MEM_LOCATION_TYPE_HOST ? Processor::host : Processor::device;
   return location.type == CU_MEM_LOCATION_TYPE_HOST ||
@@ -82,9 +61,8 @@ bool location_matters(CUmem_advise advice) {  // read-mostly ignores it
          advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
 }
 
-template <Function function, class Where>
-CUresult mem_advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, Where where) {
-  Call call(function, device_of(address));
+CUresult mem_advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation where) {
+  Call call(Function::mem_advise, device_of(address));
   if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (call.failed()) return call.result;
   Processor processor{};
@@ -97,17 +75,8 @@ CUresult prefetch(Device* device, CUdeviceptr address, size_t bytes, Processor t
   return submitted(device->submit(stream_of(stream), [=] { device->space.prefetch(address, bytes, to); }));
 }
 
-CUresult mem_prefetch_async_device(CUdeviceptr address, size_t bytes, CUdevice where, CUstream stream) {
-  Call call(Function::mem_prefetch_async_device, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (call.failed()) return call.result;
-  Processor to{};
-  if (!processor_of(*call.device, where, &to)) return CUDA_ERROR_INVALID_DEVICE;
-  return prefetch(call.device, address, bytes, to, stream);
-}
-
-CUresult mem_prefetch_async_location(CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned flags, CUstream stream) {
-  Call call(Function::mem_prefetch_async_location, device_of(address));
+CUresult mem_prefetch_async(CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned flags, CUstream stream) {
+  Call call(Function::mem_prefetch_async, device_of(address));
   if (call.device == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (call.failed()) return call.result;
   Processor to{};
@@ -116,11 +85,13 @@ CUresult mem_prefetch_async_location(CUdeviceptr address, size_t bytes, CUmemLoc
 }
 
 // Batches: refuse the legacy stream, and location_starts must be 0, then strictly increasing, below count.
-bool batch_ok(const Device* device, const CUdeviceptr* addresses, const size_t* bytes, size_t count, unsigned long long flags,
-              CUstream stream) {
-  if (addresses == nullptr || bytes == nullptr || count == 0 || flags != 0 || stream_of(stream) == nullptr) return false;
+bool batch_ok(const Device* device, const CUdeviceptr* addresses, const size_t* bytes, size_t count,
+              unsigned long long flags, CUstream stream) {
+  if (addresses == nullptr || bytes == nullptr || count == 0 || flags != 0 || stream_of(stream) == nullptr)
+    return false;
   for (size_t i = 0; i < count; ++i) {
-    if (device_of(addresses[i]) != device || !device_of(addresses[i])->space.managed(addresses[i], bytes[i])) return false;
+    if (device_of(addresses[i]) != device || !device_of(addresses[i])->space.managed(addresses[i], bytes[i]))
+      return false;
   }
   return true;
 }
@@ -146,7 +117,8 @@ CUresult batch(Function function, CUdeviceptr* addresses, size_t* bytes, size_t 
     if (discard) {
       const CUdeviceptr address = addresses[i];
       const size_t size = bytes[i];
-      if (!device->submit(stream_of(stream), [=] { device->space.discard(address, size); })) return CUDA_ERROR_INVALID_HANDLE;
+      if (!device->submit(stream_of(stream), [=] { device->space.discard(address, size); }))
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     if (locations == nullptr) continue;
     if (location + 1 < location_count && starts[location + 1] == i) ++location;
@@ -159,10 +131,11 @@ CUresult batch(Function function, CUdeviceptr* addresses, size_t* bytes, size_t 
 }
 
 CUresult mem_prefetch_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
-                                  size_t* location_starts, size_t location_count, unsigned long long flags, CUstream stream) {
+                                  size_t* location_starts, size_t location_count, unsigned long long flags,
+                                  CUstream stream) {
   if (locations == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return batch(Function::mem_prefetch_batch_async, addresses, bytes, count, locations, location_starts, location_count, flags,
-               stream, false);
+  return batch(Function::mem_prefetch_batch_async, addresses, bytes, count, locations, location_starts, location_count,
+               flags, stream, false);
 }
 
 CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, unsigned long long flags,
@@ -170,9 +143,9 @@ CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t c
   return batch(Function::mem_discard_batch_async, addresses, bytes, count, nullptr, nullptr, 0, flags, stream, true);
 }
 
-CUresult mem_discard_and_prefetch_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
-                                              size_t* location_starts, size_t location_count, unsigned long long flags,
-                                              CUstream stream) {
+CUresult mem_discard_and_prefetch_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                              CUmemLocation* locations, size_t* location_starts, size_t location_count,
+                                              unsigned long long flags, CUstream stream) {
   if (locations == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return batch(Function::mem_discard_and_prefetch_batch_async, addresses, bytes, count, locations, location_starts,
                location_count, flags, stream, true);
@@ -185,15 +158,11 @@ void fill_memory_functions(Table& table) {
   table.mem_alloc = mem_alloc;
   table.mem_alloc_managed = mem_alloc_managed;
   table.mem_free = mem_free;
-  table.mem_host_alloc = mem_host_alloc;
-  table.mem_free_host = mem_free_host;
-  table.mem_prefetch_async_device = mem_prefetch_async_device;
-  table.mem_prefetch_async_location = mem_prefetch_async_location;
+  table.mem_advise = mem_advise;
+  table.mem_prefetch_async = mem_prefetch_async;
   table.mem_prefetch_batch_async = mem_prefetch_batch_async;
   table.mem_discard_batch_async = mem_discard_batch_async;
   table.mem_discard_and_prefetch_batch_async = mem_discard_and_prefetch_batch_async;
-  table.mem_advise_device = mem_advise<Function::mem_advise_device, CUdevice>;
-  table.mem_advise_location = mem_advise<Function::mem_advise_location, CUmemLocation>;
 }
 
 }  // namespace um::emulated

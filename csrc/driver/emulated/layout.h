@@ -1,5 +1,5 @@
-// Where the emulated devices live in the address space: one reserved range, one equal span a device. An address tells its
-// device and its block by arithmetic alone, which is all that the fault handler can afford.
+// Where the emulated devices live in the address space: one reserved range, one equal span a device. An address tells
+// its device and its block by arithmetic alone, which is all that the fault handler can afford.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,12 @@
 namespace um::emulated {
 
 inline constexpr int kMostDevices = 16;
-inline constexpr uint64_t kSpanBytes = uint64_t{128} << 30;  // address space of one device, managed and plain
+// Address space of one device, managed and plain. ThreadSanitizer leaves programs little of it.
+#ifdef __SANITIZE_THREAD__
+inline constexpr uint64_t kSpanBytes = uint64_t{4} << 30;
+#else
+inline constexpr uint64_t kSpanBytes = uint64_t{128} << 30;
+#endif
 inline constexpr uint32_t kSpanBlocks = static_cast<uint32_t>(kSpanBytes / kBlockBytes);
 
 // Reserves the range once (PROT_NONE, costs no memory). Throws std::bad_alloc when the address space is limited.

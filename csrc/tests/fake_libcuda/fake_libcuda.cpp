@@ -69,6 +69,8 @@ const Form kForms[] = {
     OTHER(cuMemGetInfo, 2000),
     OTHER(cuMemAlloc, 2000),
     OTHER(cuMemFree, 2000),
+    OTHER(cuMemAdvise, 8000),
+    OTHER(cuMemPrefetchAsync, 8000),
     OTHER(cuMemcpyHtoDAsync, 2000),
     OTHER(cuMemcpyDtoHAsync, 2000),
     OTHER(cuStreamDestroy, 2000),
