@@ -72,6 +72,13 @@ def stop(state: Runtime) -> None:
     runtime.set_current(None)
 
 
+def finish(state: Runtime) -> None:
+    """Ends what `start` began, and closes the device."""
+    stop(state)
+    if not state.forked:
+        state.device.close()
+
+
 def unpatch() -> None:
     """Ends `patch()`: torch is as before, and new tensors are ordinary ones (on CUDA: in plain device memory).
 
@@ -83,5 +90,4 @@ def unpatch() -> None:
     state = runtime.current()
     if state.watched_by is not None:
         raise StateError(f"{state.watched_by} uses the device: call umadvise.unpatch() after it has ended")
-    stop(state)
-    state.device.close()
+    finish(state)

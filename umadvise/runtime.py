@@ -1,5 +1,6 @@
 """What is patched now: the device, the policy, and where this thread's allocations go."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,12 @@ class Runtime:
     policy: Policy = UNADVISED
     replaced: Replacements = field(default_factory=Replacements)
     watched_by: str | None = None
+    process_id: int = field(default_factory=os.getpid)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that patched: the device stays with its parent."""
+        return os.getpid() != self.process_id
 
     def route(self, placement: Placement) -> None:
         """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""

@@ -64,9 +64,9 @@ class ScriptRun:
         """Ends it; what the script left alive stays valid."""
         for handle in self._handles:
             handle.remove()
-        self._observer.detach()
-        patching.stop(self._runtime)
-        self._runtime.device.close()
+        if not self._runtime.forked:
+            self._observer.detach()
+        patching.finish(self._runtime)
 
     def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
         """What an optimizer trains has the role of a parameter, wherever the script put it."""
@@ -93,6 +93,11 @@ class ScriptRun:
         if optimizer is self._optimizer:
             self._observer.end_step()
             self._observer.begin_step()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that the script was started in."""
+        return self._runtime.forked
 
     def profile(self) -> FaultProfile:
         """The fault profile so far; a step that had not ended counts as outside of the steps."""

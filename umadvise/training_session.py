@@ -137,9 +137,9 @@ class Session:
         self._runtime = None
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
-            if state.emulated:
+            if state.emulated and not state.forked:
                 stack.callback(self._give_back)
-            if self._observer is not None:
+            if self._observer is not None and not state.forked:
                 stack.callback(self._observer.detach)
             for handle in self._handles:
                 stack.callback(handle.remove)
@@ -147,10 +147,9 @@ class Session:
     def _leave(self, state: runtime.Runtime) -> None:
         state.watched_by = None
         if self._owns_patch:
-            patching.stop(state)
             self._name_survivors(state)
-            state.device.close()
-        else:
+            patching.finish(state)
+        elif not state.forked:
             state.set_policy(self._policy_before or state.policy)
             state.device.set_budget(state.budget_bytes or 0)
 
@@ -162,7 +161,7 @@ class Session:
                     stack.callback(_native.give_back_storage, storage._cdata)
 
     def _name_survivors(self, state: runtime.Runtime) -> None:
-        alive = state.device.allocations()
+        alive = state.device.allocations() if not state.forked else []
         if alive:
             size = format_bytes(sum(allocation.bytes for allocation in alive))
             log.info("%d tensors (%s) outlive the session; their device goes with the last of them", len(alive), size)
@@ -203,13 +202,13 @@ class Session:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one training step."""
-        self._state()
-        observer = self._watching()
+        state, observer = self._state(), self._watching()
         observer.begin_step()
         try:
             yield
         finally:
-            observer.end_step()
+            if not state.forked:  # a child may leave through here
+                observer.end_step()
         self._choose_rung(observer)
 
     def to_device(self, batch: Batch) -> Batch:
@@ -226,7 +225,12 @@ class Session:
     def _choose_rung(self, observer: Observer) -> None:
         """`auto`: a step that fits needs no paging; new blocks then live in plain memory, where there is any left."""
         state = self._state()
-        if self._policy_name != AUTO or state.policy.memory != Memory.MANAGED or observer.step_count < 2:
+        if (
+            state.forked
+            or self._policy_name != AUTO
+            or state.policy.memory != Memory.MANAGED
+            or observer.step_count < 2
+        ):
             return  # the first step lacks the optimizer's state
         needed, room = observer.memory().requested_peak_bytes, self._room_bytes(state)
         if needed <= _FITS * room:

@@ -3,10 +3,11 @@
 import argparse
 import runpy
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from umadvise.errors import UsageError
+from umadvise.errors import UmadviseError, UsageError
 
 if TYPE_CHECKING:
     from umadvise.script import ScriptRun
@@ -59,6 +60,9 @@ def _run_script(script: Path, words: list[str]) -> int:
             return ended.code or 0
         print(ended.code, file=sys.stderr)
         return 1
+    except UmadviseError:  # the script's own: its line matters more than our exit code
+        traceback.print_exc()
+        return 1
     finally:
         sys.argv, sys.path[0] = before
     return 0
@@ -67,6 +71,8 @@ def _run_script(script: Path, words: list[str]) -> int:
 def _report(watched: "ScriptRun", path: Path) -> None:
     from umadvise.profile import write
 
+    if watched.forked:  # a child of the script that left like its parent
+        return
     profile = watched.profile()
     write(profile, path)
     print(f"umadvise: {profile.step_count} steps watched; profile in {path} (umadvise report {path})", file=sys.stderr)

@@ -1,0 +1,204 @@
+"""`umadvise run`: a script that knows nothing of umadvise, and the profile that it leaves however it ends."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from umadvise.profile import FaultProfile, decode
+
+TRAIN = """
+import sys
+import torch
+from torch import nn
+
+def main(steps=3):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        loss = model(torch.randn(16, 512)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(step, loss.item().hex(), flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs `umadvise run OPTIONS script.py WORDS` in an empty directory."""
+
+    def started(script: str, *words: str, options: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        return subprocess.run(
+            [*umadvise_run(*options), "train.py", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return started
+
+
+def umadvise_run(*options: str) -> list[str]:
+    return [sys.executable, "-m", "umadvise", "run", "--device", "emulated", "--capacity", "16MiB", *options]
+
+
+def profile_in(directory: Path) -> FaultProfile:
+    """The only file that is left beside the script: the profile, and nothing half written."""
+    assert sorted(path.name for path in directory.iterdir() if path.name != "__pycache__") == [
+        "train.py",
+        "umadvise-profile.json",
+    ]
+    return decode((directory / "umadvise-profile.json").read_bytes())
+
+
+def test_a_script_trains_as_it_did_before(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    finished = run(TRAIN + "main()")
+    vanilla = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (finished.returncode, finished.stdout) == (0, vanilla.stdout)
+    assert "3 steps watched; profile in umadvise-profile.json" in finished.stderr
+    profile = profile_in(tmp_path)
+    assert profile.step_count == 3
+    assert profile.environment.script == "train.py"
+    assert profile.environment.capacity_bytes == 16 << 20
+    assert profile.tables is not None
+    roles = {row.role for row in profile.tables.role.rows}
+    assert {"parameter", "gradient", "optimizer_state", "intermediate"} <= roles
+    names = {row.name for row in profile.tables.tensor.rows}
+    assert {"0.weight", "2.weight.grad", "0.weight.exp_avg"} <= names
+    assert {row.phase for row in profile.tables.phase.rows} >= {"forward", "backward", "optimizer"}
+    report = subprocess.run(
+        [sys.executable, "-m", "umadvise", "report", "umadvise-profile.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "0.weight" in report.stdout
+
+
+def test_words_and_exit_code(run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path) -> None:
+    script = """
+    import os, sys
+    import neighbour
+    print(sys.argv, __name__, __file__, sys.path[0] == os.getcwd(), neighbour.here)
+    sys.exit(int(sys.argv[2]))
+    """
+    (tmp_path / "neighbour.py").write_text("here = True\n")
+    finished = run(script, "--capacity", "7", "--help", "-x")
+    assert finished.returncode == 7
+    assert finished.stdout == "['train.py', '--capacity', '7', '--help', '-x'] __main__ train.py True True\n"
+    assert (tmp_path / "umadvise-profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "words"),
+    [
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit('not today')", 1, "not today"),
+        ("raise ValueError('broken')", 1, "ValueError: broken"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),  # which a shell calls 130
+        ("torch.empty(1 << 50)", 1, "memory"),
+    ],
+)
+def test_the_profile_is_written_however_it_ends(
+    ending: str, code: int, words: str, run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    finished = run(TRAIN + f"main(1)\n{ending}\n")
+    assert finished.returncode == code
+    assert words in finished.stderr
+    assert profile_in(tmp_path).step_count == 1
+    if "ValueError" in words:
+        assert 'train.py", line' in finished.stderr  # where in the script
+
+
+def test_ctrl_c_writes_the_profile(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN + "main(1_000_000)\n")
+    with subprocess.Popen(
+        [*umadvise_run(), "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("0 ")
+        assert process.stdout.readline().startswith("1 ")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert profile_in(tmp_path).step_count >= 2
+
+
+def test_the_profile_goes_where_it_is_told(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    assert run(TRAIN + "main(1)", options=("--profile", "there.json", "--budget", "8MiB")).returncode == 0
+    profile = decode((tmp_path / "there.json").read_bytes())
+    assert profile.environment.budget_bytes == 8 << 20
+    assert not (tmp_path / "umadvise-profile.json").exists()
+    finished = run(TRAIN + "main(1)", options=("--profile", "nowhere/there.json"))
+    assert finished.returncode == 1
+    assert "nowhere" in finished.stderr
+
+
+def test_a_script_that_uses_umadvise_itself(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    for line in ("umadvise.patch(device='emulated')", "umadvise.unpatch()", "umadvise.session(None).__enter__()"):
+        finished = run(f"import umadvise\n{line}\n")
+        assert finished.returncode == 1
+        assert "StateError" in finished.stderr
+        assert 'train.py", line 2' in finished.stderr
+
+
+def test_children_of_the_script_write_nothing(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    script = """
+    import os, sys, torch
+    child = os.fork()
+    if child == 0:
+        sys.exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert not os.path.exists("umadvise-profile.json")
+    """
+    finished = run(script)
+    assert (finished.returncode, finished.stdout) == (0, "")
+    assert finished.stderr.count("watched") == 1
+    assert profile_in(tmp_path).step_count == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "emulated", "missing.py"], "missing.py"),
+        (["--device", "cuda", "--capacity", "1GiB", "train.py"], "--capacity"),
+        (["--device", "emulated", "--capacity", "lots", "train.py"], "lots"),
+        (["--device", "emulated", "--policy", "auto", "train.py"], "resident, advise"),
+        (["--device", "emulated", "--policy", "swap", "train.py"], "not in this version"),
+        (["--device", "emulated", "--budget", "-1", "train.py"], "-1"),
+        (["--device", "tpu", "train.py"], "tpu"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise AssertionError\n")
+    finished = subprocess.run(
+        [sys.executable, "-m", "umadvise", "run", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert message in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
