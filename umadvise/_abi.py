@@ -261,6 +261,7 @@ class MemoryStats:
     requested_by_role: UInt64ByRole
     requested_peak_by_role: UInt64ByRole
     resident_by_role: UInt64ByRole
+    resident_peak_by_role: UInt64ByRole
 
 
 @dataclass(frozen=True, slots=True)

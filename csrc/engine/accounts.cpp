@@ -97,8 +97,11 @@ void um_device::sample_residency() {
   if (backend_.hooks != nullptr) {
     um::emulated::Totals totals{};
     backend_.hooks->totals(backend_.ordinal, &totals);
-    resident_.set(totals.device_bytes);
+    resident_ = {totals.device_bytes, totals.device_peak_bytes};  // it sees every page that comes, not just samples
     host_.set(totals.host_bytes);
+    for (int role = 0; role < UM_ROLE_COUNT; ++role) {
+      resident_by_role_[role] = {totals.tag_bytes[role], totals.tag_peak_bytes[role]};
+    }
     return;
   }
   const uint64_t reserved_bytes = allocations_->statistics.reserved_bytes.now;
@@ -107,6 +110,9 @@ void um_device::sample_residency() {
       budget_ != nullptr ? std::min(budget_->resident_bytes(), managed_bytes) : managed_bytes;
   resident_.set(std::min(backend_.total_bytes, allocations_->plain_bytes() + resident_bytes));
   host_.set(reserved_bytes - resident_.now);
+  for (int role = 0; role < UM_ROLE_COUNT; ++role) {
+    resident_by_role_[role].set(std::min(allocations_->statistics.reserved_by_role[role], resident_.now));
+  }
 }
 
 void um_device::memory(um_memory_stats* out) {
@@ -129,14 +135,10 @@ void um_device::memory(um_memory_stats* out) {
   for (int role = 0; role < UM_ROLE_COUNT; ++role) {
     out->requested_by_role[role] = statistics.by_role[role].now;
     out->requested_peak_by_role[role] = statistics.by_role[role].peak;
+    out->resident_by_role[role] = resident_by_role_[role].now;
+    out->resident_peak_by_role[role] = resident_by_role_[role].peak;
   }
   allocations_->each_arena([&](const um::Arena& arena) {
-    const um_placement& placement = arena.heap->placement;
-    uint64_t device_blocks = arena.bytes() / um::kBlockBytes, host_blocks = 0;
-    if (backend_.hooks != nullptr && placement.memory == UM_MEMORY_MANAGED) {
-      backend_.hooks->residency(backend_.ordinal, arena.address(), arena.bytes(), &device_blocks, &host_blocks);
-    }
-    out->resident_by_role[placement.role] += device_blocks * um::kBlockBytes;
     for (const um::Block* block = arena.first; block != nullptr; block = block->next) {
       if (!block->free && !block->record.seen) out->workspace_bytes += block->record.bytes;
     }
@@ -146,9 +148,11 @@ void um_device::memory(um_memory_stats* out) {
 void um_device::reset_peaks() {
   const Lock lock(mutex_);
   require_alive();
+  if (backend_.hooks != nullptr) backend_.hooks->reset_peaks(backend_.ordinal);
   sample_residency();
   um::Statistics& statistics = allocations_->statistics;
   for (um::Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &resident_, &host_})
     level->reset_peak();
   for (um::Level& level : statistics.by_role) level.reset_peak();
+  for (um::Level& level : resident_by_role_) level.reset_peak();
 }

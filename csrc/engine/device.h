@@ -123,4 +123,5 @@ struct um_device {
   bool recording_ = false;
   um::EventLog events_;
   um::Level resident_, host_;  // bytes
+  um::Level resident_by_role_[UM_ROLE_COUNT];
 };

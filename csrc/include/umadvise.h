@@ -254,7 +254,8 @@ typedef struct um_memory_stats {
   uint64_t allocation_count, free_count, live_allocations;
   uint64_t requested_by_role[UM_ROLE_COUNT];
   uint64_t requested_peak_by_role[UM_ROLE_COUNT];
-  uint64_t resident_by_role[UM_ROLE_COUNT];       /* by arena: only the first three are not 0 */
+  uint64_t resident_by_role[UM_ROLE_COUNT];       /* by arena: only the first three are not 0; on CUDA at most this */
+  uint64_t resident_peak_by_role[UM_ROLE_COUNT];
 } um_memory_stats;
 UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);
 UM_API void um_memory_reset_peaks(um_device* device);

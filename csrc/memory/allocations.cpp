@@ -98,6 +98,7 @@ void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before
   ++arena_changes_;
   const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64: also when less
   statistics.reserved_bytes.set(statistics.reserved_bytes.now + delta_bytes);
+  statistics.reserved_by_role[heap.placement.role] += delta_bytes;
   if (heap.placement.memory == UM_MEMORY_DEVICE) plain_bytes_ += delta_bytes;
 }
 

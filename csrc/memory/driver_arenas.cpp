@@ -13,6 +13,8 @@ using driver::CUDA_SUCCESS;
 using driver::CUdeviceptr;
 using driver::CUresult;
 
+static_assert(UM_ROLE_COUNT <= emulated::kTags);
+
 ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
   const CurrentContext current(backend_);
   backend_.check(current.result(), "making the device's context current");
@@ -25,6 +27,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
     throw Error(managed ? UM_OUT_OF_HOST_MEMORY : UM_OUT_OF_DEVICE_MEMORY,
                 "the driver has no " + in_words(least_bytes) + " of " + (managed ? "managed" : "device") + " memory");
   }
+  if (backend_.hooks != nullptr) backend_.hooks->tag(backend_.ordinal, address, wanted_bytes, placement_.role);
   driver::CUmem_advise advice{};
   const bool advised = driver_advice(static_cast<um_advice>(placement_.advice), &advice);
   if (managed && advised && backend_.why_no_migration() == nullptr) {

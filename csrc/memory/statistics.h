@@ -22,7 +22,8 @@ struct Level {
 struct Statistics {
   Level requested_bytes;
   Level reserved_bytes;
-  Level by_role[UM_ROLE_COUNT];  // requested bytes by label
+  Level by_role[UM_ROLE_COUNT];                   // requested bytes by label
+  uint64_t reserved_by_role[UM_ROLE_COUNT] = {};  // bytes by arena
   uint64_t allocation_count = 0, free_count = 0;
 
   uint64_t live_allocations() const { return allocation_count - free_count; }

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -239,16 +240,25 @@ def test_the_later_memory_reading_keeps_the_higher_peaks(make: Any) -> None:
         requested_peak_bytes=9,
         resident_peak_bytes=None,
         requested_peak_by_role=make.by_role(input=3),
+        resident_by_role=make.by_role(input=9),
+        resident_peak_by_role=make.by_role(input=9, parameter=2),
     )
     second = make.memory(
         requested_bytes=2,
         requested_peak_bytes=7,
         resident_peak_bytes=4,
         requested_peak_by_role=make.by_role(parameter=1),
+        resident_by_role=make.by_role(input=4),
+        resident_peak_by_role=make.by_role(input=7, parameter=5),
     )
     both = later(first, second)
     assert (both.requested_bytes, both.requested_peak_bytes, both.resident_peak_bytes) == (2, 9, 4)
     assert both.requested_peak_by_role == make.by_role(input=3, parameter=1)
+    assert both.resident_peak_by_role == make.by_role(input=9, parameter=5)
+    assert both.resident_by_role == make.by_role(input=4)
+    assert later(msgspec.structs.replace(first, resident_peak_by_role=None), second) == msgspec.structs.replace(
+        both, resident_peak_by_role=second.resident_peak_by_role
+    )
 
 
 @settings(max_examples=20)

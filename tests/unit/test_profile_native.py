@@ -55,10 +55,12 @@ def test_counters_keep_unknown_and_the_order_of_causes() -> None:
 
 
 def test_memory_is_split_by_role() -> None:
-    native = _abi.MemoryStats(*range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)))
+    native = _abi.MemoryStats(*range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)), tuple(range(50, 56)))
     memory = memory_from(native)
     assert (memory.requested_bytes, memory.live_allocations) == (0, 11)
     assert memory.requested_by_role.parameter == 20
     assert memory.requested_peak_by_role.optimizer_state == 34
     assert memory.resident_by_role is not None
     assert memory.resident_by_role.workspace == 45
+    assert memory.resident_peak_by_role is not None
+    assert (memory.resident_peak_by_role.parameter, memory.resident_peak_by_role.intermediate) == (50, 52)

@@ -43,7 +43,8 @@ def profile(make: Any) -> FaultProfile:
         memory=make.memory(
             requested_peak_bytes=3 * GIB,
             resident_peak_bytes=GIB,
-            requested_peak_by_role=make.by_role(parameter=GIB, intermediate=2 * GIB),
+            requested_peak_by_role=make.by_role(parameter=GIB, intermediate=2 * GIB, optimizer_state=5),
+            resident_peak_by_role=make.by_role(parameter=768 * MIB, intermediate=512 * MIB),
         ),
         steps=make.steps(first, second, duration_ns=960 * MS),
         tables=make.tables(
@@ -103,7 +104,8 @@ evictions      64          with a copy; 1.5 without
 collapses      0           read-mostly duplicates ended by a write
 remote         0           maps; - accesses
 resident peak  1.00 GiB    of 1.00 GiB
-live peak      3.00 GiB    all tensors, wherever they are
+live peak      3.00 GiB    all tensors, wherever they are; by role at most parameter 1.00 GiB, intermediate
+                           2.00 GiB, optimizer state 5 B
 Outside of the steps: 1,200 fault groups, 3.00 GiB to the device, 0 B to the host
 
 Faults over step 2
@@ -115,10 +117,10 @@ faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄�
 steps    ▂▄  30.0% of step 1 to 50.0% of 2
 
 By role, per step
-role             live peak  faults   to device     to host  evictions  of step
-intermediate     2.00 GiB       75  110.00 MiB  129.00 MiB         66    30.0%
-parameter        1.00 GiB       25   50.00 MiB         0 B          0    10.0%
-optimizer state  0 B           0.5         0 B         0 B          0     0.0%
+role             resident peak  faults   to device     to host  evictions  of step
+intermediate     512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
+parameter        768.00 MiB         25   50.00 MiB         0 B          0    10.0%
+optimizer state  -                 0.5         0 B         0 B          0     0.0%
 
 By phase, per step
 phase     faults  to device  to host  of step
@@ -179,6 +181,16 @@ steps    ▂▄  30.0% of step 1 to 50.0% of 2
 
 """
 
+EXPECTED_ROLES_ON_80_COLUMNS = """\
+By role, per step
+role          resident peak  faults   to device     to host  evictions  of step
+intermediate  512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
+parameter     768.00 MiB         25   50.00 MiB         0 B          0    10.0%
+optimizer     -                 0.5         0 B         0 B          0     0.0%
+state
+
+"""
+
 EXPECTED_TENSORS_ON_80_COLUMNS = """\
 By tensor, per step
 tensor                                       faults  to device  to host  of step
@@ -208,6 +220,7 @@ def test_the_whole_report(profile: FaultProfile) -> None:
 def test_a_narrow_terminal_joins_bins_and_folds_names(profile: FaultProfile) -> None:
     narrow = text.render(profile, 80)
     assert EXPECTED_PICTURE_ON_80_COLUMNS in narrow
+    assert EXPECTED_ROLES_ON_80_COLUMNS in narrow
     assert EXPECTED_TENSORS_ON_80_COLUMNS in narrow
     assert max(map(len, narrow.splitlines())) <= 80
     assert text.render(profile, 10) == narrow
@@ -247,6 +260,14 @@ def test_nothing_recorded(make: Any) -> None:
     assert "to device      -\n" in rendered
     assert rendered.endswith("Nobody recorded events: which tensors faulted is unknown.\n\nFindings: none\n")
     assert "No step was completed." in text.render(make.profile(step_count=0, duration_ns=0))
+
+
+def test_residency_that_nobody_knows_is_not_zero(make: Any) -> None:
+    tables = make.tables(role=(make.role(role="parameter"), make.role(role=None)))
+    for memory in (None, make.memory(resident_peak_by_role=None)):
+        rendered = text.render(make.profile(memory=memory, tables=tables))
+        assert "\nparameter  -                   0" in rendered
+        assert "\n(none)     -                   0" in rendered
 
 
 def test_names_are_shown_as_they_are(make: Any) -> None:

@@ -22,7 +22,7 @@ _EVENT_TYPES = [get_args(hint)[1] for hint in get_type_hints(_abi.Event, include
 _EVENT = struct.Struct("@" + "".join(_CODES[c_type] for c_type in _EVENT_TYPES) + "0q")  # 0q: the structure's alignment
 
 _BY_CAUSE = ("bytes_h2d", "bytes_d2h")
-_BY_ROLE = ("requested_by_role", "requested_peak_by_role", "resident_by_role")
+_BY_ROLE = ("requested_by_role", "requested_peak_by_role", "resident_by_role", "resident_peak_by_role")
 
 
 def counters_from(native: _abi.Counters) -> Counters:

@@ -19,6 +19,8 @@ PHASES: tuple[Phase | None, ...] = (None, *get_args(Phase))
 
 Role = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
 ROLES: tuple[Role, ...] = get_args(Role)
+ARENA_ROLES = ROLES[:3]
+"""Those that choose where memory comes from, so that residency, which goes by page, can be told by them."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number of things, bytes or nanoseconds: what the native core's 64-bit counters can hold."""
@@ -75,7 +77,11 @@ class BytesByRole(Record, frozen=True):
 
 
 class MemoryStats(Record, frozen=True):
-    """um_memory_stats: how much memory there is, where it lies, and the peaks."""
+    """um_memory_stats: how much memory there is, where it lies, and the peaks.
+
+    What is requested counts for the role that a tensor has, what is resident for the role that its memory was made for:
+    one of ARENA_ROLES.
+    """
 
     requested_bytes: Count
     requested_peak_bytes: Count
@@ -92,6 +98,7 @@ class MemoryStats(Record, frozen=True):
     requested_by_role: BytesByRole
     requested_peak_by_role: BytesByRole
     resident_by_role: BytesByRole | None
+    resident_peak_by_role: BytesByRole | None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -167,8 +174,6 @@ def later(before: MemoryStats, after: MemoryStats) -> MemoryStats:
         old, new = getattr(before, field), getattr(after, field)
         if field.endswith("_peak_bytes") and None not in (old, new):
             peaks[field] = max(old, new)
-    by_role = {
-        role: max(getattr(before.requested_peak_by_role, role), getattr(after.requested_peak_by_role, role))
-        for role in ROLES
-    }
-    return msgspec.structs.replace(after, **peaks, requested_peak_by_role=BytesByRole(**by_role))
+        elif field.endswith("_peak_by_role") and None not in (old, new):
+            peaks[field] = BytesByRole(**{role: max(getattr(old, role), getattr(new, role)) for role in ROLES})
+    return msgspec.structs.replace(after, **peaks)

@@ -7,6 +7,7 @@ from typing import TypeVar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from umadvise.counters.records import ARENA_ROLES
 from umadvise.profile import FaultProfile, OpRow, RoleRow, Table, Tables, Tally, TensorRow
 from umadvise.units import format_bytes, format_duration_ns
 
@@ -79,15 +80,13 @@ def new_grid(title: str) -> Grid:
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
     """The five tables of a profile."""
     scale = PerStep(max(profile.step_count, 1), profile.duration_ns)
-    peaks = profile.memory.requested_peak_by_role if profile.memory else None
-
-    def live_peak(role: str | None) -> str:
-        return format_bytes(getattr(peaks, role)) if peaks is not None and role is not None else "-"
+    peaks = profile.memory.resident_peak_by_role if profile.memory else None
 
     def role_cells(row: RoleRow) -> tuple[str, ...]:
-        return (word(row.role), live_peak(row.role))
+        known = peaks is not None and row.role in ARENA_ROLES
+        return (word(row.role), format_bytes(getattr(peaks, row.role or "") if known else None))
 
-    yield _grid("By role, per step", ("role", "live peak"), tables.role, role_cells, scale)
+    yield _grid("By role, per step", ("role", "resident peak"), tables.role, role_cells, scale)
     yield _grid("By phase, per step", ("phase",), tables.phase, lambda row: (word(row.phase),), scale)
     yield _grid("By module, per step", ("module",), tables.module, lambda row: (word(row.module),), scale)
     yield _grid("By tensor, per step", ("tensor",), tables.tensor, _tensor_cells, scale)

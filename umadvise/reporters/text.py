@@ -8,10 +8,10 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from umadvise.counters.records import CAUSES, PHASES, BytesByCause
+from umadvise.counters.records import CAUSES, PHASES, ROLES, BytesByCause, MemoryStats
 from umadvise.profile import Environment, FaultProfile, Finding, Pattern
 from umadvise.reporters import picture
-from umadvise.reporters.tables import PerStep, grids, new_grid
+from umadvise.reporters.tables import PerStep, grids, new_grid, word
 from umadvise.units import format_bytes, format_duration_ns
 
 DEFAULT_WIDTH = 110
@@ -108,7 +108,7 @@ def _totals(profile: FaultProfile) -> list[RenderableType]:
         ("collapses", scale.count(counters.collapses), "read-mostly duplicates ended by a write"),
         ("remote", scale.count(counters.remote_maps), f"maps; {scale.count(counters.remote_accesses)} accesses"),
         ("resident peak", format_bytes(memory.resident_peak_bytes if memory else None), _limit(profile.environment)),
-        ("live peak", format_bytes(memory.requested_peak_bytes if memory else None), "all tensors, wherever they are"),
+        ("live peak", format_bytes(memory.requested_peak_bytes if memory else None), _live_by_role(memory)),
     )
     for row in rows:
         grid.add_row(*map(Text, row))
@@ -128,6 +128,12 @@ def _kinds_of_faults(profile: FaultProfile, scale: PerStep) -> str:
     counters = profile.counters
     unordered = f", {scale.count(counters.unordered_faults)} unordered" if counters.unordered_faults else ""
     return f"{scale.count(counters.first_touches)} first touches, prefetches included{unordered}"
+
+
+def _live_by_role(memory: MemoryStats | None) -> str:
+    peaks = [(role, getattr(memory.requested_peak_by_role, role)) for role in ROLES] if memory else []
+    by_role = ", ".join(f"{word(role)} {format_bytes(peak)}" for role, peak in peaks if peak > 0)
+    return "all tensors, wherever they are" + (f"; by role at most {by_role}" if by_role else "")
 
 
 def _limit(environment: Environment) -> str:

@@ -23,6 +23,8 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks) {
       space(ordinal).residency(address, bytes, device_blocks, host_blocks);
     },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) { space(ordinal).tag(address, bytes, tag); },
+    [](int32_t ordinal) { space(ordinal).reset_peaks(); },
     [](int32_t ordinal, uint64_t context) { space(ordinal).context.store(context, std::memory_order_relaxed); },
     [](int32_t ordinal, bool on) { space(ordinal).record(on); },
     [](int32_t ordinal) { return space(ordinal).pending(); },

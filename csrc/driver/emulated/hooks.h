@@ -19,10 +19,15 @@ struct Event {
   bool write, unordered, first_touch;
 };
 
+// Ranges may carry one of these many tags, so that what is on the device can be told apart by it.
+inline constexpr uint32_t kTags = 8;
+
 struct Totals {
   Counters model;
   int64_t unordered_faults, fault_service_ns;
   uint64_t device_bytes, host_bytes;  // taken now: plain and managed memory on the device, managed memory on the host
+  uint64_t device_peak_bytes;         // the most there ever was, since the last reset_peaks
+  uint64_t tag_bytes[kTags], tag_peak_bytes[kTags];  // the same by tag, without what has none
 };
 
 struct Hooks {
@@ -40,6 +45,12 @@ struct Hooks {
   void (*unpin)(int32_t ordinal, uint64_t address, uint64_t bytes);
   // Blocks of 2 MiB in [address, address + bytes) with a device copy, and with a host copy.
   void (*residency)(int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks);
+
+  // From now on whatever of [address, address + bytes) is on the device counts for `tag`, which is below kTags; whole
+  // blocks of this device, until they are freed.
+  void (*tag)(int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag);
+  // The peaks of device_bytes and tag_bytes start again from what is there now.
+  void (*reset_peaks)(int32_t ordinal);
 
   // `context` is stored with every later event of this device (the running op; 0 outside).
   void (*set_context)(int32_t ordinal, uint64_t context);

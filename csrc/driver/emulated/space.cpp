@@ -56,7 +56,10 @@ uint64_t Space::allocate_managed(uint64_t bytes) {
   managed_blocks_ += count;
   const Guard guard(lock_);
   model_.allocate(first, count);
-  for (uint32_t block = first; block < first + count; ++block) blocks_[block].kind = Kind::managed;
+  for (uint32_t block = first; block < first + count; ++block) {
+    blocks_[block].kind = Kind::managed;
+    blocks_[block].tag = kUntagged;
+  }
   return address_of(first);
 }
 
@@ -73,16 +76,17 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
     if (!model_.take_chunk(outcome)) break;
     bool done = true;
     for (int i = 0; i < outcome.count; ++i) done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
-    const uint32_t slot = done ? device_tier_.take() : Tier::kNoSlot;
-    if (slot != Tier::kNoSlot) device_tier_.populate(slot);
-    if (slot == Tier::kNoSlot || !mapper_.show(device_tier_, slot, address_of(block), true)) {
-      if (slot != Tier::kNoSlot) device_tier_.give(slot);
+    Block& made = blocks_[block];
+    made.tag = kUntagged;
+    done = done && take_device_slot(made);
+    if (done) device_tier_.populate(made.device_slot - 1);
+    if (!done || !mapper_.show(device_tier_, made.device_slot - 1, address_of(block), true)) {
+      give_device_slot(made);
       model_.give_chunk();
       break;
     }
-    blocks_[block].device_slot = slot + 1;
-    blocks_[block].mapping = static_cast<uint8_t>(Mapping::device_write);
-    blocks_[block].kind = Kind::plain;
+    made.mapping = static_cast<uint8_t>(Mapping::device_write);
+    made.kind = Kind::plain;
   }
   if (block < first + count) {
     while (block > first) release_block(--block);
@@ -108,8 +112,8 @@ void Space::release_block(uint32_t index) {
   unmap(index);
   if (block.kind == Kind::managed) model_.release(index);
   if (block.kind == Kind::plain) model_.give_chunk();
-  give_slot(device_tier_, block.device_slot);
-  give_slot(host_tier_, block.host_slot);
+  give_device_slot(block);
+  give_host_slot(block);
   block.kind = Kind::free;
 }
 
@@ -138,10 +142,38 @@ void Space::residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks,
   });
 }
 
+void Space::tag(uint64_t address, uint64_t bytes, uint32_t tag) {
+  const Guard guard(lock_);
+  each_piece(address, bytes, [&](uint32_t index, uint64_t, uint64_t) {
+    Block& block = blocks_[index];
+    if (block.device_slot != 0) {
+      resident_by_tag_[block.tag].subtract();
+      resident_by_tag_[tag].add();
+    }
+    block.tag = static_cast<uint8_t>(tag);
+  });
+}
+
+void Space::reset_peaks() {
+  const Guard guard(lock_);
+  resident_.peak = resident_.now;
+  for (Residency& each : resident_by_tag_) each.peak = each.now;
+}
+
 Totals Space::totals() {
   const Guard guard(lock_);
-  return {model_.counters(), unordered_faults_, fault_service_ns_, device_tier_.taken() * kBlockBytes,
-          host_tier_.taken() * kBlockBytes};
+  Totals totals{};
+  totals.model = model_.counters();
+  totals.unordered_faults = unordered_faults_;
+  totals.fault_service_ns = fault_service_ns_;
+  totals.device_bytes = resident_.now * kBlockBytes;
+  totals.host_bytes = host_tier_.taken() * kBlockBytes;
+  totals.device_peak_bytes = resident_.peak * kBlockBytes;
+  for (uint32_t tag = 0; tag < kTags; ++tag) {
+    totals.tag_bytes[tag] = resident_by_tag_[tag].now * kBlockBytes;
+    totals.tag_peak_bytes[tag] = resident_by_tag_[tag].peak * kBlockBytes;
+  }
+  return totals;
 }
 
 uint64_t Space::free_bytes() {

@@ -52,6 +52,8 @@ class Space {
   void fill(uint64_t address, uint8_t value, uint64_t bytes);
 
   void residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks);
+  void tag(uint64_t address, uint64_t bytes, uint32_t tag);
+  void reset_peaks();
   Totals totals();
   uint64_t free_bytes();
   uint64_t capacity_bytes() const { return device_tier_.slots() * kBlockBytes; }
@@ -72,7 +74,15 @@ class Space {
     uint32_t device_slot, host_slot;  // 0: none, else the slot's index + 1
     std::atomic<uint8_t> mapping;     // um::Mapping as the page tables are now
     Kind kind;
+    uint8_t tag;
   };
+  // Blocks on the device, now and at most.
+  struct Residency {
+    uint32_t now = 0, peak = 0;
+    void add() { peak = std::max(peak, ++now); }
+    void subtract() { --now; }
+  };
+  static constexpr uint8_t kUntagged = kTags;
 
   // With the lock held.
   Service serve(uint32_t block, uint64_t address, bool write, bool unordered);
@@ -86,7 +96,11 @@ class Space {
   char* copy_source(uint32_t block) const;
   void open_for_store(uint32_t block);
   void release_block(uint32_t block);
-  void give_slot(Tier& tier, uint32_t& slot);
+  // The only ways in which a block gets and loses its place on a tier. False when the tier is full.
+  bool take_device_slot(Block& block);
+  bool take_host_slot(Block& block);
+  void give_device_slot(Block& block);
+  void give_host_slot(Block& block);
 
   // Calls each(block, address, bytes) for the part of a range in every block, in ascending address.
   template <class Each>
@@ -109,6 +123,7 @@ class Space {
   Model model_;
   EventRing events_;
   int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
+  Residency resident_, resident_by_tag_[kTags + 1];  // the last: kUntagged
   Block* blocks_;  // kSpanBlocks of them, committed as they are used
   SpinLock lock_;
 

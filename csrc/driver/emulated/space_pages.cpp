@@ -26,9 +26,31 @@ void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t byt
                 unordered, first_touch});
 }
 
-void Space::give_slot(Tier& tier, uint32_t& slot) {
-  if (slot != 0) tier.give(slot - 1);
-  slot = 0;
+bool Space::take_device_slot(Block& block) {
+  if (block.device_slot != 0) return true;
+  block.device_slot = device_tier_.take() + 1;
+  if (block.device_slot == 0) return false;  // kNoSlot + 1
+  resident_.add();
+  resident_by_tag_[block.tag].add();
+  return true;
+}
+
+bool Space::take_host_slot(Block& block) {
+  if (block.host_slot == 0) block.host_slot = host_tier_.take() + 1;
+  return block.host_slot != 0;
+}
+
+void Space::give_device_slot(Block& block) {
+  if (block.device_slot == 0) return;
+  device_tier_.give(block.device_slot - 1);
+  block.device_slot = 0;
+  resident_.subtract();
+  resident_by_tag_[block.tag].subtract();
+}
+
+void Space::give_host_slot(Block& block) {
+  if (block.host_slot != 0) host_tier_.give(block.host_slot - 1);
+  block.host_slot = 0;
 }
 
 bool Space::unmap(uint32_t index) {
@@ -75,14 +97,10 @@ bool Space::perform(const Action& action) {
   if (!stays_visible && !unmap(action.block)) return false;
   const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
-  Tier& tier = needs_device ? device_tier_ : host_tier_;
-  uint32_t& slot = needs_device ? block.device_slot : block.host_slot;
-  bool fresh = false;
-  if (needs_device || needs_host) {
-    if (slot == 0) slot = tier.take() + 1;
-    if (slot == 0) return false;  // kNoSlot + 1
-    fresh = tier.populate(slot - 1);
-  }
+  if (needs_device && !take_device_slot(block)) return false;
+  if (needs_host && !take_host_slot(block)) return false;
+  const bool fresh = (needs_device && device_tier_.populate(block.device_slot - 1)) ||
+                     (needs_host && host_tier_.populate(block.host_slot - 1));
   char* device = block.device_slot != 0 ? device_tier_.alias(block.device_slot - 1) : nullptr;
   char* host = block.host_slot != 0 ? host_tier_.alias(block.host_slot - 1) : nullptr;
   switch (action.what) {
@@ -107,8 +125,8 @@ bool Space::perform(const Action& action) {
   delays.wait();
   const bool evicts = action.what == Do::evict_copy || action.what == Do::evict_drop;
   if (evicts) push(UM_EVENT_EVICTION, Cause::eviction, address, action.what == Do::evict_copy ? kBlockBytes : 0, start);
-  if (evicts || action.what == Do::drop_device) give_slot(device_tier_, block.device_slot);
-  if (action.what == Do::drop_host) give_slot(host_tier_, block.host_slot);
+  if (evicts || action.what == Do::drop_device) give_device_slot(block);
+  if (action.what == Do::drop_host) give_host_slot(block);
   return true;
 }
 
