@@ -41,7 +41,8 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
           if (block == nullptr) continue;
           block->record.seen = true;
           if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
-          running->working_set.add(um::address_of(accesses[i].address), accesses[i].bytes, write);
+          const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
+          running->working_set.add(at, std::min(accesses[i].bytes, block->end() - at), write);
         }
       }
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));

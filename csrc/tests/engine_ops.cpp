@@ -299,6 +299,19 @@ TEST(foreign_and_odd_accesses_are_ignored) {
   CHECK_EQ(other.counters().fault_groups, int64_t{0});
 }
 
+TEST(an_access_ends_with_its_allocation) {
+  Device device(64 * kMiB);
+  unsigned char* data = device.allocate(2 * kPage);
+  device.allocate(kPage);  // behind it
+  CHECK_OK(um_budget_set(device, 16 * kMiB));
+  const uint64_t to_the_top = ~uint64_t{0} - reinterpret_cast<uint64_t>(data);
+  for (const uint64_t bytes : {3 * kPage, uint64_t{1} << 40, to_the_top, ~uint64_t{0}}) {
+    device.op({read(data, bytes), write(data + kPage, bytes)});
+  }
+  CHECK_EQ(device.counters().fault_groups, int64_t{2});
+  CHECK_EQ(device.counters().oversized_ops, int64_t{0});
+}
+
 TEST(what_an_op_prefetches_or_allocates_does_not_push_its_inputs_out) {
   for (const um_advice advice : {UM_ADVICE_NONE, UM_ADVICE_PREFETCH}) {
     Device device(4 * kPage);
