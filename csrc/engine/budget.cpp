@@ -119,6 +119,7 @@ void Budget::note_victims(const Outcome& outcome) {
 
 void Budget::use(uint64_t address, uint64_t bytes, Use use) {
   each_page(address, bytes, [&](uint32_t page) {
+    if (use == Use::to_host && model_.pins(page) > 0) return;  // shared with an export: it stays
     note_victims(use == Use::to_device || use == Use::to_host
                      ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
                      : model_.access(page, Processor::device, use == Use::write));

@@ -339,6 +339,24 @@ TEST(exports_keep_memory_in_place_until_they_are_released) {
   CHECK_OK(um_export_release(plain));
 }
 
+TEST(an_export_stays_where_it_is_when_what_shares_its_page_is_sent_away) {
+  Device device(8 * kMiB);
+  CHECK_OK(um_budget_set(device, 8 * kMiB));
+  unsigned char* exported = device.allocate(1000);
+  unsigned char* beside = device.allocate(1000);
+  std::memset(exported, 9, 1000);
+  CHECK_OK(um_export(exported));
+  CHECK_OK(um_prefetch(beside, 1000, 1, nullptr));
+  int ends[2];
+  CHECK_EQ(pipe(ends), 0);
+  CHECK_EQ(::write(ends[1], exported, 1000), ssize_t{1000});
+  close(ends[0]);
+  close(ends[1]);
+  CHECK_OK(um_export_release(exported));
+  CHECK_OK(um_prefetch(beside, 1000, 1, nullptr));
+  CHECK_EQ(device.memory().host_bytes, 2 * kMiB);
+}
+
 TEST(a_forked_child_frees_nothing_and_is_told_why_the_rest_fails) {
   Device device(16 * kMiB);
   const um_route route{UM_ROUTE_ON, kParameter, device};

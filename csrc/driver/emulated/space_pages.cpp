@@ -179,7 +179,9 @@ void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
     delays.wait();
     const Guard guard(lock_);
-    if (blocks_[block].kind == Kind::managed) apply(model_.prefetch(block, to), block);
+    if (blocks_[block].kind != Kind::managed) return;
+    if (to == Processor::host && model_.pins(block) > 0) return;  // the kernel may be at work on a part of it
+    apply(model_.prefetch(block, to), block);
   });
 }
 
