@@ -66,6 +66,36 @@ TEST(the_legacy_stream_waits_for_blocking_streams_and_not_for_others) {
   device.free(data);
 }
 
+TEST(an_event_that_a_gone_stream_did_not_take_is_not_waited_for) {
+  EmulatedDevice device(16 * kMiB);
+  const auto& call = device.driver.call;
+  CUstream gone{};
+  CUevent event{};
+  CHECK_EQ(call.stream_create(&gone, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  CHECK_EQ(call.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  CHECK_EQ(call.stream_destroy(gone), CUDA_SUCCESS);
+  CHECK_EQ(call.event_record(event, gone), CUDA_ERROR_INVALID_HANDLE);
+  CHECK_EQ(call.event_query(event), CUDA_SUCCESS);  // as never recorded
+  CHECK_EQ(call.event_synchronize(event), CUDA_SUCCESS);
+  CHECK_EQ(call.event_destroy(event), CUDA_SUCCESS);
+}
+
+TEST(memory_is_freed_after_what_streams_still_do_with_it) {
+  EmulatedDevice device(16 * kMiB, 3000);
+  const auto& call = device.driver.call;
+  const std::vector<unsigned char> source(4 * kMiB, 3);
+  CUstream stream{};
+  CHECK_EQ(call.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  for (int round = 0; round < 5; ++round) {
+    unsigned char* data = device.managed(4 * kMiB);
+    CHECK_EQ(call.memcpy_htod_async(EmulatedDevice::as_pointer(data), source.data(), source.size(), stream),
+             CUDA_SUCCESS);
+    device.free(data);
+    CHECK_EQ(call.stream_query(stream), CUDA_SUCCESS);
+  }
+  CHECK_EQ(call.stream_destroy(stream), CUDA_SUCCESS);
+}
+
 TEST(prefetch_in_a_stream_races_with_faults_and_loses_nothing) {
   EmulatedDevice device(16 * kMiB, 100, UM_COUNTING_RAW);
   CUstream stream{};

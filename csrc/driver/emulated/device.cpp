@@ -47,6 +47,11 @@ bool Device::owns(Stream* stream) {
   return std::any_of(streams.begin(), streams.end(), [&](const auto& each) { return each.get() == stream; });
 }
 
+void Device::wait_for_streams() {
+  const std::lock_guard<std::mutex> guard(streams_lock);
+  for (const auto& stream : streams) stream->synchronize();
+}
+
 void Device::wait_for_blocking_streams() {
   const std::lock_guard<std::mutex> guard(streams_lock);
   for (const auto& stream : streams) {

@@ -35,6 +35,7 @@ class Device {
 
   // Runs `work` in `stream` (nullptr: the legacy stream, here and now). False: no such stream.
   bool submit(Stream* stream, std::function<void()> work);
+  void wait_for_streams();
   void wait_for_blocking_streams();
   bool owns(Stream* stream);
 

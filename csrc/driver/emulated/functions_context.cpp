@@ -94,8 +94,7 @@ CUresult ctx_get_current(CUcontext* context) {
 CUresult ctx_synchronize() {
   Call call(Function::ctx_synchronize);
   if (call.failed()) return call.result;
-  const std::lock_guard<std::mutex> guard(call.device->streams_lock);
-  for (const auto& stream : call.device->streams) stream->synchronize();
+  call.device->wait_for_streams();
   return CUDA_SUCCESS;
 }
 

@@ -37,6 +37,7 @@ CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
 CUresult mem_free(CUdeviceptr address) {
   Call call(Function::mem_free, device_of(address));
   if (call.failed()) return call.result;
+  call.device->wait_for_streams();  // as a GPU's driver: what they were given may still use the memory
   return call.device->space.free(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

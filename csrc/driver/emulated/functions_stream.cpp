@@ -84,11 +84,12 @@ CUresult event_record(CUevent event, CUstream stream) {
   if (call.failed()) return call.result;
   if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto completion = std::make_shared<Completion>();
-  {
+  const bool given = call.device->submit(stream_of(stream), [completion] { completion->finish(); });
+  if (given) {  // only now: nobody may wait for what no stream will finish
     const std::lock_guard<std::mutex> guard(event_of(event)->lock);
     event_of(event)->latest = completion;
   }
-  return submitted(call.device->submit(stream_of(stream), [completion] { completion->finish(); }));
+  return submitted(given);
 }
 
 CUresult event_query(CUevent event) {
