@@ -1,6 +1,7 @@
 // The SIGSEGV handler among other people's handlers, forks and real crashes. Each case runs in a child that is expected to
 // end in one particular way.
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +124,25 @@ TEST(claiming_puts_us_on_top_again_and_the_later_handler_gets_the_crash) {
       },
       &said)));
   CHECK_EQ(said, "printed\n");
+}
+
+TEST(an_earlier_handler_that_serves_its_own_faults_goes_on_doing_so) {
+  const int status = in_child([] {
+    struct sigaction action {};
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    action.sa_sigaction = [](int, siginfo_t* information, void*) {
+      const uintptr_t page = reinterpret_cast<uintptr_t>(information->si_addr) / 4096 * 4096;
+      mprotect(reinterpret_cast<void*>(page), 4096, PROT_READ | PROT_WRITE);
+    };
+    sigaction(SIGSEGV, &action, nullptr);
+    use_memory();
+    void* memory = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* theirs = static_cast<volatile unsigned char*>(memory);
+    theirs[0] = 1;
+    use_memory();
+    theirs[4096] = 1;
+  });
+  CHECK_EQ(status, 0);
 }
 
 TEST(a_raised_signal_kills_at_the_second_time) {

@@ -18,7 +18,7 @@ namespace {
 struct sigaction previous;  // whom foreign signals belong to
 std::atomic<bool> in_child{false};
 std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
-std::atomic<bool> passed_on{false};  // a signal went to `previous`, which did not end the process
+std::atomic<bool> raised_again{false};  // a signal went to `previous`, which raised it once more: that one is the end
 
 void say(const char* text) {
   const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
@@ -38,17 +38,19 @@ void die_by_default(bool raised) {
   if (raised) raise(SIGSEGV);  // blocked until this handler returns; a faulting instruction simply faults again
 }
 
-// `previous` gets one chance. Some print and return, having put back whoever was there before them (faulthandler): the same
-// fault or a raised signal then comes here again, and the default action ends it.
+// `previous` may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise the
+// signal again (faulthandler): when that comes here too, the default action ends it.
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
-  if (passed_on.exchange(true)) return die_by_default(raised);
+  if (raised_again) return die_by_default(raised);
   if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
     previous.sa_sigaction(signal, information, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    die_by_default(raised);
+    return die_by_default(raised);
   }
+  sigset_t pending;  // all signals are blocked here, so one that was raised waits for our return
+  if (sigpending(&pending) == 0 && sigismember(&pending, SIGSEGV) == 1) raised_again = true;
 }
 
 Service serve(uint64_t address, bool write) {
@@ -84,7 +86,7 @@ void on_signal(int signal, siginfo_t* information, void* context) {
       if (ours) describe(address, service);
       pass_on(signal, information, context, false);
     }
-  } else if (passed_on || swallowed.exchange(true)) {
+  } else if (raised_again || swallowed.exchange(true)) {
     pass_on(signal, information, context, true);
   }
   // else: somebody above us (faulthandler) re-raised a fault of ours; the instruction faults again, and then it is served.
