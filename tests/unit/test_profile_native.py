@@ -55,7 +55,9 @@ def test_counters_keep_unknown_and_the_order_of_causes() -> None:
 
 
 def test_memory_is_split_by_role() -> None:
-    native = _abi.MemoryStats(*range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)), tuple(range(50, 56)))
+    native = _abi.MemoryStats(
+        *range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)), tuple(range(50, 56))
+    )
     memory = memory_from(native)
     assert (memory.requested_bytes, memory.live_allocations) == (0, 11)
     assert memory.requested_by_role.parameter == 20

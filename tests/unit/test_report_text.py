@@ -183,10 +183,10 @@ steps    ▂▄  30.0% of step 1 to 50.0% of 2
 
 EXPECTED_ROLES_ON_80_COLUMNS = """\
 By role, per step
-role          resident peak  faults   to device     to host  evictions  of step
-intermediate  512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
-parameter     768.00 MiB         25   50.00 MiB         0 B          0    10.0%
-optimizer     -                 0.5         0 B         0 B          0     0.0%
+role           resident peak  faults   to device     to host  evictions  of step
+intermediate   512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
+parameter      768.00 MiB         25   50.00 MiB         0 B          0    10.0%
+optimizer      -                 0.5         0 B         0 B          0     0.0%
 state
 
 """
