@@ -120,9 +120,9 @@ TEST(random_steps_equal_a_walk_over_all_blocks) {
       const uint64_t blocks = 1 + random() % 5;
       const bool plain = random() % 4 == 0;
       CUdeviceptr address = 0;
-      const CUresult result = plain ? device.driver.call.mem_alloc(&address, blocks * kBlock)
-                                    : device.driver.call.mem_alloc_managed(&address, blocks * kBlock,
-                                                                           CU_MEM_ATTACH_GLOBAL);
+      const CUresult result =
+          plain ? device.driver.call.mem_alloc(&address, blocks * kBlock)
+                : device.driver.call.mem_alloc_managed(&address, blocks * kBlock, CU_MEM_ATTACH_GLOBAL);
       if (result == CUDA_SUCCESS) {
         const auto with_tag = static_cast<uint32_t>(random() % um::emulated::kTags);
         ranges.push_back({reinterpret_cast<unsigned char*>(address), with_tag, blocks, plain});
