@@ -123,6 +123,11 @@ void Budget::use(uint64_t address, uint64_t bytes, Use use) {
     note_victims(use == Use::to_device || use == Use::to_host
                      ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
                      : model_.access(page, Processor::device, use == Use::write));
+    // Exports fill the budget: the model finds no room, but the device has it, and gives it back before the next op.
+    const bool full = model_.pinned_blocks() * kBlockBytes == bytes_;
+    if (full && use != Use::to_host && !model_.resident(page, Processor::device)) {
+      returned_.push_back(page_addresses_[page]);
+    }
   });
 }
 

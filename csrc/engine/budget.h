@@ -57,7 +57,7 @@ class Budget {
   std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
   std::vector<uint64_t> page_addresses_;       // by model page
   std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
-  std::vector<uint64_t> returned_;             // pages of the last op, when it was larger than the budget
+  std::vector<uint64_t> returned_;             // pages that the last op used beyond what the budget has room for
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

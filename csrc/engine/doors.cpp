@@ -72,9 +72,18 @@ void um_device::export_address(const void* address) {
   um::Record& record = found.block->record;
   if (record.exports == 0 && managed(*found.block)) {
     const uint64_t start = found.block->address;
-    device.keep_budget([&](Budget& budget) { budget.pin(start, record.bytes); });
+    bool in_budget = false;
+    try {
+      device.keep_budget([&](Budget& budget) {
+        budget.pin(start, record.bytes);
+        in_budget = true;
+      });
+    } catch (...) {
+      if (in_budget) device.budget_->unpin(start, record.bytes);
+      throw;
+    }
     if (!device.backend_.hooks->pin(device.backend_.ordinal, start, record.bytes)) {
-      if (device.budget_ != nullptr) device.budget_->unpin(start, record.bytes);
+      if (in_budget) device.budget_->unpin(start, record.bytes);
       throw Error(UM_OUT_OF_DEVICE_MEMORY,
                   "an address of this tensor is to leave the device, which needs all of its " +
                       um::in_words(record.bytes) +

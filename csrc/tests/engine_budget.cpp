@@ -120,6 +120,33 @@ TEST(a_budget_leaves_exports_alone) {
   CHECK_EQ(device.counters().fault_groups, after);
 }
 
+TEST(an_export_that_fails_takes_nothing_of_the_budget) {
+  Device device(32 * kPage);
+  unsigned char* wanted = device.allocate(8 * kPage);
+  unsigned char* others = device.allocate(8 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  device.op({write(others, 4 * kPage)});
+  CHECK_OK(um_emulated_fail(device, "cuMemPrefetchAsync", 1));
+  CHECK_FAILS(UM_DRIVER_ERROR, um_export(wanted));
+  CHECK_FAILS(UM_BAD_STATE, um_export_release(wanted));
+  for (uint64_t page = 0; page < 8; ++page) device.op({write(others + page * kPage, kPage)});
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+}
+
+TEST(a_budget_that_exports_fill_holds_for_all_else) {
+  Device device(32 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  CHECK_OK(um_export(device.allocate(4 * kPage)));
+  unsigned char* others = device.allocate(8 * kPage);
+  for (int sweep = 0; sweep < 2; ++sweep) {
+    for (uint64_t page = 0; page < 8; ++page) {
+      device.op({write(others + page * kPage, kPage)}, [&] { std::memset(others + page * kPage, 5, kPage); });
+      CHECK_EQ(resident_pages(device), uint64_t{5});  // the exported ones, and what the op cannot do without
+    }
+  }
+  CHECK(test::holds(others, 5, 8 * kPage));
+}
+
 TEST(a_budget_follows_arenas_that_come_and_go) {
   Device device(64 * kPage);
   CHECK_OK(um_budget_set(device, kBudget));
