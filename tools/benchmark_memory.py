@@ -133,9 +133,8 @@ def faults() -> list[dict[str, object]]:
 
 def allocations() -> list[dict[str, object]]:
     """An alloc/free pair of the managed heap against torch's CPU allocator, through torch in both cases."""
-    from umadvise.runtime import HOST, placed, routed
-
     import umadvise
+    from umadvise.runtime import HOST, placed, routed
 
     umadvise.patch(device=EmulatedDevice(capacity="256MiB"))
     _native.interpose(None)

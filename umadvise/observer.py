@@ -41,6 +41,7 @@ class Observer:
 
     Attributes:
         step_count: steps that have begun.
+        steps_are_marked: the script says where steps begin and end.
     """
 
     def __init__(self, runtime: Runtime, script: str | None = None) -> None:
@@ -56,6 +57,7 @@ class Observer:
         self._in_step = False
         self._last: _Readings | None = None
         self.step_count = 0
+        self.steps_are_marked = False
 
     # ---- names ----------------------------------------------------------------------------------------------------
 

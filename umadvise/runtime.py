@@ -4,14 +4,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from umadvise import _native
-from umadvise._abi import Placement, Role, Route, RouteState
+from umadvise._abi import Advice, Placement, Role, Route, RouteState
 from umadvise.errors import StateError
 from umadvise.replacements import Replacements
 from umadvise.roles import UNADVISED, Policy
+
+if TYPE_CHECKING:
+    from umadvise.observer import Observer
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
@@ -30,6 +34,8 @@ class Runtime:
         budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
         replaced: what was replaced in torch.
         watched_by: the session, or `umadvise run`, that watches it now.
+        script_observer: that of `umadvise run`, which a session of the script shares.
+        intermediate_advice: what the user asked for with `torch.cuda.set_unified`; it beats every policy.
     """
 
     device: _native.Device
@@ -39,6 +45,8 @@ class Runtime:
     policy: Policy = UNADVISED
     replaced: Replacements = field(default_factory=Replacements)
     watched_by: str | None = None
+    script_observer: "Observer | None" = None
+    intermediate_advice: Advice | None = None
     process_id: int = field(default_factory=os.getpid)
 
     @property
@@ -66,6 +74,8 @@ class Runtime:
 
     def set_policy(self, policy: Policy) -> None:
         """Changes the policy for what is allocated from now on; live tensors stay where they are."""
+        if self.intermediate_advice is not None:
+            policy = policy.with_advice(Role.INTERMEDIATE, self.intermediate_advice)
         self.policy = policy
         self.route(policy.placement(Role.INTERMEDIATE))
 

@@ -22,7 +22,7 @@ class ScriptRun:
     """Everything installed before a script starts, and the fault profile of what it did.
 
     A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
-    stepped first in the run.
+    stepped first in the run. A script that opens a session and marks its steps is taken at its word instead.
     """
 
     def __init__(self, device: str | EmulatedDevice, budget: int | str | None, policy: str, script: str) -> None:
@@ -52,7 +52,7 @@ class ScriptRun:
         self._runtime.watch("`umadvise run`")
         self._runtime.set_policy(self._policy)
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = Observer(self._runtime, self._script)
+        self._observer = self._runtime.script_observer = Observer(self._runtime, self._script)
         self._observer.attach()
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._observer.begin_step()
@@ -90,7 +90,7 @@ class ScriptRun:
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         self._optimizer = self._optimizer or optimizer
-        if optimizer is self._optimizer:
+        if optimizer is self._optimizer and not self._observer.steps_are_marked:
             self._observer.end_step()
             self._observer.begin_step()
 

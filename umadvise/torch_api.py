@@ -193,6 +193,8 @@ def _module_cpu(_original: Any) -> Callable[..., torch.nn.Module]:
 def set_unified(advice: str) -> None:
     """Puts intermediates made from now on into unified memory with that advice (`torch.cuda.set_unified`).
 
+    It holds until `unpatch()`, in sessions too: explicit advice beats every policy.
+
     Args:
         advice: noadvise, preferredlocation, accessby, readmostly or prefetch.
 
@@ -201,7 +203,8 @@ def set_unified(advice: str) -> None:
         StateError: nothing is patched.
     """
     runtime = current()
-    runtime.set_policy(runtime.policy.with_advice(Role.INTERMEDIATE, parse_advice(advice)))
+    runtime.intermediate_advice = parse_advice(advice)
+    runtime.set_policy(runtime.policy)
 
 
 def install(runtime: Runtime) -> None:

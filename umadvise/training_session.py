@@ -95,7 +95,8 @@ class Session:
             )
         else:
             state = runtime.current()
-        state.watch("a session")
+        if state.script_observer is None:
+            state.watch("a session")
         self._runtime = state
         self._policy_before = state.policy
         try:
@@ -109,7 +110,7 @@ class Session:
         if self._budget_bytes is not None:
             state.device.set_budget(self._budget_bytes)
         state.set_policy(POLICIES.get(self._policy_name, ADVISE))
-        self._observer = Observer(state)
+        self._observer = state.script_observer or Observer(state)
         self._take_in(state)
         for index, model in enumerate(self._models):
             self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
@@ -121,7 +122,8 @@ class Session:
             for optimizer in self._optimizers
         ]
         self._handles = loaded
-        self._observer.attach()
+        if state.script_observer is None:
+            self._observer.attach()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -139,13 +141,14 @@ class Session:
             stack.callback(self._leave, state)
             if state.emulated and not state.forked:
                 stack.callback(self._give_back)
-            if self._observer is not None and not state.forked:
+            if self._observer is not None and not state.forked and state.script_observer is None:
                 stack.callback(self._observer.detach)
             for handle in self._handles:
                 stack.callback(handle.remove)
 
     def _leave(self, state: runtime.Runtime) -> None:
-        state.watched_by = None
+        if state.script_observer is None:
+            state.watched_by = None
         if self._owns_patch:
             self._name_survivors(state)
             patching.finish(state)
@@ -203,6 +206,7 @@ class Session:
     def step(self) -> Iterator[None]:
         """Around one training step."""
         state, observer = self._state(), self._watching()
+        observer.steps_are_marked = True
         observer.begin_step()
         try:
             yield
@@ -229,6 +233,7 @@ class Session:
             state.forked
             or self._policy_name != AUTO
             or state.policy.memory != Memory.MANAGED
+            or state.intermediate_advice is not None
             or observer.step_count < 2
         ):
             return  # the first step lacks the optimizer's state

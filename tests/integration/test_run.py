@@ -152,7 +152,7 @@ def test_the_profile_goes_where_it_is_told(
 
 
 def test_a_script_that_uses_umadvise_itself(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
-    for line in ("umadvise.patch(device='emulated')", "umadvise.unpatch()", "umadvise.session(None).__enter__()"):
+    for line in ("umadvise.patch(device='emulated')", "umadvise.unpatch()"):
         finished = run(f"import umadvise\n{line}\n")
         assert finished.returncode == 1
         assert "StateError" in finished.stderr
@@ -202,3 +202,24 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
     assert message in finished.stderr
     assert "Traceback" not in finished.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_marks_its_steps_is_taken_at_its_word(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    ended = run("""
+        import torch
+        import umadvise
+
+        model = torch.nn.Linear(512, 512)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with umadvise.session(model, optimizer, policy="advise") as um:
+            for step in range(3):
+                with um.step():
+                    for accumulated in range(2):
+                        model(um.to_device(torch.randn(16, 512))).square().mean().backward()
+                        optimizer.step()
+                    optimizer.zero_grad()
+    """)
+    assert ended.returncode == 0, ended.stderr
+    assert profile_in(tmp_path).step_count == 3

@@ -451,3 +451,19 @@ def test_survivors_are_named(caplog: pytest.LogCaptureFixture) -> None:
     ]
     assert umadvise.on_device(kept)
     assert int(kept.sum()) == MIB
+
+
+@pytest.mark.parametrize("policy", ["resident", "advise", "auto"])
+def test_advice_for_intermediates_beats_the_policy(
+    policy: str, patched: Callable[..., _native.Device], allocation: Find
+) -> None:
+    patched()
+    torch.cuda.set_unified("readmostly")  # type: ignore[attr-defined]
+    model, optimizer = small()
+    with umadvise.session(model, optimizer, policy=policy) as um:
+        for _ in range(3):
+            with um.step():
+                small_steps(model, optimizer, 1)
+        made = allocation(torch.ones(10) + 1)
+        assert made is not None
+        assert (made.memory, made.advice) == (Memory.MANAGED, Advice.READ_MOSTLY)
