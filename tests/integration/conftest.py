@@ -1,10 +1,12 @@
 """What the tests of the Python API share: patching with a guaranteed way back, scripts in processes of their own."""
 
 import gc
+import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,12 +36,13 @@ def allocation() -> Callable[[torch.Tensor], Allocation | None]:
     return lambda tensor: _native.allocation_at(runtime.address_of(tensor))
 
 
-@pytest.fixture
+def _python(script: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", textwrap.dedent(script), *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+
+
+@pytest.fixture(scope="session")
 def python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs a script in a process of its own: python(text, *words, timeout=...)."""
-
-    def run(script: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", textwrap.dedent(script), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-
-    return run
+    """Runs a script in a process of its own: python(text, *words, timeout=...). It may import what tests do."""
+    return _python
