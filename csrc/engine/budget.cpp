@@ -19,6 +19,11 @@ Advice model_advice(driver::CUmem_advise advice) {
   }
 }
 
+// Of all pages that a range touches.
+uint64_t spanned_bytes(uint64_t address, uint64_t bytes) {
+  return bytes == 0 ? 0 : ((address + bytes - 1) / kBlockBytes - address / kBlockBytes + 1) * kBlockBytes;
+}
+
 }  // namespace
 
 Budget::Budget(uint64_t bytes, uint32_t most_pages)
@@ -117,35 +122,44 @@ void Budget::note_victims(const Outcome& outcome) {
   }
 }
 
-void Budget::use(uint64_t address, uint64_t bytes, Use use) {
+void Budget::recall() {
+  victims_.insert(victims_.end(), returned_.begin(), returned_.end());
+  returned_.clear();
+}
+
+void Budget::pass(uint64_t address, uint64_t bytes, Use use) {
   each_page(address, bytes, [&](uint32_t page) {
     if (use == Use::to_host && model_.pins(page) > 0) return;  // shared with an export: it stays
     note_victims(use == Use::to_device || use == Use::to_host
                      ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
                      : model_.access(page, Processor::device, use == Use::write));
-    // Exports fill the budget: the model finds no room, but the device has it, and gives it back before the next op.
-    const bool full = model_.pinned_blocks() * kBlockBytes == bytes_;
-    if (full && use != Use::to_host && !model_.resident(page, Processor::device)) {
-      returned_.push_back(page_addresses_[page]);
-    }
   });
 }
 
+// The device is larger than the budget, so what the model had no room for is there all the same once it was used.
+void Budget::note_return(uint64_t address, uint64_t bytes) {
+  each_page(address, bytes, [&](uint32_t page) { returned_.push_back(page_addresses_[page]); });
+}
+
+void Budget::use(uint64_t address, uint64_t bytes, Use use) {
+  recall();
+  pass(address, bytes, use);
+  if (use != Use::to_host && spanned_bytes(address, bytes) > room_bytes()) note_return(address, bytes);
+}
+
 void Budget::use(const WorkingSet& working_set) {
-  victims_.insert(victims_.end(), returned_.begin(), returned_.end());
-  returned_.clear();
-  const bool fits = working_set.bytes_if_above(bytes_) <= bytes_;
-  for (int pass = 0; pass < (fits ? WorkingSet::kMostPasses : 1); ++pass) {
+  recall();
+  const bool fits = working_set.bytes_if_above(room_bytes()) <= room_bytes();
+  for (int i = 0; i < (fits ? WorkingSet::kMostPasses : 1); ++i) {
     const size_t before = victims_.size();
     for (const um_access& access : working_set.accesses()) {
-      use(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
+      pass(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
     }
     if (victims_.size() == before) break;
   }
   if (fits) return;
   for (const um_access& access : working_set.accesses()) {
-    each_page(reinterpret_cast<uint64_t>(access.address), access.bytes,
-              [&](uint32_t page) { returned_.push_back(page_addresses_[page]); });
+    note_return(reinterpret_cast<uint64_t>(access.address), access.bytes);
   }
 }
 

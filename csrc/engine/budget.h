@@ -22,6 +22,7 @@ class Budget {
 
   // Arenas that came or went. Throws um::Error when there are more than `most_pages`.
   void follow(const Allocations& allocations);
+  // A range by itself: what does not fit leaves at the next use.
   void use(uint64_t address, uint64_t bytes, Use use);
   // Everything that an op uses, again until nothing of it is sent away by the rest. When it is more than fits: once,
   // and what the op then fetches back by itself is sent away before the next one.
@@ -46,6 +47,10 @@ class Budget {
   uint32_t take_pages(uint32_t count);
   void forget(const Followed& arena);
   const Followed* arena_of(uint64_t address) const;
+  uint64_t room_bytes() const { return bytes_ - model_.pinned_blocks() * kBlockBytes; }  // that exports leave
+  void recall();
+  void pass(uint64_t address, uint64_t bytes, Use use);
+  void note_return(uint64_t address, uint64_t bytes);
   void note_victims(const Outcome& outcome);
   void send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const;
   template <class Each>
@@ -57,7 +62,7 @@ class Budget {
   std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
   std::vector<uint64_t> page_addresses_;       // by model page
   std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
-  std::vector<uint64_t> returned_;             // pages that the last op used beyond what the budget has room for
+  std::vector<uint64_t> returned_;             // what was used last, when it was larger than the budget
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

@@ -120,6 +120,25 @@ TEST(a_budget_leaves_exports_alone) {
   CHECK_EQ(device.counters().fault_groups, after);
 }
 
+TEST(what_is_copied_or_prefetched_beyond_the_budget_leaves_before_the_next_op) {
+  Device device(32 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  unsigned char* data = device.allocate(12 * kPage);
+  unsigned char* other = device.allocate(kPage);
+  const std::vector<unsigned char> value(12 * kPage, 7);
+  CHECK_OK(um_copy_from_host(data, value.data(), value.size()));
+  device.op({write(other, kPage)});
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  CHECK_OK(um_prefetch(data, 12 * kPage, 0, nullptr));
+  CHECK_OK(um_copy_from_host(other, value.data(), 100));
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  unsigned char* ahead = device.allocate(12 * kPage, test::advised(UM_ADVICE_PREFETCH));
+  device.op({read(other, kPage)});
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  CHECK(test::holds(data, 7, 12 * kPage));
+  CHECK(test::holds(ahead, 0, 12 * kPage));
+}
+
 TEST(an_export_that_fails_takes_nothing_of_the_budget) {
   Device device(32 * kPage);
   unsigned char* wanted = device.allocate(8 * kPage);
