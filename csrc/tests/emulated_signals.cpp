@@ -145,6 +145,27 @@ TEST(an_earlier_handler_that_serves_its_own_faults_goes_on_doing_so) {
   CHECK_EQ(status, 0);
 }
 
+TEST(a_later_handler_that_calls_ours_ends_with_the_default_after_claiming) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        EmulatedDevice device(16 * kMiB);
+        struct sigaction action {};
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        action.sa_sigaction = [](int signal, siginfo_t* information, void* context) {
+          const ssize_t written = write(STDERR_FILENO, "printed\n", 8);
+          static_cast<void>(written);
+          before_printing.sa_sigaction(signal, information, context);
+        };
+        sigaction(SIGSEGV, &action, &before_printing);
+        device.hooks.claim_signals();
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "printed\n");
+}
+
 TEST(a_raised_signal_kills_at_the_second_time) {
   CHECK(died_of_segv(in_child([] {
     default_handler();

@@ -18,6 +18,7 @@ namespace {
 struct sigaction previous;  // whom foreign signals belong to
 std::atomic<bool> in_child{false};
 std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
+std::atomic<pthread_t> passing{};  // the thread whose signal is with `previous`, which may call us in turn
 std::atomic<bool> raised_again{false};  // a signal went to `previous`, which raised it once more: that one is the end
 
 void say(const char* text) {
@@ -41,7 +42,8 @@ void die_by_default(bool raised) {
 // `previous` may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise the
 // signal again (faulthandler): when that comes here too, the default action ends it.
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
-  if (raised_again) return die_by_default(raised);
+  if (raised_again || passing == pthread_self()) return die_by_default(raised);
+  passing = pthread_self();
   if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
     previous.sa_sigaction(signal, information, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
@@ -49,6 +51,7 @@ void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   } else {
     return die_by_default(raised);
   }
+  passing = pthread_t{};
   sigset_t pending;  // all signals are blocked here, so one that was raised waits for our return
   if (sigpending(&pending) == 0 && sigismember(&pending, SIGSEGV) == 1) raised_again = true;
 }
