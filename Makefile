@@ -11,8 +11,11 @@ HOOKS := $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h)
 FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
+CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
+# What ThreadSanitizer looks at in CI; THREADED=. is everything.
+THREADED ?= ^(emulated_memory|emulated_streams|engine_threads|stream_wait|heap)$$
 
-.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized clean
+.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -21,9 +24,10 @@ test: $(VENV)/.installed ctest
 	pytest -q
 
 test-full: $(VENV)/.installed ctest-sanitized ctest
+	$(MAKE) ctest-threads THREADED=.
 	UMADVISE_FULL=1 pytest -q
 
-check: lint ctest-sanitized tidy
+check: lint ctest-sanitized ctest-threads tidy
 
 lint: $(VENV)/.lint
 	ruff check
@@ -41,14 +45,19 @@ format: $(VENV)/.lint
 	$(CLANG_FORMAT) -i $(FORMATTED)
 
 ctest: $(VENV)/.installed
-	cmake -S csrc -B build/test -G Ninja -DUMADVISE_TESTS=ON
+	$(CONFIGURE) -B build/test
 	cmake --build build/test
 	ctest --test-dir build/test --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
-	cmake -S csrc -B build/sanitized -G Ninja -DUMADVISE_TESTS=ON -DUMADVISE_SANITIZE=address,undefined
+	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
 	cmake --build build/sanitized
 	ctest --test-dir build/sanitized --output-on-failure
+
+ctest-threads: $(VENV)/.installed
+	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
+	cmake --build build/threads
+	ctest --test-dir build/threads --output-on-failure --tests-regex '$(THREADED)'
 
 # An editable install: Python files are used where they stand, the native core is built again when its sources change.
 $(VENV)/.installed: pyproject.toml $(NATIVE)

@@ -2,9 +2,9 @@
 
     python tools/benchmark_memory.py [--json FILE]
 
-Each ratio is the median over rounds in which both sides ran one after the other, in CPU time of the thread. Faults are taken through ordinary stores
-(memset) to managed blocks of the emulated device; the work beside them is the memset or memcpy that no implementation
-could do without, on memory that is already mapped.
+Each ratio is the median over rounds in which both sides ran one after the other, in CPU time of the thread. Faults are
+taken through ordinary stores (memset) to managed blocks of the emulated device; the work beside them is the memset or
+memcpy that no implementation could do without, on memory that is already mapped.
 """
 
 import argparse
