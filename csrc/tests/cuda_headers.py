@@ -1,4 +1,4 @@
-"""Prints CMake's options for the conformance tests: where the headers of CUDA 12 and 13 lie, as PyPI packages bring them."""
+"""Prints CMake's options for the conformance tests: the headers of CUDA 12 and 13, as PyPI packages bring them."""
 
 import importlib.util
 from pathlib import Path
