@@ -45,11 +45,11 @@ typedef struct um_device um_device;
 typedef enum { UM_COUNTING_ORDERED = 0, UM_COUNTING_RAW = 1 } um_counting;
 
 typedef struct um_emulated_options {
-  uint64_t capacity_bytes;   /* "GPU memory"; rounded down to 2 MiB; at least 4 MiB */
-  uint64_t host_bytes;       /* most bytes the host tier may hold; 0 = what the machine has available */
-  uint32_t counting;         /* um_counting */
-  uint32_t delay_max_us;     /* adversarial delays of up to this many microseconds; 0 = none */
-  uint64_t delay_seed;       /* of the delays */
+  uint64_t capacity_bytes; /* "GPU memory"; rounded down to 2 MiB; at least 4 MiB */
+  uint64_t host_bytes;     /* most bytes the host tier may hold; 0 = what the machine has available */
+  uint32_t counting;       /* um_counting */
+  uint32_t delay_max_us;   /* adversarial delays of up to this many microseconds; 0 = none */
+  uint64_t delay_seed;     /* of the delays */
 } um_emulated_options;
 
 /* Opens an emulated device. Several may be open; each has its own address range. */
@@ -63,19 +63,20 @@ UM_API const char* um_cuda_unavailable_reason(void);
 
 typedef struct um_device_info {
   char name[128];
-  char provider[16];           /* "emulated" or "cuda" */
+  char provider[16]; /* "emulated" or "cuda" */
   int32_t ordinal;
-  int32_t driver_version;      /* as cuDriverGetVersion, e.g. 13000 */
-  int32_t concurrent_managed;  /* attribute 89: 1, 0 or UM_UNKNOWN */
-  int32_t pageable_access;     /* attribute 88 */
+  int32_t driver_version;     /* as cuDriverGetVersion, e.g. 13000 */
+  int32_t concurrent_managed; /* attribute 89: 1, 0 or UM_UNKNOWN */
+  int32_t pageable_access;    /* attribute 88 */
   uint64_t total_bytes;
-  uint64_t free_bytes;         /* cuMemGetInfo: what plain allocations could still get */
-  uint32_t counting;           /* um_counting; UM_COUNTING_RAW on CUDA */
+  uint64_t free_bytes; /* cuMemGetInfo: what plain allocations could still get */
+  uint32_t counting;   /* um_counting; UM_COUNTING_RAW on CUDA */
   uint32_t live_allocations;
 } um_device_info;
 UM_API um_status um_device_query(um_device* device, um_device_info* out);
 
-/* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign faults. */
+/* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign
+ * faults. */
 UM_API void um_emulated_claim_signals(void);
 
 /* Functions of the driver table: index 0.. until NULL. `reason` is NULL where the entry is usable. */
@@ -90,9 +91,9 @@ typedef enum {
   UM_ROLE_PARAMETER = 0, /* parameters and buffers of a module */
   UM_ROLE_INPUT = 1,
   UM_ROLE_INTERMEDIATE = 2,
-  UM_ROLE_GRADIENT = 3,        /* finer labels: they share the arenas of the first three */
+  UM_ROLE_GRADIENT = 3, /* finer labels: they share the arenas of the first three */
   UM_ROLE_OPTIMIZER_STATE = 4,
-  UM_ROLE_WORKSPACE = 5,       /* never seen as a tensor's storage */
+  UM_ROLE_WORKSPACE = 5, /* never seen as a tensor's storage */
   UM_ROLE_COUNT = 6
 } um_role;
 
@@ -107,8 +108,8 @@ typedef enum {
 
 typedef enum {
   UM_MEMORY_MANAGED = 0,
-  UM_MEMORY_DEVICE = 1,        /* plain device memory: never paged */
-  UM_MEMORY_PREFER_DEVICE = 2  /* plain while there is any left, else managed */
+  UM_MEMORY_DEVICE = 1,       /* plain device memory: never paged */
+  UM_MEMORY_PREFER_DEVICE = 2 /* plain while there is any left, else managed */
 } um_memory;
 
 typedef struct um_placement {
@@ -118,8 +119,10 @@ typedef struct um_placement {
 } um_placement;
 
 /* Blocks start on 512 bytes. 0 bytes gives NULL and UM_OK. `stream` orders the prefetch of UM_ADVICE_PREFETCH. */
-UM_API um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out);
-/* 1 when `pointer` was an allocation of ours (now freed), 0 when it is foreign. Never fails; safe at shutdown and after fork. */
+UM_API um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream,
+                             void** out);
+/* 1 when `pointer` was an allocation of ours (now freed), 0 when it is foreign. Never fails; safe at shutdown and after
+ * fork. */
 UM_API int32_t um_free(void* pointer);
 /* 1 when the address lies in the range of some device of ours, live or closing. A few instructions. */
 UM_API int32_t um_owns(const void* address);
@@ -144,13 +147,13 @@ UM_API um_status um_allocate_routed(uint64_t bytes, void* stream, void** out);
 typedef struct um_allocation {
   uint64_t serial; /* 1, 2, ... in order of birth */
   uint64_t address;
-  uint64_t bytes;  /* as requested */
+  uint64_t bytes; /* as requested */
   uint64_t reserved_bytes;
   uint32_t memory, role /* label */, advice;
-  uint32_t name;       /* interned label, 0 when none was given */
+  uint32_t name;                                               /* interned label, 0 when none was given */
   uint32_t birth_step, birth_op_index, birth_op, birth_module; /* op and module are interned names */
-  uint32_t seen;       /* 1 once an op used it as a tensor's storage */
-  uint32_t exports;    /* live exports */
+  uint32_t seen;                                               /* 1 once an op used it as a tensor's storage */
+  uint32_t exports;                                            /* live exports */
 } um_allocation;
 /* The allocation that contains `address`. UM_INVALID_ARGUMENT when there is none. */
 UM_API um_status um_allocation_at(const void* address, um_allocation* out);
@@ -182,9 +185,10 @@ typedef struct um_access {
   uint32_t reserved;
 } um_access;
 
-/* Before an op: makes its storages resident in a fixed order (ordered counting; reads as given, then writes, each range in
- * ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
- * an error of the caller. `untouched` = 1 for ops that only create memory (aten::empty and kin): their allocations are not touched. */
+/* Before an op: makes its storages resident in a fixed order (ordered counting; reads as given, then writes, each range
+ * in ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
+ * an error of the caller. `untouched` = 1 for ops that only create memory (aten::empty and kin): their allocations are
+ * not touched. */
 UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
                              const um_access* accesses, uint32_t count);
 /* After it: `outputs` are storages' addresses; they count as seen from now on. */
@@ -196,15 +200,21 @@ UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
 UM_API um_status um_step_set(um_device* device, uint32_t step);
 
 /* ---- what happened -------------------------------------------------------------------------------------- */
-typedef enum { UM_CAUSE_USER = 0, UM_CAUSE_COHERENCE = 1, UM_CAUSE_SPECULATIVE = 2, UM_CAUSE_EVICTION = 3,
-               UM_CAUSE_ACCESS_COUNTER = 4, UM_CAUSE_COUNT = 5 } um_cause;
+typedef enum {
+  UM_CAUSE_USER = 0,
+  UM_CAUSE_COHERENCE = 1,
+  UM_CAUSE_SPECULATIVE = 2,
+  UM_CAUSE_EVICTION = 3,
+  UM_CAUSE_ACCESS_COUNTER = 4,
+  UM_CAUSE_COUNT = 5
+} um_cause;
 
 typedef enum {
   UM_EVENT_FAULT_GROUP = 0, /* one service of one 2 MiB block; duration is the whole service */
   UM_EVENT_TRANSFER_H2D = 1,
   UM_EVENT_TRANSFER_D2H = 2,
-  UM_EVENT_EVICTION = 3,    /* a block left the device to make room; bytes copied, 0 when dropped */
-  UM_EVENT_COLLAPSE = 4,    /* a write ended a read-mostly duplicate */
+  UM_EVENT_EVICTION = 3, /* a block left the device to make room; bytes copied, 0 when dropped */
+  UM_EVENT_COLLAPSE = 4, /* a write ended a read-mostly duplicate */
   UM_EVENT_REMOTE_MAP = 5,
   UM_EVENT_OVERSIZED_OP = 6 /* an op's working set (bytes) exceeds the capacity or budget */
 } um_event_kind;
@@ -212,11 +222,11 @@ typedef enum {
 typedef struct um_event {
   int64_t start_ns, duration_ns; /* CLOCK_MONOTONIC */
   uint64_t address, bytes;
-  uint64_t allocation;  /* serial of what lies at the address, 0 when nothing does */
+  uint64_t allocation; /* serial of what lies at the address, 0 when nothing does */
   uint64_t allocation_bytes;
-  uint32_t step, op_index;      /* index within the step, 1, 2, ...; 0 outside ops */
-  uint32_t op, module, phase;   /* of the running op */
-  uint32_t role, name;          /* of the allocation */
+  uint32_t step, op_index;         /* index within the step, 1, 2, ...; 0 outside ops */
+  uint32_t op, module, phase;      /* of the running op */
+  uint32_t role, name;             /* of the allocation */
   uint32_t birth_op, birth_module; /* of the allocation */
   uint16_t kind, cause;
   uint8_t write, unordered, first_touch, reserved;
@@ -229,16 +239,16 @@ UM_API uint64_t um_events_dropped(um_device* device);
 UM_API void um_events_enable(um_device* device, int32_t on);
 
 typedef struct um_counters {
-  int64_t fault_groups;       /* all, the unordered ones included */
-  int64_t unordered_faults;   /* ordered counting: what SIGSEGV still caught; raw counting: 0 */
-  int64_t first_touches;      /* fault groups or prefetches that found nothing to copy */
+  int64_t fault_groups;     /* all, the unordered ones included */
+  int64_t unordered_faults; /* ordered counting: what SIGSEGV still caught; raw counting: 0 */
+  int64_t first_touches;    /* fault groups or prefetches that found nothing to copy */
   int64_t bytes_h2d[UM_CAUSE_COUNT], bytes_d2h[UM_CAUSE_COUNT];
-  int64_t evictions;          /* with a copy */
-  int64_t evictions_dropped;  /* without one: duplicated or discarded */
+  int64_t evictions;         /* with a copy */
+  int64_t evictions_dropped; /* without one: duplicated or discarded */
   int64_t collapses;
   int64_t remote_maps;
-  int64_t remote_accesses;    /* UM_UNKNOWN where they cannot be seen (always on the emulated device) */
-  int64_t fault_service_ns;   /* sum over fault groups */
+  int64_t remote_accesses;  /* UM_UNKNOWN where they cannot be seen (always on the emulated device) */
+  int64_t fault_service_ns; /* sum over fault groups */
   int64_t op_count;
   int64_t oversized_ops;
 } um_counters;
@@ -248,13 +258,14 @@ UM_API um_status um_counters_read(um_device* device, um_counters* out);
 typedef struct um_memory_stats {
   uint64_t requested_bytes, requested_peak_bytes; /* live allocations, as asked for */
   uint64_t reserved_bytes, reserved_peak_bytes;   /* arenas */
-  uint64_t resident_bytes, resident_peak_bytes;   /* on the device, managed and plain; estimated on CUDA without a budget: all */
-  uint64_t host_bytes, host_peak_bytes;           /* managed bytes that live on the host ("swapped") */
-  uint64_t workspace_bytes;                       /* live and never seen as a storage */
+  uint64_t resident_bytes,
+      resident_peak_bytes;              /* on the device, managed and plain; estimated on CUDA without a budget: all */
+  uint64_t host_bytes, host_peak_bytes; /* managed bytes that live on the host ("swapped") */
+  uint64_t workspace_bytes;             /* live and never seen as a storage */
   uint64_t allocation_count, free_count, live_allocations;
   uint64_t requested_by_role[UM_ROLE_COUNT];
   uint64_t requested_peak_by_role[UM_ROLE_COUNT];
-  uint64_t resident_by_role[UM_ROLE_COUNT];       /* by arena: only the first three are not 0; on CUDA at most this */
+  uint64_t resident_by_role[UM_ROLE_COUNT]; /* by arena: only the first three are not 0; on CUDA at most this */
   uint64_t resident_peak_by_role[UM_ROLE_COUNT];
 } um_memory_stats;
 UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);

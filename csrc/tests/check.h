@@ -1,5 +1,5 @@
-// The whole test framework: TEST(name) registers, CHECK stops the test with file, line and both values. A test file is one
-// executable; `./test_x name` runs one test. Exit status 1 when any failed.
+// The whole test framework: TEST(name) registers, CHECK stops the test with file, line and both values. A test file is
+// one executable; `./test_x name` runs one test. Exit status 1 when any failed.
 #pragma once
 
 #include <cstdio>
@@ -43,13 +43,13 @@ void equal(const char* file, int line, const char* expression, const A& a, const
 
 }  // namespace check
 
-#define TEST(name)                                                \
-  static void test_##name();                                      \
+#define TEST(name)                                                  \
+  static void test_##name();                                        \
   static const check::Register register_##name{#name, test_##name}; \
   static void test_##name()
 
-#define CHECK(condition) \
-  do {                   \
+#define CHECK(condition)                                           \
+  do {                                                             \
     if (!(condition)) check::fail(__FILE__, __LINE__, #condition); \
   } while (0)
 #define CHECK_EQ(a, b) check::equal(__FILE__, __LINE__, #a " == " #b, (a), (b))

@@ -1,5 +1,5 @@
-// Managed memory on the emulated device: real faults on real pages. Contents are compared with an ordinary array that went
-// through the same stores; counters with closed forms.
+// Managed memory on the emulated device: real faults on real pages. Contents are compared with an ordinary array that
+// went through the same stores; counters with closed forms.
 #include <atomic>
 #include <cstdio>
 #include <random>
@@ -45,8 +45,8 @@ TEST(a_sweep_over_more_than_the_capacity_keeps_every_byte) {
       data[i] = static_cast<unsigned char>((i / 64 + pass) % 251);
     }
   }
-  // Least recently serviced = first in, first out: a cyclic sweep misses every block of every pass. A block that came in
-  // for a read is mapped writable at once, so one fault each.
+  // Least recently serviced = first in, first out: a cyclic sweep misses every block of every pass. A block that came
+  // in for a read is mapped writable at once, so one fault each.
   const auto totals = device.totals().model;
   CHECK_EQ(totals.fault_groups, 3 * 20);
   CHECK_EQ(totals.evictions, 3 * 20 - 8);
@@ -134,7 +134,8 @@ TEST(accessed_by_maps_the_host_copy_and_moves_nothing) {
   CHECK_EQ(after.fault_groups, before.fault_groups);
   CHECK_EQ(after.bytes_h2d[1], before.bytes_h2d[1]);
   unsigned char value = 0;
-  CHECK_EQ(device.driver.call.memcpy_dtoh_async(&value, EmulatedDevice::as_pointer(data + kBlock), 1, nullptr), CUDA_SUCCESS);
+  CHECK_EQ(device.driver.call.memcpy_dtoh_async(&value, EmulatedDevice::as_pointer(data + kBlock), 1, nullptr),
+           CUDA_SUCCESS);
   CHECK_EQ(+value, 11);
   device.free(data);
 }
@@ -148,7 +149,8 @@ TEST(copies_see_every_state_of_residency) {
   for (auto& byte : source) byte = static_cast<unsigned char>(random());
   const auto& call = device.driver.call;
   // Unaligned ends; the rest stays untouched and reads as zero.
-  CHECK_EQ(call.memcpy_htod_async(EmulatedDevice::as_pointer(data) + 777, source.data() + 777, bytes - 2000, nullptr), CUDA_SUCCESS);
+  CHECK_EQ(call.memcpy_htod_async(EmulatedDevice::as_pointer(data) + 777, source.data() + 777, bytes - 2000, nullptr),
+           CUDA_SUCCESS);
   CHECK_EQ(call.memcpy_dtoh_async(back.data(), EmulatedDevice::as_pointer(data), bytes, nullptr), CUDA_SUCCESS);
   for (uint64_t i = 0; i < 777; ++i) CHECK_EQ(+back[i], 0);
   CHECK(std::memcmp(back.data() + 777, source.data() + 777, bytes - 2000) == 0);
@@ -223,7 +225,8 @@ TEST(discarded_blocks_leave_first_and_without_a_copy) {
   CHECK_EQ(device.driver.call.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   CUdeviceptr dead = EmulatedDevice::as_pointer(data) + 5 * kBlock;
   size_t bytes = kBlock;
-  CHECK_EQ(device.driver.call.mem_discard_batch_async(&dead, &bytes, 1, 0, nullptr), CUDA_ERROR_INVALID_VALUE);  // legacy stream
+  CHECK_EQ(device.driver.call.mem_discard_batch_async(&dead, &bytes, 1, 0, nullptr),
+           CUDA_ERROR_INVALID_VALUE);  // legacy stream
   CHECK_EQ(device.driver.call.mem_discard_batch_async(&dead, &bytes, 1, 0, stream), CUDA_SUCCESS);
   CHECK_EQ(device.driver.call.stream_synchronize(stream), CUDA_SUCCESS);
   other[0] = 1;
@@ -270,14 +273,16 @@ TEST(bad_arguments_are_refused) {
   CUdeviceptr address = 0;
   CHECK_EQ(call.mem_alloc_managed(&address, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQ(call.mem_alloc_managed(&address, 1, 77), CUDA_ERROR_INVALID_VALUE);
-  CHECK_EQ(call.mem_alloc_managed(&address, 512 * kMiB, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);  // host tier: 256
+  CHECK_EQ(call.mem_alloc_managed(&address, 512 * kMiB, CU_MEM_ATTACH_GLOBAL),
+           CUDA_ERROR_OUT_OF_MEMORY);  // host tier: 256
   CHECK_EQ(call.mem_free(12345), CUDA_ERROR_INVALID_CONTEXT);
   unsigned char* data = device.managed(4 * kMiB);
   CHECK_EQ(call.mem_free(EmulatedDevice::as_pointer(data) + kBlock), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQ(device.prefetch(data, 6 * kMiB, true), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQ(device.advise(data, 0, CU_MEM_ADVISE_SET_READ_MOSTLY), CUDA_ERROR_INVALID_VALUE);
   const CUmemLocation elsewhere{CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal + 1};
-  CHECK_EQ(call.mem_prefetch_async(EmulatedDevice::as_pointer(data), 1, elsewhere, 0, nullptr), CUDA_ERROR_INVALID_DEVICE);
+  CHECK_EQ(call.mem_prefetch_async(EmulatedDevice::as_pointer(data), 1, elsewhere, 0, nullptr),
+           CUDA_ERROR_INVALID_DEVICE);
   device.free(data);
 }
 

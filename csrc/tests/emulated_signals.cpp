@@ -1,5 +1,5 @@
-// The SIGSEGV handler among other people's handlers, forks and real crashes. Each case runs in a child that is expected to
-// end in one particular way.
+// The SIGSEGV handler among other people's handlers, forks and real crashes. Each case runs in a child that is expected
+// to end in one particular way.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -53,7 +53,7 @@ void print_and_raise(int) {
   raise(SIGSEGV);
 }
 void install_printer() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = print_and_raise;
   action.sa_flags = SA_NODEFER | SA_ONSTACK;
   sigaction(SIGSEGV, &action, &before_printing);
@@ -128,7 +128,7 @@ TEST(claiming_puts_us_on_top_again_and_the_later_handler_gets_the_crash) {
 
 TEST(an_earlier_handler_that_serves_its_own_faults_goes_on_doing_so) {
   const int status = in_child([] {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     action.sa_sigaction = [](int, siginfo_t* information, void*) {
       const uintptr_t page = reinterpret_cast<uintptr_t>(information->si_addr) / 4096 * 4096;
@@ -151,7 +151,7 @@ TEST(a_later_handler_that_calls_ours_ends_with_the_default_after_claiming) {
       [] {
         default_handler();
         EmulatedDevice device(16 * kMiB);
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
         action.sa_sigaction = [](int signal, siginfo_t* information, void* context) {
           const ssize_t written = write(STDERR_FILENO, "printed\n", 8);

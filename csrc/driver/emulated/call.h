@@ -8,7 +8,8 @@
 
 namespace um::emulated {
 
-using namespace um::driver;  // NOLINT(google-build-using-namespace): all that includes this speaks of the driver's types
+using namespace um::driver;  // NOLINT(google-build-using-namespace): all that includes this speaks of the driver's
+                             // types
 
 // The device of the calling thread's context, -1 for none.
 extern thread_local int current_ordinal;
@@ -33,7 +34,8 @@ struct Call {
 
 inline Device* device_of(CUdeviceptr address) { return device_at(place_of(address).device); }
 
-// nullptr: the legacy stream, which is the calling thread. cuda.h gives that stream two names, 0 and CU_STREAM_LEGACY (1).
+// nullptr: the legacy stream, which is the calling thread. cuda.h gives that stream two names, 0 and CU_STREAM_LEGACY
+// (1).
 inline Stream* stream_of(CUstream stream) {
   return reinterpret_cast<uintptr_t>(stream) <= 1 ? nullptr : reinterpret_cast<Stream*>(stream);
 }

@@ -1,5 +1,5 @@
-// Adversarial delays: wherever the contract leaves the order open, a test may stretch it, so that a missing wait shows up
-// as wrong data. Seeded, so that a run can be repeated as far as threads allow.
+// Adversarial delays: wherever the contract leaves the order open, a test may stretch it, so that a missing wait shows
+// up as wrong data. Seeded, so that a run can be repeated as far as threads allow.
 #pragma once
 
 #include <time.h>

@@ -32,9 +32,9 @@ uint64_t CallLog::calls(const char* symbol) {
 }
 
 bool CallLog::arm(const char* symbol, uint64_t nth) {
-  const auto* found = std::find_if(std::begin(driver::kFunctions), std::end(driver::kFunctions), [&](const auto& function) {
-    return symbol != nullptr && std::strcmp(symbol, function.symbol) == 0;
-  });
+  const auto* found = std::find_if(
+      std::begin(driver::kFunctions), std::end(driver::kFunctions),
+      [&](const auto& function) { return symbol != nullptr && std::strcmp(symbol, function.symbol) == 0; });
   if (symbol != nullptr && found == std::end(driver::kFunctions)) return false;
   const std::lock_guard<std::mutex> guard(lock_);
   armed_symbol_ = symbol == nullptr ? nullptr : found->symbol;
@@ -77,7 +77,8 @@ Device* device_at(int ordinal) {
 um_status open_device(const um_emulated_options& options, int32_t* ordinal, char* message, uint64_t message_bytes) {
   const std::lock_guard<std::mutex> guard(opening);
   if (forked()) {
-    std::snprintf(message, message_bytes, "the process was forked from one that used an emulated device: start it afresh (spawn)");
+    std::snprintf(message, message_bytes,
+                  "the process was forked from one that used an emulated device: start it afresh (spawn)");
     return UM_BAD_STATE;
   }
   try {
@@ -90,8 +91,9 @@ um_status open_device(const um_emulated_options& options, int32_t* ordinal, char
       return UM_OK;
     }
   } catch (const std::bad_alloc&) {
-    std::snprintf(message, message_bytes, "no address space or memory file for %llu bytes of device and %llu of host memory",
-                  static_cast<unsigned long long>(options.capacity_bytes), static_cast<unsigned long long>(options.host_bytes));
+    std::snprintf(
+        message, message_bytes, "no address space or memory file for %llu bytes of device and %llu of host memory",
+        static_cast<unsigned long long>(options.capacity_bytes), static_cast<unsigned long long>(options.host_bytes));
     return UM_OUT_OF_HOST_MEMORY;
   }
   std::snprintf(message, message_bytes, "%d emulated devices are open already: close one", kMostDevices);

@@ -29,8 +29,7 @@ class CallLog {
 
 class Device {
  public:
-  Device(int index, const um_emulated_options& options)
-      : ordinal(index), space(index, options, Mapper::best()) {}
+  Device(int index, const um_emulated_options& options) : ordinal(index), space(index, options, Mapper::best()) {}
   ~Device() { streams.clear(); }
 
   // Runs `work` in `stream` (nullptr: the legacy stream, here and now). False: no such stream.

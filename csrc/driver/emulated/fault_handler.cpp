@@ -17,8 +17,8 @@ namespace {
 
 struct sigaction previous;  // whom foreign signals belong to
 std::atomic<bool> in_child{false};
-std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
-std::atomic<pthread_t> passing{};  // the thread whose signal is with `previous`, which may call us in turn
+std::atomic<bool> swallowed{false};     // a raised signal was ignored since the last fault that we served
+std::atomic<pthread_t> passing{};       // the thread whose signal is with `previous`, which may call us in turn
 std::atomic<bool> raised_again{false};  // a signal went to `previous`, which raised it once more: that one is the end
 
 void say(const char* text) {
@@ -39,8 +39,8 @@ void die_by_default(bool raised) {
   if (raised) raise(SIGSEGV);  // blocked until this handler returns; a faulting instruction simply faults again
 }
 
-// `previous` may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise the
-// signal again (faulthandler): when that comes here too, the default action ends it.
+// `previous` may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise
+// the signal again (faulthandler): when that comes here too, the default action ends it.
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   if (raised_again || passing == pthread_self()) return die_by_default(raised);
   passing = pthread_self();
@@ -92,7 +92,8 @@ void on_signal(int signal, siginfo_t* information, void* context) {
   } else if (raised_again || swallowed.exchange(true)) {
     pass_on(signal, information, context, true);
   }
-  // else: somebody above us (faulthandler) re-raised a fault of ours; the instruction faults again, and then it is served.
+  // else: somebody above us (faulthandler) re-raised a fault of ours; the instruction faults again, and then it is
+  // served.
   errno = saved_errno;
 }
 

@@ -1,11 +1,11 @@
-// SIGSEGV: a touch of a managed block that is not there becomes a page fault of the emulated device; every other signal goes
-// on to whoever had it before.
+// SIGSEGV: a touch of a managed block that is not there becomes a page fault of the emulated device; every other signal
+// goes on to whoever had it before.
 #pragma once
 
 namespace um::emulated {
 
-// Installs the handler, and what a fork needs, once; again when somebody else's handler lies on top (faulthandler.enable),
-// which then becomes the one that foreign faults are passed on to.
+// Installs the handler, and what a fork needs, once; again when somebody else's handler lies on top
+// (faulthandler.enable), which then becomes the one that foreign faults are passed on to.
 void install_fault_handler();
 
 }  // namespace um::emulated

@@ -17,7 +17,9 @@ um_status open(const um_emulated_options* options, int32_t* ordinal, char* messa
 constexpr Hooks kHooks = {
     open,
     close_device,
-    [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) { return space(ordinal).touch(address, bytes, write); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
+      return space(ordinal).touch(address, bytes, write);
+    },
     [](int32_t ordinal, uint64_t address, uint64_t bytes) { return space(ordinal).pin(address, bytes); },
     [](int32_t ordinal, uint64_t address, uint64_t bytes) { space(ordinal).unpin(address, bytes); },
     [](int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks) {

@@ -1,5 +1,5 @@
-// What only the emulated device can do, beside the driver functions it fills: open with a capacity, touch in order, pin,
-// events, failure injection. On CUDA these hooks are a null pointer and the core does without.
+// What only the emulated device can do, beside the driver functions it fills: open with a capacity, touch in order,
+// pin, events, failure injection. On CUDA these hooks are a null pointer and the core does without.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Hooks {
   void (*close)(int32_t ordinal);
 
   // Makes [address, address + bytes) accessible as an op needs it, in ascending address, and counts what that took as
-  // ordered faults. True when anything had to be serviced. Foreign addresses are ignored. Takes the device's lock; never call while holding a lock that the fault
-  // handler's caller might hold... it calls nothing back.
+  // ordered faults. True when anything had to be serviced. Foreign addresses are ignored. Takes the device's lock;
+  // never call while holding a lock that the fault handler's caller might hold... it calls nothing back.
   bool (*touch)(int32_t ordinal, uint64_t address, uint64_t bytes, bool write);
   // Resident, writable and pinned / the opposite. False when it cannot all be on the device at once.
   bool (*pin)(int32_t ordinal, uint64_t address, uint64_t bytes);

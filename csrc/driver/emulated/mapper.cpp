@@ -19,7 +19,8 @@ bool move_page_tables(void* from, void* to) {
 }
 
 bool make_inaccessible(void* address) {
-  return mmap(address, kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+  return mmap(address, kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+         MAP_FAILED;
 }
 
 }  // namespace
@@ -35,8 +36,8 @@ Mapper::Method Mapper::best() {
 bool Mapper::show(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
   void* target = reinterpret_cast<void*>(address);
   if (method_ == Method::populate) {
-    return mmap(target, kBlockBytes, writable ? kReadWrite : PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, tier.file(),
-                static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
+    return mmap(target, kBlockBytes, writable ? kReadWrite : PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+                tier.file(), static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
   }
   char* home = tier.alias(slot);
   if (writable) return move_page_tables(home, target);

@@ -1,12 +1,12 @@
 // Puts a slot of a tier under a block's address and takes it away again.
 //
-// In both directions the page tables themselves move (mremap with MREMAP_DONTUNMAP, Linux 5.13 for shared memory): 3 us in,
-// 5 us out, and no minor faults later, where mapping the file afresh costs 512 of them a block. An old kernel gets
+// In both directions the page tables themselves move (mremap with MREMAP_DONTUNMAP, Linux 5.13 for shared memory): 3 us
+// in, 5 us out, and no minor faults later, where mapping the file afresh costs 512 of them a block. An old kernel gets
 // mmap(MAP_POPULATE) instead.
 //
 // Order matters, because other threads run on: data is complete before a slot becomes visible, protection is set before
-// too (a store through a short-lived writable window would escape the model), and a block is PROT_NONE again before anybody
-// copies from its slot.
+// too (a store through a short-lived writable window would escape the model), and a block is PROT_NONE again before
+// anybody copies from its slot.
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,8 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
     Outcome outcome;
     if (!model_.take_chunk(outcome)) break;
     bool done = true;
-    for (int i = 0; i < outcome.count; ++i) done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
+    for (int i = 0; i < outcome.count; ++i)
+      done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
     Block& made = blocks_[block];
     made.tag = kUntagged;
     done = done && take_device_slot(made);
@@ -127,7 +128,8 @@ bool Space::managed(uint64_t address, uint64_t bytes) {
   bool all = bytes > 0 && address + bytes <= address_of(0) + kSpanBytes && address >= address_of(0);
   if (!all) return false;
   const Guard guard(lock_);
-  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) { all = all && blocks_[block].kind == Kind::managed; });
+  each_piece(address, bytes,
+             [&](uint32_t block, uint64_t, uint64_t) { all = all && blocks_[block].kind == Kind::managed; });
   return all;
 }
 

@@ -1,5 +1,5 @@
-// The address space of one emulated device: managed blocks that move between two tiers as um::Model says, and plain blocks
-// that stay. Everything that touches pages is here; the fault handler is one caller among several.
+// The address space of one emulated device: managed blocks that move between two tiers as um::Model says, and plain
+// blocks that stay. Everything that touches pages is here; the fault handler is one caller among several.
 #pragma once
 
 #include <algorithm>
@@ -124,10 +124,10 @@ class Space {
   EventRing events_;
   int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
   Residency resident_, resident_by_tag_[kTags + 1];  // the last: kUntagged
-  Block* blocks_;  // kSpanBlocks of them, committed as they are used
+  Block* blocks_;                                    // kSpanBlocks of them, committed as they are used
   SpinLock lock_;
 
-  std::mutex ranges_lock_;  // taken before lock_, never in the handler
+  std::mutex ranges_lock_;               // taken before lock_, never in the handler
   std::map<uint32_t, uint32_t> ranges_;  // first block -> count of every live allocation
   uint64_t managed_blocks_ = 0;
 

@@ -22,8 +22,8 @@ bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapp
 void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write,
                  bool unordered, bool first_touch) {
   if (!events_.on) return;
-  events_.push({start_ns, now_ns() - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
-                unordered, first_touch});
+  events_.push({start_ns, now_ns() - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause,
+                write, unordered, first_touch});
 }
 
 bool Space::take_device_slot(Block& block) {
@@ -59,8 +59,8 @@ bool Space::unmap(uint32_t index) {
   if (now == Mapping::none) return true;
   const bool device = on_device(now);
   block.mapping = static_cast<uint8_t>(Mapping::none);
-  const bool hidden = mapper_.hide(device ? device_tier_ : host_tier_, (device ? block.device_slot : block.host_slot) - 1,
-                                   address_of(index));
+  const bool hidden = mapper_.hide(device ? device_tier_ : host_tier_,
+                                   (device ? block.device_slot : block.host_slot) - 1, address_of(index));
   delays.wait();
   return hidden;
 }
@@ -79,8 +79,9 @@ bool Space::settle(uint32_t index) {
     if (wanted != Mapping::none) {
       const bool device = on_device(wanted);
       delays.wait();
-      done = done && mapper_.show(device ? device_tier_ : host_tier_, (device ? block.device_slot : block.host_slot) - 1,
-                                  address_of(index), writable(wanted));
+      done =
+          done && mapper_.show(device ? device_tier_ : host_tier_, (device ? block.device_slot : block.host_slot) - 1,
+                               address_of(index), writable(wanted));
     }
   }
   block.mapping = static_cast<uint8_t>(wanted);
@@ -93,7 +94,8 @@ bool Space::perform(const Action& action) {
   const int64_t start = events_.on ? now_ns() : 0;
   // Whoever still sees a copy must not store into it while it is copied, nor after it is given away.
   const bool seen_on_device = on_device(static_cast<Mapping>(block.mapping.load()));
-  const bool stays_visible = (action.what == Do::drop_host && seen_on_device) || (action.what == Do::drop_device && !seen_on_device);
+  const bool stays_visible =
+      (action.what == Do::drop_host && seen_on_device) || (action.what == Do::drop_device && !seen_on_device);
   if (!stays_visible && !unmap(action.block)) return false;
   const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
@@ -195,7 +197,8 @@ void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor pr
 void Space::discard(uint64_t address, uint64_t bytes) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     const Guard guard(lock_);
-    if (piece == kBlockBytes && blocks_[block].kind == Kind::managed) {  // whole blocks only: a part may still be wanted
+    if (piece == kBlockBytes &&
+        blocks_[block].kind == Kind::managed) {  // whole blocks only: a part may still be wanted
       model_.discard(block);
       settle(block);
     }

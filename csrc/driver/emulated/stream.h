@@ -1,7 +1,7 @@
 // Streams and events: a stream is a worker thread with a queue, an event the completion that was last recorded in it.
 //
-// The legacy default stream is the calling thread, because the device's kernels (torch's CPU ops) run there: work given to
-// it is done before the call returns, after everything that the blocking streams had been given.
+// The legacy default stream is the calling thread, because the device's kernels (torch's CPU ops) run there: work given
+// to it is done before the call returns, after everything that the blocking streams had been given.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// One tier of memory: a memfd of fixed capacity in 2 MiB slots, each also mapped at a private alias for the device's own
-// copies. The emulated GPU's memory is one tier, the host memory behind managed allocations another.
+// One tier of memory: a memfd of fixed capacity in 2 MiB slots, each also mapped at a private alias for the device's
+// own copies. The emulated GPU's memory is one tier, the host memory behind managed allocations another.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class Tier {
   int file_ = -1;
   uint32_t slots_;
   uint32_t taken_ = 0;
-  uint32_t never_used_ = 0;   // slots from here on have no memory yet
+  uint32_t never_used_ = 0;  // slots from here on have no memory yet
   uint32_t free_count_ = 0;
   uint32_t* free_ = nullptr;  // a stack, committed as it grows
   bool* populated_ = nullptr;
