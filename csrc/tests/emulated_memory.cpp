@@ -195,21 +195,47 @@ TEST(everything_pinned_leaves_remote_access) {
   device.free(other);
 }
 
+TEST(an_access_across_two_blocks_ends_however_little_is_left) {
+  for (const uint64_t pinned_bytes : {10 * kMiB, 12 * kMiB, 14 * kMiB, 16 * kMiB}) {
+    EmulatedDevice device(16 * kMiB);
+    unsigned char* pinned = device.managed(pinned_bytes);
+    unsigned char* data = device.managed(8 * kMiB);
+    CHECK(device.hooks.pin(device.ordinal, EmulatedDevice::as_pointer(pinned), pinned_bytes));
+    uint64_t word = 0x0102030405060708;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (uint64_t edge = kBlock; edge < 8 * kMiB; edge += kBlock) {
+        __builtin_memcpy(data + edge - 3, &word, sizeof(word));  // one store
+        uint64_t back = 0;
+        __builtin_memcpy(&back, data + edge - 3, sizeof(back));
+        CHECK_EQ(back, word);
+        ++word;
+      }
+    }
+    device.hooks.unpin(device.ordinal, EmulatedDevice::as_pointer(pinned), pinned_bytes);
+    CHECK_EQ(device.prefetch(data, 8 * kMiB, false), CUDA_SUCCESS);
+    uint64_t on_device = 0, on_host = 0;
+    device.hooks.residency(device.ordinal, EmulatedDevice::as_pointer(data), 8 * kMiB, &on_device, &on_host);
+    CHECK_EQ(on_device, 4u);  // what was withheld came back
+    device.free(pinned);
+    device.free(data);
+  }
+}
+
 TEST(plain_memory_takes_capacity_and_pushes_managed_blocks_out) {
   EmulatedDevice device(16 * kMiB);
   unsigned char* data = device.managed(16 * kMiB);
   std::memset(data, 3, 16 * kMiB);
   CUdeviceptr plain = 0;
-  CHECK_EQ(device.driver.call.mem_alloc(&plain, 12 * kMiB), CUDA_SUCCESS);
-  std::memset(reinterpret_cast<void*>(plain), 4, 12 * kMiB);
-  CHECK_EQ(device.totals().model.evictions, 6);
+  CHECK_EQ(device.driver.call.mem_alloc(&plain, 8 * kMiB), CUDA_SUCCESS);
+  std::memset(reinterpret_cast<void*>(plain), 4, 8 * kMiB);
+  CHECK_EQ(device.totals().model.evictions, 4);
   CUdeviceptr more = 0;
-  CHECK_EQ(device.driver.call.mem_alloc(&more, 6 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK_EQ(device.driver.call.mem_alloc(&more, 10 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
   size_t free_bytes = 0, total = 0;
   CHECK_EQ(device.driver.call.mem_get_info(&free_bytes, &total), CUDA_SUCCESS);
   CHECK_EQ(total, 16 * kMiB);
   for (uint64_t i = 0; i < 16 * kMiB; ++i) CHECK_EQ(+data[i], 3);
-  for (uint64_t i = 0; i < 12 * kMiB; i += 512) CHECK_EQ(+reinterpret_cast<unsigned char*>(plain)[i], 4);
+  for (uint64_t i = 0; i < 8 * kMiB; i += 512) CHECK_EQ(+reinterpret_cast<unsigned char*>(plain)[i], 4);
   device.free(reinterpret_cast<void*>(plain));
   CHECK_EQ(device.driver.call.mem_alloc(&more, 16 * kMiB), CUDA_SUCCESS);
   device.free(reinterpret_cast<void*>(more));

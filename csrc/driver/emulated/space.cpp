@@ -70,13 +70,11 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
   const uint32_t first = find_room(count);
   if (first == Model::kNone) return 0;
   const Guard guard(lock_);
+  return_remnant();
   uint32_t block = first;
   for (; block < first + count; ++block) {
-    Outcome outcome;
-    if (!model_.take_chunk(outcome)) break;
     bool done = true;
-    for (int i = 0; i < outcome.count; ++i)
-      done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
+    if (!take_chunk(done)) break;
     Block& made = blocks_[block];
     made.tag = kUntagged;
     done = done && take_device_slot(made);
@@ -88,13 +86,34 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
     }
     made.mapping = static_cast<uint8_t>(Mapping::device_write);
     made.kind = Kind::plain;
+    ++plain_blocks_;
   }
-  if (block < first + count) {
-    while (block > first) release_block(--block);
-    return 0;
-  }
+  const bool complete = block == first + count;
+  while (!complete && block > first) release_block(--block);
+  withhold_remnant();
+  if (!complete) return 0;
   ranges_.emplace(first, count);
   return address_of(first);
+}
+
+// A chunk for other use than managed blocks; `done` is cleared where the kernel refused part of the eviction.
+bool Space::take_chunk(bool& done) {
+  Outcome outcome;
+  if (!model_.take_chunk(outcome)) return false;
+  for (int i = 0; i < outcome.count; ++i)
+    done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
+  return true;
+}
+
+void Space::return_remnant() {
+  for (; withheld_ > 0; --withheld_) model_.give_chunk();
+}
+
+void Space::withhold_remnant() {
+  return_remnant();
+  const uint32_t left = device_tier_.slots() - plain_blocks_ - model_.pinned_blocks();
+  if (left >= kLeastChunks || left == device_tier_.slots()) return;
+  for (bool done = true; withheld_ < left && take_chunk(done);) ++withheld_;
 }
 
 bool Space::free(uint64_t address) {
@@ -105,6 +124,7 @@ bool Space::free(uint64_t address) {
   if (blocks_[found->first].kind == Kind::managed) managed_blocks_ -= found->second;
   for (uint32_t block = found->first; block < found->first + found->second; ++block) release_block(block);
   ranges_.erase(found);
+  withhold_remnant();
   return true;
 }
 
@@ -112,7 +132,10 @@ void Space::release_block(uint32_t index) {
   Block& block = blocks_[index];
   unmap(index);
   if (block.kind == Kind::managed) model_.release(index);
-  if (block.kind == Kind::plain) model_.give_chunk();
+  if (block.kind == Kind::plain) {
+    model_.give_chunk();
+    --plain_blocks_;
+  }
   give_device_slot(block);
   give_host_slot(block);
   block.kind = Kind::free;

@@ -131,6 +131,15 @@ class Space {
   std::map<uint32_t, uint32_t> ranges_;  // first block -> count of every live allocation
   uint64_t managed_blocks_ = 0;
 
+  // One instruction may need two blocks at once (an access across their edge), and several threads run: with fewer
+  // chunks than that to share they would evict each other's for ever. What plain memory and pins leave below this is
+  // withheld, so that managed blocks stay on the host and are mapped from there.
+  static constexpr uint32_t kLeastChunks = 4;
+  bool take_chunk(bool& done);
+  void return_remnant();
+  void withhold_remnant();
+  uint32_t plain_blocks_ = 0, withheld_ = 0;
+
  public:
   ~Space();
 };

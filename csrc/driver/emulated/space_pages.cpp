@@ -208,6 +208,10 @@ void Space::discard(uint64_t address, uint64_t bytes) {
 bool Space::pin(uint64_t address, uint64_t bytes) {
   uint64_t pinned = 0;
   bool fits = true;
+  {
+    const Guard guard(lock_);
+    return_remnant();
+  }
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     if (!fits) return;
     const Guard guard(lock_);
@@ -222,6 +226,8 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
     pinned += piece;
   });
   if (!fits) unpin(address, pinned);
+  const Guard guard(lock_);
+  withhold_remnant();
   return fits;
 }
 
@@ -230,6 +236,8 @@ void Space::unpin(uint64_t address, uint64_t bytes) {
     const Guard guard(lock_);
     if (blocks_[block].kind == Kind::managed) model_.unpin(block);
   });
+  const Guard guard(lock_);
+  withhold_remnant();
 }
 
 }  // namespace um::emulated
