@@ -184,6 +184,7 @@ class Allocation:
     birth_module: Name
     seen: Flag32
     exports: UInt32
+    device: Pointer  # `Device.handle` of its device
 
 
 @dataclass(frozen=True, slots=True)

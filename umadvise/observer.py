@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
 
 import umadvise
 from umadvise import _native
@@ -23,8 +24,16 @@ def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, to
     """An optimizer's state: (name of the entry, parameter it belongs to, tensor)."""
     for parameter, entries in optimizer.state.items():
         for name, value in entries.items():
-            if isinstance(value, torch.Tensor):
-                yield name, parameter, value
+            for leaf in pytree.tree_leaves(value):  # L-BFGS keeps lists
+                if isinstance(leaf, torch.Tensor):
+                    yield name, parameter, leaf
+
+
+def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    return [tensor] if tensor.layout is torch.strided else []
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,11 @@ def _is_placed(tensor: torch.Tensor, advice: Advice | None) -> bool:
     if tensor.numel() == 0:
         return False
     allocation = _native.allocation_at(address_of(tensor))
-    return allocation is not None and (advice is None or allocation.advice == advice)
+    if (
+        allocation is None or allocation.device != current().device.handle
+    ):  # of an earlier device: it outlived unpatch()
+        return False
+    return advice is None or allocation.advice == advice
 
 
 def to_host(

@@ -62,6 +62,20 @@ class Runtime:
         else:
             _native.set_process_route(route)
 
+    def take_in(self, storage: torch.UntypedStorage, role: Role) -> None:
+        """Moves a storage's bytes onto the emulated device, where nobody has put them or given their address away.
+
+        What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
+        """
+        placed = _native.allocation_at(storage_address(storage))
+        if placed is not None:
+            if placed.exports > 0:
+                return
+            by_op = placed.role == Role.INTERMEDIATE and role != Role.INTERMEDIATE
+            if placed.device == self.device.handle and not by_op:
+                return
+        _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
+
     def watch(self, watcher: str) -> None:
         """Says who watches from now on.
 

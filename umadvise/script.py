@@ -7,14 +7,13 @@ from typing import Any, Self
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from umadvise import _native, devices, patching
+from umadvise import devices, patching
 from umadvise._abi import Role
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import PolicyError
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import POLICIES, check_policy
-from umadvise.runtime import storage_address
 from umadvise.units import parse_bytes
 
 
@@ -81,12 +80,8 @@ class ScriptRun:
         return add_param_group
 
     def _take_in(self, parameter: torch.Tensor) -> None:
-        if parameter.layout is not torch.strided or parameter.device.type != "cpu":
-            return
-        storage = parameter.untyped_storage()
-        placed = _native.allocation_at(storage_address(storage))
-        if placed is None or (placed.role != Role.PARAMETER and placed.exports == 0):
-            _native.adopt_storage(storage._cdata, self._runtime.device, self._runtime.policy.placement(Role.PARAMETER))
+        if parameter.layout is torch.strided and parameter.device.type == "cpu":
+            self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         self._optimizer = self._optimizer or optimizer

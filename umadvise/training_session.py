@@ -16,7 +16,7 @@ from umadvise._abi import Memory, Role
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
-from umadvise.observer import Observer, as_list, tensors_of_state
+from umadvise.observer import Observer, as_list, strided_parts, tensors_of_state
 from umadvise.placement import to_device
 from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
@@ -172,16 +172,18 @@ class Session:
     def _storages(self) -> Iterator[tuple[torch.UntypedStorage, Role]]:
         """Every storage of the models and optimizers, with the role of the arena that it belongs in."""
         tensors: list[tuple[torch.Tensor, Role]] = []
-        for model in self._models:
-            for tensor in (*model.parameters(), *model.buffers()):
-                tensors.append((tensor, Role.PARAMETER))
-                if tensor.grad is not None:
-                    tensors.append((tensor.grad, Role.INTERMEDIATE))
+        parameters = [parameter for model in self._models for parameter in model.parameters()]
         for optimizer in self._optimizers:
+            parameters += (parameter for group in optimizer.param_groups for parameter in group["params"])
             tensors += ((tensor, Role.PARAMETER) for _, _, tensor in tensors_of_state(optimizer))
+        for tensor in (*parameters, *(buffer for model in self._models for buffer in model.buffers())):
+            tensors.append((tensor, Role.PARAMETER))
+            if tensor.grad is not None:
+                tensors.append((tensor.grad, Role.INTERMEDIATE))
         for tensor, role in tensors:
-            if tensor.layout is torch.strided and tensor.device.type == "cpu":
-                yield tensor.untyped_storage(), role
+            for part in strided_parts(tensor):
+                if part.device.type == "cpu":
+                    yield part.untyped_storage(), role
 
     def _take_in(self, state: runtime.Runtime) -> None:
         if not state.emulated:
@@ -194,11 +196,7 @@ class Session:
                     )
             return
         for storage, role in self._storages():
-            placed = _native.allocation_at(runtime.storage_address(storage))
-            # What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
-            made_by_op = placed is not None and placed.role == Role.INTERMEDIATE and placed.exports == 0
-            if placed is None or (made_by_op and role != Role.INTERMEDIATE):
-                _native.adopt_storage(storage._cdata, state.device, state.policy.placement(role))
+            state.take_in(storage, role)
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 

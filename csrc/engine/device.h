@@ -83,7 +83,7 @@ struct um_device {
   void place(um::Block* block, um::RunningOp* op, void* stream);
   void release(um::Block* block) noexcept;
   bool empty_out() noexcept;
-  um_allocation describe(const um::Block& block) const;
+  um_allocation describe(const um::Block& block);
   // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws
   // um::Error.
   template <class Change>

@@ -136,12 +136,12 @@ void um_device::release(Block* block) noexcept {
 
 bool um_device::owns(const void* address) noexcept { return um::address_map().find(address_of(address)) != nullptr; }
 
-um_allocation um_device::describe(const Block& block) const {
+um_allocation um_device::describe(const Block& block) {
   const um::Record& record = block.record;
   const um_placement& placement = block.arena->heap->placement;
   return {record.serial,   block.address,       record.bytes, block.bytes,       placement.memory,
           record.role,     placement.advice,    record.name,  record.birth_step, record.birth_op_index,
-          record.birth_op, record.birth_module, record.seen,  record.exports};
+          record.birth_op, record.birth_module, record.seen,  record.exports,    this};
 }
 
 void um_device::describe(const void* address, um_allocation* out) {

@@ -154,6 +154,7 @@ typedef struct um_allocation {
   uint32_t birth_step, birth_op_index, birth_op, birth_module; /* op and module are interned names */
   uint32_t seen;                                               /* 1 once an op used it as a tensor's storage */
   uint32_t exports;                                            /* live exports */
+  um_device* device;                                           /* whose memory it is */
 } um_allocation;
 /* The allocation that contains `address`. UM_INVALID_ARGUMENT when there is none. */
 UM_API um_status um_allocation_at(const void* address, um_allocation* out);

@@ -409,6 +409,21 @@ def test_patch_and_unpatch_out_of_turn(patched: Patch) -> None:
     assert torch.equal(kept * 2, torch.full((4,), 2.0))
 
 
+def test_tensors_of_an_earlier_device_move_to_the_present_one(patched: Patch, allocation: Find) -> None:
+    patched("16MiB")
+    model, x = nn.Linear(4, 4).to("cuda"), torch.ones(2, 4).to("cuda")
+    umadvise.unpatch()
+    second = patched("32MiB")
+    assert torch.equal(x + torch.ones(2, 4), torch.full((2, 4), 2.0))  # two devices in one op
+    moved = x.to("cuda")
+    assert moved is not x
+    for tensor in (moved, model.to("cuda").weight):
+        found = allocation(tensor)
+        assert found is not None
+        assert found.device == second.handle
+    assert x.cpu().tolist() == [[1.0] * 4] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

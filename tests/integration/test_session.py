@@ -181,6 +181,64 @@ def test_optimizer_state_that_is_loaded_inside_lives_on_the_device() -> None:
     assert on_device(everything(model, optimizer)) == {False}
 
 
+def left_on_device(optimizer: torch.optim.Optimizer) -> int:
+    leaves = torch.utils._pytree.tree_leaves([list(state.values()) for state in optimizer.state.values()])
+    return sum(umadvise.on_device(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def test_state_in_lists_comes_back() -> None:
+    model = nn.Linear(20, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    x = torch.randn(50, 20)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = model(x).square().mean()
+        value.backward()
+        return value
+
+    with umadvise.session(model, optimizer, device="emulated", capacity="16MiB"):
+        before = float(optimizer.step(loss).detach())
+        assert left_on_device(optimizer) > 5
+    assert left_on_device(optimizer) == 0
+    assert float(optimizer.step(loss).detach()) < before
+
+
+def test_sparse_gradients_come_back() -> None:
+    model = nn.Embedding(100, 8, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    with umadvise.session(model, optimizer, device="emulated", capacity="16MiB"):
+        model(torch.arange(10)).sum().backward()
+        optimizer.step()
+        assert umadvise.on_device(model.weight.grad)
+    assert model.weight.grad is not None
+    assert not umadvise.on_device(model.weight.grad)
+    assert not umadvise.on_device(model.weight.grad._indices())
+    assert torch.equal(model.weight.grad.to_dense()[:11], torch.ones(11, 8) * torch.tensor([1.0] * 10 + [0.0])[:, None])
+
+
+def test_what_only_the_optimizer_knows_goes_along() -> None:
+    temperature = nn.Parameter(torch.ones(5))
+    optimizer = torch.optim.SGD([temperature], lr=1.0)
+    with umadvise.session(nn.Linear(2, 2), optimizer, device="emulated", capacity="16MiB"):
+        assert umadvise.on_device(temperature)
+        temperature.sum().backward()
+        optimizer.step()
+    assert not umadvise.on_device(temperature)
+    assert temperature.tolist() == [0.0] * 5
+
+
+def test_a_session_takes_over_from_an_earlier_device(patched: Callable[..., _native.Device]) -> None:
+    first = patched("16MiB")
+    model = nn.Linear(100, 100).to("cuda:readmostly")
+    umadvise.unpatch()
+    with umadvise.session(model, device="emulated", capacity="32MiB", policy="advise"):
+        found = _native.allocation_at(umadvise.runtime.address_of(model.weight))
+        assert found is not None
+        assert found.device == umadvise.runtime.current().device.handle != first.handle
+    assert not umadvise.on_device(model.weight)
+
+
 def test_numpy_arrays_taken_inside_stay_good() -> None:
     model = nn.Linear(1000, 1000)
     with umadvise.session(model, device="emulated", capacity="16MiB"):
