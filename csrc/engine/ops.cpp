@@ -57,7 +57,12 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     ++op_count_;
   }
   um::running_op = running;
-  if (backend_.ordered() && touch(*running)) settle(*running);
+  try {
+    if (backend_.ordered() && touch(*running)) settle(*running);
+  } catch (...) {  // the caller ends only what has begun
+    end_op(nullptr, 0);
+    throw;
+  }
 }
 
 bool um_device::touch(const RunningOp& op) const {

@@ -306,6 +306,7 @@ TEST(bad_arguments_are_refused) {
   CHECK_EQ(call.mem_free(EmulatedDevice::as_pointer(data) + kBlock), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQ(device.prefetch(data, 6 * kMiB, true), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQ(device.advise(data, 0, CU_MEM_ADVISE_SET_READ_MOSTLY), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(device.advise(data, ~uint64_t{0}, CU_MEM_ADVISE_SET_READ_MOSTLY), CUDA_ERROR_INVALID_VALUE);
   const CUmemLocation elsewhere{CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal + 1};
   CHECK_EQ(call.mem_prefetch_async(EmulatedDevice::as_pointer(data), 1, elsewhere, 0, nullptr),
            CUDA_ERROR_INVALID_DEVICE);

@@ -148,7 +148,8 @@ uint64_t Space::allocation_bytes(uint64_t address) {
 }
 
 bool Space::managed(uint64_t address, uint64_t bytes) {
-  bool all = bytes > 0 && address + bytes <= address_of(0) + kSpanBytes && address >= address_of(0);
+  const uint64_t begin = address_of(0), end = begin + kSpanBytes;
+  bool all = bytes > 0 && address >= begin && address < end && bytes <= end - address;
   if (!all) return false;
   const Guard guard(lock_);
   each_piece(address, bytes,
