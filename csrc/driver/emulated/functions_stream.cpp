@@ -87,7 +87,7 @@ CUresult event_record(CUevent event, CUstream stream) {
   const bool given = call.device->submit(stream_of(stream), [completion] { completion->finish(); });
   if (given) {  // only now: nobody may wait for what no stream will finish
     const std::lock_guard<std::mutex> guard(event_of(event)->lock);
-    event_of(event)->latest = completion;
+    event_of(event)->latest = std::move(completion);
   }
   return submitted(given);
 }
