@@ -188,7 +188,7 @@ def steps(
 def train(
     network: Network,
     optimizer_name: str,
-    count: int = 3,
+    count: int,
     move_model: Callable[[nn.Module], nn.Module] = unmoved,
     move: Callable[[torch.Tensor], torch.Tensor] = unmoved,
 ) -> Trained:

@@ -21,6 +21,8 @@ import umadvise
 from umadvise import _native
 from umadvise.advice import PAPER_WORDS
 
+ALL = bool(os.environ.get("UMADVISE_FULL"))
+STEPS = 3 if ALL else 2  # the second is the first with optimizer state
 LEAST_NEED_BYTES = 128 * MIB
 DELAY_US = 30
 ADVICES = list(PAPER_WORDS)
@@ -48,7 +50,7 @@ def all_cases() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    chosen = all_cases() if os.environ.get("UMADVISE_FULL") else covering(FACTORS)
+    chosen = all_cases() if ALL else covering(FACTORS)
     return sorted(chosen, key=lambda case: (case["network"], case["optimizer"]))  # vanilla runs once for each
 
 
@@ -59,7 +61,7 @@ def name_of(case: Case) -> str:
 @functools.lru_cache(maxsize=1)
 def vanilla(network: str, optimizer: str) -> tuple[dict[str, torch.Tensor], int]:
     """Everything that a run without umadvise leaves, and the bytes that it needed."""
-    return train(NETWORKS[network], optimizer).tensors(), measured_need_bytes(NETWORKS[network], optimizer)
+    return train(NETWORKS[network], optimizer, STEPS).tensors(), measured_need_bytes(NETWORKS[network], optimizer)
 
 
 def test_every_pair_is_covered() -> None:
@@ -79,6 +81,7 @@ def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device]) -> N
     trained = train(
         NETWORKS[case["network"]],
         case["optimizer"],
+        STEPS,
         move_model=lambda model: model.to(f"cuda:{case['parameters']}"),
         move=lambda tensor: tensor.to(f"cuda:{case['inputs']}"),
     )

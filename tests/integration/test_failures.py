@@ -16,7 +16,7 @@ from umadvise import _native, runtime
 from umadvise.errors import NativeError, UmadviseError
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
-SAMPLES = 40  # of the calls of each scenario, when not all are tried
+SAMPLES = 25  # of the calls of each scenario, when not all are tried
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(512, 1024), nn.BatchNorm1d(1024), nn.Linear(1024, 512)
+        self.first, self.norm, self.last = nn.Linear(256, 1024), nn.BatchNorm1d(1024), nn.Linear(1024, 256)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(functional.relu(self.norm(self.first(x))))
@@ -47,12 +47,12 @@ def in_a_session(device: umadvise.EmulatedDevice | None, opened: Devices) -> lis
     torch.manual_seed(11)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    batches = torch.randn(3, 64, 512)
+    batches = torch.randn(2, 64, 256)
     if device is None:
         losses = [learn(model, optimizer, x) for x in batches]
         return [*losses, *model.state_dict().values()]
     losses = []
-    with umadvise.session(model, optimizer, device=device, budget="12MiB", policy="advise") as um:
+    with umadvise.session(model, optimizer, device=device, budget="8MiB", policy="advise") as um:
         opened.append(runtime.current().device)
         for x in batches:
             with um.step():
@@ -64,7 +64,7 @@ def by_hand(device: umadvise.EmulatedDevice | None, opened: Devices) -> list[tor
     """The two lines, the doors, and advice of every kind."""
     torch.manual_seed(12)
     model = Net()
-    x = torch.randn(64, 512)
+    x = torch.randn(64, 256)
     if device is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return [learn(model, optimizer, x), *model.state_dict().values()]
