@@ -3,7 +3,7 @@
     python tools/benchmark_bert.py [--size large] [--rounds 2]
 
 Plain PyTorch, unified memory without advice and unified memory with the paper's best advice take turns, each in a
-process of its own; the first step of each is left out (it makes the optimizer's state). Ratios are those of the medians.
+process of its own; the first step of each is left out, as it makes the optimizer's state. Ratios are of medians.
 """
 
 import argparse
