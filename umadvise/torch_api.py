@@ -78,6 +78,8 @@ def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[...
     memory_format = move.memory_format or torch.preserve_format
     if not runtime.emulated:
         return _moved_on_cuda(tensor, move, role, original)
+    if tensor.is_meta:
+        return original(tensor, "cpu")  # which says why it cannot be
     if move.target is not None:
         return to_device(
             tensor, role, move.target.advice, dtype=move.dtype, copy=move.copy, memory_format=memory_format

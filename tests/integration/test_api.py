@@ -194,6 +194,8 @@ def test_calls_that_name_no_device_are_torchs_own(patched: Patch) -> None:
     assert inside.to("meta").is_meta
     assert outside.to("cpu") is outside
     assert outside.cpu() is outside
+    with pytest.raises(NotImplementedError, match="meta"):
+        inside.to("meta").to("cuda")
     with pytest.raises(RuntimeError, match="device"):
         inside.to("nonsense")
     with pytest.raises(TypeError):

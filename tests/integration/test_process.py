@@ -1,10 +1,12 @@
 """Living in a process: forks, workers, other handlers of SIGSEGV, genuine crashes, Ctrl-C."""
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,6 +173,26 @@ def test_workers_of_a_loader(persistent: bool) -> None:
         found = train(um.to_device)
         assert umadvise.on_device(model.weight)
         assert all(map(same_bits, found, expected))
+
+
+def test_devices_come_and_go() -> None:
+    """Fifteen sessions: no thread, mapping or descriptor is left of any."""
+
+    def held() -> tuple[int, int, int]:
+        mappings = Path("/proc/self/maps").read_text().count("\n")
+        return len(list(Path("/proc/self/task").iterdir())), mappings, len(list(Path("/proc/self/fd").iterdir()))
+
+    model = nn.Linear(512, 512)
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen = []
+    for _ in range(15):
+        with umadvise.session(model, optimizer, device="emulated", capacity="16MiB") as um, um.step():
+            model(torch.randn(8, 512)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        gc.collect()
+        seen.append(held())
+    assert seen[-1] == seen[5]
 
 
 # ---- other handlers ------------------------------------------------------------------------------------------------
