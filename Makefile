@@ -15,7 +15,7 @@ CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda
 # What ThreadSanitizer looks at in CI; THREADED=. is everything.
 THREADED ?= ^(emulated_memory|emulated_streams|engine_threads|stream_wait|heap)$$
 
-.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads clean
+.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -27,7 +27,7 @@ test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=.
 	UMADVISE_FULL=1 pytest -q
 
-check: lint ctest-sanitized ctest-threads tidy
+check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
 lint: $(VENV)/.lint
 	ruff check
@@ -58,6 +58,12 @@ ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
 	cmake --build build/threads
 	ctest --test-dir build/threads --output-on-failure --tests-regex '$(THREADED)'
+
+# Training under AddressSanitizer: a CNN before, inside and after umadvise, ten times over. Python itself never frees all.
+pytest-sanitized: ctest-sanitized
+	ASAN_OPTIONS=detect_leaks=0 UMADVISE_LIBRARY=build/sanitized/libumadvise.so \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	python -m pytest -q tests/integration/test_bit_identity.py::test_before_inside_and_after
 
 # An editable install: Python files are used where they stand, the native core is built again when its sources change.
 $(VENV)/.installed: pyproject.toml $(NATIVE)
