@@ -2,8 +2,9 @@
 
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
-a numpy array, or of the storage where the export's end cannot be seen. Where torch itself hands bytes to the kernel, it
-gets a copy in ordinary memory. All else that runs in this process (item, print, comparisons) faults and is served.
+a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
+those give way when newer ones find no room. Where torch itself hands bytes to the kernel, it gets a copy in ordinary
+memory. All else that runs in this process (item, print, comparisons) faults and is served.
 """
 
 import faulthandler
@@ -20,21 +21,51 @@ from umadvise.errors import BudgetError, NativeError
 from umadvise.placement import host_storage
 from umadvise.runtime import HOST, Runtime, address_of, routed, storage_address
 
+_lasting: dict[int, int] = {}
+"""Exports whose end cannot be seen: address and serial number of the allocation, that asked for longest ago first."""
+
 
 def _export(address: int) -> None:
-    """Pins the allocation at an address; nothing for foreign ones.
+    """Pins the allocation at an address; nothing for foreign ones. Exports without an end give way when room is short.
 
     Raises:
         BudgetError: it does not fit on the device beside what is pinned already.
     """
-    if not _native.owns(address):
+    while _native.owns(address):
+        try:
+            _native.export(address)
+            break
+        except NativeError as error:
+            if error.code != Status.OUT_OF_DEVICE_MEMORY:
+                raise
+            if not _release_oldest():
+                raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
+
+
+def _release_oldest() -> bool:
+    """Ends the oldest export without an end that is still alive: whoever got the address has most likely used it."""
+    while _lasting:
+        address = next(iter(_lasting))
+        serial = _lasting.pop(address)
+        if _is_alive(address, serial):
+            _native.release_export(address)
+            return True
+    return False
+
+
+def _is_alive(address: int, serial: int) -> bool:
+    allocation = _native.allocation_at(address)
+    return allocation is not None and allocation.serial == serial
+
+
+def _export_for_life(address: int) -> None:
+    """Pins the allocation at an address once, however often it is asked for, until it is freed or must give way."""
+    allocation = _native.allocation_at(address) if _native.owns(address) else None
+    if allocation is None:
         return
-    try:
-        _native.export(address)
-    except NativeError as error:
-        if error.code != Status.OUT_OF_DEVICE_MEMORY:
-            raise
-        raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
+    if _lasting.pop(allocation.address, None) != allocation.serial:
+        _export(allocation.address)
+    _lasting[allocation.address] = allocation.serial  # the latest
 
 
 def _release(address: int) -> None:
@@ -47,11 +78,11 @@ _COMPARERS = ("torch._tensor", "torch.serialization")
 
 
 def _for_life(original: Callable[..., Any], address: Callable[[Any], int]) -> Callable[..., Any]:
-    """A door whose user cannot be followed: the storage stays pinned until it is freed."""
+    """A door whose user cannot be followed."""
 
     def door(self: Any, *arguments: Any, **named: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__") not in _COMPARERS:
-            _export(address(self))
+            _export_for_life(address(self))
         return original(self, *arguments, **named)
 
     return door
@@ -122,7 +153,8 @@ def install(runtime: Runtime) -> None:
     """Replaces torch's doors, and `faulthandler.enable`, which would otherwise take our signal."""
     replaced = runtime.replaced
     replaced.replace(torch.Tensor, "numpy", _numpy)
-    replaced.replace(torch.Tensor, "data_ptr", lambda original: _for_life(original, address_of))
+    for name in ("data_ptr", "const_data_ptr"):
+        replaced.replace(torch.Tensor, name, lambda original: _for_life(original, address_of))
     replaced.replace(torch.Tensor, "__dlpack__", lambda original: _for_life(original, address_of))
     for module in (torch, torch.utils.dlpack):
         replaced.replace(module, "to_dlpack", lambda original: _for_life(original, address_of))
@@ -132,4 +164,5 @@ def install(runtime: Runtime) -> None:
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.replace(torch, "load", _on_host)
     replaced.replace(faulthandler, "enable", _faulthandler_enable)
+    _lasting.clear()
     _native.claim_signals()

@@ -200,12 +200,13 @@ def test_dlpack(pushed_out: tuple[torch.Tensor, bytes]) -> None:
     "address",
     [
         lambda t: t.data_ptr(),
+        lambda t: t.const_data_ptr(),
         lambda t: t.untyped_storage().data_ptr(),
         lambda t: t.storage().data_ptr(),
         lambda t: t.numpy().ctypes.data,
         lambda t: np.asarray(t).ctypes.data,
     ],
-    ids=["data_ptr", "untyped_storage", "storage", "numpy", "asarray"],
+    ids=["data_ptr", "const_data_ptr", "untyped_storage", "storage", "numpy", "asarray"],
 )
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_raw_addresses(address: Callable[[torch.Tensor], int], pushed_out: tuple[torch.Tensor, bytes]) -> None:
@@ -313,6 +314,19 @@ def test_a_pin_dies_with_its_storage(device: _native.Device) -> None:
         del tensor
     assert device.allocations() == []
     assert tensor_of(18 * MIB).numpy().size == 18 * MIB
+
+
+def test_addresses_of_more_than_the_device_holds(device: _native.Device) -> None:
+    """As libraries save a model: one address after the other, each used at once and none given back."""
+    tensors = [tensor_of(5 * MIB).add_(index) for index in range(12)]
+    for index, tensor in enumerate(tensors):
+        for pointer in (tensor.data_ptr(), tensor.const_data_ptr(), tensor.data_ptr()):
+            assert ctypes.string_at(pointer, 3) == bytes([index, index + 1, index + 2])
+        assert exports(tensor) == 1
+    assert exports(tensors[0]) == 0
+    array = tensors[0].numpy()  # room is made for those that can be followed too
+    assert array[0] == 0
+    assert sum(allocation.exports for allocation in device.allocations()) in range(3, 7)
 
 
 @pytest.mark.usefixtures("device")
