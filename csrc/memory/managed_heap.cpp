@@ -95,7 +95,10 @@ Block* ManagedHeap::grow(uint64_t bytes) {
   free_lists_.insert(block);
   arenas_.push_back(arena);
   reserved_bytes_ += range.bytes;
-  if (!own) next_arena_bytes_ = std::min(2 * next_arena_bytes_, kMostArenaBytes);
+  // Plain memory costs the device at once, and what one role's arenas leave unused no other can have: those do not
+  // grow.
+  if (!own && placement.memory == UM_MEMORY_MANAGED)
+    next_arena_bytes_ = std::min(2 * next_arena_bytes_, kMostArenaBytes);
   return block;
 }
 
