@@ -272,6 +272,77 @@ typedef struct um_memory_stats {
 UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);
 UM_API void um_memory_reset_peaks(um_device* device);
 
+/* ---- simulation: traces, devices and timelines as numbers ------------------------------------------------ */
+/* The columns of umadvise/trace/schema.py; pointers are borrowed for the call. */
+typedef struct um_trace {
+  uint64_t storage_count, op_count, access_count, event_count;
+  const int64_t* storage_bytes;
+  const uint8_t* storage_role;      /* um_role */
+  const int32_t* storage_successor; /* -1: none */
+  const uint8_t* op_phase;          /* um_phase */
+  const int32_t* op_step;
+  const int64_t* op_duration_ns; /* UM_UNKNOWN counts as 0 */
+  const uint8_t* op_creates;
+  const uint8_t* op_host_touch;
+  const int32_t *op_window_pages, *op_run_pages, *op_faults_per_service; /* 0 = the device's */
+  const int32_t* access_op;                                              /* non-decreasing */
+  const int32_t* access_storage;
+  const int64_t *access_offset_bytes, *access_bytes;
+  const uint8_t* access_flags; /* 1 read, 2 write, 4 in place, 8 whole */
+  const uint8_t* event_kind;   /* 0 allocate, 1 free, 2 host write, 3 host read, 4 service by a read, 5 by a write */
+  const int32_t* event_op;
+  const uint8_t* event_inside;
+  const int32_t* event_storage;
+  const int64_t *event_offset_bytes, *event_bytes;
+} um_trace;
+
+/* A link and its copy engines. A copy of n bytes takes fixed_ns + n / bytes_per_s; while the other direction copies
+ * too, n / both_bytes_per_s. [0] host to device, [1] device to host. */
+typedef struct um_link {
+  int64_t fixed_ns[2];
+  double bytes_per_s[2], both_bytes_per_s[2];
+  uint32_t engines[2];
+} um_link;
+
+/* Actions of a plan. Each is anchored before (0) or after (1) an op and is about bytes of one storage. */
+typedef enum {
+  UM_PLAN_ADVISE = 0,   /* argument: um_advice */
+  UM_PLAN_PREFETCH = 1, /* argument: 0 to the device, 1 to the host */
+  UM_PLAN_DISCARD = 2,
+  UM_PLAN_SWAP_OUT = 3, /* starts a copy to the host; the device memory is free when it has ended */
+  UM_PLAN_SWAP_IN = 4,
+  UM_PLAN_WAIT = 5,     /* the op waits for the storage's last copy */
+  UM_PLAN_DROP = 6,     /* the device memory is free at once; argument 1: the host copy is still valid */
+  UM_PLAN_RECOMPUTE = 7 /* the ops that made it run again; argument: index of the first of them */
+} um_plan_kind;
+
+typedef struct um_plan {
+  uint64_t count;
+  const uint8_t *kind, *after;
+  const int32_t* op;
+  const int32_t* storage;
+  const int64_t *offset_bytes, *bytes, *argument;
+} um_plan;
+
+/* What happened when. Spans of one track do not overlap, except that each copy engine is one track. */
+typedef enum { UM_TRACK_COMPUTE = 0, UM_TRACK_H2D = 1, UM_TRACK_D2H = 2, UM_TRACK_HOST = 3 } um_track;
+typedef enum {
+  UM_SPAN_OP = 0,
+  UM_SPAN_COPY = 1,      /* cause: um_cause */
+  UM_SPAN_FAULT = 2,     /* fault services of one op: the compute track stands still */
+  UM_SPAN_WAIT_COPY = 3, /* stall: the op needs bytes that are still on their way */
+  UM_SPAN_WAIT_ROOM = 4, /* stall: device memory must become free first */
+  UM_SPAN_REMOTE = 5,    /* stall: accesses over the link */
+  UM_SPAN_CALL = 6,      /* the host is in a driver call: mapping, advice, prefetch */
+  UM_SPAN_RECOMPUTE = 7
+} um_span_kind;
+typedef struct um_span {
+  int64_t start_ns, duration_ns, bytes;
+  int32_t op, storage; /* -1: none */
+  uint8_t track, kind, cause, engine;
+  uint32_t step; /* iteration of the simulation: 1, 2, ... */
+} um_span;
+
 #ifdef __cplusplus
 }
 #endif
