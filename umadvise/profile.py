@@ -5,19 +5,16 @@ either the old file or the new one. No string of a profile is ever used as a pat
 character, because reports print them to terminals.
 """
 
-import contextlib
 import os
 import re
-import secrets
-import stat
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
 from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats, Phase, Record, Role
-from umadvise.errors import FormatError, UmadviseError
+from umadvise.errors import FormatError
+from umadvise.files import read_bounded, write_atomically
 
 SCHEMA = "umadvise.fault-profile/1"
 BIN_COUNT = 96
@@ -270,22 +267,11 @@ def read(path: str | os.PathLike[str]) -> FaultProfile:
         FormatError: truncated, of another schema version, larger than MOST_FILE_BYTES, or holding impossible values.
         UmadviseError: there is no such file, or it cannot be read.
     """
-    shown = os.fspath(path)
-    try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise FormatError(f"{shown!r} is no regular file: expected a fault profile")
-            document = file.read(MOST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UmadviseError(f"cannot read {shown!r}: {error}") from error
-    if len(document) > MOST_FILE_BYTES:
-        raise FormatError(f"{shown!r} is larger than any fault profile: expected at most {MOST_FILE_BYTES} bytes")
+    document = read_bounded(path, MOST_FILE_BYTES, "fault profile")
     try:
         return decode(document)
     except FormatError as error:
-        raise FormatError(f"{shown!r} {error}") from None
+        raise FormatError(f"{os.fspath(path)!r} {error}") from None
 
 
 def write(profile: FaultProfile, path: str | os.PathLike[str]) -> None:
@@ -294,36 +280,4 @@ def write(profile: FaultProfile, path: str | os.PathLike[str]) -> None:
     Raises:
         UmadviseError: the place cannot be written, or holds something that is no regular file.
     """
-    document = encode(profile)
-    try:
-        target = Path(path).resolve()  # a symbolic link stays one: its target is replaced
-        if target.exists() and not target.is_file():
-            raise UmadviseError(f"cannot write {os.fspath(path)!r}: expected a place for a regular file")
-        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
-        try:
-            _write_durably(temporary, document)
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-        _sync_directory(target.parent)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that point at each other
-        raise UmadviseError(f"cannot write {os.fspath(path)!r}: {error}") from error
-
-
-def _write_durably(path: Path, document: bytes) -> None:
-    # 0o666 is cut by the user's umask, as for any file they make.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(document)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def _sync_directory(path: Path) -> None:
-    # Without this the rename may not survive a power cut, although the new file's bytes would.
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_atomically(path, encode(profile))

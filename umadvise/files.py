@@ -1,0 +1,76 @@
+"""Reading and writing whole documents: a bad file is refused, and there is never half of one."""
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from umadvise.errors import FormatError, UmadviseError
+
+
+def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> bytes:
+    """The bytes of a file.
+
+    Args:
+        path: a regular file.
+        most_bytes: a larger one is refused unread.
+        what: what it should be, for the messages ("fault profile").
+
+    Raises:
+        FormatError: larger, or no regular file.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    shown = os.fspath(path)
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise FormatError(f"{shown!r} is no regular file: expected a {what}")
+            document = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise UmadviseError(f"cannot read {shown!r}: {error}") from error
+    if len(document) > most_bytes:
+        raise FormatError(f"{shown!r} is larger than any {what}: expected at most {most_bytes} bytes")
+    return document
+
+
+def write_atomically(path: str | os.PathLike[str], document: bytes) -> None:
+    """Writes a file atomically: a reader sees the old one or the new one, also after a crash.
+
+    Raises:
+        UmadviseError: the place cannot be written, or holds something that is no regular file.
+    """
+    try:
+        target = Path(path).resolve()  # a symbolic link stays one: its target is replaced
+        if target.exists() and not target.is_file():
+            raise UmadviseError(f"cannot write {os.fspath(path)!r}: expected a place for a regular file")
+        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+        try:
+            _write_durably(temporary, document)
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+        _sync_directory(target.parent)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that point at each other
+        raise UmadviseError(f"cannot write {os.fspath(path)!r}: {error}") from error
+
+
+def _write_durably(path: Path, document: bytes) -> None:
+    # 0o666 is cut by the user's umask, as for any file they make.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(document)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    # Without this the rename may not survive a power cut, although the new file's bytes would.
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
