@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from umadvise._abi import Phase, Role
+from umadvise.profile import clean_name
 from umadvise.trace.schema import (
     UNKNOWN,
     Access,
@@ -36,7 +37,7 @@ class TraceBuilder:
         self._inside = 0
 
     def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
+        return self._strings.setdefault(clean_name(text), len(self._strings))
 
     @property
     def op_count(self) -> int:

@@ -1,0 +1,142 @@
+"""Trace files: gzip around one JSON document whose columns are base64 of little-endian numbers.
+
+`zcat FILE` shows what a trace is of; its columns are for programs. Reading refuses a bad file whole: another schema, cut
+short, packed to grow without end, or saying what no run could have done. No string of a trace is ever used as a path,
+and none may hold a control character, because reports print them to terminals.
+"""
+
+import gzip
+import os
+import zlib
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from umadvise.counters.records import Record
+from umadvise.errors import FormatError
+from umadvise.files import read_bounded, write_atomically
+from umadvise.profile import Name
+from umadvise.trace.schema import MOST_ROWS, SCHEMA, TABLES, Source, Table, Target, Trace, check
+
+MOST_FILE_BYTES = 256 << 20
+MOST_DOCUMENT_BYTES = 1 << 30
+"""Unpacked; a step of a million ops is a quarter of this."""
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+    target: Target
+    source: Source
+    device: Name
+    torch_version: Name
+    workload: Name
+    strings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ROWS)]
+    storages: dict[str, bytes]
+    ops: dict[str, bytes]
+    accesses: dict[str, bytes]
+    events: dict[str, bytes]
+
+
+class _Header(msgspec.Struct):
+    schema: str
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+_file_decoder = msgspec.json.Decoder(_File)
+
+
+def _packed(table: Table) -> dict[str, bytes]:
+    return {
+        name: getattr(table, name).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+        for name, dtype in table.DTYPES.items()
+    }
+
+
+def _unpacked(kind: type[Table], name: str, columns: dict[str, bytes]) -> Table:
+    if set(columns) != set(kind.DTYPES):
+        odd = ", ".join(sorted(set(columns) ^ set(kind.DTYPES)))
+        raise ValueError(f"{name}: missing or unknown columns: {odd[:200]}")
+    arrays = {}
+    for column, dtype in kind.DTYPES.items():
+        stored = np.dtype(dtype).newbyteorder("<")
+        if len(columns[column]) % stored.itemsize:
+            raise ValueError(f"{name}.{column}: {len(columns[column])} bytes are no whole number of {stored.name}")
+        arrays[column] = np.frombuffer(columns[column], stored)
+    return kind(**arrays)
+
+
+def encode(trace: Trace) -> bytes:
+    """The trace as the bytes of its file; equal traces give equal bytes."""
+    document = _File(
+        target=trace.target,
+        source=trace.source,
+        device=trace.device,
+        torch_version=trace.torch_version,
+        workload=trace.workload,
+        strings=trace.strings,
+        **{name: _packed(getattr(trace, name)) for name in TABLES},
+    )
+    return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
+
+
+def _inflate(packed: bytes) -> bytes:
+    inflater = zlib.decompressobj(_GZIP)
+    document = inflater.decompress(packed, MOST_DOCUMENT_BYTES)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"unpacks to more than {MOST_DOCUMENT_BYTES} bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError("is cut short, or goes on after its end")
+    return document
+
+
+def decode(packed: bytes) -> Trace:
+    """Reads a trace from the bytes of its file.
+
+    Raises:
+        FormatError: not such a file, of another version, or holding what no run produces.
+    """
+    try:
+        document = _inflate(packed)
+        schema = _header_decoder.decode(document).schema
+        if schema != SCHEMA:
+            raise FormatError(
+                f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; "
+                "use the version of umadvise that wrote it, or record again"
+            )
+        file = _file_decoder.decode(document)
+        trace = Trace(
+            target=file.target,
+            source=file.source,
+            device=file.device,
+            torch_version=file.torch_version,
+            workload=file.workload,
+            strings=file.strings,
+            **{name: _unpacked(kind, name, getattr(file, name)) for name, kind in TABLES.items()},  # type: ignore[arg-type]
+        )
+        check(trace)
+    except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise FormatError(f"is no trace: {error}. Expected what `umadvise record` writes") from None
+    return trace
+
+
+def read(path: str | os.PathLike[str]) -> Trace:
+    """Reads a trace.
+
+    Raises:
+        FormatError: truncated, of another schema version, gigantic, or contradicting itself.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    try:
+        return decode(read_bounded(path, MOST_FILE_BYTES, "trace"))
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+
+
+def write(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Writes a trace atomically.
+
+    Raises:
+        UmadviseError: the place cannot be written, or holds something that is no regular file.
+    """
+    write_atomically(path, encode(trace))
