@@ -1,8 +1,8 @@
 """Trace files: gzip around one JSON document whose columns are base64 of little-endian numbers.
 
-`zcat FILE` shows what a trace is of; its columns are for programs. Reading refuses a bad file whole: another schema, cut
-short, packed to grow without end, or saying what no run could have done. No string of a trace is ever used as a path,
-and none may hold a control character, because reports print them to terminals.
+`zcat FILE` shows what a trace is of; its columns are for programs. Reading refuses a bad file whole: another schema,
+cut short, packed to grow without end, or saying what no run could have done. No string of a trace is ever used as a
+path, and none may hold a control character, because reports print them to terminals.
 """
 
 import gzip

@@ -1,0 +1,39 @@
+"""Random but possible traces for property-based tests."""
+
+from hypothesis import strategies as st
+
+from umadvise._abi import Phase, Role
+from umadvise.trace.builder import TraceBuilder
+from umadvise.trace.schema import Access, EventKind, OpClass, Trace
+
+FLAGS = (Access.READ, Access.WRITE, Access.WRITE | Access.WHOLE, Access.READ | Access.WRITE | Access.IN_PLACE)
+
+
+@st.composite
+def traces(draw: st.DrawFn, most_ops: int = 12) -> Trace:
+    """A trace that some program could have produced."""
+    builder, live = TraceBuilder(), []
+    for index in range(draw(st.integers(0, 4))):
+        live.append(builder.allocate(draw(st.integers(0, 1 << 24)), Role.PARAMETER, f"w{index}", "net"))
+    for _ in range(draw(st.integers(0, most_ops))):
+        builder.begin_op(
+            draw(st.sampled_from(["aten::mm", "aten::add_.Tensor", "aten::relu"])),
+            phase=draw(st.sampled_from(list(Phase))),
+            module=draw(st.sampled_from(["", "net.0", "net.1"])),
+            op_class=draw(st.sampled_from(list(OpClass))),
+            duration_ns=draw(st.none() | st.integers(0, 10**9)),
+            flops=draw(st.none() | st.integers(0, 10**15)),
+            host_touch=draw(st.booleans()),
+        )
+        for _ in range(draw(st.integers(0, 2))):
+            live.append(builder.allocate(draw(st.integers(0, 1 << 24)), draw(st.sampled_from(list(Role)))))
+        if live:
+            for _ in range(draw(st.integers(0, 3))):
+                builder.access(draw(st.sampled_from(live)), draw(st.sampled_from(FLAGS)))
+        builder.end_op()
+        while live and draw(st.booleans()):
+            storage = live.pop(draw(st.integers(0, len(live) - 1)))
+            if draw(st.booleans()):
+                builder.event(EventKind.HOST_READ, storage, 0, 0)
+            builder.free(storage)
+    return builder.finish(target=draw(st.sampled_from(["cpu", "cuda"])), source="synthetic", workload="random")

@@ -1,0 +1,28 @@
+"""Say in words where two traces part.
+
+Exits with 0 when they are the same step, with 3 when they differ.
+"""
+
+import argparse
+import json
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Two files."""
+    parser.add_argument("here", metavar="FILE", help="a trace")
+    parser.add_argument("there", metavar="OTHER", help="another one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints a line a difference."""
+    from umadvise.trace import io
+    from umadvise.trace.difference import differences
+
+    found = differences(io.read(arguments.here), io.read(arguments.there))
+    if arguments.json:
+        sys.stdout.write(json.dumps({"schema": "umadvise.trace-difference/1", "differences": found}, indent=1) + "\n")
+    else:
+        sys.stdout.write("\n".join(found or ["The traces are of the same step."]) + "\n")
+    return 3 if found else 0
