@@ -33,7 +33,9 @@ def test_the_wheel_holds_what_is_needed_at_run_time_and_no_more(wheel: Path) -> 
     assert sources <= names
     assert {"umadvise/lib/libumadvise.so", "umadvise/include/umadvise.h"} <= names
     suffixes = {Path(name).suffix for name in names if not name.endswith("/")}
-    assert suffixes <= {".py", ".typed", ".so", ".h", ".cpp"}
+    assert suffixes <= {".py", ".typed", ".so", ".h", ".cpp", ".toml"}
+    catalogue = {str(path.relative_to(ROOT)) for path in (ROOT / "profiles" / "devices").rglob("*.toml")}
+    assert {f"umadvise/{name}" for name in catalogue} <= names
 
 
 def test_torch_is_nobodys_hard_dependency(wheel: Path) -> None:
