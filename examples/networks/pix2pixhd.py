@@ -1,8 +1,9 @@
 """Pix2PixHD (Wang et al. 2018) as the window-scheduling paper trains it: the global generator on 512 x 1024 pixels.
 
-Sizes and losses are those of sections 3.2 and 4 and appendix A.2 of Wang et al.; where the paper is silent they are the
-defaults of its authors' code (instance norm without parameters; label map and instance edges come in). One step trains
-the generator and the two discriminators, whose graphs stay alive while the generator's backward runs.
+Sizes and losses are those of sections 3.2 and 4 and appendix A.2 of Wang et al.; where the paper is silent they are
+defaults of its authors' code (instance norm without parameters; label map and instance edges come in). The order is
+that of nnabla's example, the framework of the window-scheduling paper: the discriminators take their step first and
+judge again, and the generator's backward begins when theirs has ended: only its own graph lives all along.
 """
 
 from collections.abc import Iterator
@@ -129,7 +130,7 @@ def _adversarial_loss(features: _Features, target: float) -> torch.Tensor:
 def _matching_loss(fake: _Features, real: _Features) -> torch.Tensor:
     """Mean absolute difference of what the discriminators see, without their verdicts."""
     losses = [
-        nn.functional.l1_loss(layer, target.detach())
+        nn.functional.l1_loss(layer, target)
         for fake_layers, real_layers in zip(fake, real, strict=True)
         for layer, target in zip(fake_layers[:-1], real_layers[:-1], strict=True)
     ]
@@ -138,8 +139,27 @@ def _matching_loss(fake: _Features, real: _Features) -> torch.Tensor:
 
 def _perceptual_loss(perceptual: nn.Module, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     pairs = zip(_PERCEPTUAL_WEIGHTS, perceptual(fake), perceptual(real), strict=True)
-    losses = [weight * nn.functional.l1_loss(layer, target.detach()) for weight, layer, target in pairs]
+    losses = [weight * nn.functional.l1_loss(layer, target) for weight, layer, target in pairs]
     return torch.stack(losses).sum() * _FEATURE_WEIGHT
+
+
+def _verdict_loss(
+    discriminator: nn.Module, labels: torch.Tensor, fake: torch.Tensor, real: torch.Tensor
+) -> torch.Tensor:
+    """What the discriminators minimize."""
+    of_fake, of_real = discriminator(labels, fake), discriminator(labels, real)
+    return 0.5 * (_adversarial_loss(of_fake, 0.0) + _adversarial_loss(of_real, 1.0))
+
+
+def _deceit_loss(
+    discriminator: nn.Module, perceptual: nn.Module, labels: torch.Tensor, fake: torch.Tensor, real: torch.Tensor
+) -> torch.Tensor:
+    """What the generator minimizes."""
+    of_fake = discriminator(labels, fake)
+    with torch.no_grad():
+        of_real = discriminator(labels, real)
+    loss = _adversarial_loss(of_fake, 1.0) + _matching_loss(of_fake, of_real)
+    return loss + _perceptual_loss(perceptual, fake, real)
 
 
 def pix2pixhd(batch: int = 4, *, image: tuple[int, int] = (512, 1024), width: int = 64, blocks: int = 9) -> Workload:
@@ -165,18 +185,15 @@ def pix2pixhd(batch: int = 4, *, image: tuple[int, int] = (512, 1024), width: in
         one_hot = real.new_zeros(batch, _LABELS, *image).scatter_(1, label_map, 1.0)
         labels = torch.cat([one_hot, _edges(instances)], 1)
         fake = generator(labels)
-        fake_loss = _adversarial_loss(discriminator(labels, fake.detach()), 0.0)
-        of_real = discriminator(labels, real)
-        real_loss = _adversarial_loss(of_real, 1.0)
-        of_fake = discriminator(labels, fake)
-        loss = _adversarial_loss(of_fake, 1.0) + _matching_loss(of_fake, of_real)
-        loss = loss + _perceptual_loss(perceptual, fake, real)
-        generator_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        generator_optimizer.step()
-        discriminator_optimizer.zero_grad(set_to_none=True)  # of what the generator's backward left in it, too
-        (0.5 * (fake_loss + real_loss)).backward()
+        judged = fake.detach().requires_grad_()
+        discriminator_optimizer.zero_grad(set_to_none=True)  # of what the generator's loss left in it, too
+        _verdict_loss(discriminator, labels, fake.detach(), real).backward()
         discriminator_optimizer.step()
+        generator_optimizer.zero_grad(set_to_none=True)
+        loss = _deceit_loss(discriminator, perceptual, labels, judged, real)
+        loss.backward()
+        fake.backward(judged.grad)
+        generator_optimizer.step()
         return loss.detach()
 
     modules = (generator, discriminator, perceptual)
