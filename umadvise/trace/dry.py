@@ -1,0 +1,112 @@
+"""The dry recorder: one training step on torch's meta device, where tensors have shapes and no bytes.
+
+A model of any size is recorded with no memory for its data. The step runs twice: the first time makes the optimizer's
+state and the gradients, the second is recorded. Everything that torch does to memory happens as in a real run, because
+it is a real run: autograd frees saved tensors node by node, `zero_grad` drops gradients, checkpoints recompute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from umadvise import catalogue
+from umadvise._abi import Role
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import UsageError
+from umadvise.observer import tensors_of_state
+from umadvise.trace.meta_tape import MetaTape
+from umadvise.trace.schema import TARGETS, Target, Trace
+from umadvise.trace.targets import pretending
+from umadvise.trace.watch import Watch
+from umadvise.trace.workload import Workload
+
+
+def record(
+    build: Callable[[], Workload], *, target: Target = "cuda", device: DeviceProfile | str | None = None
+) -> Trace:
+    """Records one step of a workload without running it.
+
+    Args:
+        build: makes the workload on torch's default device; called once.
+        target: whose kernels: those that torch would choose on a CPU, or on a CUDA GPU with cuDNN.
+        device: of the catalogue, for durations by its roofline; without one the durations are unknown.
+
+    Raises:
+        UsageError: `build` makes no workload, or its step needs values, which the meta device has not.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"no target {target!r}: expected one of {', '.join(TARGETS)}")
+    profile = catalogue.load_device(device) if isinstance(device, str) else device
+    with pretending(target):
+        with torch.device("meta"):
+            workload = build()
+        if not isinstance(workload, Workload):
+            raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
+        tape = _recorded(workload, target)
+    return tape.trace(workload.name, profile)
+
+
+def _recorded(workload: Workload, target: Target) -> MetaTape:
+    watch = Watch(workload.modules)
+    tape = MetaTape(watch, target)
+    with watch.watching(), torch.device("meta"):
+        _run(workload)
+        for name, role, tensor in tensors_of(workload):
+            tape.place(tensor, role, name)
+        handles = [
+            parameter.register_post_accumulate_grad_hook(tape.gradient_hook(name))
+            for name, parameter in _parameters(workload)
+            if parameter.requires_grad and parameter.is_leaf
+        ]
+        try:
+            with tape:
+                _run(workload)
+        finally:
+            for handle in handles:
+                handle.remove()
+        for name, role, tensor in tensors_of(workload):
+            tape.name(tensor, role, name)
+    return tape
+
+
+def _run(workload: Workload) -> None:
+    try:
+        workload.step()
+    except (RuntimeError, NotImplementedError) as error:
+        if "meta" not in str(error).lower():
+            raise
+        raise UsageError(
+            f"the step cannot be recorded without data: {error}. Expected a step that reads no tensor's value (no "
+            ".item(), no `if tensor:`) and makes its tensors on the default device; record it from a run instead "
+            "(umadvise run --record)"
+        ) from error
+
+
+def _parameters(workload: Workload) -> list[tuple[str, torch.nn.Parameter]]:
+    several = len(workload.modules) > 1
+    return [
+        (f"{index}." * several + name, parameter)
+        for index, module in enumerate(workload.modules)
+        for name, parameter in module.named_parameters()
+    ]
+
+
+def tensors_of(workload: Workload) -> list[tuple[str, Role, torch.Tensor]]:
+    """What is there between two steps: (name, role, tensor)."""
+    several = len(workload.modules) > 1
+    found: list[tuple[str, Role, torch.Tensor]] = []
+    for name, parameter in _parameters(workload):
+        found.append((name, Role.PARAMETER, parameter))
+        if parameter.grad is not None:
+            found.append((f"{name}.grad", Role.GRADIENT, parameter.grad))
+    for index, module in enumerate(workload.modules):
+        for name, buffer in module.named_buffers():
+            found.append((f"{index}." * several + name, Role.PARAMETER, buffer))
+    names = {parameter: name for name, parameter in _parameters(workload)}
+    for optimizer in workload.optimizers:
+        for entry, parameter, tensor in tensors_of_state(optimizer):
+            found.append((f"{names.get(parameter, 'parameter')}.{entry}", Role.OPTIMIZER_STATE, tensor))
+    found += [(f"input {index}", Role.INPUT, tensor) for index, tensor in enumerate(workload.inputs)]
+    return found
