@@ -21,7 +21,8 @@ Space::Space(int device, const um_emulated_options& options, Mapper::Method meth
       mapper_(method),
       device_tier_("umadvise-device", slots_for(options.capacity_bytes)),
       host_tier_("umadvise-host", slots_for(options.host_bytes)),
-      model_(kSpanBlocks, device_tier_.slots()) {
+      model_(kSpanBlocks, device_tier_.slots()),
+      plain_(model_, device_tier_.slots()) {
   void* memory = mmap(nullptr, kSpanBlocks * sizeof(Block), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -29,7 +30,7 @@ Space::Space(int device, const um_emulated_options& options, Mapper::Method meth
 }
 
 Space::~Space() {
-  while (!ranges_.empty()) free(address_of(ranges_.begin()->first));
+  while (!ranges_.empty()) free(address_of(ranges_.first()));
   munmap(blocks_, kSpanBlocks * sizeof(Block));
 }
 
@@ -37,28 +38,19 @@ uint64_t Space::address_of(uint32_t block) const { return block_address(device_,
 
 // ---- ranges ------------------------------------------------------------------------------------------------
 
-uint32_t Space::find_room(uint32_t blocks) {
-  uint32_t first = 0;
-  for (const auto& [start, count] : ranges_) {
-    if (start - first >= blocks) return first;
-    first = start + count;
-  }
-  return kSpanBlocks - first >= blocks ? first : Model::kNone;
-}
-
 uint64_t Space::allocate_managed(uint64_t bytes) {
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
   const uint32_t count = blocks_for(bytes);
   if (bytes > kSpanBytes || managed_blocks_ + count > host_tier_.slots()) return 0;
-  const uint32_t first = find_room(count);
+  const uint32_t first = ranges_.find_room(count);
   if (first == Model::kNone) return 0;
-  ranges_.emplace(first, count);
+  ranges_.take(first, count);
   managed_blocks_ += count;
   const Guard guard(lock_);
   model_.allocate(first, count);
   for (uint32_t block = first; block < first + count; ++block) {
     blocks_[block].kind = Kind::managed;
-    blocks_[block].tag = kUntagged;
+    blocks_[block].tag = ResidentBlocks::kUntagged;
   }
   return address_of(first);
 }
@@ -67,64 +59,44 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
   const uint32_t count = blocks_for(bytes);
   if (bytes > kSpanBytes || count > device_tier_.slots()) return 0;
-  const uint32_t first = find_room(count);
+  const uint32_t first = ranges_.find_room(count);
   if (first == Model::kNone) return 0;
   const Guard guard(lock_);
-  return_remnant();
+  const auto make_room = [&](const Outcome& outcome) { return evict(outcome); };
+  plain_.return_remnant();
   uint32_t block = first;
   for (; block < first + count; ++block) {
     bool done = true;
-    if (!take_chunk(done)) break;
+    if (!plain_.take(make_room, done)) break;
     Block& made = blocks_[block];
-    made.tag = kUntagged;
+    made.tag = ResidentBlocks::kUntagged;
     done = done && take_device_slot(made);
     if (done) device_tier_.populate(made.device_slot - 1);
     if (!done || !mapper_.show(device_tier_, made.device_slot - 1, address_of(block), true)) {
       give_device_slot(made);
-      model_.give_chunk();
+      plain_.give();
       break;
     }
     made.mapping = static_cast<uint8_t>(Mapping::device_write);
     made.kind = Kind::plain;
-    ++plain_blocks_;
   }
   const bool complete = block == first + count;
   while (!complete && block > first) release_block(--block);
-  withhold_remnant();
+  plain_.withhold_remnant(make_room);
   if (!complete) return 0;
-  ranges_.emplace(first, count);
+  ranges_.take(first, count);
   return address_of(first);
-}
-
-// A chunk for other use than managed blocks; `done` is cleared where the kernel refused part of the eviction.
-bool Space::take_chunk(bool& done) {
-  Outcome outcome;
-  if (!model_.take_chunk(outcome)) return false;
-  for (int i = 0; i < outcome.count; ++i)
-    done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
-  return true;
-}
-
-void Space::return_remnant() {
-  for (; withheld_ > 0; --withheld_) model_.give_chunk();
-}
-
-void Space::withhold_remnant() {
-  return_remnant();
-  const uint32_t left = device_tier_.slots() - plain_blocks_ - model_.pinned_blocks();
-  if (left >= kLeastChunks || left == device_tier_.slots()) return;
-  for (bool done = true; withheld_ < left && take_chunk(done);) ++withheld_;
 }
 
 bool Space::free(uint64_t address) {
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
-  const auto found = ranges_.find(place_of(address).block);
-  if (found == ranges_.end() || address_of(found->first) != address) return false;
+  const uint32_t first = place_of(address).block, count = ranges_.count_at(first);
+  if (count == 0 || address_of(first) != address) return false;
   const Guard guard(lock_);
-  if (blocks_[found->first].kind == Kind::managed) managed_blocks_ -= found->second;
-  for (uint32_t block = found->first; block < found->first + found->second; ++block) release_block(block);
-  ranges_.erase(found);
-  withhold_remnant();
+  if (blocks_[first].kind == Kind::managed) managed_blocks_ -= count;
+  for (uint32_t block = first; block < first + count; ++block) release_block(block);
+  ranges_.give(first);
+  plain_.withhold_remnant([&](const Outcome& outcome) { return evict(outcome); });
   return true;
 }
 
@@ -132,10 +104,7 @@ void Space::release_block(uint32_t index) {
   Block& block = blocks_[index];
   unmap(index);
   if (block.kind == Kind::managed) model_.release(index);
-  if (block.kind == Kind::plain) {
-    model_.give_chunk();
-    --plain_blocks_;
-  }
+  if (block.kind == Kind::plain) plain_.give();
   give_device_slot(block);
   give_host_slot(block);
   block.kind = Kind::free;
@@ -143,8 +112,8 @@ void Space::release_block(uint32_t index) {
 
 uint64_t Space::allocation_bytes(uint64_t address) {
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
-  const auto found = ranges_.find(place_of(address).block);
-  return found == ranges_.end() || address_of(found->first) != address ? 0 : found->second * kBlockBytes;
+  const uint32_t first = place_of(address).block;
+  return address_of(first) == address ? ranges_.count_at(first) * kBlockBytes : 0;
 }
 
 bool Space::managed(uint64_t address, uint64_t bytes) {
@@ -172,18 +141,14 @@ void Space::tag(uint64_t address, uint64_t bytes, uint32_t tag) {
   const Guard guard(lock_);
   each_piece(address, bytes, [&](uint32_t index, uint64_t, uint64_t) {
     Block& block = blocks_[index];
-    if (block.device_slot != 0) {
-      resident_by_tag_[block.tag].subtract();
-      resident_by_tag_[tag].add();
-    }
+    if (block.device_slot != 0) resident_.retag(block.tag, static_cast<uint8_t>(tag));
     block.tag = static_cast<uint8_t>(tag);
   });
 }
 
 void Space::reset_peaks() {
   const Guard guard(lock_);
-  resident_.peak = resident_.now;
-  for (Residency& each : resident_by_tag_) each.peak = each.now;
+  resident_.reset_peaks();
 }
 
 Totals Space::totals() {
@@ -192,13 +157,8 @@ Totals Space::totals() {
   totals.model = model_.counters();
   totals.unordered_faults = unordered_faults_;
   totals.fault_service_ns = fault_service_ns_;
-  totals.device_bytes = resident_.now * kBlockBytes;
   totals.host_bytes = host_tier_.taken() * kBlockBytes;
-  totals.device_peak_bytes = resident_.peak * kBlockBytes;
-  for (uint32_t tag = 0; tag < kTags; ++tag) {
-    totals.tag_bytes[tag] = resident_by_tag_[tag].now * kBlockBytes;
-    totals.tag_peak_bytes[tag] = resident_by_tag_[tag].peak * kBlockBytes;
-  }
+  resident_.tell(totals);
   return totals;
 }
 

@@ -2,10 +2,8 @@
 // blocks that stay. Everything that touches pages is here; the fault handler is one caller among several.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 
@@ -14,9 +12,12 @@
 #include "driver/emulated/hooks.h"
 #include "driver/emulated/layout.h"
 #include "driver/emulated/mapper.h"
+#include "driver/emulated/resident_blocks.h"
 #include "driver/emulated/spin_lock.h"
 #include "driver/emulated/tier.h"
+#include "um/block_ranges.h"
 #include "um/model.h"
+#include "um/plain_chunks.h"
 
 namespace um::emulated {
 
@@ -76,17 +77,11 @@ class Space {
     Kind kind;
     uint8_t tag;
   };
-  // Blocks on the device, now and at most.
-  struct Residency {
-    uint32_t now = 0, peak = 0;
-    void add() { peak = std::max(peak, ++now); }
-    void subtract() { --now; }
-  };
-  static constexpr uint8_t kUntagged = kTags;
 
   // With the lock held.
   Service serve(uint32_t block, uint64_t address, bool write, bool unordered);
   bool apply(const Outcome& outcome, uint32_t block);
+  bool evict(const Outcome& outcome);
   bool perform(const Action& action);
   bool settle(uint32_t block);
   bool unmap(uint32_t block);
@@ -102,18 +97,10 @@ class Space {
   void give_device_slot(Block& block);
   void give_host_slot(Block& block);
 
-  // Calls each(block, address, bytes) for the part of a range in every block, in ascending address.
   template <class Each>
-  void each_piece(uint64_t address, uint64_t bytes, const Each& each) {
-    const uint64_t end = address + bytes;
-    while (address < end) {
-      const uint32_t block = place_of(address).block;
-      const uint64_t piece_end = std::min(end, address_of(block) + kBlockBytes);
-      each(block, address, piece_end - address);
-      address = piece_end;
-    }
+  void each_piece(uint64_t address, uint64_t bytes, const Each& each) const {
+    each_block_of(address_of(0), address, bytes, each);
   }
-  uint32_t find_room(uint32_t blocks);
   uint64_t address_of(uint32_t block) const;
 
   const int device_;
@@ -123,22 +110,14 @@ class Space {
   Model model_;
   EventRing events_;
   int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
-  Residency resident_, resident_by_tag_[kTags + 1];  // the last: kUntagged
-  Block* blocks_;                                    // kSpanBlocks of them, committed as they are used
+  PlainChunks plain_;
+  ResidentBlocks resident_;
+  Block* blocks_;  // kSpanBlocks of them, committed as they are used
   SpinLock lock_;
 
-  std::mutex ranges_lock_;               // taken before lock_, never in the handler
-  std::map<uint32_t, uint32_t> ranges_;  // first block -> count of every live allocation
+  std::mutex ranges_lock_;  // taken before lock_, never in the handler
+  BlockRanges ranges_{kSpanBlocks};
   uint64_t managed_blocks_ = 0;
-
-  // One instruction may need two blocks at once (an access across their edge), and several threads run: with fewer
-  // chunks than that to share they would evict each other's for ever. What plain memory and pins leave below this is
-  // withheld, so that managed blocks stay on the host and are mapped from there.
-  static constexpr uint32_t kLeastChunks = 4;
-  bool take_chunk(bool& done);
-  void return_remnant();
-  void withhold_remnant();
-  uint32_t plain_blocks_ = 0, withheld_ = 0;
 
  public:
   ~Space();

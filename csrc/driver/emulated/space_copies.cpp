@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "driver/emulated/space.h"
+#include "um/driver_calls.h"
 
 namespace um::emulated {
 
@@ -27,8 +28,7 @@ void Space::copy_out(char* target, uint64_t address, uint64_t bytes) {
 
 void Space::open_for_store(uint32_t block) {
   if (blocks_[block].kind != Kind::managed) return;
-  apply(model_.prefetch(block, Processor::device), block);
-  apply(model_.access(block, Processor::device, true), block);  // ends a duplicate; remote where all chunks are pinned
+  calls::open_for_store(model_, block, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
 }
 
 void Space::copy_in(uint64_t address, const char* source, uint64_t bytes) {

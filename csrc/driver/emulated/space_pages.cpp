@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "driver/emulated/space.h"
+#include "um/driver_calls.h"
 
 namespace um::emulated {
 namespace {
@@ -30,8 +31,7 @@ bool Space::take_device_slot(Block& block) {
   if (block.device_slot != 0) return true;
   block.device_slot = device_tier_.take() + 1;
   if (block.device_slot == 0) return false;  // kNoSlot + 1
-  resident_.add();
-  resident_by_tag_[block.tag].add();
+  resident_.add(block.tag);
   return true;
 }
 
@@ -44,8 +44,7 @@ void Space::give_device_slot(Block& block) {
   if (block.device_slot == 0) return;
   device_tier_.give(block.device_slot - 1);
   block.device_slot = 0;
-  resident_.subtract();
-  resident_by_tag_[block.tag].subtract();
+  resident_.subtract(block.tag);
 }
 
 void Space::give_host_slot(Block& block) {
@@ -139,6 +138,14 @@ bool Space::apply(const Outcome& outcome, uint32_t block) {
   return done && settle(block);
 }
 
+// The chunk goes to other use than a managed block.
+bool Space::evict(const Outcome& outcome) {
+  bool done = true;
+  for (int i = 0; i < outcome.count; ++i)
+    done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
+  return done;
+}
+
 bool Space::covered(uint32_t block, bool write) const {
   const auto now = static_cast<Mapping>(blocks_[block].mapping.load(std::memory_order_relaxed));
   return write ? writable(now) : now != Mapping::none;
@@ -182,8 +189,7 @@ void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
     delays.wait();
     const Guard guard(lock_);
     if (blocks_[block].kind != Kind::managed) return;
-    if (to == Processor::host && model_.pins(block) > 0) return;  // the kernel may be at work on a part of it
-    apply(model_.prefetch(block, to), block);
+    calls::prefetch(model_, block, to, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
   });
 }
 
@@ -197,11 +203,7 @@ void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor pr
 void Space::discard(uint64_t address, uint64_t bytes) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     const Guard guard(lock_);
-    if (piece == kBlockBytes &&
-        blocks_[block].kind == Kind::managed) {  // whole blocks only: a part may still be wanted
-      model_.discard(block);
-      settle(block);
-    }
+    if (blocks_[block].kind == Kind::managed && calls::discard(model_, block, piece)) settle(block);
   });
 }
 
@@ -210,7 +212,7 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
   bool fits = true;
   {
     const Guard guard(lock_);
-    return_remnant();
+    plain_.return_remnant();
   }
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     if (!fits) return;
@@ -219,15 +221,13 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
       pinned += piece;
       return;
     }
-    fits = blocks_[block].kind == Kind::managed && apply(model_.prefetch(block, Processor::device), block) &&
-           model_.resident(block, Processor::device) && apply(model_.access(block, Processor::device, true), block);
-    if (!fits) return;
-    model_.pin(block);
-    pinned += piece;
+    fits = blocks_[block].kind == Kind::managed &&
+           calls::pin(model_, block, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
+    if (fits) pinned += piece;
   });
   if (!fits) unpin(address, pinned);
   const Guard guard(lock_);
-  withhold_remnant();
+  plain_.withhold_remnant([&](const Outcome& outcome) { return evict(outcome); });
   return fits;
 }
 
@@ -237,7 +237,7 @@ void Space::unpin(uint64_t address, uint64_t bytes) {
     if (blocks_[block].kind == Kind::managed) model_.unpin(block);
   });
   const Guard guard(lock_);
-  withhold_remnant();
+  plain_.withhold_remnant([&](const Outcome& outcome) { return evict(outcome); });
 }
 
 }  // namespace um::emulated
