@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from networks import bits
+from small_networks import bits
 from torch import nn
 
 import umadvise

@@ -14,8 +14,8 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, different, measured_need_bytes, steps, train
 from pairwise import Case, covering
+from small_networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, different, measured_need_bytes, steps, train
 
 import umadvise
 from umadvise import _native

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks import same_bits
+from small_networks import same_bits
 from torch import nn
 
 import umadvise

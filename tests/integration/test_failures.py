@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from networks import same_bits
+from small_networks import same_bits
 from torch import nn
 from torch.nn import functional
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import same_bits
+from small_networks import same_bits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -268,6 +268,7 @@ def test_ctrl_c_gives_tensors_back(python: Run) -> None:
     finished = python(
         """
         import os, signal, torch, umadvise
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
         model = torch.nn.Linear(100, 100)
         optimizer = torch.optim.AdamW(model.parameters())
         try:

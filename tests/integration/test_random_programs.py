@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from networks import same_bits
+from small_networks import same_bits
 
 import umadvise
 from umadvise import _native

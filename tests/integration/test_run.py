@@ -126,7 +126,9 @@ def test_the_profile_is_written_however_it_ends(
 
 
 def test_ctrl_c_writes_the_profile(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN + "main(1_000_000)\n")
+    # Jobs in the background inherit that SIGINT is ignored.
+    heeding = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    (tmp_path / "train.py").write_text(heeding + TRAIN + "main(1_000_000)\n")
     with subprocess.Popen(
         [*umadvise_run(), "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from networks import NETWORKS, OPTIMIZERS, Network, different, same_bits, steps
+from small_networks import NETWORKS, OPTIMIZERS, Network, different, same_bits, steps
 from torch import nn
 from torch.nn import functional
 
