@@ -27,7 +27,7 @@ CONVOLUTIONAL = ("cnn", "unet")
 
 SCRIPT = f"""
 import json, sys
-import msgspec, networks, torch, umadvise
+import msgspec, small_networks, torch, umadvise
 from umadvise import runtime
 from umadvise.counters.native import events_from
 
@@ -40,10 +40,10 @@ for name, capacity_mib, intermediates in {CASES}:
     device.enable_events(True)
     torch.cuda.set_unified(intermediates)
     torch.manual_seed(0)
-    network = networks.NETWORKS[name]
+    network = small_networks.NETWORKS[name]
     model = network.model().to("cuda:preferredlocation")
-    optimizer = networks.OPTIMIZERS["adamw"](model.parameters())
-    for step, _ in enumerate(networks.steps(network, model, optimizer, 2, lambda x: x.to("cuda:readmostly"))):
+    optimizer = small_networks.OPTIMIZERS["adamw"](model.parameters())
+    for step, _ in enumerate(small_networks.steps(network, model, optimizer, 2, lambda x: x.to("cuda:readmostly"))):
         counters = msgspec.to_builtins(umadvise.read_counters())
         del counters["fault_service_ns"]  # a time
         counters["resident_bytes"] = umadvise.memory_stats().resident_bytes
