@@ -1,4 +1,4 @@
-// Who is evicted first: two lists threaded through the blocks themselves, so that nothing is ever allocated.
+// Who is evicted first: two lists threaded through the chunks' own records, so that nothing is ever allocated.
 #pragma once
 
 #include <cstdint>
@@ -34,28 +34,29 @@ static_assert(sizeof(Block) == 16, "half a million blocks should stay small");
 // (uvm/uvm_pmm_gpu.c, get_first_allocated_chunk and root_chunk_update_eviction_list). The driver's list of unused
 // chunks, those whose last copy has left, is not needed: it comes right after the free list and before everything that
 // holds data, so giving such a chunk back at once changes neither whether an eviction is needed nor whom it hits.
-class EvictionOrder {
+template <class Node>  // with `previous`, `next` and `queue`
+class Order {
  public:
-  explicit EvictionOrder(Block* blocks) : blocks_(blocks) {}
+  explicit Order(Node* nodes) : nodes_(nodes) {}
 
   void move_to_tail(uint32_t index, Queue queue) {
     remove(index);
     List& list = of(queue);
-    Block& block = blocks_[index];
-    block.queue = queue;
-    block.previous = list.tail;
-    block.next = Model::kNone;
-    (list.tail == Model::kNone ? list.head : blocks_[list.tail].next) = index;
+    Node& node = nodes_[index];
+    node.queue = queue;
+    node.previous = list.tail;
+    node.next = Model::kNone;
+    (list.tail == Model::kNone ? list.head : nodes_[list.tail].next) = index;
     list.tail = index;
   }
 
   void remove(uint32_t index) {
-    Block& block = blocks_[index];
-    if (block.queue == Queue::none) return;
-    List& list = of(block.queue);
-    (block.previous == Model::kNone ? list.head : blocks_[block.previous].next) = block.next;
-    (block.next == Model::kNone ? list.tail : blocks_[block.next].previous) = block.previous;
-    block.queue = Queue::none;
+    Node& node = nodes_[index];
+    if (node.queue == Queue::none) return;
+    List& list = of(node.queue);
+    (node.previous == Model::kNone ? list.head : nodes_[node.previous].next) = node.next;
+    (node.next == Model::kNone ? list.tail : nodes_[node.next].previous) = node.previous;
+    node.queue = Queue::none;
   }
 
   uint32_t first() const { return discarded_.head != Model::kNone ? discarded_.head : used_.head; }
@@ -66,8 +67,10 @@ class EvictionOrder {
   };
   List& of(Queue queue) { return queue == Queue::discarded ? discarded_ : used_; }
 
-  Block* blocks_;
+  Node* nodes_;
   List discarded_, used_;
 };
+
+using EvictionOrder = Order<Block>;
 
 }  // namespace um::rules
