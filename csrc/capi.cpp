@@ -1,9 +1,7 @@
 // The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
-#include <cstdio>
-#include <exception>
-#include <new>
 #include <string>
 
+#include "capi_guard.h"
 #include "driver/driver.h"
 #include "driver/emulated/hooks.h"
 #include "engine/device.h"
@@ -16,18 +14,11 @@
 namespace {
 
 using um::Error;
-
-// Plain memory, because frees and failures come after thread-local objects are gone.
-thread_local char last_error[2048] = "";
-
-um_status failed(um_status status, const char* message) noexcept {
-  std::snprintf(last_error, sizeof(last_error), "%s", message);
-  return status;
-}
+using um::capi::given;
 
 template <class Work>
 um_status guarded(const Work& work) noexcept {
-  try {
+  return um::capi::caught([&] {
     if (um::process::forked()) {
       throw Error(
           UM_BAD_STATE,
@@ -35,14 +26,7 @@ um_status guarded(const Work& work) noexcept {
           "with spawn or forkserver");
     }
     work();
-    return UM_OK;
-  } catch (const Error& error) {
-    return failed(error.status(), error.what());
-  } catch (const std::bad_alloc&) {
-    return failed(UM_OUT_OF_HOST_MEMORY, "no host memory for the library's own tables");
-  } catch (const std::exception& error) {
-    return failed(UM_BAD_STATE, error.what());
-  }
+  });
 }
 
 // For functions that return no code: `otherwise` where there is nothing to be had.
@@ -51,12 +35,6 @@ Result guarded_value(Result otherwise, const Work& work) noexcept {
   Result result = otherwise;
   guarded([&] { result = work(); });
   return result;
-}
-
-template <class Pointer>
-Pointer* given(Pointer* pointer, const char* what) {
-  if (pointer == nullptr) throw Error(UM_INVALID_ARGUMENT, std::string(what) + " is NULL");
-  return pointer;
 }
 
 um_device& checked(um_device* device) { return *given(device, "the device"); }
@@ -73,7 +51,7 @@ std::string display_name(const um::driver::FunctionInfo& function) {
 }  // namespace
 
 uint32_t um_abi_version(void) { return UM_ABI_VERSION; }
-const char* um_last_error(void) { return last_error; }
+const char* um_last_error(void) { return um::capi::last_error; }
 
 uint32_t um_intern(const char* text) {
   return guarded_value(0u, [&] { return um::intern(text); });

@@ -343,6 +343,78 @@ typedef struct um_span {
   uint32_t step; /* iteration of the simulation: 1, 2, ... */
 } um_span;
 
+/* ---- unified memory page by page: a model of the driver, driven by hand ----------------------------------- */
+typedef struct um_pages um_pages;
+
+/* What the driver's work takes; csrc/um/pages_journal.h says what each is and where its default comes from. */
+typedef struct um_pages_costs {
+  uint32_t batch_max, reserved;
+  int64_t batch_ns, entry_ns, block_ns, migrate_ns, first_map_ns, transfer_ns, evict_ns, host_fault_ns;
+  int64_t prefetch_call_ns, prefetch_block_ns, advise_call_ns, read_mostly_block_ns, accessed_by_block_ns;
+  uint64_t h2d_bytes_per_s, d2h_bytes_per_s, zero_bytes_per_s, remote_bytes_per_s;
+  uint64_t prefetch_bytes_per_s; /* 0: as the link */
+} um_pages_costs;
+
+typedef struct um_pages_options {
+  uint64_t device_bytes; /* for managed memory; rounded down to 2 MiB */
+  uint32_t page_bytes;   /* the host's: 4096, 16384 or 65536 */
+  uint32_t coherent;     /* 1: the host maps device memory, and accesses are counted */
+  um_pages_costs costs;
+} um_pages_options;
+
+typedef enum { UM_TOUCH_SERIAL = 0, UM_TOUCH_BACKWARD = 1, UM_TOUCH_RANDOM = 2, UM_TOUCH_PARALLEL = 3 } um_touch_order;
+
+typedef struct um_pages_touch {
+  uint64_t allocation, offset_bytes, bytes;
+  uint64_t stride_bytes; /* 0: every byte */
+  uint32_t host, write;
+  uint32_t order; /* um_touch_order */
+  uint32_t window_pages, run_pages;
+  uint32_t faults_per_service; /* 0: no limit but the batch's */
+} um_pages_touch;
+
+typedef enum { /* the driver's six calls */
+  UM_SET_READ_MOSTLY = 0,
+  UM_UNSET_READ_MOSTLY = 1,
+  UM_SET_PREFERRED_LOCATION = 2,
+  UM_UNSET_PREFERRED_LOCATION = 3,
+  UM_SET_ACCESSED_BY = 4,
+  UM_UNSET_ACCESSED_BY = 5
+} um_driver_advice;
+
+typedef struct um_pages_counters {
+  um_counters shared;
+  int64_t host_fault_groups; /* faults of the host, one page each */
+  int64_t faults, batches;   /* of the device: entries, one a page */
+  int64_t thrashing_pages;   /* detections */
+  int64_t throttles, pinned_pages;
+  int64_t remote_bytes; /* accessed over the link by either processor */
+  int64_t zeroed_bytes; /* of device memory */
+} um_pages_counters;
+
+/* A transfer, or a fault group: one service of one 2 MiB block. */
+typedef struct um_pages_record {
+  int64_t start_ns, end_ns; /* of the model's clock */
+  uint64_t address, bytes;  /* a fault group's bytes are 0: what it moves has records of its own */
+  uint32_t faults;          /* of a fault group: entries */
+  uint16_t kind;            /* UM_EVENT_FAULT_GROUP, UM_EVENT_TRANSFER_H2D or UM_EVENT_TRANSFER_D2H */
+  uint16_t cause;
+} um_pages_record;
+
+UM_API um_status um_pages_create(const um_pages_options* options, um_pages** out);
+UM_API void um_pages_destroy(um_pages* pages);
+/* Allocations start on 2 MiB and have numbers that are never used again. */
+UM_API um_status um_pages_allocate(um_pages* pages, uint64_t bytes, uint64_t* allocation, uint64_t* address);
+UM_API um_status um_pages_free(um_pages* pages, uint64_t allocation);
+UM_API um_status um_pages_accesses(um_pages* pages, const um_pages_touch* touch);
+UM_API um_status um_pages_advise(um_pages* pages, uint64_t allocation, uint32_t advice, int32_t host);
+UM_API um_status um_pages_prefetch(um_pages* pages, uint64_t allocation, int32_t host);
+UM_API um_status um_pages_discard(um_pages* pages, uint64_t allocation);
+UM_API um_status um_pages_counters_read(const um_pages* pages, um_pages_counters* out);
+UM_API int64_t um_pages_now_ns(const um_pages* pages);
+/* How many records there are; writes up to `capacity` of them from the `first` on. */
+UM_API uint64_t um_pages_records(const um_pages* pages, uint64_t first, um_pages_record* out, uint64_t capacity);
+
 #ifdef __cplusplus
 }
 #endif

@@ -13,8 +13,9 @@ void Journal::wait_for_engines() { wait_until(std::max(engine_free_ns_[0], engin
 // block do overlap with it.
 void Journal::transfer(Direction direction, Cause cause, uint64_t address, uint64_t bytes) {
   const bool to_device = direction == Direction::h2d;
-  const int64_t takes_ns =
-      costs.transfer_ns + duration(bytes, to_device ? costs.h2d_bytes_per_s : costs.d2h_bytes_per_s);
+  double bytes_per_s = to_device ? costs.h2d_bytes_per_s : costs.d2h_bytes_per_s;
+  if (on_engines_ && costs.prefetch_bytes_per_s > 0) bytes_per_s = costs.prefetch_bytes_per_s;
+  const int64_t takes_ns = costs.transfer_ns + duration(bytes, bytes_per_s);
   int64_t start_ns = now_ns_;
   if (on_engines_) {
     start_ns = std::max(start_ns, engine_free_ns_[to_device]);

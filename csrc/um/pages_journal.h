@@ -30,6 +30,7 @@ struct Costs {
   double d2h_bytes_per_s = 12.4e9;            // same
   double zero_bytes_per_s = 0.7 * 900e9;      // 0.7 of the memory's bandwidth: unverified
   double remote_bytes_per_s = 0.93 * 12.4e9;  // V100 PCIe: 10.7 to 11.5 GiB/s on a 12.4 GB/s link
+  double prefetch_bytes_per_s = 0;            // of prefetches, where they are not as fast as the link: POWER9
 };
 
 enum class Direction : uint8_t { none, h2d, d2h };
@@ -43,14 +44,14 @@ struct Record {
 };
 
 struct PageCounters {
-  Counters shared;          // services are counted once a block, as in um::Model
-  int64_t faults = 0;       // fault entries of the device, one a page
-  int64_t host_faults = 0;  // pages that a host fault asked for
+  Counters shared;     // services are counted once a block, as in um::Model
+  int64_t faults = 0;  // fault entries of the device, one a page
   int64_t batches = 0;
-  int64_t thrashing_pages = 0;   // detections, one a page
-  int64_t throttles = 0;         // faults put off because their page thrashes
-  int64_t pinned_pages = 0;      // thrashing pages pinned to one place
-  int64_t remote_bytes = 0;      // accessed over the link, by either processor
+  int64_t thrashing_pages = 0;  // detections, one a page
+  int64_t throttles = 0;        // faults put off because their page thrashes
+  int64_t pinned_pages = 0;     // thrashing pages pinned to one place
+  int64_t remote_bytes = 0;     // accessed over the link, by either processor
+  int64_t remote_requests = 0;
   int64_t zeroed_bytes = 0;      // of device memory
   int64_t fault_service_ns = 0;  // sum of the fault groups' windows: groups of one batch share theirs
 };

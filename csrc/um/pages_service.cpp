@@ -155,11 +155,13 @@ void Driver::map_remotely(Block& block, Processor who, const PageMask& pages) {
 // Access counters are on only where address translation is shared (uvm_perf_access_counter_migration_enable = -1). A
 // notification asks for what the device maps remotely in the region (uvm/uvm_gpu_access_counters.c).
 void Driver::access_remotely(uint32_t index, Processor who, uint64_t bytes) {
+  const uint64_t requests = (bytes + kRequestBytes - 1) / kRequestBytes;
   journal.counters.remote_bytes += static_cast<int64_t>(bytes);
+  journal.counters.remote_requests += static_cast<int64_t>(requests);
   journal.spend_bytes(bytes, journal.costs.remote_bytes_per_s);
   if (who != Processor::device || !machine.coherent) return;
   Block& block = blocks_[index];
-  block.remote_accesses += static_cast<uint32_t>((bytes + kRequestBytes - 1) / kRequestBytes);
+  block.remote_accesses += static_cast<uint32_t>(requests);
   if (block.remote_accesses < kAccessThreshold) return;
   block.remote_accesses = 0;
   const int device = index_of(Processor::device);
