@@ -109,6 +109,14 @@ um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth
   return guarded([&] { checked(device).fail(function, nth); });
 }
 
+um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs) {
+  return guarded([&] { checked(device).set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
+}
+
+um_status um_emulated_charged(um_device* device, um_charged* out) {
+  return guarded([&] { *given(out, "the place for the sums") = checked(device).charged(); });
+}
+
 // ---- allocation --------------------------------------------------------------------------------------------
 
 um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out) {

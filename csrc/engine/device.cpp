@@ -1,5 +1,6 @@
 #include "engine/device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -96,4 +97,31 @@ void um_device::fail(const char* function, uint64_t nth) {
   if (!backend_.hooks->fail(backend_.ordinal, function, nth)) {
     throw um::Error(UM_INVALID_ARGUMENT, std::string("the driver table has no function '") + function + "'");
   }
+}
+
+void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
+  const Lock lock(mutex_);
+  require_alive();
+  if (backend_.hooks == nullptr) throw um::Error(UM_UNSUPPORTED, "a GPU has a link of its own: none can be charged");
+  for (int direction : {0, 1}) {
+    // Also false for what is not a number.
+    if (!(link.bytes_per_s[direction] > 0 && link.both_bytes_per_s[direction] > 0 && link.fixed_ns[direction] >= 0)) {
+      throw um::Error(UM_INVALID_ARGUMENT, "a link needs speeds above 0 and a fixed cost of at least 0");
+    }
+  }
+  const int64_t least =
+      std::min({costs.fault_ns, costs.migrate_ns, costs.first_map_ns, costs.zero_ns, costs.evict_ns,
+                costs.prefetch_call_ns, costs.prefetch_block_ns, costs.advise_call_ns, costs.read_mostly_block_ns});
+  if (least < 0 || !(costs.prefetch_bytes_per_s >= 0)) {
+    throw um::Error(UM_INVALID_ARGUMENT, "the driver's costs must be at least 0");
+  }
+  backend_.hooks->set_link(backend_.ordinal, &link, &costs);
+}
+
+um_charged um_device::charged() {
+  const Lock lock(mutex_);
+  require_alive();
+  um_charged out{};
+  if (backend_.hooks != nullptr) backend_.hooks->charged(backend_.ordinal, &out);
+  return out;
 }

@@ -28,6 +28,8 @@ struct um_device {
   // Emulated device only, and only until it is emptied; throws um::Error otherwise.
   uint64_t calls(const char* function);
   void fail(const char* function, uint64_t nth);
+  void set_link(const um_link& link, const um_driver_costs& costs);
+  um_charged charged();
 
   // ---- allocations (device_memory.cpp) ----
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream);

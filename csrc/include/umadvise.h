@@ -304,6 +304,34 @@ typedef struct um_link {
   uint32_t engines[2];
 } um_link;
 
+/* ---- the charged link of the emulated device ------------------------------------------------------------- */
+/* What the driver does besides copying, in the granularity of the emulated device: one service moves 2 MiB. */
+typedef struct um_driver_costs {
+  int64_t fault_ns;          /* service of a faulting block */
+  int64_t migrate_ns;        /* more when the block comes from the host */
+  int64_t first_map_ns;      /* more when the device never had the block */
+  int64_t zero_ns;           /* filling a block with zeros */
+  int64_t evict_ns;          /* more when another block must leave, besides its copy */
+  int64_t prefetch_call_ns;  /* of the thread that calls */
+  int64_t prefetch_block_ns; /* of the driver, for each block */
+  int64_t advise_call_ns;
+  int64_t read_mostly_block_ns; /* advising a block that has contents */
+  double prefetch_bytes_per_s;  /* 0: as the link */
+} um_driver_costs;
+
+/* Copies, prefetches, faults and evictions take from now on at least the real time that they would take over this link
+ * with this driver: each direction does one copy at a time (`engines` is not looked at). What crosses the link by
+ * remote access cannot be seen and costs nothing. Emulated device only. */
+UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs);
+
+/* Time that the link and the driver would have been busy, since the device was opened; all zero without a link. */
+typedef struct um_charged {
+  int64_t copy_ns[2]; /* host to device, device to host */
+  int64_t driver_ns;
+} um_charged;
+UM_API um_status um_emulated_charged(um_device* device, um_charged* out);
+
+/* ---- simulation, continued: plans and timelines ---------------------------------------------------------- */
 /* Actions of a plan. Each is anchored before (0) or after (1) an op and is about bytes of one storage. */
 typedef enum {
   UM_PLAN_ADVISE = 0,   /* argument: um_advice */

@@ -46,6 +46,7 @@ CUresult advise(Device* device, CUdeviceptr address, size_t bytes, CUmem_advise 
       !device->space.managed(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  device->space.charge_call(&um_driver_costs::advise_call_ns);
   device->space.advise(address, bytes, static_cast<Advice>(advice - CU_MEM_ADVISE_SET_READ_MOSTLY), processor);
   return CUDA_SUCCESS;
 }
@@ -73,6 +74,7 @@ CUresult mem_advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUme
 
 CUresult prefetch(Device* device, CUdeviceptr address, size_t bytes, Processor to, CUstream stream) {
   if (!device->space.managed(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  device->space.charge_call(&um_driver_costs::prefetch_call_ns);
   return submitted(device->submit(stream_of(stream), [=] { device->space.prefetch(address, bytes, to); }));
 }
 

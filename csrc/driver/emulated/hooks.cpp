@@ -35,6 +35,8 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, Totals* out) { *out = space(ordinal).totals(); },
     [](int32_t ordinal, const char* function) { return device_at(ordinal)->log.calls(function); },
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
+    [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) { space(ordinal).set_link(*link, *costs); },
+    [](int32_t ordinal, um_charged* out) { *out = space(ordinal).charged(); },
     install_fault_handler,
 };
 

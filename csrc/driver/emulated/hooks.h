@@ -64,6 +64,10 @@ struct Hooks {
   uint64_t (*calls)(int32_t ordinal, const char* function);
   bool (*fail)(int32_t ordinal, const char* function, uint64_t nth);  // false: no such function
 
+  // The charged link (link.h): from now on; what it has charged so far.
+  void (*set_link)(int32_t ordinal, const um_link* link, const um_driver_costs* costs);
+  void (*charged)(int32_t ordinal, um_charged* out);
+
   // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
   void (*claim_signals)();
 };

@@ -61,7 +61,9 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
   if (bytes > kSpanBytes || count > device_tier_.slots()) return 0;
   const uint32_t first = ranges_.find_room(count);
   if (first == Model::kNone) return 0;
+  Moment over;
   const Guard guard(lock_);
+  link_.begin(now_ns());
   const auto make_room = [&](const Outcome& outcome) { return evict(outcome); };
   plain_.return_remnant();
   uint32_t block = first;
@@ -83,6 +85,7 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
   const bool complete = block == first + count;
   while (!complete && block > first) release_block(--block);
   plain_.withhold_remnant(make_room);
+  over.ns = link_.at_ns();
   if (!complete) return 0;
   ranges_.take(first, count);
   return address_of(first);
@@ -108,6 +111,8 @@ void Space::release_block(uint32_t index) {
   give_device_slot(block);
   give_host_slot(block);
   block.kind = Kind::free;
+  block.had = false;
+  block.ready_ns = 0;
 }
 
 uint64_t Space::allocation_bytes(uint64_t address) {
@@ -160,6 +165,24 @@ Totals Space::totals() {
   totals.host_bytes = host_tier_.taken() * kBlockBytes;
   resident_.tell(totals);
   return totals;
+}
+
+void Space::set_link(const um_link& link, const um_driver_costs& costs) {
+  const Guard guard(lock_);
+  link_.set(link, costs);
+}
+
+um_charged Space::charged() {
+  const Guard guard(lock_);
+  return link_.charged();
+}
+
+void Space::charge_call(int64_t um_driver_costs::* cost) {
+  Moment over;
+  const Guard guard(lock_);
+  link_.begin(now_ns());
+  link_.spend(link_.costs().*cost);
+  over.ns = link_.at_ns();
 }
 
 uint64_t Space::free_bytes() {

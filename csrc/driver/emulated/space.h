@@ -11,6 +11,7 @@
 #include "driver/emulated/event_ring.h"
 #include "driver/emulated/hooks.h"
 #include "driver/emulated/layout.h"
+#include "driver/emulated/link.h"
 #include "driver/emulated/mapper.h"
 #include "driver/emulated/resident_blocks.h"
 #include "driver/emulated/spin_lock.h"
@@ -52,6 +53,12 @@ class Space {
   void copy_out(char* target, uint64_t address, uint64_t bytes);
   void fill(uint64_t address, uint8_t value, uint64_t bytes);
 
+  // From now on everything takes the time it would take there (link.h).
+  void set_link(const um_link& link, const um_driver_costs& costs);
+  um_charged charged();
+  // The calling thread is in a driver call of its own for so long.
+  void charge_call(int64_t um_driver_costs::* cost);
+
   void residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks);
   void tag(uint64_t address, uint64_t bytes, uint32_t tag);
   void reset_peaks();
@@ -76,6 +83,8 @@ class Space {
     std::atomic<uint8_t> mapping;     // um::Mapping as the page tables are now
     Kind kind;
     uint8_t tag;
+    bool had;                       // the device had it before: its pages are mapped there
+    std::atomic<int64_t> ready_ns;  // when the charged link has brought it; 0 without one
   };
 
   // With the lock held.
@@ -84,12 +93,14 @@ class Space {
   bool evict(const Outcome& outcome);
   bool perform(const Action& action);
   bool settle(uint32_t block);
+  int64_t finish(uint32_t block);
   bool unmap(uint32_t block);
   bool covered(uint32_t block, bool write) const;
   void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
             bool unordered = false, bool first_touch = false);
   char* copy_source(uint32_t block) const;
   void open_for_store(uint32_t block);
+  void charge_copy(Link::Direction direction, uint64_t bytes, int64_t start_ns);  // without the lock
   void release_block(uint32_t block);
   // The only ways in which a block gets and loses its place on a tier. False when the tier is full.
   bool take_device_slot(Block& block);
@@ -109,6 +120,7 @@ class Space {
   Tier device_tier_, host_tier_;
   Model model_;
   EventRing events_;
+  Link link_;
   int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
   PlainChunks plain_;
   ResidentBlocks resident_;

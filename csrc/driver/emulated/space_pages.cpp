@@ -1,6 +1,4 @@
 // Doing what um::Model says: data first, then page tables. All of it also runs inside the signal handler.
-#include <time.h>
-
 #include <cstring>
 
 #include "driver/emulated/space.h"
@@ -8,12 +6,6 @@
 
 namespace um::emulated {
 namespace {
-
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{1000000000} * now.tv_sec + now.tv_nsec;
-}
 
 bool on_device(Mapping mapping) { return mapping == Mapping::device_read || mapping == Mapping::device_write; }
 bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapping == Mapping::remote_write; }
@@ -23,7 +15,8 @@ bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapp
 void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write,
                  bool unordered, bool first_touch) {
   if (!events_.on) return;
-  events_.push({start_ns, now_ns() - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause,
+  const int64_t end_ns = std::max(now_ns(), link_.at_ns());
+  events_.push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause,
                 write, unordered, first_touch});
 }
 
@@ -100,6 +93,8 @@ bool Space::perform(const Action& action) {
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
   if (needs_device && !take_device_slot(block)) return false;
   if (needs_host && !take_host_slot(block)) return false;
+  link_.charge(action, needs_device && !block.had);
+  block.had |= needs_device;
   const bool fresh = (needs_device && device_tier_.populate(block.device_slot - 1)) ||
                      (needs_host && host_tier_.populate(block.host_slot - 1));
   char* device = block.device_slot != 0 ? device_tier_.alias(block.device_slot - 1) : nullptr;
@@ -140,10 +135,18 @@ bool Space::apply(const Outcome& outcome, uint32_t block) {
 
 // The chunk goes to other use than a managed block.
 bool Space::evict(const Outcome& outcome) {
+  link_.begin(now_ns());
   bool done = true;
   for (int i = 0; i < outcome.count; ++i)
     done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
   return done;
+}
+
+// When the charged link is done with the present work on a block: nobody uses the block before.
+int64_t Space::finish(uint32_t block) {
+  const int64_t ready = std::max(blocks_[block].ready_ns.load(std::memory_order_relaxed), link_.at_ns());
+  blocks_[block].ready_ns.store(ready, std::memory_order_relaxed);
+  return ready;
 }
 
 bool Space::covered(uint32_t block, bool write) const {
@@ -157,9 +160,11 @@ Service Space::serve(uint32_t block, uint64_t address, bool write, bool unordere
   if (blocks_[block].kind != Kind::managed) return Service::not_ours;
   if (covered(block, write)) return Service::served;  // another thread was first
   const int64_t start = now_ns();
+  link_.begin_fault(start);
   const Outcome outcome = model_.access(block, Processor::device, write);
   if (!apply(outcome, block)) return Service::failed;
-  fault_service_ns_ += now_ns() - start;
+  link_.end_fault();
+  fault_service_ns_ += std::max(now_ns(), finish(block)) - start;
   unordered_faults_ += unordered;
   push(UM_EVENT_FAULT_GROUP, Cause::coherence, address, kBlockBytes, start, write, unordered, outcome.first_touch);
   if (outcome.collapse) push(UM_EVENT_COLLAPSE, Cause::coherence, address, 0, start, write, unordered);
@@ -169,34 +174,54 @@ Service Space::serve(uint32_t block, uint64_t address, bool write, bool unordere
 
 Service Space::fault(uint64_t address, bool write) {
   delays.wait();
+  const uint32_t block = place_of(address).block;
+  Moment over;
   const Guard guard(lock_);
-  return serve(place_of(address).block, address, write, ordered_);
+  const Service service = serve(block, address, write, ordered_);
+  over.ns = blocks_[block].ready_ns;
+  return service;
 }
 
 bool Space::touch(uint64_t address, uint64_t bytes, bool write) {
   bool serviced = false;
   each_piece(address, bytes, [&](uint32_t block, uint64_t piece, uint64_t) {
-    if (covered(block, write)) return;
-    const Guard guard(lock_);
-    serve(block, piece, write, false);
-    serviced = true;
+    if (!covered(block, write)) {
+      const Guard guard(lock_);
+      serve(block, piece, write, false);
+      serviced = true;
+    }
+    wait_until(blocks_[block].ready_ns.load(std::memory_order_relaxed));
   });
   return serviced;
 }
 
+// The driver goes from block to block; the copies follow in the order in which the link takes them.
 void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
+  Moment over;
+  int64_t driver_ns = now_ns();
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
     delays.wait();
     const Guard guard(lock_);
     if (blocks_[block].kind != Kind::managed) return;
+    link_.begin(driver_ns);
+    link_.spend(link_.costs().prefetch_block_ns);
+    driver_ns = link_.at_ns();
     calls::prefetch(model_, block, to, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
+    if (link_.at_ns() > driver_ns) finish(block);  // something moved
+    over.ns = std::max(over.ns, link_.at_ns());
   });
 }
 
 void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor processor) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
+    Moment over;
     const Guard guard(lock_);
-    if (blocks_[block].kind == Kind::managed) apply(model_.advise(block, advice, processor), block);
+    if (blocks_[block].kind != Kind::managed) return;
+    link_.begin(now_ns());
+    const bool populated = blocks_[block].device_slot != 0 || blocks_[block].host_slot != 0;
+    if (advice == Advice::set_read_mostly && populated) link_.spend(link_.costs().read_mostly_block_ns);
+    apply(model_.advise(block, advice, processor), block);
+    over.ns = finish(block);
   });
 }
 
@@ -216,14 +241,18 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
   }
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     if (!fits) return;
+    Moment over;
     const Guard guard(lock_);
     if (blocks_[block].kind == Kind::plain) {
       pinned += piece;
       return;
     }
+    link_.begin(now_ns());
     fits = blocks_[block].kind == Kind::managed &&
            calls::pin(model_, block, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
-    if (fits) pinned += piece;
+    if (!fits) return;
+    pinned += piece;
+    over.ns = finish(block);
   });
   if (!fits) unpin(address, pinned);
   const Guard guard(lock_);
