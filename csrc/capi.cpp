@@ -39,6 +39,11 @@ Result guarded_value(Result otherwise, const Work& work) noexcept {
 
 um_device& checked(um_device* device) { return *given(device, "the device"); }
 
+template <class Row>
+uint64_t recorded(um_device* device, const std::vector<Row>& (um::Tape::*rows)() const, Row* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded(rows, out, out != nullptr ? capacity : 0); });
+}
+
 // "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
 std::string display_name(const um::driver::FunctionInfo& function) {
   int forms = 0;
@@ -233,4 +238,29 @@ um_status um_memory_read(um_device* device, um_memory_stats* out) {
 
 void um_memory_reset_peaks(um_device* device) {
   guarded([&] { checked(device).reset_peaks(); });
+}
+
+// ---- recording ---------------------------------------------------------------------------------------------
+
+um_status um_record(um_device* device, int32_t on) {
+  return guarded([&] { checked(device).record(on != 0); });
+}
+
+uint64_t um_recorded_ops(um_device* device, um_recorded_op* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::ops, out, capacity);
+}
+uint64_t um_recorded_accesses(um_device* device, um_recorded_access* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::accesses, out, capacity);
+}
+uint64_t um_recorded_outputs(um_device* device, uint64_t* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::outputs, out, capacity);
+}
+uint64_t um_recorded_allocations(um_device* device, um_recorded_allocation* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::allocations, out, capacity);
+}
+uint64_t um_recorded_events(um_device* device, um_recorded_event* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::events, out, capacity);
+}
+uint64_t um_recorded_lost(um_device* device) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded_lost(); });
 }

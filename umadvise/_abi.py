@@ -194,7 +194,7 @@ class Access:
     address: Pointer
     bytes: UInt64
     write: Flag32 = False
-    reserved: UInt32 = 0
+    argument: UInt32 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +265,28 @@ class MemoryStats:
     resident_peak_by_role: UInt64ByRole
 
 
+class RecordedKind(IntEnum):
+    """um_recorded_event_kind."""
+
+    ALLOCATE = 0
+    FREE = 1
+    HOST_WRITE = 2
+    HOST_READ = 3
+    SERVICE_READ = 4
+    SERVICE_WRITE = 5
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedOp:
-    """um_hooks_op: one op as the interposer saw it; the ranges index the recorded accesses and outputs."""
+    """um_recorded_op: one op of a recording; the ranges index the recorded accesses and outputs."""
 
     op: Name
     phase: UInt32
     module: Name
+    step: UInt32
     creates: Flag32
+    reserved: UInt32
+    duration_ns: Known64
     first_access: UInt64
     access_count: UInt64
     first_output: UInt64
@@ -281,10 +295,34 @@ class RecordedOp:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAccess:
-    """um_hooks_access: bytes of one allocation, by serial number and offset."""
+    """um_recorded_access: bytes of one allocation, by serial number and offset."""
 
     allocation: UInt64
     offset_bytes: UInt64
     bytes: UInt64
     write: Flag32
-    reserved: UInt32
+    argument: UInt32
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAllocation:
+    """um_recorded_allocation: an allocation as it was known last."""
+
+    allocation: UInt64
+    bytes: UInt64
+    role: UInt32
+    name: Name
+    module: Name
+    seen: Flag32
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """um_recorded_event: what happened to an allocation, and after which op began."""
+
+    allocation: UInt64
+    offset_bytes: Int64
+    bytes: UInt64
+    op: Int32
+    kind: UInt16
+    inside: UInt16

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from umadvise._abi import (
     ABI_VERSION,
     HOOKS_ABI_VERSION,
@@ -25,6 +28,8 @@ from umadvise._abi import (
     Phase,
     Placement,
     RecordedAccess,
+    RecordedAllocation,
+    RecordedEvent,
     RecordedOp,
     Role,
     Route,
@@ -152,6 +157,13 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_counters_read": (Status, [_POINTER, _POINTER]),
     "um_memory_read": (Status, [_POINTER, _POINTER]),
     "um_memory_reset_peaks": (None, [_POINTER]),
+    "um_record": (Status, [_POINTER, _I32]),
+    "um_recorded_ops": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_accesses": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_outputs": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_allocations": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_events": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_lost": (_U64, [_POINTER]),
 }
 _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_abi_version": (_U32, []),
@@ -166,10 +178,6 @@ _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_interpose": (Status, [_POINTER]),
     "um_hooks_phase_set": (None, [_U32]),
     "um_hooks_module_set": (_U32, [_U32]),
-    "um_hooks_record": (None, [_I32]),
-    "um_hooks_recorded_ops": (_U64, [_POINTER, _U64]),
-    "um_hooks_recorded_accesses": (_U64, [_POINTER, _U64]),
-    "um_hooks_recorded_outputs": (_U64, [_POINTER, _U64]),
 }
 
 
@@ -261,6 +269,27 @@ def intern(text: str) -> int:
 def string(name: int) -> str:
     """The text of an interned name; empty for 0."""
     return str(_core().um_string(name).decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a device recorded: structured arrays of um_recorded_op and its kin; names are interned numbers.
+
+    Attributes:
+        ops: in order of their beginnings.
+        accesses: of all ops.
+        outputs: serial numbers of the allocations that ops returned; 0 for foreign ones.
+        allocations: all that there were.
+        events: in order.
+        lost: rows that there was no room for.
+    """
+
+    ops: NDArray[Any]
+    accesses: NDArray[Any]
+    outputs: NDArray[Any]
+    allocations: NDArray[Any]
+    events: NDArray[Any]
+    lost: int
 
 
 # ---- devices -------------------------------------------------------------------------------------------------------
@@ -392,6 +421,28 @@ class Device:
     def reset_memory_peaks(self) -> None:
         """Starts the peaks again from what is held now."""
         _core().um_memory_reset_peaks(self.handle)
+
+    def record(self, on: bool) -> None:
+        """Starts a new recording of ops, allocations and copies, or stops it."""
+        _core().um_record(self.handle, on)
+
+    def recorded(self) -> Recording:
+        """What was recorded."""
+        core = _core()
+        return Recording(
+            ops=self._rows(core.um_recorded_ops, _mirror(RecordedOp).structure),
+            accesses=self._rows(core.um_recorded_accesses, _mirror(RecordedAccess).structure),
+            outputs=self._rows(core.um_recorded_outputs, _U64),
+            allocations=self._rows(core.um_recorded_allocations, _mirror(RecordedAllocation).structure),
+            events=self._rows(core.um_recorded_events, _mirror(RecordedEvent).structure),
+            lost=int(core.um_recorded_lost(self.handle)),
+        )
+
+    def _rows(self, read: Callable[[int, Any, int], int], structure: Any) -> NDArray[Any]:
+        count = int(read(self.handle, None, 0))
+        rows = np.empty(count, np.dtype(structure))
+        found = int(read(self.handle, rows.ctypes.data, count))
+        return rows[:found]
 
 
 def _filled(record: type[Record], fill: Callable[[Any], Any]) -> Record:
@@ -549,29 +600,3 @@ def set_phase(phase: Phase) -> None:
 def set_module(module: str) -> str:
     """The module whose forward runs in this thread from now on; returns the previous one."""
     return string(int(_hooks().um_hooks_module_set(intern(module))))
-
-
-def record_ops(on: bool) -> None:
-    """Starts a new recording of the op stream, or stops it."""
-    _hooks().um_hooks_record(on)
-
-
-def recorded_ops() -> tuple[list[RecordedOp], list[RecordedAccess], list[int]]:
-    """The recorded ops, their accesses, and their outputs as serial numbers of allocations."""
-    library = _hooks()
-    count = int(library.um_hooks_recorded_outputs(None, 0))
-    outputs = (ctypes.c_uint64 * count)()
-    library.um_hooks_recorded_outputs(outputs, count)
-    return (
-        _recorded(RecordedOp, library.um_hooks_recorded_ops),
-        _recorded(RecordedAccess, library.um_hooks_recorded_accesses),
-        list(outputs),
-    )
-
-
-def _recorded(record: type[Record], read: Callable[[Any, int], int]) -> list[Record]:
-    mirror = _mirror(record)
-    count = int(read(None, 0))
-    buffer = (mirror.structure * count)()
-    read(buffer, count)
-    return [mirror.read(buffer[index]) for index in range(count)]

@@ -47,7 +47,11 @@ void um_device::collect_device_events() noexcept {
   um::emulated::Event events[kEventsAtATime];
   while (backend_.hooks->pending(backend_.ordinal)) {
     const uint64_t count = backend_.hooks->drain(backend_.ordinal, events, kEventsAtATime);
-    for (uint64_t i = 0; i < count; ++i) events_.push(attribute(events[i]));
+    for (uint64_t i = 0; i < count; ++i) {
+      const um_event event = attribute(events[i]);
+      events_.push(event);
+      record_service(events[i], event.op_index != 0);
+    }
   }
 }
 

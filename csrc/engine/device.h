@@ -1,17 +1,20 @@
 // One open device: its allocations, the ops that run on it, and what happened to its memory.
 //
-// A um_device is never destroyed, only emptied: handles and addresses that are used too late find a closed device
-// instead of freed memory. One lock guards everything here. Under it the driver and the emulated device's hooks may be
-// called, but managed memory is never touched (docs/architecture.md, locks).
+// A um_device that users know of is never destroyed, only emptied: handles and addresses that are used too late find a
+// closed device instead of freed memory. One lock guards everything here. Under it the driver and the emulated device's
+// hooks may be called, but managed memory is never touched (docs/architecture.md, locks).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "engine/budget.h"
 #include "engine/event_log.h"
 #include "engine/running_op.h"
+#include "engine/tape.h"
 #include "memory/allocations.h"
 #include "memory/backend.h"
 
@@ -19,6 +22,8 @@ struct um_device {
  public:
   // Throws um::Error and then gives the backend back.
   static um_device* open(um::Backend backend);
+  // For a caller whose addresses nobody else ever sees: close it, then it may be destroyed.
+  static std::unique_ptr<um_device> open_owned(um::Backend backend);
   // No new allocations; the last free empties the device. Throws um::Error when it is closed already, or when the
   // driver does not take its memory back.
   void close();
@@ -65,6 +70,17 @@ struct um_device {
   void memory(um_memory_stats* out);
   void reset_peaks();
 
+  // ---- recording (recording.cpp) ----
+  void record(bool on);
+  template <class Row>
+  uint64_t recorded(const std::vector<Row>& (um::Tape::*rows)() const, Row* out, uint64_t capacity) {
+    const Lock lock(mutex_);
+    const std::vector<Row>& all = (tape_.*rows)();
+    std::copy_n(all.begin(), std::min<uint64_t>(all.size(), capacity), out);
+    return all.size();
+  }
+  uint64_t recorded_lost();
+
  private:
   using Lock = std::unique_lock<std::mutex>;
   // An allocation and the lock of its device, held; `block` is nullptr when there is none.
@@ -103,6 +119,11 @@ struct um_device {
   um_event attribute(const um::emulated::Event& event) const;
   void measure(um::RunningOp& op) const;
   void report_oversized(const um::RunningOp& op) noexcept;
+  void record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count);
+  void record_end(const um::RunningOp& op, int64_t end_ns, const void* const* outputs, uint32_t count) noexcept;
+  void record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address, uint64_t bytes) noexcept;
+  void record_service(const um::emulated::Event& event, bool inside) noexcept;
+  int64_t fault_service_ns() const;
   uint64_t managed_limit_bytes() const;
 
   // Without it (ordered counting): an op's working set comes onto the device, reads as given, then writes, then what
@@ -124,6 +145,8 @@ struct um_device {
   int64_t op_count_ = 0, oversized_ops_ = 0;
   bool recording_ = false;
   um::EventLog events_;
+  um::Tape tape_;
+  uint64_t dropped_before_recording_ = 0;
   um::Level resident_, host_;  // bytes
   um::Level resident_by_role_[UM_ROLE_COUNT];
 };

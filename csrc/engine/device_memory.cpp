@@ -36,6 +36,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
         throw;
       }
     }
+    tape_.allocated(*block, op != nullptr);
     if (arena_changes != allocations_->arena_changes()) sample_residency();
   }
   // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to
@@ -129,7 +130,9 @@ void um_device::release(Block* block) noexcept {
     if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);
   }
   if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
-  if (um::running_op != nullptr && um::running_op->device == this) um::running_op->working_set.remove(block->address);
+  const bool inside = um::running_op != nullptr && um::running_op->device == this;
+  if (inside) um::running_op->working_set.remove(block->address);
+  tape_.freed(*block, inside);
   allocations_->free(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }
@@ -152,6 +155,7 @@ void um_device::describe(const void* address, um_allocation* out) {
 void um_device::label(const void* address, uint32_t role, uint32_t name) {
   const Found found = find_range(address, 0);
   found.device->allocations_->label(found.block, role, name);
+  found.device->tape_.labelled(*found.block);
 }
 
 uint64_t um_device::list(um_allocation* out, uint64_t capacity) {

@@ -22,6 +22,7 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
   if (managed(*found.block)) {
     device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
   }
+  device.record_copy(UM_RECORDED_HOST_WRITE, *found.block, device_address, bytes);
   found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");
@@ -37,6 +38,7 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   if (bytes == 0) return;
   Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
+  device.record_copy(UM_RECORDED_HOST_READ, *found.block, device_address, bytes);
   found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");

@@ -26,6 +26,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
   {
     const Lock lock(mutex_);
     require_alive();
+    if (tape_.on()) collect_device_events();  // what came between the ops belongs before this one
     op_pool_.prepare(1);
     running = op_pool_.take();
     try {
@@ -55,6 +56,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     }
     ++step_ops_;
     ++op_count_;
+    record_begin(*running, accesses, count);
   }
   um::running_op = running;
   try {
@@ -62,6 +64,10 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
   } catch (...) {  // the caller ends only what has begun
     end_op(nullptr, 0);
     throw;
+  }
+  if (running->recorded != 0) {
+    running->serviced_ns = fault_service_ns();
+    running->start_ns = um::now_ns();
   }
 }
 
@@ -90,6 +96,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
   RunningOp* op = um::running_op;
   if (op == nullptr || op->device != this) return;
   um::running_op = nullptr;
+  const int64_t end_ns = op->recorded != 0 ? um::now_ns() : 0;
   const Lock lock(mutex_);
   if (allocations_ != nullptr) {
     for (uint32_t i = 0; i < count; ++i) {
@@ -101,6 +108,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
       if (backend_.counting == UM_COUNTING_RAW) sample_residency();
       backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
     }
+    record_end(*op, end_ns, outputs, count);
   }
   op_pool_.give(op);
 }
@@ -154,7 +162,7 @@ void um_device::set_budget(uint64_t budget_bytes) {
   if (const char* reason = backend_.why_no_migration())
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
   // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
-  const uint64_t most_bytes = 2 * (um::total_host_bytes() + backend_.total_bytes);
+  const uint64_t most_bytes = 2 * (backend_.total_host_bytes() + backend_.total_bytes);
   auto budget = std::make_unique<um::Budget>(std::min(budget_bytes, backend_.total_bytes),
                                              static_cast<uint32_t>(most_bytes / um::kBlockBytes));
   seed(*budget);

@@ -38,6 +38,9 @@ struct RunningOp {
   bool untouched = false;
   WorkingSet working_set;
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
+  // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
+  uint64_t recorded = 0;
+  int64_t start_ns = 0, serviced_ns = 0;
   RunningOp* next_free = nullptr;
 };
 

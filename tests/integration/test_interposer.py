@@ -46,11 +46,11 @@ def observing(observation: Observation, device: _native.Device, how: str) -> Ite
         return
     _native.interpose(device)
     _native.set_phase(Phase.FORWARD)
-    _native.record_ops(True)
+    device.record(True)
     yield
-    _native.record_ops(False)
+    device.record(False)
     _native.interpose(None)
-    observation.ops = observed_natively(_native.recorded_ops())
+    observation.ops = observed_natively(device.recorded())
 
 
 # Where torch asks whether a Python mode is on and then avoids working in place: linear's bias, the accumulation of
@@ -398,22 +398,23 @@ def test_each_backward_op_belongs_to_the_module_of_its_forward(
         layer.register_forward_hook(leave)
     x = torch.randn(2, 4, requires_grad=True)
     _native.interpose(device)
-    _native.record_ops(True)
+    device.record(True)
     hidden = layers["third"](layers["second"](layers["first"](x)).relu())
     hidden.square().sum().backward()
-    _native.record_ops(False)
+    device.record(False)
     _native.interpose(None)
-    ops, accesses, _ = _native.recorded_ops()
+    recording = device.recorded()
     users = [
-        (Phase(op.phase), op.module, owner[access.allocation])
-        for op in ops
-        for access in accesses[op.first_access : op.first_access + op.access_count]
-        if access.allocation in owner
+        (Phase(op["phase"]), _native.string(op["module"]), owner[int(access["allocation"])])
+        for op in recording.ops
+        for access in recording.accesses[int(op["first_access"]) :][: int(op["access_count"])]
+        if access["allocation"] in owner
     ]
     assert {phase for phase, _, _ in users} == {Phase.NONE, Phase.BACKWARD}
     assert {name for _, name, _ in users} == set(layers)
     assert all(module == expected for _, module, expected in users)
-    assert {op.module for op in ops if op.op in ("aten::relu", "aten::threshold_backward")} == {""}
+    modules = [(_native.string(op["op"]), _native.string(op["module"])) for op in recording.ops]
+    assert {module for name, module in modules if name in ("aten::relu", "aten::threshold_backward")} == {""}
 
 
 def test_backward_in_another_thread_finds_the_modules(device: _native.Device, route: Callable[..., None]) -> None:
@@ -430,12 +431,12 @@ def test_backward_in_another_thread_finds_the_modules(device: _native.Device, ro
     with ThreadPoolExecutor(1) as pool:
         pool.submit(forward).result()
     _native.interpose(device)
-    _native.record_ops(True)
+    device.record(True)
     loss[0].backward()
-    _native.record_ops(False)
+    device.record(False)
     _native.interpose(None)
-    ops, _, _ = _native.recorded_ops()
-    assert {op.module for op in ops if op.op == "aten::mm"} == {"layer"}
+    modules = [(_native.string(op["op"]), _native.string(op["module"])) for op in device.recorded().ops]
+    assert {module for name, module in modules if name == "aten::mm"} == {"layer"}
 
 
 def test_an_exception_ends_the_op(ops_of: Observe) -> None:

@@ -31,14 +31,17 @@ inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
   return static_cast<uint64_t>(last + 1) * tensor.itemsize();
 }
 
-inline void add_access(const c10::TensorImpl& tensor, bool write, AccessList& accesses) {
+// `index`: the argument's in the schema.
+inline void add_access(const c10::TensorImpl& tensor, bool write, uint32_t index, AccessList& accesses) {
   const char* const storage = storage_address(tensor);
   if (storage == nullptr || um_owns(storage) == 0) return;
   if (tensor.is_nested()) {  // its sizes are a tensor of their own: the whole buffer
-    accesses.push_back({storage, tensor.unsafe_storage().nbytes(), write, 0});
+    accesses.push_back({storage, tensor.unsafe_storage().nbytes(), write, 2 * index + 1});
   } else if (tensor.numel() != 0) {
     const char* const first = storage + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
-    accesses.push_back({first, span_bytes(tensor), write, 0});
+    const uint64_t bytes = span_bytes(tensor);
+    const bool has_gaps = bytes != static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
+    accesses.push_back({first, bytes, write, 2 * index + has_gaps});
   }
 }
 
@@ -60,7 +63,8 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
   for (const TensorArgument& argument : info.tensors) {
     const bool write = argument.write == Write::always ||
                        (argument.write == Write::when_training && arguments[info.training_argument].toBool());
-    each_tensor(arguments[argument.index], [&](const c10::TensorImpl& tensor) { add_access(tensor, write, accesses); });
+    each_tensor(arguments[argument.index],
+                [&](const c10::TensorImpl& tensor) { add_access(tensor, write, argument.index, accesses); });
   }
 }
 

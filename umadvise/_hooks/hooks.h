@@ -55,26 +55,4 @@ UM_API void um_hooks_phase_set(uint32_t phase);
 // belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
-// ---- a copy of the op stream, for tests ---------------------------------------------------------------------------
-typedef struct um_hooks_op {
-  uint32_t op, phase, module;
-  uint32_t creates;  // 1: only makes memory (aten::empty and kin)
-  uint64_t first_access, access_count;
-  uint64_t first_output, output_count;
-} um_hooks_op;
-
-typedef struct um_hooks_access {
-  uint64_t allocation;  // serial number
-  uint64_t offset_bytes, bytes;
-  uint32_t write, reserved;
-} um_hooks_access;
-
-// 1 forgets what is recorded and starts, 0 stops.
-UM_API void um_hooks_record(int32_t on);
-// Each returns how many there are; `out` gets at most `capacity`. An output is the serial number of its allocation, 0
-// for foreign memory.
-UM_API uint64_t um_hooks_recorded_ops(um_hooks_op* out, uint64_t capacity);
-UM_API uint64_t um_hooks_recorded_accesses(um_hooks_access* out, uint64_t capacity);
-UM_API uint64_t um_hooks_recorded_outputs(uint64_t* out, uint64_t capacity);
-
 }  // extern "C"

@@ -18,7 +18,6 @@
 #include "errors.h"
 #include "hooks.h"
 #include "operator_info.h"
-#include "recording.h"
 
 namespace um::hooks {
 namespace {
@@ -74,6 +73,10 @@ thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
 
+struct OpDescription {
+  uint32_t op, phase, module, creates;  // names are interned
+};
+
 OpDescription describe(const OperatorInfo& info) {
   const uint32_t creates = info.kind == Kind::creation;
   if (thread_phase != UM_PHASE_OPTIMIZER) {
@@ -107,12 +110,9 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
   const OpDescription description = describe(info);
-  const bool recorded = recording.load(std::memory_order_relaxed);
-  const uint64_t place = recorded ? record_op(description, accesses.data(), accesses.size()) : 0;
   RunningOp running(interposed_device.load(std::memory_order_relaxed), description, accesses);
   op.redispatchBoxed(below, stack);
   gather_outputs(info, *stack, running.outputs);
-  if (recorded) record_outputs(place, running.outputs.data(), running.outputs.size());
 }
 
 void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -12,35 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise import _native
-from umadvise._abi import Phase, RecordedAccess, RecordedOp
-
-
-def _aten(*names: str) -> frozenset[str]:
-    return frozenset(f"aten::{name}" for name in names)
-
-
-# Operators whose schemas do not say what they do to memory, by name without overload.
-_CREATIONS = _aten(
-    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
-    *("resize_", "resize_as_", "set_"),
-)
-_UNANNOTATED_BYSTANDERS = _aten(
-    *("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "_fused_sdp_choice", "_has_same_storage_numel"),
-    *("is_same_size", "is_pinned", "is_set_to", "record_stream"),
-)
-_SHAPE_READERS = _aten(
-    *("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like"),
-    *("new_zeros", "new_ones", "new_full"),
-)
-_STATISTICS = ("running_mean", "running_var")
-_SILENT_WRITES = {
-    **dict.fromkeys(_aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), _STATISTICS),
-    **dict.fromkeys(_aten("batch_norm_update_stats", "batch_norm_gather_stats"), _STATISTICS),
-    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
-    "aten::mkldnn_rnn_layer_backward": ("workspace",),
-    "aten::_cudnn_rnn_backward": ("reserve",),
-    "aten::miopen_rnn_backward": ("reserve",),
-}
+from umadvise._abi import Phase
+from umadvise.trace.operators import CREATIONS, SHAPE_READERS, SILENT_WRITES, UNANNOTATED_BYSTANDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +37,22 @@ class ObservedOp:
     outputs: tuple[int, ...]
 
 
-def observed_natively(recorded: tuple[list[RecordedOp], list[RecordedAccess], list[int]]) -> list[ObservedOp]:
-    """What `_native.recorded_ops` gives, in the reference's terms."""
-    ops, accesses, outputs = recorded
+def observed_natively(recording: _native.Recording) -> list[ObservedOp]:
+    """What `_native.Device.recorded` gives, in the reference's terms."""
+    accesses = [
+        ObservedAccess(int(row["allocation"]), int(row["offset_bytes"]), int(row["bytes"]), bool(row["write"]))
+        for row in recording.accesses
+    ]
+    outputs = recording.outputs.tolist()
     return [
         ObservedOp(
-            op.op,
-            Phase(op.phase),
-            op.creates,
-            tuple(
-                ObservedAccess(access.allocation, access.offset_bytes, access.bytes, access.write)
-                for access in accesses[op.first_access : op.first_access + op.access_count]
-            ),
-            tuple(outputs[op.first_output : op.first_output + op.output_count]),
+            _native.string(int(op["op"])),
+            Phase(int(op["phase"])),
+            bool(op["creates"]),
+            tuple(accesses[int(op["first_access"]) :][: int(op["access_count"])]),
+            tuple(outputs[int(op["first_output"]) :][: int(op["output_count"])]),
         )
-        for op in ops
+        for op in recording.ops
     ]
 
 
@@ -106,7 +80,7 @@ class ReferenceInterposer(TorchDispatchMode):
         if _touches_nothing(func):
             return func(*args, **kwargs)
         phase = self._phase_now()
-        creates = _base_name(func) in _CREATIONS
+        creates = _base_name(func) in CREATIONS
         accesses: list[ObservedAccess] = []
         if not creates:
             for tensor, write in touched_tensors(func, args, kwargs):
@@ -140,13 +114,13 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
 
 
 def _touches_nothing(func: torch._ops.OpOverload) -> bool:
-    if _base_name(func) in _CREATIONS:
+    if _base_name(func) in CREATIONS:
         return False
     schema = func._schema
     if not any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns)):
         return True
     returns_alias = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
-    return returns_alias or torch.Tag.inplace_view in func.tags or _base_name(func) in _UNANNOTATED_BYSTANDERS
+    return returns_alias or torch.Tag.inplace_view in func.tags or _base_name(func) in UNANNOTATED_BYSTANDERS
 
 
 def touched_tensors(
@@ -157,10 +131,10 @@ def touched_tensors(
     arguments = func._schema.arguments
     values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
     for index, argument in enumerate(arguments):
-        if index == 0 and name in _SHAPE_READERS:
+        if index == 0 and name in SHAPE_READERS:
             continue
         announced = argument.alias_info is not None and argument.alias_info.is_write
-        silent = argument.name in _SILENT_WRITES.get(name, ()) and values.get("training", True)
+        silent = argument.name in SILENT_WRITES.get(name, ()) and values.get("training", True)
         for tensor in _tensors(values.get(argument.name)):
             yield tensor, announced or silent
 
