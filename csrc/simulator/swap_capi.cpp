@@ -1,0 +1,69 @@
+// The part of the C ABI that simulates explicit swapping.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "capi_guard.h"
+#include "memory/error.h"
+#include "simulator/swap_executor.h"
+#include "umadvise.h"
+
+struct um_swap_run {
+  std::vector<um_span> spans;
+};
+
+namespace {
+
+using um::Error;
+using um::capi::given;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw Error(UM_INVALID_ARGUMENT, what);
+}
+
+void check_link(const um_link& link) {
+  for (int direction = 0; direction < 2; ++direction) {
+    require(link.fixed_ns[direction] >= 0, "a copy's fixed cost is below 0");
+    require(link.bytes_per_s[direction] > 0 && link.both_bytes_per_s[direction] > 0,
+            "the link has no speed: expected bytes a second in both directions, alone and together");
+    require(link.engines[direction] >= 1 && link.engines[direction] <= 32, "expected 1 to 32 copy engines a direction");
+  }
+}
+
+void check_options(const um_swap_options& options) {
+  require(options.allocator <= UM_ALLOCATOR_VA_CHUNKS, "unknown model of allocation");
+  require(options.eviction <= UM_EVICT_LEAST_RECENT, "unknown rule of eviction");
+  require(options.chunk_bytes >= 512 && options.chunk_bytes % 512 == 0, "expected chunks of a multiple of 512 bytes");
+  require(options.budget_bytes <= uint64_t{1} << 62, "the budget is larger than any memory");
+  require(options.op_issue_ns >= 0 && options.map_ns_per_chunk >= 0, "a cost is below 0");
+  require(options.iterations >= 1, "expected at least one iteration");
+}
+
+}  // namespace
+
+um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
+                           const um_swap_options* options, um_swap_result* result, um_swap_run** out) {
+  return um::capi::caught([&] {
+    given(result, "the place for the result");
+    given(out, "the place for the run");
+    check_link(*given(link, "the link"));
+    check_options(*given(options, "the options"));
+    um::simulator::SwapExecutor executor(*given(trace, "the trace"), plan, *link, *options);
+    try {
+      executor.run();
+    } catch (const Error&) {
+      *result = executor.result();
+      throw;
+    }
+    *result = executor.result();
+    *out = new um_swap_run{executor.take_spans()};
+  });
+}
+
+uint64_t um_swap_spans(const um_swap_run* run, um_span* out, uint64_t capacity) {
+  const std::vector<um_span>& spans = run->spans;
+  if (out != nullptr) std::copy_n(spans.begin(), std::min<uint64_t>(capacity, spans.size()), out);
+  return spans.size();
+}
+
+void um_swap_run_free(um_swap_run* run) { delete run; }

@@ -1,0 +1,51 @@
+// A trace with the indexes that an executor needs, and what of it continues when it is repeated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "umadvise.h"
+
+namespace um::simulator {
+
+constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/trace/schema.py, Access
+enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead };
+
+class SwapTrace {
+ public:
+  // Throws Error when the columns contradict each other: nothing is read out of bounds later.
+  explicit SwapTrace(const um_trace& columns);
+
+  const um_trace& columns() const { return columns_; }
+  int32_t op_count() const { return static_cast<int32_t>(columns_.op_count); }
+  int32_t storage_count() const { return static_cast<int32_t>(columns_.storage_count); }
+  int64_t bytes(int32_t storage) const { return columns_.storage_bytes[storage]; }
+
+  uint64_t first_access(int32_t op) const { return first_access_[static_cast<size_t>(op)]; }
+  // Of op -1 too, which is what is before the first.
+  uint64_t first_event(int32_t op) const { return first_event_[static_cast<size_t>(op + 1)]; }
+  bool writes_all(uint64_t access) const {
+    return (columns_.access_flags[access] & kWhole) != 0 &&
+           columns_.access_bytes[access] == bytes(columns_.access_storage[access]);
+  }
+
+  // Which storage of this iteration is `storage` in the next one's beginning; -1: it is made anew.
+  int32_t continued_from(int32_t storage) const { return continued_from_[static_cast<size_t>(storage)]; }
+  // Which storage of the next iteration `storage` will be; -1: none.
+  int32_t continues_as(int32_t storage) const { return continues_as_[static_cast<size_t>(storage)]; }
+  // Bytes of all that an op touches or that lives only inside it.
+  int64_t working_set_bytes(int32_t op) const;
+
+ private:
+  void check_accesses() const;
+  void check_events() const;
+  void index_rows();
+  void find_continuations();
+
+  const um_trace columns_;
+  std::vector<uint64_t> first_access_, first_event_;
+  std::vector<int32_t> continued_from_, continues_as_;
+};
+
+}  // namespace um::simulator
