@@ -23,11 +23,21 @@ void keep(um_device* device) {
 }  // namespace
 
 um_device* um_device::open(um::Backend backend) {
+  std::unique_ptr<um_device> device = open_owned(backend);
+  try {
+    keep(device.get());
+  } catch (...) {
+    backend.close();
+    throw;
+  }
+  return device.release();
+}
+
+std::unique_ptr<um_device> um_device::open_owned(um::Backend backend) {
   try {
     std::unique_ptr<um_device> device(new um_device(backend));
     device->allocations_ = std::make_unique<um::Allocations>(device.get(), device->backend_);
-    keep(device.get());
-    return device.release();
+    return device;
   } catch (...) {
     backend.close();
     throw;

@@ -552,6 +552,52 @@ UM_API int64_t um_pages_now_ns(const um_pages* pages);
 /* How many records there are; writes up to `capacity` of them from the `first` on. */
 UM_API uint64_t um_pages_records(const um_pages* pages, uint64_t first, um_pages_record* out, uint64_t capacity);
 
+/* ---- simulation of unified memory: the allocator, guard and page model of a device, with no bytes behind it -- */
+typedef enum {
+  UM_SERVICE_GUARD = 0,   /* ordered: the guard touches what ops use; services that the trace tells between ops are added */
+  UM_SERVICE_RECORDED = 1 /* raw: the services that the trace tells, and no others */
+} um_service;
+
+/* What a kernel's faults look like: see um_trace's columns of these names. */
+typedef struct um_concurrency {
+  int32_t window_pages, run_pages, faults_per_service;
+} um_concurrency;
+
+typedef struct um_unified_options {
+  uint64_t capacity_bytes; /* of the device, for this program; rounded down to 2 MiB */
+  uint64_t host_bytes;     /* most that managed memory may take on the host; 0: no limit */
+  uint64_t budget_bytes;   /* kept by the guard, as um_budget_set; 0: none */
+  const um_placement* placements; /* one for each storage of the trace */
+  um_link link;
+  um_pages_costs costs; /* its speeds and cost of copies are the link's */
+  int64_t launch_ns;    /* of the host thread, once an op */
+  um_concurrency concurrency;
+  uint32_t service; /* um_service */
+  uint32_t iterations;
+} um_unified_options;
+
+/* One iteration, or (step 0) what lies before the trace's first op. Blocks are whole in `counters`; the next five say
+ * what a device's profiler would: kernels fault page by page there, and the driver's density prefetcher brings more. */
+typedef struct um_simulated_step {
+  um_counters counters;
+  um_memory_stats memory; /* when it ends; peaks are its own */
+  int64_t gpu_fault_groups, gpu_batches, gpu_faults, gpu_records[2]; /* transfers; [0] host to device */
+  int64_t start_ns, duration_ns;
+  int64_t compute_ns, fault_ns, wait_copy_ns, wait_room_ns, remote_ns; /* of the compute track */
+  int64_t call_ns;                                                     /* of the host thread */
+  int64_t copy_ns[2];
+  int64_t remote_bytes;
+} um_simulated_step;
+
+/* Runs a trace under plain unified memory with advice, and a plan of advice, prefetches and discards (NULL: none). */
+typedef struct um_simulation um_simulation;
+UM_API um_status um_simulate_unified(const um_trace* trace, const um_plan* plan, const um_unified_options* options,
+                                     um_simulation** out);
+/* How many there are, the one before the first op included; writes up to `capacity` of them. */
+UM_API uint64_t um_simulation_steps(const um_simulation* simulation, um_simulated_step* out, uint64_t capacity);
+UM_API uint64_t um_simulation_spans(const um_simulation* simulation, um_span* out, uint64_t capacity);
+UM_API void um_simulation_destroy(um_simulation* simulation);
+
 #ifdef __cplusplus
 }
 #endif

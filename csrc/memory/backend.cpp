@@ -4,6 +4,7 @@
 #include "memory/error.h"
 #include "memory/host_memory.h"
 #include "memory/process.h"
+#include "simulator/simulated_device.h"
 #include "um/model.h"
 
 namespace um {
@@ -16,6 +17,8 @@ using driver::CUresult;
 
 constexpr uint64_t kLeastCapacityBytes = 2 * kBlockBytes;
 constexpr uint32_t kMostDelayUs = 1000000;
+// Beyond any machine's, and small enough that a budget's table of pages stays a few megabytes.
+constexpr uint64_t kSimulatedHostBytes = uint64_t{1} << 40;
 
 // The options as the device takes them; throws um::Error with what is wrong and what was expected.
 um_emulated_options checked(um_emulated_options options) {
@@ -54,9 +57,29 @@ um_emulated_options checked(um_emulated_options options) {
 Backend Backend::open_emulated(const um_emulated_options& wanted) {
   const um_emulated_options options = checked(wanted);
   process::watch();
+  return open_with_hooks(driver::emulated(), options);
+}
+
+Backend Backend::open_simulated(const um_emulated_options& wanted) {
+  um_emulated_options options = wanted;
+  if (options.capacity_bytes < kLeastCapacityBytes) {
+    throw Error(UM_INVALID_ARGUMENT, "the simulated device's capacity is below " + in_words(kLeastCapacityBytes) +
+                                         ": give it at least two blocks of 2 MiB");
+  }
+  if (options.capacity_bytes > kSimulatedHostBytes || options.host_bytes > kSimulatedHostBytes) {
+    throw Error(UM_INVALID_ARGUMENT, "no machine has more than " + in_words(kSimulatedHostBytes) +
+                                         ": choose a smaller capacity and host memory");
+  }
+  if (options.host_bytes == 0) options.host_bytes = kSimulatedHostBytes;
+  Backend backend = open_with_hooks(driver::simulated(), options);
+  backend.simulated_host_bytes_ = options.host_bytes;
+  return backend;
+}
+
+Backend Backend::open_with_hooks(const driver::Driver* provider, const um_emulated_options& options) {
   Backend backend;
-  backend.driver = driver::emulated();
-  backend.hooks = backend.driver->hooks;
+  backend.driver = provider;
+  backend.hooks = provider->hooks;
   backend.counting = static_cast<um_counting>(options.counting);
   char message[512] = "";
   const um_status status = backend.hooks->open(&options, &backend.ordinal, message, sizeof(message));
@@ -110,6 +133,14 @@ void Backend::describe() {
 void Backend::close() noexcept {
   static_cast<void>(call().device_primary_ctx_release(device));  // nothing to be done about a failure
   if (hooks != nullptr) hooks->close(ordinal);
+}
+
+uint64_t Backend::available_host_bytes() const {
+  return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::available_host_bytes();
+}
+
+uint64_t Backend::total_host_bytes() const {
+  return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::total_host_bytes();
 }
 
 const char* Backend::why_no_migration() const {

@@ -1,5 +1,6 @@
 // One device as the driver knows it: its table, its primary context, its attributes. The only file above the seam that
-// tells CUDA from the emulated device when opening; everything else asks `hooks` whether there is more than a driver.
+// tells CUDA, the emulated device and the simulator's apart when opening; everything else asks `hooks` whether there is
+// more than a driver.
 #pragma once
 
 #include <string>
@@ -14,6 +15,8 @@ class Backend {
  public:
   // Both throw um::Error and then hold nothing.
   static Backend open_emulated(const um_emulated_options& options);
+  // A device of the simulator. `options.host_bytes` limits its host's memory, 0 is none that any trace would reach.
+  static Backend open_simulated(const um_emulated_options& options);
   static Backend open_cuda(int32_t ordinal);
   // Every range must have been freed.
   void close() noexcept;
@@ -21,6 +24,9 @@ class Backend {
   const driver::Table& call() const { return driver->call; }
   bool has(driver::Function function) const { return driver->reason[static_cast<size_t>(function)] == nullptr; }
   bool ordered() const { return hooks != nullptr && counting == UM_COUNTING_ORDERED; }
+  // The host's memory, simulated or this machine's.
+  uint64_t available_host_bytes() const;
+  uint64_t total_host_bytes() const;
   // Null where advice and prefetch work, else why not.
   const char* why_no_migration() const;
   // Throws um::Error unless `result` is success; `doing` says what was tried.
@@ -38,7 +44,10 @@ class Backend {
   uint64_t total_bytes = 0;
 
  private:
+  static Backend open_with_hooks(const driver::Driver* driver, const um_emulated_options& options);
   void describe();
+
+  uint64_t simulated_host_bytes_ = 0;  // 0: the host is this machine
 };
 
 // Makes the device's context current in this thread for its life, and puts the former one back: a free may come from a

@@ -45,7 +45,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
 uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) const {
   size_t free_bytes = 0, total_bytes = 0;
   backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
-  const uint64_t host_bytes = available_host_bytes();
+  const uint64_t host_bytes = backend_.available_host_bytes();
   if (least_bytes > host_bytes + free_bytes) {
     throw Error(UM_OUT_OF_HOST_MEMORY,
                 in_words(least_bytes) +

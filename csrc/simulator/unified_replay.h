@@ -1,0 +1,73 @@
+// Replays a trace on a simulated device: every allocation, op, copy and free goes through the engine, as in a real run.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/device.h"
+#include "simulator/fault_shape.h"
+#include "simulator/simulated_space.h"
+#include "simulator/swap_trace.h"
+#include "simulator/unified_clock.h"
+
+struct um_simulation {
+  std::vector<um_simulated_step> steps;
+  std::vector<um_span> spans;
+};
+
+namespace um::simulator {
+
+class Replay {
+ public:
+  // Throws um::Error when trace, plan or options contradict themselves. All are borrowed.
+  Replay(const um_trace& trace, const um_plan* plan, const um_unified_options& options);
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  um_simulation run();
+
+ private:
+  void check_costs() const;
+  void check_columns() const;
+  void order_plan();
+
+  void run_iteration();
+  void run_op(int32_t op);
+  void begin(int32_t op);
+  void events(int32_t op, bool inside);
+  void event(uint64_t row);
+  void allocate(int32_t storage);
+  void free(int32_t storage) noexcept;
+  void service(int32_t storage, int64_t offset_bytes, bool write);
+  void note_uses(int32_t op);
+  void actions(int32_t op, bool after);
+  void act(uint64_t row);
+  void hand_over();
+  void close_step(um_simulation& out);
+
+  um_concurrency concurrency(int32_t op) const;
+  bool lives(int32_t storage) const { return addresses_[static_cast<size_t>(storage)] != 0; }
+  uint64_t address(int32_t storage) const { return addresses_[static_cast<size_t>(storage)]; }
+  void* pointer(int32_t storage) const { return reinterpret_cast<void*>(address(storage)); }
+
+  const um_trace trace_;
+  const SwapTrace index_;
+  const um_plan* const plan_;
+  const um_unified_options options_;
+  Clock clock_;
+  FaultShapes shapes_;
+  std::unique_ptr<um_device> device_;
+  Space* space_ = nullptr;
+
+  std::vector<uint64_t> addresses_;  // by storage; 0: none now
+  std::vector<uint8_t> continued_;   // by storage: it was there when this iteration began
+  std::vector<uint64_t> plan_rows_;  // by place
+  size_t next_row_ = 0;
+  std::vector<um_access> accesses_;
+  std::vector<const void*> outputs_;
+  um_counters counters_{};  // when the present step began
+  int64_t step_start_ns_ = 0;
+};
+
+}  // namespace um::simulator
