@@ -326,3 +326,83 @@ class RecordedEvent:
     op: Int32
     kind: UInt16
     inside: UInt16
+
+
+@dataclass(frozen=True, slots=True)
+class PagesCosts:
+    """um_pages_costs: what the driver's work takes; `device_profile.FaultCosts` says what each is."""
+
+    batch_max: UInt32
+    reserved: UInt32
+    batch_ns: Int64
+    entry_ns: Int64
+    block_ns: Int64
+    migrate_ns: Int64
+    first_map_ns: Int64
+    transfer_ns: Int64
+    evict_ns: Int64
+    host_fault_ns: Int64
+    prefetch_call_ns: Int64
+    prefetch_block_ns: Int64
+    advise_call_ns: Int64
+    read_mostly_block_ns: Int64
+    accessed_by_block_ns: Int64
+    h2d_bytes_per_s: UInt64
+    d2h_bytes_per_s: UInt64
+    zero_bytes_per_s: UInt64
+    remote_bytes_per_s: UInt64
+    prefetch_bytes_per_s: UInt64
+
+
+@dataclass(frozen=True, slots=True)
+class PagesOptions:
+    """um_pages_options: the machine of a page-accurate model."""
+
+    device_bytes: UInt64
+    page_bytes: UInt32
+    coherent: Flag32
+    costs: PagesCosts
+
+
+@dataclass(frozen=True, slots=True)
+class PagesTouch:
+    """um_pages_touch: accesses to a range of one allocation."""
+
+    allocation: UInt64
+    offset_bytes: UInt64
+    bytes: UInt64
+    stride_bytes: UInt64
+    host: Flag32
+    write: Flag32
+    order: UInt32
+    window_pages: UInt32
+    run_pages: UInt32
+    faults_per_service: UInt32
+
+
+@dataclass(frozen=True, slots=True)
+class PagesCounters:
+    """um_pages_counters: totals since the model was made."""
+
+    shared: Counters
+    host_fault_groups: Int64
+    faults: Int64
+    batches: Int64
+    thrashing_pages: Int64
+    throttles: Int64
+    pinned_pages: Int64
+    remote_bytes: Int64
+    zeroed_bytes: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class PagesRecord:
+    """um_pages_record: a transfer or a fault group."""
+
+    start_ns: Int64
+    end_ns: Int64
+    address: UInt64
+    bytes: UInt64
+    faults: UInt32
+    kind: UInt16
+    cause: UInt16

@@ -6,6 +6,7 @@ Nothing is loaded before the first call. A failed call raises NativeError with t
 import ctypes
 import functools
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ from umadvise._abi import (
     EmulatedOptions,
     Event,
     MemoryStats,
+    PagesCounters,
+    PagesOptions,
+    PagesRecord,
+    PagesTouch,
     Phase,
     Placement,
     RecordedAccess,
@@ -164,6 +169,17 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_recorded_allocations": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_events": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_lost": (_U64, [_POINTER]),
+    "um_pages_create": (Status, [_POINTER, _POINTER]),
+    "um_pages_destroy": (None, [_POINTER]),
+    "um_pages_allocate": (Status, [_POINTER, _U64, _POINTER, _POINTER]),
+    "um_pages_free": (Status, [_POINTER, _U64]),
+    "um_pages_accesses": (Status, [_POINTER, _POINTER]),
+    "um_pages_advise": (Status, [_POINTER, _U64, _U32, _I32]),
+    "um_pages_prefetch": (Status, [_POINTER, _U64, _I32]),
+    "um_pages_discard": (Status, [_POINTER, _U64]),
+    "um_pages_counters_read": (Status, [_POINTER, _POINTER]),
+    "um_pages_now_ns": (ctypes.c_int64, [_POINTER]),
+    "um_pages_records": (_U64, [_POINTER, _U64, _POINTER, _U64]),
 }
 _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_abi_version": (_U32, []),
@@ -600,3 +616,58 @@ def set_phase(phase: Phase) -> None:
 def set_module(module: str) -> str:
     """The module whose forward runs in this thread from now on; returns the previous one."""
     return string(int(_hooks().um_hooks_module_set(intern(module))))
+
+
+# ---- the page-accurate model ---------------------------------------------------------------------------------------
+
+
+class Pages:
+    """A model of unified memory page by page (csrc/um/pages.h). Every call but `close` raises NativeError."""
+
+    def __init__(self, options: PagesOptions) -> None:
+        handle = _POINTER()
+        _core().um_pages_create(ctypes.byref(_to_c(options)), ctypes.byref(handle))
+        self._handle = handle.value
+        self.close = weakref.finalize(self, _core().um_pages_destroy, handle.value)
+
+    def allocate(self, size_bytes: int) -> tuple[int, int]:
+        """Number and address of a new allocation."""
+        allocation, address = _U64(), _U64()
+        _core().um_pages_allocate(self._handle, size_bytes, ctypes.byref(allocation), ctypes.byref(address))
+        return allocation.value, address.value
+
+    def free(self, allocation: int) -> None:
+        """Forgets an allocation."""
+        _core().um_pages_free(self._handle, allocation)
+
+    def touch(self, touch: PagesTouch) -> None:
+        """Accesses of a kernel or of a host thread."""
+        _core().um_pages_accesses(self._handle, ctypes.byref(_to_c(touch)))
+
+    def advise(self, allocation: int, advice: int, *, host: bool) -> None:
+        """One of the driver's six calls, numbered as um_driver_advice."""
+        _core().um_pages_advise(self._handle, allocation, advice, host)
+
+    def prefetch(self, allocation: int, *, host: bool) -> None:
+        """A migration that the user asks for."""
+        _core().um_pages_prefetch(self._handle, allocation, host)
+
+    def discard(self, allocation: int) -> None:
+        """The contents are no longer needed."""
+        _core().um_pages_discard(self._handle, allocation)
+
+    def counters(self) -> PagesCounters:
+        """Totals since the model was made."""
+        return _filled(PagesCounters, lambda out: _core().um_pages_counters_read(self._handle, out))
+
+    def now_ns(self) -> int:
+        """The model's clock."""
+        return int(_core().um_pages_now_ns(self._handle))
+
+    def records(self, first: int) -> bytes:
+        """The records from the `first` on: um_pages_record structures, one after the other."""
+        structure = _mirror(PagesRecord).structure
+        count = int(_core().um_pages_records(self._handle, 0, None, 0)) - first
+        buffer = (structure * count)()
+        _core().um_pages_records(self._handle, first, buffer, count)
+        return bytes(buffer)

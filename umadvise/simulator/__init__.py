@@ -1,5 +1,6 @@
 """Simulating a step on a device that is not there: unified memory and swapping, by the same rules as the real thing."""
 
 from umadvise.simulator.timeline import Span, SpanKind, Timeline, Track
+from umadvise.simulator.unified_memory import Block, PageCounters, Record, UnifiedMemory
 
-__all__ = ["Span", "SpanKind", "Timeline", "Track"]
+__all__ = ["Block", "PageCounters", "Record", "Span", "SpanKind", "Timeline", "Track", "UnifiedMemory"]

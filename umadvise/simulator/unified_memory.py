@@ -1,0 +1,385 @@
+"""The page-accurate model of unified memory, driven by hand: what the driver of a catalogue device would move, and why.
+
+Rules: NVIDIA/open-gpu-kernel-modules 595.45.04, kernel-open/nvidia-uvm; each stands in csrc/um/pages_*.cpp with its
+source. Times are as uncertain as the device's profile says; services, transfers and bytes follow from the rules.
+
+Example:
+    um = UnifiedMemory("v100-pcie-16gb")
+    block = um.allocate(2 << 20)
+    um.touch(block, 0, block.bytes, processor="cpu", write=True)
+    um.touch(block, 0, block.bytes)
+    [record.bytes >> 10 for record in um.records() if record.direction == "h2d"]  # 4, 60, 4, 60, 4, 124, ...
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from umadvise import _abi, _native
+from umadvise.advice import parse_advice
+from umadvise.catalogue import load_device
+from umadvise.counters.native import counters_from
+from umadvise.counters.records import CAUSES, Cause, Count, Counters
+from umadvise.device_profile import DeviceProfile, Direction
+from umadvise.errors import InvalidAdviceError, InvalidSizeError, StateError, UsageError
+from umadvise.units import parse_bytes
+
+__all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "UnifiedMemory"]
+
+Processor = Literal["gpu", "cpu"]
+TouchOrder = Literal["serial", "backward", "reverse", "random", "parallel"]
+
+MOST_ALLOCATION_BYTES = 1 << 42
+"""One allocation's; csrc/um/pages.cpp refuses more."""
+
+_ORDERS: dict[str, int] = {"serial": 0, "backward": 1, "reverse": 1, "random": 2, "parallel": 3}
+_ADVICE = ("read_mostly", "preferred_location", "accessed_by")
+_ADVICE_WORDS = (*_ADVICE, *(f"unset_{word}" for word in _ADVICE), "none", "prefetch")
+_RECORD = struct.Struct("@qqQQIHH")
+_DIRECTIONS: dict[int, Direction | None] = {
+    _abi.EventKind.FAULT_GROUP: None,
+    _abi.EventKind.TRANSFER_H2D: "h2d",
+    _abi.EventKind.TRANSFER_D2H: "d2h",
+}
+_MOST_COUNT = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """An allocation of a `UnifiedMemory`.
+
+    Attributes:
+        id: its number, which is never used again.
+        address: where it starts: a multiple of 2 MiB.
+        bytes: its size as it was asked for; memory comes in whole pages.
+    """
+
+    id: int
+    address: int
+    bytes: int
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A transfer, or a fault group: one service of one 2 MiB block of one fault batch.
+
+    A transfer is a run of adjacent pages that move for the same cause, as CUPTI and nsys record it: the page that
+    faulted and what the prefetcher brings along are two (uvm/uvm_va_block.c, block_copy_resident_pages_between).
+
+    Attributes:
+        kind: which of both.
+        direction: of a transfer; None for a fault group.
+        cause: of a transfer; None for a fault group.
+        bytes: that moved; 0 for a fault group, whose transfers have records of their own.
+        address: where the transfer or the fault group's block starts.
+        start_ns: on the model's clock. Fault groups of one batch share its window.
+        end_ns: likewise.
+        faults: pages of a fault group that faulted; 0 for a transfer.
+    """
+
+    kind: Literal["transfer", "fault_group"]
+    direction: Direction | None
+    cause: Cause | None
+    bytes: int
+    address: int
+    start_ns: int
+    end_ns: int
+    faults: int
+
+
+class PageCounters(Counters, frozen=True, kw_only=True):
+    """What every device counts, and what only the page-accurate model can tell.
+
+    Attributes:
+        host_fault_groups: faults of the host, one page each.
+        faults: pages that the device faulted for.
+        batches: fault batches of the device.
+        thrashing_pages: times that a page was found to thrash.
+        throttles: faults put off because their page thrashes.
+        pinned_pages: times that a thrashing page was pinned to one place.
+        remote_bytes: accessed over the link, by either processor. `remote_accesses` are requests of 128 bytes.
+        zeroed_bytes: of device memory.
+    """
+
+    host_fault_groups: Count
+    faults: Count
+    batches: Count
+    thrashing_pages: Count
+    throttles: Count
+    pinned_pages: Count
+    remote_bytes: Count
+    zeroed_bytes: Count
+
+
+class UnifiedMemory:
+    """One device, one host, and the driver between them.
+
+    Calls take effect in order, each when the one before is done, on a clock of the model's own; kernels take no time
+    but that of their faults and of accesses over the link.
+
+    Attributes:
+        device: the profile of the target.
+        memory_bytes: device memory for managed pages.
+    """
+
+    def __init__(
+        self, target: str | os.PathLike[str] | DeviceProfile, *, memory_bytes: int | str | None = None
+    ) -> None:
+        """Starts with empty memory.
+
+        Args:
+            target: a device of the catalogue by name ("v100-pcie-16gb"), a profile's file, or a profile.
+            memory_bytes: device memory for managed pages, at least 2 MiB; what the target has where it is None.
+
+        Raises:
+            UsageError: no such device; the message names similar ones.
+            PolicyError: the device takes no page faults; the message says why.
+            InvalidSizeError: `memory_bytes` is not such a size.
+        """
+        self.device = target if isinstance(target, DeviceProfile) else load_device(target)
+        self.device.require_unified_memory()
+        self.memory_bytes = self.device.usable_bytes if memory_bytes is None else parse_bytes(memory_bytes)
+        if not 2 << 20 <= self.memory_bytes <= 1 << 44:
+            raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 16 TiB")
+        self._pages = _native.Pages(
+            _abi.PagesOptions(self.memory_bytes, self.device.system_page_bytes, self.device.coherent, self._costs())
+        )
+        self._live: dict[int, Block] = {}
+        self._records: list[Record] = []
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def allocate(self, bytes: int | str) -> Block:  # noqa: A002  # the word of the trace, the records and the C ABI
+        """New managed memory, resident nowhere, in an address range of its own that starts on 2 MiB.
+
+        Args:
+            bytes: its size; taken in whole pages of the host's.
+
+        Raises:
+            InvalidSizeError: not a size, 0, or more than 4 TiB.
+        """
+        size = parse_bytes(bytes)
+        if not 0 < size <= MOST_ALLOCATION_BYTES:
+            raise InvalidSizeError(f"cannot allocate {size} bytes: expected 1 byte to 4 TiB")
+        number, address = self._pages.allocate(size)
+        block = Block(number, address, size)
+        self._live[number] = block
+        return block
+
+    def free(self, block: Block) -> None:
+        """Ends an allocation: its memory is free on both sides, nothing is copied.
+
+        Raises:
+            StateError: it is freed already.
+            UsageError: not a block of this model.
+        """
+        self._pages.free(self._number(block))
+        del self._live[block.id]
+
+    # ---- accesses --------------------------------------------------------------------------------------------------
+
+    def touch(
+        self,
+        block: Block,
+        offset: int | str,
+        bytes: int | str,  # noqa: A002
+        processor: Processor = "gpu",
+        *,
+        write: bool = False,
+        order: TouchOrder = "serial",
+        window_pages: int | None = None,
+        stride: int | str | None = None,
+        run_pages: int | None = None,
+        faults_per_service: int | None = None,
+    ) -> None:
+        """Accesses every page of a range, as one kernel or one host thread does it.
+
+        A window of pages is being accessed at once. Those among them that the processor may not access fault together,
+        in batches of at most 256; when a batch is serviced, the window slides to the first page that is still missing.
+
+        Args:
+            block: the allocation.
+            offset: where the range starts, in bytes from the block's start.
+            bytes: the range's size.
+            processor: who accesses. The CPU's faults come one page at a time, whatever the window.
+            write: stores instead of loads.
+            order: "serial", by address; "backward" (or "reverse"); "random", one page after the other in a random
+                order, where a window of 2 MiB and more slides by address and its faults arrive in a random order;
+                "parallel", such a window of any width. Random is the same in every run.
+            window_pages: pages of the window, by default 1; for "parallel" the device's default for ordinary kernels.
+                A window narrower than a 2 MiB block stays inside it.
+            stride: bytes from one access to the next; every byte where it is None.
+            run_pages: "parallel" and wide "random": adjacent pages that arrive together; by default 1, or the device's.
+            faults_per_service: most faults of one 2 MiB block in one batch; by default all, or the device's.
+
+        Raises:
+            InvalidSizeError: the range is not inside the block, or a size is none.
+            UsageError: an unknown processor or order, a number below 1, or a block of another model.
+            StateError: the block is freed.
+        """
+        number = self._number(block)
+        start, size = parse_bytes(offset), parse_bytes(bytes)
+        if start + size > block.bytes:
+            raise InvalidSizeError(
+                f"bytes {start} to {start + size} are not inside the block: expected a range within 0 to {block.bytes}"
+            )
+        if not isinstance(order, str) or order not in _ORDERS:
+            raise UsageError(f"unknown order {order!r}: expected one of {', '.join(_ORDERS)}")
+        costs = self.device.unified_memory.costs
+        parallel = order == "parallel"
+        step = 0 if stride is None else parse_bytes(stride)
+        if stride is not None and step == 0:
+            raise InvalidSizeError("a stride of 0 bytes never ends: expected at least 1")
+        self._pages.touch(
+            _abi.PagesTouch(
+                number,
+                start,
+                size,
+                step,
+                _is_host(processor),
+                bool(write),
+                _ORDERS[order],
+                _at_least_one("window_pages", window_pages, costs.window_pages.value if parallel else 1),
+                _at_least_one("run_pages", run_pages, costs.run_pages.value if parallel else 1),
+                _at_least_one("faults_per_service", faults_per_service, costs.faults_per_service.value)
+                if parallel or faults_per_service is not None
+                else 0,
+            )
+        )
+
+    # ---- hints -----------------------------------------------------------------------------------------------------
+
+    def advise(self, block: Block, advice: str, processor: Processor = "gpu") -> None:
+        """Gives the driver advice on a whole block (cudaMemAdvise).
+
+        Args:
+            block: the allocation.
+            advice: "read_mostly", "preferred_location" or "accessed_by", each with "unset_" before it to take it back;
+                the paper's words ("readmostly", "preferredlocation", "accessby") mean the same, "none" (or
+                "noadvise") takes back all three, and "prefetch" prefetches.
+            processor: the preferred location, or who accesses; nothing for "read_mostly".
+
+        Raises:
+            InvalidAdviceError: an unknown word; the message lists what is known.
+            UsageError: an unknown processor, or a block of another model.
+            StateError: the block is freed.
+        """
+        number, host = self._number(block), _is_host(processor)
+        unset, word = _parse_advice(advice)
+        if word == "prefetch":
+            self._pages.prefetch(number, host=host)
+            return
+        for index, known in enumerate(_ADVICE):
+            if word in (known, "none"):
+                self._pages.advise(number, 2 * index + (unset or word == "none"), host=host)
+
+    def prefetch(self, block: Block, processor: Processor = "gpu") -> None:
+        """Migrates a whole block (cudaMemPrefetchAsync). The copies go on behind the call; the next touch waits.
+
+        Raises:
+            UsageError: an unknown processor, or a block of another model.
+            StateError: the block is freed.
+        """
+        self._pages.prefetch(self._number(block), host=_is_host(processor))
+
+    def discard(self, block: Block) -> None:
+        """Declares the contents of a whole block dead (cuMemDiscardBatchAsync): never copied, evicted first.
+
+        Raises:
+            UsageError: a block of another model.
+            StateError: the block is freed.
+        """
+        self._pages.discard(self._number(block))
+
+    # ---- what happened ---------------------------------------------------------------------------------------------
+
+    def counters(self) -> PageCounters:
+        """Totals since the start."""
+        native = self._pages.counters()
+        own = {name: getattr(native, name) for name in get_type_hints(_abi.PagesCounters) if name != "shared"}
+        return PageCounters(**msgspec.structs.asdict(counters_from(native.shared)), **own)
+
+    def records(self) -> list[Record]:
+        """Every transfer and every fault group since the start, in order; a fault group comes before its transfers."""
+        packed = self._pages.records(len(self._records))
+        for start, end, address, bytes_, faults, kind, cause in _RECORD.iter_unpack(packed):
+            direction = _DIRECTIONS[kind]
+            self._records.append(
+                Record("transfer", direction, CAUSES[cause], bytes_, address, start, end, 0)
+                if direction
+                else Record("fault_group", None, None, 0, address, start, end, faults)
+            )
+        return list(self._records)
+
+    @property
+    def time_ns(self) -> int:
+        """The model's clock: nanoseconds since the start."""
+        return self._pages.now_ns()
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _number(self, block: object) -> int:
+        if not isinstance(block, Block):
+            raise UsageError(f"{block!r} is no block: expected what allocate() returned")
+        if self._live.get(block.id) is block:
+            return block.id
+        if block.id in self._live:
+            raise UsageError(f"{block} belongs to another UnifiedMemory: expected a block of this one")
+        raise StateError(f"{block} is freed: expected one of the {len(self._live)} blocks that live")
+
+    def _costs(self) -> _abi.PagesCosts:
+        link, costs = self.device.link, self.device.unified_memory.costs
+        # Without a bandwidth of the memory, zeroing it is as good as free.
+        memory_rate = self.device.memory_bytes_per_s or 1e15
+        return _abi.PagesCosts(
+            batch_max=costs.fault_batch_max.value,
+            reserved=0,
+            batch_ns=costs.batch_ns.value,
+            entry_ns=costs.entry_ns.value,
+            block_ns=costs.block_ns.value,
+            migrate_ns=costs.migrate_ns.value,
+            first_map_ns=costs.first_map_ns.value,
+            transfer_ns=link.h2d.fixed_ns.value,
+            evict_ns=costs.evict_ns.value,
+            host_fault_ns=costs.host_fault_ns.value,
+            prefetch_call_ns=costs.prefetch_call_ns.value,
+            prefetch_block_ns=costs.prefetch_block_ns.value,
+            advise_call_ns=costs.advise_call_ns.value,
+            read_mostly_block_ns=costs.read_mostly_block_ns.value,
+            accessed_by_block_ns=costs.accessed_by_block_ns.value or 0,
+            h2d_bytes_per_s=round(link.h2d.bytes_per_s.value),
+            d2h_bytes_per_s=round(link.d2h.bytes_per_s.value),
+            zero_bytes_per_s=round(memory_rate * costs.zero_share.value),
+            remote_bytes_per_s=round(link.h2d.bytes_per_s.value * costs.remote_share.value),
+            prefetch_bytes_per_s=round(costs.prefetch_bytes_per_s.value or 0),
+        )
+
+
+def _is_host(processor: object) -> bool:
+    if not isinstance(processor, str) or processor not in get_args(Processor):
+        raise UsageError(f"unknown processor {processor!r}: expected 'gpu' or 'cpu'")
+    return processor == "cpu"
+
+
+def _at_least_one(name: str, given: Any, otherwise: int) -> int:
+    if given is None:
+        return otherwise
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_COUNT:
+        raise UsageError(f"{name} is {given!r}: expected a whole number from 1 to {_MOST_COUNT}")
+    return given
+
+
+def _parse_advice(advice: object) -> tuple[bool, str]:
+    """Whether the advice is taken back, and which it is, in the driver's words."""
+    if not isinstance(advice, str):
+        raise InvalidAdviceError(advice, _ADVICE_WORDS)
+    unset = advice.lower().startswith("unset_")
+    try:
+        word = parse_advice(advice.lower().removeprefix("unset_")).name.lower()
+    except InvalidAdviceError:
+        raise InvalidAdviceError(advice, _ADVICE_WORDS) from None
+    if unset and word not in _ADVICE:
+        raise InvalidAdviceError(advice, _ADVICE_WORDS)
+    return unset, word
