@@ -1,0 +1,53 @@
+"""Replays the published tables of profiles/published: predicted, published, error, and what was calibrated.
+
+    python tools/fidelity.py [--tables DIRECTORY]
+
+Only baseline rows calibrate; no row that is judged does. Exit codes: 0 no row lies outside its bound, 1 a table cannot
+be read, 2 usage, 3 a row lies outside its bound.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from replay import choi, hayakawa, published, table, vdnn
+from replay.outcome import Outcome, Status
+from replay.published import Figure
+
+from umadvise.errors import UmadviseError
+
+_REPLAYS: dict[str, Callable[[Iterable[Figure]], Iterator[Outcome]]] = {
+    choi.TABLE: choi.replay,
+    hayakawa.RESNET_TABLE: hayakawa.replay_resnet,
+    hayakawa.MODELS_TABLE: hayakawa.replay_models,
+    vdnn.TABLE: vdnn.replay,
+}
+
+
+def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
+    """Predicts every figure, table by table."""
+    for name, group in groupby(figures, key=lambda figure: figure.table):
+        yield from _REPLAYS[name](group)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(prog="fidelity", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--tables", type=Path, default=published.DIRECTORY, metavar="DIRECTORY", help="%(default)s")
+    options = parser.parse_args(words)
+    try:
+        outcomes = list(replay(published.read(options.tables)))
+    except UmadviseError as error:
+        print(f"fidelity: {error}", file=sys.stderr)
+        return error.exit_code
+    for line in table.lines(outcomes):
+        print(line)
+    return 3 if any(outcome.status is Status.FAIL for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
