@@ -109,10 +109,14 @@ Int32 = Annotated[int, "int32_t"]
 UInt32 = Annotated[int, "uint32_t"]
 Int64 = Annotated[int, "int64_t"]
 UInt64 = Annotated[int, "uint64_t"]
+Double = Annotated[float, "double"]
 Flag8 = Annotated[bool, "uint8_t"]
 Flag32 = Annotated[bool, "uint32_t"]
 Known32 = Annotated[int | None, "int32_t"]
 Known64 = Annotated[int | None, "int64_t"]
+Int64EachWay = Annotated[tuple[int, ...], "int64_t", 2]  # to the device, to the host
+UInt32EachWay = Annotated[tuple[int, ...], "uint32_t", 2]
+DoubleEachWay = Annotated[tuple[float, ...], "double", 2]
 KnownByCause = Annotated[tuple[int | None, ...], "int64_t", len(Cause)]
 UInt64ByRole = Annotated[tuple[int, ...], "uint64_t", len(Role)]
 Name = Annotated[str, "uint32_t"]  # an interned name
@@ -148,6 +152,40 @@ class EmulatedOptions:
     counting: UInt32 = Counting.ORDERED
     delay_max_us: UInt32 = 0
     delay_seed: UInt64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """um_link: a copy of n bytes takes fixed_ns + n / bytes_per_s, to the device and to the host."""
+
+    fixed_ns: Int64EachWay
+    bytes_per_s: DoubleEachWay
+    both_bytes_per_s: DoubleEachWay
+    engines: UInt32EachWay
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCosts:
+    """um_driver_costs: what the driver does besides copying, for blocks of 2 MiB."""
+
+    fault_ns: Int64
+    migrate_ns: Int64
+    first_map_ns: Int64
+    zero_ns: Int64
+    evict_ns: Int64
+    prefetch_call_ns: Int64
+    prefetch_block_ns: Int64
+    advise_call_ns: Int64
+    read_mostly_block_ns: Int64
+    prefetch_bytes_per_s: Double
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """um_charged: how long the link and the driver would have been busy."""
+
+    copy_ns: Int64EachWay
+    driver_ns: Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,13 @@ from umadvise._abi import (
     UNKNOWN,
     Access,
     Allocation,
+    Charged,
     Counters,
     DeviceInfo,
+    DriverCosts,
     EmulatedOptions,
     Event,
+    Link,
     MemoryStats,
     PagesCounters,
     PagesOptions,
@@ -54,6 +57,7 @@ _C_TYPES: dict[str, Any] = {
     "uint32_t": ctypes.c_uint32,
     "int64_t": ctypes.c_int64,
     "uint64_t": ctypes.c_uint64,
+    "double": ctypes.c_double,
     "void*": ctypes.c_void_p,
 }
 
@@ -95,7 +99,8 @@ def _reader(python_type: Any, *, is_array: bool) -> Callable[[Any], Any]:
     if python_type is str:
         return (lambda value: value.decode(errors="replace")) if is_array else string
     if is_array:
-        return tuple if python_type == tuple[int, ...] else lambda values: tuple(map(_known, values))
+        known = python_type in (tuple[int, ...], tuple[float, ...])
+        return tuple if known else lambda values: tuple(map(_known, values))
     if python_type is bool:
         return bool
     if python_type == int | None:
@@ -134,6 +139,8 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
     "um_emulated_calls": (_U64, [_POINTER, _TEXT]),
     "um_emulated_fail": (Status, [_POINTER, _TEXT, _U64]),
+    "um_emulated_set_link": (Status, [_POINTER, _POINTER, _POINTER]),
+    "um_emulated_charged": (Status, [_POINTER, _POINTER]),
     "um_allocate": (Status, [_POINTER, _U64, _POINTER, _POINTER, _POINTER]),
     "um_free": (_I32, [_POINTER]),
     "um_owns": (_I32, [_POINTER]),
@@ -369,6 +376,14 @@ class Device:
     def fail(self, function: str | None, nth: int) -> None:
         """Makes the nth call from now (1 = the next) of a driver function, or of any, fail once; 0 disarms."""
         _core().um_emulated_fail(self.handle, function.encode() if function else None, nth)
+
+    def set_link(self, link: Link, costs: DriverCosts) -> None:
+        """From now on everything takes at least the time it would take there. Emulated device only."""
+        _core().um_emulated_set_link(self.handle, ctypes.byref(_to_c(link)), ctypes.byref(_to_c(costs)))
+
+    def charged(self) -> Charged:
+        """How long the charged link and its driver would have been busy; all zero without one."""
+        return _filled(Charged, lambda out: _core().um_emulated_charged(self.handle, out))
 
     def allocate(self, size_bytes: int, placement: Placement, stream: int = 0) -> int:
         """Address of a new block; 0 for 0 bytes.

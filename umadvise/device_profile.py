@@ -20,6 +20,7 @@ Text = Annotated[str, msgspec.Meta(max_length=1000, pattern=_PRINTABLE)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]  # bytes or operations a second
+PerBlock = Annotated[float, msgspec.Meta(ge=1, le=512)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 OfRoofline = Annotated[float, msgspec.Meta(gt=0, le=4)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
@@ -132,6 +133,8 @@ class FaultCosts(Record, frozen=True):
         window_pages: pages that a parallel kernel works on at a time, where the trace does not say.
         run_pages: pages that one group of threads walks through in order, where the trace does not say.
         faults_per_service: faults that come together in one block, where the trace does not say.
+        services_per_block: services of a 2 MiB block that a model by block counts as one.
+        records_per_block: transfers of a block that a model by block counts as one.
     """
 
     fault_batch_max: Fact[Number]
@@ -153,6 +156,8 @@ class FaultCosts(Record, frozen=True):
     window_pages: Fact[Number]
     run_pages: Fact[Number]
     faults_per_service: Fact[Number]
+    services_per_block: Fact[PerBlock]
+    records_per_block: Fact[PerBlock]
 
 
 class UnifiedMemory(Record, frozen=True, kw_only=True):

@@ -1,10 +1,14 @@
 """Which device to train on, and opening it in the native core."""
 
+import os
 from dataclasses import dataclass
 
 from umadvise import _native
 from umadvise._abi import Counting, EmulatedOptions
+from umadvise.catalogue import load_device
+from umadvise.device_profile import DeviceProfile
 from umadvise.errors import DeviceUnavailableError, UsageError
+from umadvise.link import driver_costs, native_link
 from umadvise.units import parse_bytes
 
 
@@ -15,6 +19,9 @@ class EmulatedDevice:
     Attributes:
         capacity: of its memory, in bytes or as text such as "2GiB"; at least 16 MiB.
         host: the most memory that pages outside the device may take; None is what the machine has available.
+        link: name of a device in the catalogue, or a path to its file: copies, prefetches, faults and evictions take
+            at least the time that they would take there, so that policies can be compared by the clock. None is
+            memory's own speed, which is faster than any link.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
         delays: up to so many microseconds wherever the order of things is left open, for tests.
         delay_seed: of those delays.
@@ -27,6 +34,7 @@ class EmulatedDevice:
     delays: int = 0
     delay_seed: int = 0
     fail_call: tuple[str | None, int] | None = None
+    link: str | os.PathLike[str] | None = None
 
     def options(self) -> EmulatedOptions:
         """These settings as the native core takes them.
@@ -46,13 +54,26 @@ class EmulatedDevice:
             delay_seed=self.delay_seed,
         )
 
+    def link_profile(self) -> DeviceProfile | None:
+        """The device whose link is charged; None without one.
+
+        Raises:
+            UsageError: the catalogue has no such device.
+            UmadviseError: its file cannot be read, or is refused.
+        """
+        return None if self.link is None else load_device(self.link)
+
     def open(self) -> _native.Device:
         """Opens the device.
 
         Raises:
             NativeError: the memory is not there.
+            UmadviseError: as `link_profile`.
         """
-        device = _native.Device.open_emulated(self.options())
+        options, profile = self.options(), self.link_profile()
+        device = _native.Device.open_emulated(options)
+        if profile is not None:
+            device.set_link(native_link(profile), driver_costs(profile))
         if self.fail_call is not None:
             device.fail(*self.fail_call)
         return device

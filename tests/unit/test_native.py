@@ -30,6 +30,9 @@ STRUCTURES = {
     "um_event": _abi.Event,
     "um_counters": _abi.Counters,
     "um_memory_stats": _abi.MemoryStats,
+    "um_link": _abi.Link,
+    "um_driver_costs": _abi.DriverCosts,
+    "um_charged": _abi.Charged,
     "um_hooks_op": _abi.RecordedOp,
     "um_hooks_access": _abi.RecordedAccess,
 }

@@ -1,0 +1,96 @@
+"""The charged link of the emulated device, from the catalogue to the clock; of the clock only lower bounds."""
+
+import ctypes
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from umadvise import _native, catalogue
+from umadvise._abi import Charged, DriverCosts, Link, Memory, Placement
+from umadvise.devices import EmulatedDevice
+from umadvise.errors import FormatError, NativeError, UsageError
+from umadvise.link import driver_costs, native_link
+
+MIB = 1 << 20
+V100 = catalogue.load_device("v100-16gb")
+
+
+@pytest.fixture
+def device() -> Iterator[_native.Device]:
+    opened = EmulatedDevice(capacity="32MiB", link="v100-16gb").open()
+    yield opened
+    opened.close()
+
+
+def test_a_copy_takes_what_the_catalogue_says(device: _native.Device) -> None:
+    address = device.allocate(8 * MIB, Placement(memory=Memory.DEVICE))
+    before = device.charged()
+    host = (ctypes.c_char * (8 * MIB))()
+    start = time.perf_counter_ns()
+    _native.copy_from_host(address, ctypes.addressof(host), 8 * MIB)
+    _native.copy_to_host(ctypes.addressof(host), address, 6 * MIB)
+    took = time.perf_counter_ns() - start
+    after = device.charged()
+    expected = V100.transfer_ns("h2d", 8 * MIB), V100.transfer_ns("d2h", 6 * MIB)
+    assert tuple(new - old for new, old in zip(after.copy_ns, before.copy_ns, strict=True)) == expected
+    assert took >= sum(expected)
+    _native.free(address)
+
+
+def test_a_fault_is_charged_to_the_driver_and_the_link(device: _native.Device) -> None:
+    address = device.allocate(2 * MIB, Placement())
+    ctypes.memset(address, 1, 1)
+    _native.prefetch(address, 2 * MIB, to_host=True)
+    before = device.charged()
+    assert ctypes.string_at(address, 1) == b"\1"  # a read by the device: the block comes back
+    after = device.charged()
+    costs = driver_costs(V100)
+    assert after.copy_ns[0] - before.copy_ns[0] == V100.transfer_ns("h2d", 2 * MIB)
+    assert after.driver_ns - before.driver_ns == costs.fault_ns + costs.migrate_ns
+    assert device.counters().fault_service_ns >= costs.fault_ns
+    _native.free(address)
+
+
+def test_costs_of_a_block_are_made_of_the_catalogues() -> None:
+    # 2.8 services of 15 + 5 us and 64 entries of 50 ns each; 30 us a service and 36 more records of 2.9 us to migrate.
+    costs = driver_costs(V100)
+    assert costs.fault_ns == pytest.approx(2.8 * (20_000 + 64 * 50), abs=1)
+    assert costs.migrate_ns == pytest.approx(2.8 * 30_000 + 36 * 2_900, abs=1)
+    assert costs.zero_ns == pytest.approx(2 * MIB / (0.7 * 900), abs=1)
+    # A block that replaces another one: a measured 900 us on a V100 with PCIe3, uncertain by a factor of 2.
+    both_ways = V100.transfer_ns("h2d", 2 * MIB) + V100.transfer_ns("d2h", 2 * MIB)
+    assert 450_000 <= costs.fault_ns + costs.migrate_ns + costs.evict_ns + both_ways <= 1_800_000
+
+
+def test_unknown_speed_of_both_directions_is_that_of_one() -> None:
+    link = native_link(catalogue.load_device("v100-sxm2-power9-16gb"))
+    assert link.both_bytes_per_s == link.bytes_per_s == (68e9, 68e9)
+
+
+def test_nothing_is_charged_without_a_link() -> None:
+    device = EmulatedDevice(capacity="16MiB").open()
+    address = device.allocate(4 * MIB, Placement())
+    ctypes.memset(address, 1, 4 * MIB)
+    _native.prefetch(address, 4 * MIB, to_host=True)
+    assert device.charged() == Charged(copy_ns=(0, 0), driver_ns=0)
+    _native.free(address)
+    device.close()
+
+
+def test_a_link_that_is_not_there_is_refused_before_anything_opens(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="v100-16gb"):
+        EmulatedDevice(link="v100-17gb").open()
+    (tmp_path / "mine.toml").write_text("schema = 'umadvise.device/9'")
+    with pytest.raises(FormatError, match=r"umadvise\.device/1"):
+        EmulatedDevice(link=tmp_path / "mine.toml").open()
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan")])
+def test_the_core_refuses_links_that_cannot_be(device: _native.Device, wrong: float) -> None:
+    costs = DriverCosts(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+    with pytest.raises(NativeError, match="speeds"):
+        device.set_link(Link((0, 0), (1e9, wrong), (1e9, 1e9), (1, 1)), costs)
+    with pytest.raises(NativeError, match="costs"):
+        device.set_link(Link((0, 0), (1e9, 1e9), (1e9, 1e9), (1, 1)), DriverCosts(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0.0))
