@@ -64,9 +64,8 @@ void SwapExecutor::begin_iteration() {
   last_span_ = 0;
   next_action_ = 0;
   op_ = -1;
-  ++pin_;
   if (iteration_ > 1) carry_over();
-  for (uint64_t row = trace_.first_event(-1); row < trace_.first_event(0); ++row) event(row);
+  events_after(-1);
   for (SwapState& each : states_) each.last_writer = -1;
 }
 
@@ -147,7 +146,9 @@ void SwapExecutor::events_inside(int32_t op) {
 void SwapExecutor::events_after(int32_t op) {
   const um_trace& columns = trace_.columns();
   for (uint64_t row = trace_.first_event(op); row < trace_.first_event(op + 1); ++row) {
-    if (columns.event_inside[row] == 0) event(row);
+    if (columns.event_inside[row] != 0) continue;
+    ++pin_;  // no op works with what there was before
+    event(row);
   }
 }
 

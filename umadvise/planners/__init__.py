@@ -1,0 +1,1 @@
+"""Planners: what moves when, so that a step fits a budget."""
