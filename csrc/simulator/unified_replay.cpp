@@ -319,8 +319,9 @@ void Replay::hand_over() {
   std::vector<uint64_t> next(addresses_.size());
   for (size_t storage = 0; storage < next.size(); ++storage) {
     const int32_t source = index_.continued_from(static_cast<int32_t>(storage));
-    continued_[storage] = source >= 0;
-    if (source >= 0) next[storage] = std::exchange(addresses_[static_cast<size_t>(source)], 0);
+    const bool fits = source >= 0 && trace_.storage_bytes[source] >= trace_.storage_bytes[storage];
+    continued_[storage] = fits;
+    if (fits) next[storage] = std::exchange(addresses_[static_cast<size_t>(source)], 0);
   }
   for (size_t storage = 0; storage < next.size(); ++storage) free(static_cast<int32_t>(storage));
   addresses_ = std::move(next);
