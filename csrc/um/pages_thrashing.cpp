@@ -33,7 +33,7 @@ void Thrashing::migrated(std::unique_ptr<thrashing::Block>& block, uint32_t page
   if (!block) block = std::make_unique<thrashing::Block>();
   const int64_t now = std::max<int64_t>(journal_.now(), 1);
   if (!block->pages.empty() && !prefetched && block->pinned.count(region) == region.pages()) return;
-  const bool met = block->last_ns != 0 && block->last_processor != to && now - block->last_ns <= thrashing::kLapseNs;
+  const bool met = block->last_ns != 0 && block->last_processor != to && now - block->last_ns <= lapse_ns_;
   block->last_ns = now;
   block->last_processor = to;
   if (block->pages.empty()) {
@@ -46,7 +46,7 @@ void Thrashing::migrated(std::unique_ptr<thrashing::Block>& block, uint32_t page
     here.fights[index(to)] = true;
     here.last_ns = now;
     if (before == 0) continue;
-    if (now - before <= thrashing::kLapseNs) {
+    if (now - before <= lapse_ns_) {
       if (++here.events == thrashing::kThreshold) {
         block->thrashing.set(page);
         ++journal_.counters.thrashing_pages;
@@ -104,7 +104,8 @@ Verdict Thrashing::verdict(thrashing::Block* block, uint32_t page, Processor who
   if (here.events < thrashing::kThreshold) return Verdict::none;
   Verdict verdict = Verdict::throttle;
   if (may_throttle(here, who)) {
-    if (now - here.last_ns > thrashing::kLapseNs && here.pinned == Location::none) return Verdict::none;
+    adjust_lapse(now - here.last_ns);
+    if (now - here.last_ns > lapse_ns_ && here.pinned == Location::none) return Verdict::none;
     here.fights[index(who)] = true;
     if (now > here.throttle_end_ns) {  // thrashing_throttle_update: a new period, another is spared
       here.throttle_end_ns = now + thrashing::kNapNs;
@@ -116,6 +117,21 @@ Verdict Thrashing::verdict(thrashing::Block* block, uint32_t page, Processor who
   }
   apply(*block, page, who, verdict);
   return verdict;
+}
+
+// adjust_thrashing_lapse, as it is compiled: it compares its signed votes with an unsigned threshold, so that a single
+// vote for "faster than a lapse" lengthens the lapse as 32 for "slower" do, and it shortens at its upper bound alone.
+void Thrashing::adjust_lapse(int64_t observed_ns) {
+  lapse_votes_ += observed_ns < lapse_ns_ ? -1 : 1;
+  if (static_cast<uint32_t>(lapse_votes_) < thrashing::kLapseVotes) return;
+  if (lapse_ns_ < thrashing::kMostLapseNs) {
+    lapse_ns_ += std::min(lapse_ns_ / 8, thrashing::kMostLapseNs / 10);
+  } else if (lapse_votes_ > 0) {
+    lapse_ns_ -= std::max(lapse_ns_ / 8, thrashing::kLeastLapseNs);
+  } else {
+    return;
+  }
+  lapse_votes_ /= 2;
 }
 
 // False while the processor is being throttled; else its throttling is over.

@@ -14,12 +14,14 @@ using rules::Location;
 
 namespace thrashing {
 
-inline constexpr uint32_t kThreshold = 3;          // uvm_perf_thrashing_threshold, events
-inline constexpr int64_t kLapseNs = 500'000;       // uvm_perf_thrashing_lapse_usec; the driver's own adjustment of it
-                                                   // while the machine runs is left out
-inline constexpr int64_t kNapNs = kLapseNs;        // uvm_perf_thrashing_nap = 1 lapse
-inline constexpr uint32_t kPinThreshold = 10;      // uvm_perf_thrashing_pin_threshold, throttles
-inline constexpr int64_t kPinNs = 300 * kLapseNs;  // uvm_perf_thrashing_pin
+inline constexpr uint32_t kThreshold = 3;             // uvm_perf_thrashing_threshold, events
+inline constexpr int64_t kLapseNs = 500'000;          // uvm_perf_thrashing_lapse_usec, at first
+inline constexpr int64_t kMostLapseNs = 500'000'000;  // UVM_PERF_THRASHING_LAPSE_USEC_MAX
+inline constexpr int64_t kLeastLapseNs = 5'000;       // UVM_PERF_THRASHING_LAPSE_USEC_MIN
+inline constexpr uint32_t kLapseVotes = 32;           // uvm_perf_lapse_vote_threshold
+inline constexpr int64_t kNapNs = kLapseNs;           // uvm_perf_thrashing_nap = 1 lapse
+inline constexpr uint32_t kPinThreshold = 10;         // uvm_perf_thrashing_pin_threshold, throttles
+inline constexpr int64_t kPinNs = 300 * kLapseNs;     // uvm_perf_thrashing_pin
 inline constexpr int64_t kEpochNs = 2000 * kLapseNs;  // uvm_perf_thrashing_epoch
 inline constexpr uint32_t kMostResets = 4;            // uvm_perf_thrashing_max_resets
 
@@ -66,6 +68,7 @@ class Thrashing {
   }
 
  private:
+  void adjust_lapse(int64_t observed_ns);
   void reset_page(thrashing::Block& block, uint32_t page);
   void forget(thrashing::Block& block);
   bool may_throttle(thrashing::Page& page, Processor who);
@@ -75,6 +78,8 @@ class Thrashing {
 
   Journal& journal_;
   const bool coherent_;
+  int64_t lapse_ns_ = thrashing::kLapseNs;
+  int lapse_votes_ = 0;
 };
 
 }  // namespace um::pages
