@@ -1,6 +1,6 @@
 """A catalogue device's link and driver as the native core takes them."""
 
-from umadvise._abi import DriverCosts, Link
+from umadvise._abi import DriverCosts, Link, PagesCosts
 from umadvise.device_profile import DeviceProfile
 
 _BLOCK_BYTES = 2 << 20  # uvm/uvm_va_block_types.h
@@ -39,4 +39,35 @@ def driver_costs(device: DeviceProfile) -> DriverCosts:
         advise_call_ns=costs.advise_call_ns.value,
         read_mostly_block_ns=costs.read_mostly_block_ns.value,
         prefetch_bytes_per_s=costs.prefetch_bytes_per_s.value or 0.0,
+    )
+
+
+def page_costs(device: DeviceProfile) -> PagesCosts:
+    """The driver's costs for single services, batches and transfers.
+
+    Where nobody knows the memory's bandwidth, filling it with zeros is as good as free.
+    """
+    link, costs = device.link, device.unified_memory.costs
+    memory_bytes_per_s = device.memory_bytes_per_s or 1e15
+    return PagesCosts(
+        batch_max=costs.fault_batch_max.value,
+        reserved=0,
+        batch_ns=costs.batch_ns.value,
+        entry_ns=costs.entry_ns.value,
+        block_ns=costs.block_ns.value,
+        migrate_ns=costs.migrate_ns.value,
+        first_map_ns=costs.first_map_ns.value,
+        transfer_ns=link.h2d.fixed_ns.value,
+        evict_ns=costs.evict_ns.value,
+        host_fault_ns=costs.host_fault_ns.value,
+        prefetch_call_ns=costs.prefetch_call_ns.value,
+        prefetch_block_ns=costs.prefetch_block_ns.value,
+        advise_call_ns=costs.advise_call_ns.value,
+        read_mostly_block_ns=costs.read_mostly_block_ns.value,
+        accessed_by_block_ns=costs.accessed_by_block_ns.value or 0,
+        h2d_bytes_per_s=round(link.h2d.bytes_per_s.value),
+        d2h_bytes_per_s=round(link.d2h.bytes_per_s.value),
+        zero_bytes_per_s=round(memory_bytes_per_s * costs.zero_share.value),
+        remote_bytes_per_s=round(link.h2d.bytes_per_s.value * costs.remote_share.value),
+        prefetch_bytes_per_s=round(costs.prefetch_bytes_per_s.value or 0),
     )

@@ -25,6 +25,7 @@ from umadvise.counters.native import counters_from
 from umadvise.counters.records import CAUSES, Cause, Count, Counters
 from umadvise.device_profile import DeviceProfile, Direction
 from umadvise.errors import InvalidAdviceError, InvalidSizeError, StateError, UsageError
+from umadvise.link import page_costs
 from umadvise.units import parse_bytes
 
 __all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "UnifiedMemory"]
@@ -144,7 +145,7 @@ class UnifiedMemory:
         if not 2 << 20 <= self.memory_bytes <= 1 << 44:
             raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 16 TiB")
         self._pages = _native.Pages(
-            _abi.PagesOptions(self.memory_bytes, self.device.system_page_bytes, self.device.coherent, self._costs())
+            _abi.PagesOptions(self.memory_bytes, self.device.system_page_bytes, self.device.coherent, page_costs(self.device))
         )
         self._live: dict[int, Block] = {}
         self._records: list[Record] = []
@@ -328,33 +329,6 @@ class UnifiedMemory:
         if block.id in self._live:
             raise UsageError(f"{block} belongs to another UnifiedMemory: expected a block of this one")
         raise StateError(f"{block} is freed: expected one of the {len(self._live)} blocks that live")
-
-    def _costs(self) -> _abi.PagesCosts:
-        link, costs = self.device.link, self.device.unified_memory.costs
-        # Without a bandwidth of the memory, zeroing it is as good as free.
-        memory_rate = self.device.memory_bytes_per_s or 1e15
-        return _abi.PagesCosts(
-            batch_max=costs.fault_batch_max.value,
-            reserved=0,
-            batch_ns=costs.batch_ns.value,
-            entry_ns=costs.entry_ns.value,
-            block_ns=costs.block_ns.value,
-            migrate_ns=costs.migrate_ns.value,
-            first_map_ns=costs.first_map_ns.value,
-            transfer_ns=link.h2d.fixed_ns.value,
-            evict_ns=costs.evict_ns.value,
-            host_fault_ns=costs.host_fault_ns.value,
-            prefetch_call_ns=costs.prefetch_call_ns.value,
-            prefetch_block_ns=costs.prefetch_block_ns.value,
-            advise_call_ns=costs.advise_call_ns.value,
-            read_mostly_block_ns=costs.read_mostly_block_ns.value,
-            accessed_by_block_ns=costs.accessed_by_block_ns.value or 0,
-            h2d_bytes_per_s=round(link.h2d.bytes_per_s.value),
-            d2h_bytes_per_s=round(link.d2h.bytes_per_s.value),
-            zero_bytes_per_s=round(memory_rate * costs.zero_share.value),
-            remote_bytes_per_s=round(link.h2d.bytes_per_s.value * costs.remote_share.value),
-            prefetch_bytes_per_s=round(costs.prefetch_bytes_per_s.value or 0),
-        )
 
 
 def _is_host(processor: object) -> bool:
