@@ -145,7 +145,9 @@ class UnifiedMemory:
         if not 2 << 20 <= self.memory_bytes <= 1 << 44:
             raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 16 TiB")
         self._pages = _native.Pages(
-            _abi.PagesOptions(self.memory_bytes, self.device.system_page_bytes, self.device.coherent, page_costs(self.device))
+            _abi.PagesOptions(
+                self.memory_bytes, self.device.system_page_bytes, self.device.coherent, page_costs(self.device)
+            )
         )
         self._live: dict[int, Block] = {}
         self._records: list[Record] = []
