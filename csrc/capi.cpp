@@ -236,6 +236,10 @@ um_status um_memory_read(um_device* device, um_memory_stats* out) {
   return guarded([&] { checked(device).memory(given(out, "the place for the statistics")); });
 }
 
+uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).residency(out, out != nullptr ? capacity : 0); });
+}
+
 void um_memory_reset_peaks(um_device* device) {
   guarded([&] { checked(device).reset_peaks(); });
 }

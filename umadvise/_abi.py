@@ -101,6 +101,14 @@ class EventKind(IntEnum):
     OVERSIZED_OP = 6
 
 
+class ResidencySubject(IntEnum):
+    """um_residency_subject: whose peak it is."""
+
+    ROLE = 0
+    TENSOR = 1
+    OP = 2
+
+
 # ---- C types of the fields: what Python sees, then the C type (and the length of an array) -------------------------
 
 UInt8 = Annotated[int, "uint8_t"]
@@ -301,6 +309,22 @@ class MemoryStats:
     requested_peak_by_role: UInt64ByRole
     resident_by_role: UInt64ByRole
     resident_peak_by_role: UInt64ByRole
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """um_residency: the most bytes that one subject had on the device at once."""
+
+    peak_bytes: UInt64
+    bytes: UInt64
+    subject: UInt32
+    role: UInt32
+    name: Name
+    birth_op: Name
+    birth_module: Name
+    op: Name
+    module: Name
+    phase: UInt32
 
 
 class RecordedKind(IntEnum):

@@ -39,6 +39,7 @@ from umadvise._abi import (
     RecordedAllocation,
     RecordedEvent,
     RecordedOp,
+    Residency,
     Role,
     Route,
     Status,
@@ -169,6 +170,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_counters_read": (Status, [_POINTER, _POINTER]),
     "um_memory_read": (Status, [_POINTER, _POINTER]),
     "um_memory_reset_peaks": (None, [_POINTER]),
+    "um_residency_read": (_U64, [_POINTER, _POINTER, _U64]),
     "um_record": (Status, [_POINTER, _I32]),
     "um_recorded_ops": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_accesses": (_U64, [_POINTER, _POINTER, _U64]),
@@ -474,6 +476,10 @@ class Device:
         rows = np.empty(count, np.dtype(structure))
         found = int(read(self.handle, rows.ctypes.data, count))
         return rows[:found]
+
+    def residency(self) -> bytes:
+        """Who lay on the device, the most since the peaks were reset: um_residency structures; empty when unknown."""
+        return self._rows(_core().um_residency_read, _mirror(Residency).structure).tobytes()
 
 
 def _filled(record: type[Record], fill: Callable[[Any], Any]) -> Record:

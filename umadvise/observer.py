@@ -14,7 +14,7 @@ import umadvise
 from umadvise import _native
 from umadvise._abi import Counting, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
-from umadvise.counters.native import counters_from, events_from, memory_from
+from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.profile import AdviceByRole, Environment, FaultProfile
 from umadvise.runtime import Runtime, address_of, on_device
@@ -173,7 +173,8 @@ class Observer:
         _native.set_phase(Phase.NONE)
         self._runtime.device.set_step(0)
         self._drain()
-        self._builder.end_step(end_ns, self.counters(), self.memory())
+        residency = residency_from(self._runtime.device.residency())
+        self._builder.end_step(end_ns, self.counters(), self.memory(), residency)
 
     def _drain(self) -> None:
         if self._builder is not None and self._runtime.emulated:

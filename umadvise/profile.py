@@ -16,7 +16,7 @@ from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats
 from umadvise.errors import FormatError
 from umadvise.files import read_bounded, write_atomically
 
-SCHEMA = "umadvise.fault-profile/1"
+SCHEMA = "umadvise.fault-profile/2"
 BIN_COUNT = 96
 """Equal parts of a step in the pattern of faults; divides by 2, 3 and 4, so that narrow terminals can join bins."""
 MOST_ROWS = 4096
@@ -93,13 +93,22 @@ class Tally(Record, frozen=True):
     faulted_steps: Count
 
 
-class RoleRow(Tally, frozen=True):
+class ResidentTally(Tally, frozen=True):
+    """With the most bytes that were on the device at once during a step; None when unknown.
+
+    Of a row about tensors they are its tensors' bytes, of a row about ops all bytes that were there while these ran.
+    """
+
+    resident_peak_bytes: Count | None
+
+
+class RoleRow(ResidentTally, frozen=True):
     """Tensors of one role."""
 
     role: Role | None
 
 
-class PhaseRow(Tally, frozen=True):
+class PhaseRow(ResidentTally, frozen=True):
     """Ops of one phase."""
 
     phase: Phase | None
@@ -112,20 +121,20 @@ class RolePhaseRow(Tally, frozen=True):
     phase: Phase | None
 
 
-class ModuleRow(Tally, frozen=True):
+class ModuleRow(ResidentTally, frozen=True):
     """Ops that ran inside one module."""
 
     module: Name | None
 
 
-class OpRow(Tally, frozen=True):
+class OpRow(ResidentTally, frozen=True):
     """One operator in one phase."""
 
     op: Name | None
     phase: Phase | None
 
 
-class TensorRow(Tally, frozen=True):
+class TensorRow(ResidentTally, frozen=True):
     """One tensor: by name, or by birthplace and size when it has none; `bytes` is the size of one."""
 
     role: Role | None
@@ -146,7 +155,10 @@ class Table(Record, Generic[Row], frozen=True):
 
 
 class Tables(Record, frozen=True):
-    """The same events from six sides: each table's rows and rest add up to the same sums."""
+    """The same events from six sides: each table's rows and rest add up to the same sums.
+
+    What was on the device and had no event has a row too.
+    """
 
     role: Table[RoleRow]
     phase: Table[PhaseRow]

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engine/device.h"
-#include "memory/address_map.h"
 
 namespace {
 
@@ -10,7 +9,7 @@ constexpr uint64_t kEventsAtATime = 64;
 
 }  // namespace
 
-um_event um_device::attribute(const um::emulated::Event& from) const {
+um_event um_device::attribute(const um::emulated::Event& from, const um::OpIdentity& op) const {
   um_event event{};
   event.start_ns = from.start_ns;
   event.duration_ns = from.duration_ns;
@@ -21,14 +20,13 @@ um_event um_device::attribute(const um::emulated::Event& from) const {
   event.write = from.write;
   event.unordered = from.unordered;
   event.first_touch = from.first_touch;
-  const um::OpIdentity op = contexts_.find(from.context);
   event.step = op.step;
   event.op_index = op.index;
   event.op = op.op;
   event.module = op.module;
   event.phase = op.phase;
-  const um::Arena* arena = um::address_map().find(from.address);
-  if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return event;
+  const um::Arena* arena = own_arena(from.address);
+  if (arena == nullptr) return event;
   // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
   if (const um::Block* block = arena->nearest(from.address)) {
     const um::Record& record = block->record;
@@ -43,14 +41,16 @@ um_event um_device::attribute(const um::emulated::Event& from) const {
 }
 
 void um_device::collect_device_events() noexcept {
-  if (!recording_ || backend_.hooks == nullptr) return;
+  if (residency_ == nullptr) return;
   um::emulated::Event events[kEventsAtATime];
   while (backend_.hooks->pending(backend_.ordinal)) {
     const uint64_t count = backend_.hooks->drain(backend_.ordinal, events, kEventsAtATime);
     for (uint64_t i = 0; i < count; ++i) {
-      const um_event event = attribute(events[i]);
-      events_.push(event);
-      record_service(events[i], event.op_index != 0);
+      const um::OpIdentity op = contexts_.find(events[i].context);
+      follow(events[i], op);
+      if (events[i].change != um::emulated::Change::none) continue;
+      events_.push(attribute(events[i], op));
+      record_service(events[i], op.index != 0);
     }
   }
 }
@@ -70,9 +70,13 @@ uint64_t um_device::dropped_events() {
 void um_device::enable_events(bool on) {
   const Lock lock(mutex_);
   require_alive();
+  if (on == recording_) return;
   collect_device_events();
+  auto residency = on && backend_.hooks != nullptr ? std::make_unique<um::Residency>() : nullptr;
   if (backend_.hooks != nullptr) backend_.hooks->record(backend_.ordinal, on);
   recording_ = on;
+  residency_ = std::move(residency);
+  if (residency_ != nullptr) recount_residency();
 }
 
 void um_device::counters(um_counters* out) {
@@ -159,4 +163,49 @@ void um_device::reset_peaks() {
     level->reset_peak();
   for (um::Level& level : statistics.by_role) level.reset_peak();
   for (um::Level& level : resident_by_role_) level.reset_peak();
+  if (residency_ == nullptr) return;
+  collect_device_events();
+  if (residency_is_exact()) {
+    residency_->reset_peaks();
+  } else {
+    recount_residency();
+  }
+}
+
+// ---- residency by role, tensor and op ----------------------------------------------------------------------
+
+// What was there before a block left, or after one came, was there while the op ran.
+void um_device::follow(const um::emulated::Event& event, const um::OpIdentity& op) noexcept {
+  using um::emulated::Change;
+  if (event.change == Change::arrived) residency_->arrived(event.address, own_arena(event.address));
+  residency_->note(op);
+  if (event.change == Change::left) residency_->left(event.address, own_arena(event.address));
+}
+
+bool um_device::residency_is_exact() const {
+  return residency_->known() && backend_.hooks->dropped(backend_.ordinal) == dropped_before_;
+}
+
+// From what is true now. News that is on its way says nothing new of the blocks that it is about, or what comes next.
+void um_device::recount_residency() noexcept {
+  residency_->clear();
+  dropped_before_ = backend_.hooks->dropped(backend_.ordinal);
+  allocations_->each_arena([&](const um::Arena& arena) {
+    for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += um::kBlockBytes) {
+      uint64_t on_device = 0, on_host = 0;
+      backend_.hooks->residency(backend_.ordinal, at, um::kBlockBytes, &on_device, &on_host);
+      if (on_device != 0) residency_->arrived(at, nullptr);  // nothing counts yet
+    }
+    for (um::Block* block = arena.first; block != nullptr; block = block->next) {
+      if (!block->free) residency_->add(block);
+    }
+  });
+}
+
+uint64_t um_device::residency(um_residency* out, uint64_t capacity) {
+  const Lock lock(mutex_);
+  require_alive();
+  if (residency_ == nullptr) return 0;
+  collect_device_events();
+  return residency_is_exact() ? residency_->read(out, capacity) : 0;
 }

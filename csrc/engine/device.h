@@ -13,6 +13,7 @@
 
 #include "engine/budget.h"
 #include "engine/event_log.h"
+#include "engine/residency.h"
 #include "engine/running_op.h"
 #include "engine/tape.h"
 #include "memory/allocations.h"
@@ -69,6 +70,7 @@ struct um_device {
   void counters(um_counters* out);
   void memory(um_memory_stats* out);
   void reset_peaks();
+  uint64_t residency(um_residency* out, uint64_t capacity);
 
   // ---- recording (recording.cpp) ----
   void record(bool on);
@@ -96,10 +98,13 @@ struct um_device {
 
   // With the lock held.
   void require_alive() const;
+  um::Arena* own_arena(uint64_t address) const;
   um::Block* own_block(const void* address) const;
   um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth);
   void place(um::Block* block, um::RunningOp* op, void* stream);
+  void relabel(um::Block* block, uint32_t role, uint32_t name);
   void release(um::Block* block) noexcept;
+  void forget(um::Block* block) noexcept;
   bool empty_out() noexcept;
   um_allocation describe(const um::Block& block);
   // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws
@@ -116,7 +121,10 @@ struct um_device {
   void seed(um::Budget& budget);
   void sample_residency();
   void collect_device_events() noexcept;
-  um_event attribute(const um::emulated::Event& event) const;
+  um_event attribute(const um::emulated::Event& event, const um::OpIdentity& op) const;
+  void follow(const um::emulated::Event& event, const um::OpIdentity& op) noexcept;
+  bool residency_is_exact() const;
+  void recount_residency() noexcept;
   void measure(um::RunningOp& op) const;
   void report_oversized(const um::RunningOp& op) noexcept;
   void record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count);
@@ -149,4 +157,6 @@ struct um_device {
   uint64_t dropped_before_recording_ = 0;
   um::Level resident_, host_;  // bytes
   um::Level resident_by_role_[UM_ROLE_COUNT];
+  std::unique_ptr<um::Residency> residency_;  // while events of an emulated device are recorded
+  uint64_t dropped_before_ = 0;               // events that the device had lost when residency_ was counted last
 };

@@ -25,6 +25,10 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
                                 : um::Birth{step_, 0, 0, 0};
     const uint64_t arena_changes = allocations_->arena_changes();
     Block* block = allocate_preferred(bytes, placement, birth);
+    if (residency_ != nullptr) {
+      collect_device_events();  // arenas may have gone and come: the block counts from here on
+      residency_->add(block);
+    }
     address = block->address;
     managed = block->arena->heap->placement.memory == UM_MEMORY_MANAGED;
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
@@ -32,7 +36,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
         place(block, op, stream);
       } catch (...) {
         if (op != nullptr) op->working_set.remove(address);
-        allocations_->free(block);
+        forget(block);
         throw;
       }
     }
@@ -123,6 +127,11 @@ bool um_device::free(void* pointer) noexcept {
   return true;
 }
 
+void um_device::forget(Block* block) noexcept {
+  if (residency_ != nullptr) residency_->remove(block);
+  allocations_->free(block);
+}
+
 void um_device::release(Block* block) noexcept {
   if (recording_) collect_device_events();  // while they can still be told which allocation they are about
   if (block->record.exports > 0 && block->arena->heap->placement.memory == UM_MEMORY_MANAGED) {
@@ -133,7 +142,7 @@ void um_device::release(Block* block) noexcept {
   const bool inside = um::running_op != nullptr && um::running_op->device == this;
   if (inside) um::running_op->working_set.remove(block->address);
   tape_.freed(*block, inside);
-  allocations_->free(block);
+  forget(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }
 
@@ -154,8 +163,21 @@ void um_device::describe(const void* address, um_allocation* out) {
 
 void um_device::label(const void* address, uint32_t role, uint32_t name) {
   const Found found = find_range(address, 0);
-  found.device->allocations_->label(found.block, role, name);
+  found.device->relabel(found.block, role, name);
   found.device->tape_.labelled(*found.block);
+}
+
+void um_device::relabel(Block* block, uint32_t role, uint32_t name) {
+  if (residency_ == nullptr) return allocations_->label(block, role, name);
+  collect_device_events();  // they are about what it was until now
+  residency_->remove(block);
+  try {
+    allocations_->label(block, role, name);
+  } catch (...) {
+    residency_->add(block);
+    throw;
+  }
+  residency_->add(block);
 }
 
 uint64_t um_device::list(um_allocation* out, uint64_t capacity) {

@@ -10,11 +10,17 @@
 using um::Error;
 using um::RunningOp;
 
+// nullptr for addresses that are not this device's.
+um::Arena* um_device::own_arena(uint64_t address) const {
+  um::Arena* arena = um::address_map().find(address);
+  return arena != nullptr && arena->device.load(std::memory_order_relaxed) == this ? arena : nullptr;
+}
+
 // The block of this device that starts at, or else contains, the address; nullptr for foreign ones.
 um::Block* um_device::own_block(const void* address) const {
   const uint64_t at = um::address_of(address);
-  const um::Arena* arena = um::address_map().find(at);
-  if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return nullptr;
+  const um::Arena* arena = own_arena(at);
+  if (arena == nullptr) return nullptr;
   um::Block* block = arena->starting_at(at);
   return block != nullptr ? block : arena->containing(at);
 }
@@ -26,7 +32,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
   {
     const Lock lock(mutex_);
     require_alive();
-    if (tape_.on()) collect_device_events();  // what came between the ops belongs before this one
+    collect_device_events();  // what came between the ops belongs before this one
     op_pool_.prepare(1);
     running = op_pool_.take();
     try {
@@ -47,6 +53,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
         }
       }
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
+      if (residency_ != nullptr) residency_->note(running->identity);
       measure(*running);
       keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
     } catch (...) {

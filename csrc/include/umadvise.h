@@ -272,6 +272,27 @@ typedef struct um_memory_stats {
 UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);
 UM_API void um_memory_reset_peaks(um_device* device);
 
+/* ---- residency by role, tensor and op: who lay on the device, the most at once --------------------------- */
+/* An allocation has on the device what of it lies in 2 MiB blocks with a device copy. */
+typedef enum {
+  UM_RESIDENCY_ROLE = 0,   /* all live allocations with the label `role` */
+  UM_RESIDENCY_TENSOR = 1, /* those of one role, size and name, or birthplace where they have no name */
+  UM_RESIDENCY_OP = 2      /* everything on the device while an op ran; all 0: outside of ops */
+} um_residency_subject;
+
+typedef struct um_residency {
+  uint64_t peak_bytes;
+  uint64_t bytes;                        /* of one tensor */
+  uint32_t subject;                      /* um_residency_subject */
+  uint32_t role;                         /* of roles and tensors */
+  uint32_t name, birth_op, birth_module; /* of tensors */
+  uint32_t op, module, phase;            /* of ops */
+} um_residency;
+/* What was there since um_memory_reset_peaks, every role included; returns how many there are (`out` gets at most
+ * `capacity`). Only while events are recorded, and on the emulated device: 0 otherwise, also when events were lost
+ * since the reset or there were more than 65,536 tensors or ops to tell apart. */
+UM_API uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity);
+
 /* ---- simulation: traces, devices and timelines as numbers ------------------------------------------------ */
 /* The columns of umadvise/trace/schema.py; pointers are borrowed for the call. */
 typedef struct um_trace {

@@ -55,7 +55,7 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
   record.birth_op = birth.op;
   record.birth_module = birth.module;
   record.exports = 0;
-  record.seen = false;
+  record.seen = record.counted = false;
   ++statistics.allocation_count;
   statistics.requested_bytes.add(bytes);
   statistics.by_role[record.role].add(bytes);

@@ -24,6 +24,7 @@ struct Record {
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
   uint32_t exports = 0;
   bool seen = false;
+  bool counted = false;  // engine/residency.h: what it has on the device is part of the sums
 };
 
 // A run of granules of one arena, free or allocated. Neighbours are linked, so that free ones merge in constant time.

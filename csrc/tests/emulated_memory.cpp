@@ -1,5 +1,6 @@
 // Managed memory on the emulated device: real faults on real pages. Contents are compared with an ordinary array that
 // went through the same stores; counters with closed forms.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <random>
@@ -273,10 +274,15 @@ TEST(events_add_up_to_the_counters) {
   for (int pass = 0; pass < 2; ++pass) {
     for (uint64_t i = 0; i < 48 * kMiB; i += kBlock) data[i] = 1;
   }
-  int64_t faults = 0, h2d = 0, d2h = 0, evictions = 0, first = 0;
+  int64_t faults = 0, h2d = 0, d2h = 0, evictions = 0, first = 0, resident = 0, resident_peak = 0;
   for (const auto& event : device.events()) {
     CHECK_EQ(event.context, 99u);
     CHECK(event.duration_ns >= 0);
+    if (event.change != um::emulated::Change::none) {
+      resident += event.change == um::emulated::Change::arrived ? 1 : -1;
+      resident_peak = std::max(resident_peak, resident);
+      continue;
+    }
     faults += event.kind == UM_EVENT_FAULT_GROUP;
     first += event.kind == UM_EVENT_FAULT_GROUP && event.first_touch;
     evictions += event.kind == UM_EVENT_EVICTION;
@@ -289,6 +295,8 @@ TEST(events_add_up_to_the_counters) {
   CHECK_EQ(evictions, totals.evictions + totals.evictions_dropped);
   CHECK_EQ(h2d, totals.bytes_h2d[1]);
   CHECK_EQ(d2h, totals.bytes_d2h[3]);
+  CHECK_EQ(resident, 8);
+  CHECK_EQ(resident_peak, 8);
   CHECK_EQ(device.hooks.dropped(device.ordinal), 0u);
   device.free(data);
 }

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from umadvise.counters.records import CAUSES, ROLES, BytesByCause, BytesByRole, Counters, Event, MemoryStats
+from umadvise.counters.records import (
+    CAUSES,
+    ROLES,
+    BytesByCause,
+    BytesByRole,
+    Counters,
+    Event,
+    MemoryStats,
+    ResidencyPeak,
+)
 from umadvise.profile import (
     BIN_COUNT,
     AdviceByRole,
@@ -66,6 +75,10 @@ class Make:
         nameless = dict.fromkeys(("op", "module", "phase", "role", "name", "birth_op", "birth_module"))
         flags = dict.fromkeys(("write", "unordered", "first_touch"), False)
         return Event(**{**plain, **nameless, **flags, "kind": kind, "cause": "user", "step": 1, **fields})
+
+    def peak(self, subject: str, peak_bytes: int, **fields: Any) -> ResidencyPeak:
+        plain: dict[str, Any] = dict.fromkeys(ResidencyPeak.__struct_fields__)
+        return ResidencyPeak(**{**plain, "bytes": 0, "subject": subject, "peak_bytes": peak_bytes, **fields})
 
     def tally(self, row_type: type[Tally] = Tally, **fields: Any) -> Any:
         plain = dict.fromkeys(Tally.__struct_fields__, 0)

@@ -30,6 +30,7 @@ STRUCTURES = {
     "um_event": _abi.Event,
     "um_counters": _abi.Counters,
     "um_memory_stats": _abi.MemoryStats,
+    "um_residency": _abi.Residency,
     "um_link": _abi.Link,
     "um_driver_costs": _abi.DriverCosts,
     "um_charged": _abi.Charged,
@@ -46,6 +47,7 @@ ENUMERATIONS = {
     "UM_PHASE_": _abi.Phase,
     "UM_CAUSE_": _abi.Cause,
     "UM_EVENT_": _abi.EventKind,
+    "UM_RESIDENCY_": _abi.ResidencySubject,
 }
 
 

@@ -158,6 +158,56 @@ def test_rows_that_do_not_fit_are_summed_in_the_rest(make: Any) -> None:
     assert {row.role: row.faulted_steps for row in sums.tables().role.rows} == {"parameter": 100, "intermediate": 100}
 
 
+def test_residency_is_the_highest_of_all_steps(make: Any) -> None:
+    builder = ProfileBuilder(make.environment(), make.counters())
+    fault = make.event("fault_group", role="gradient", name="w.grad", allocation_bytes=64, op="aten::mm", module="a")
+    remote = make.event("remote_map", role="input", name="batch", allocation_bytes=8, op="aten::mm", module="a")
+    peaks = {
+        1: [
+            make.peak("role", 100, role="gradient"),
+            make.peak("role", 0, role="input"),
+            make.peak("role", 0, role="workspace"),
+            make.peak("tensor", 64, role="gradient", name="w.grad", bytes=64),
+            make.peak("tensor", 0, role="input", name="batch", bytes=8),
+            make.peak("tensor", 0, role="input", name="elsewhere", bytes=8),
+            make.peak("op", 500, op="aten::mm", module="a", phase="forward"),
+            make.peak("op", 700, op="aten::mm", module="b", phase="forward"),
+            make.peak("op", 600, op="aten::mm", module="a", phase="backward"),
+        ],
+        2: [
+            make.peak("role", 90, role="gradient"),
+            make.peak("tensor", 128, role="gradient", name="w.grad", bytes=64),
+            make.peak("op", 650, op="aten::add", module=None, phase="backward"),
+        ],
+        3: [],  # unknown: events were lost
+    }
+    for index, some in peaks.items():
+        builder.begin_step(index, index, make.counters())
+        builder.add_events([fault, remote] if index == 1 else [])
+        builder.end_step(index, make.counters(), make.memory(), some)
+    profile = builder.build(make.counters(), 0)
+    tables = profile.tables
+    assert tables is not None
+    # The faulting row first, then those that were only there; who neither faulted nor was there has none.
+    assert [(row.role, row.resident_peak_bytes) for row in tables.role.rows] == [("gradient", 100), ("input", 0)]
+    assert [(row.name, row.resident_peak_bytes) for row in tables.tensor.rows] == [("w.grad", 128), ("batch", 0)]
+    assert {row.phase: row.resident_peak_bytes for row in tables.phase.rows} == {
+        None: None,  # the events' own phase, of which no peak was told
+        "forward": 700,
+        "backward": 650,
+    }
+    assert {row.module: row.resident_peak_bytes for row in tables.module.rows} == {"a": 600, "b": 700, None: 650}
+    assert {(row.op, row.phase): row.resident_peak_bytes for row in tables.op.rows} == {
+        ("aten::mm", None): None,
+        ("aten::mm", "forward"): 700,
+        ("aten::mm", "backward"): 600,
+        ("aten::add", "backward"): 650,
+    }
+    assert sum(row.fault_groups for row in tables.module.rows) == 1
+    assert tables.role.rest is None
+    assert decode(encode(profile)) == profile
+
+
 def test_a_profile_of_many_steps_keeps_first_and_latest_and_all_sums(make: Any) -> None:
     builder = ProfileBuilder(make.environment(), make.counters(fault_groups=7))
     for index in range(1, 1001):

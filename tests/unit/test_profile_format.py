@@ -27,7 +27,7 @@ def full(make: Any) -> fault_profile.FaultProfile:
         outside=make.counters(remote_accesses=3),
         steps=make.steps(make.counters(fault_groups=2), make.counters()),
         tables=make.tables(
-            role=(make.role(role="parameter", fault_groups=2),),
+            role=(make.role(role="parameter", fault_groups=2, resident_peak_bytes=3 * MIB),),
             phase=(make.phase(phase="forward", fault_groups=2),),
             role_phase=(make.role_phase(role="parameter", phase="forward"),),
             module=(make.module(module="encoder"), make.module()),
@@ -47,9 +47,11 @@ def test_a_profile_comes_back_equal(full: fault_profile.FaultProfile, tmp_path: 
     fault_profile.write(full, path)
     assert fault_profile.read(path) == full
     document = json.loads(path.read_text())
-    assert document["schema"] == "umadvise.fault-profile/1"
+    assert document["schema"] == "umadvise.fault-profile/2"
     assert document["counters"]["remote_accesses"] is None  # unknown is null
     assert document["tables"]["role"]["rows"][0]["fault_groups"] == 2
+    assert document["tables"]["role"]["rows"][0]["resident_peak_bytes"] == 3 * MIB
+    assert document["tables"]["phase"]["rows"][0]["resident_peak_bytes"] is None
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
@@ -145,7 +147,7 @@ def test_a_gigantic_file_is_refused_without_being_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (["schema"], "umadvise.fault-profile/2", "has the schema 'umadvise.fault-profile/2': expected"),
+        (["schema"], "umadvise.fault-profile/1", "has the schema 'umadvise.fault-profile/1': expected"),
         (["schema"], "memray", "has the schema 'memray'"),
         (["schema"], None, "is no fault profile"),
         (["step_count"], -1, "step_count"),
@@ -192,9 +194,9 @@ def test_an_impossible_value_is_refused_with_its_place(
         b"\x80\x04\x95",  # pickle
         b"[" * 1_000_000,
         b'{"a":' * 100_000,
-        b'{"schema":"umadvise.fault-profile/1","surprise":' + b"[" * 1_000_000,
-        b'{"schema":"umadvise.fault-profile/1","step_count":NaN}',
-        b'{"schema":"umadvise.fault-profile/1","step_count":Infinity}',
+        b'{"schema":"umadvise.fault-profile/2","surprise":' + b"[" * 1_000_000,
+        b'{"schema":"umadvise.fault-profile/2","step_count":NaN}',
+        b'{"schema":"umadvise.fault-profile/2","step_count":Infinity}',
         b'{"schema":"\\ud800"}',
     ],
 )

@@ -7,15 +7,21 @@ from pathlib import Path
 import pytest
 
 from umadvise import _abi
-from umadvise.counters.native import counters_from, events_from, memory_from
-from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, ROLES
+from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
+from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES
 
 HEADER = Path(__file__).parents[2] / "csrc" / "include" / "umadvise.h"
 
 
 @pytest.mark.parametrize(
     ("prefix", "words"),
-    [("UM_EVENT_", EVENT_KINDS), ("UM_CAUSE_", CAUSES), ("UM_ROLE_", ROLES), ("UM_PHASE_", ("none", *PHASES[1:]))],
+    [
+        ("UM_EVENT_", EVENT_KINDS),
+        ("UM_CAUSE_", CAUSES),
+        ("UM_ROLE_", ROLES),
+        ("UM_PHASE_", ("none", *PHASES[1:])),
+        ("UM_RESIDENCY_", RESIDENCY_SUBJECTS),
+    ],
 )
 def test_the_words_stand_in_the_order_of_the_header(prefix: str, words: tuple[str, ...]) -> None:
     numbers = dict(re.findall(rf"\b{prefix}(\w+) = (\d+)", HEADER.read_text()))
@@ -40,6 +46,25 @@ def test_an_event_gets_words_and_none_for_what_has_no_name() -> None:
     assert (second.birth_op, second.birth_module) == ("aten::zeros_like", None)
     assert (second.kind, second.cause) == ("transfer_d2h", "eviction")
     assert (second.write, second.unordered, second.first_touch) == (True, False, True)
+
+
+def test_a_residency_peak_has_what_its_subject_needs() -> None:
+    names = {0: "", 1: "weight", 2: "aten::mm", 3: "encoder"}
+    # um_residency field by field: peak, bytes of one; subject, role, name, birthplace; op, module, phase
+    layout = struct.Struct("=QQIIIIIIII")
+    packed = (
+        layout.pack(7, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        + layout.pack(8, 64, 1, 3, 1, 0, 0, 0, 0, 0)
+        + layout.pack(9, 64, 1, 2, 0, 2, 3, 0, 0, 0)
+        + layout.pack(2**40, 0, 2, 0, 0, 0, 0, 2, 3, 2)
+    )
+    role, named, born, op = residency_from(packed, names.__getitem__)
+    assert (role.subject, role.peak_bytes, role.role, role.name) == ("role", 7, "parameter", None)
+    assert (named.subject, named.peak_bytes, named.bytes, named.role) == ("tensor", 8, 64, "gradient")
+    assert (named.name, named.birth_op, named.birth_module) == ("weight", None, None)
+    assert (born.name, born.birth_op, born.birth_module, born.role) == (None, "aten::mm", "encoder", "intermediate")
+    assert (op.subject, op.peak_bytes, op.role) == ("op", 2**40, None)
+    assert (op.op, op.module, op.phase) == ("aten::mm", "encoder", "backward")
 
 
 def test_counters_keep_unknown_and_the_order_of_causes() -> None:

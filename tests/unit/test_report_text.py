@@ -44,13 +44,13 @@ def profile(make: Any) -> FaultProfile:
             requested_peak_bytes=3 * GIB,
             resident_peak_bytes=GIB,
             requested_peak_by_role=make.by_role(parameter=GIB, intermediate=2 * GIB, optimizer_state=5),
-            resident_peak_by_role=make.by_role(parameter=768 * MIB, intermediate=512 * MIB),
         ),
         steps=make.steps(first, second, duration_ns=960 * MS),
         tables=make.tables(
             role=(
                 make.role(
                     role="intermediate",
+                    resident_peak_bytes=512 * MIB,
                     fault_groups=150,
                     bytes_h2d=make.by_cause(coherence=220 * MIB),
                     bytes_d2h=d2h,
@@ -61,6 +61,7 @@ def profile(make: Any) -> FaultProfile:
                 ),
                 make.role(
                     role="parameter",
+                    resident_peak_bytes=768 * MIB,
                     fault_groups=50,
                     bytes_h2d=make.by_cause(coherence=100 * MIB),
                     service_ns=192 * MS,
@@ -68,14 +69,25 @@ def profile(make: Any) -> FaultProfile:
                 ),
                 make.role(role="optimizer_state", fault_groups=1),
             ),
-            phase=(make.phase(phase="backward", fault_groups=133, service_ns=500 * MS), make.phase(fault_groups=1)),
-            module=(make.module(module="encoder.layer.0", fault_groups=9), make.module(fault_groups=1)),
+            phase=(
+                make.phase(phase="backward", fault_groups=133, service_ns=500 * MS, resident_peak_bytes=GIB),
+                make.phase(fault_groups=1, resident_peak_bytes=0),
+            ),
+            module=(
+                make.module(module="encoder.layer.0", fault_groups=9, resident_peak_bytes=900 * MIB),
+                make.module(fault_groups=1),
+            ),
             tensor=(
-                make.tensor(name="encoder.layer.0.attention.self.query.weight", role="parameter", fault_groups=4),
+                make.tensor(
+                    name="encoder.layer.0.attention.self.query.weight",
+                    role="parameter",
+                    fault_groups=4,
+                    resident_peak_bytes=4 * MIB,
+                ),
                 make.tensor(birth_op="aten::addmm", birth_module="encoder.layer.0", role="intermediate", bytes=8 * MIB),
                 *(make.tensor(name=f"t{index}", role="input") for index in range(12)),
             ),
-            op=(make.op(op="aten::addmm", phase="backward", fault_groups=3, collapses=1),),
+            op=(make.op(op="aten::addmm", phase="backward", fault_groups=3, collapses=1, resident_peak_bytes=GIB),),
         ),
         pattern=make.pattern(
             step=2,
@@ -117,40 +129,46 @@ faults   ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄�
 steps    ▂▄  30.0% of step 1 to 50.0% of 2
 
 By role, per step
-role             resident peak  faults   to device     to host  evictions  of step
-intermediate     512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
-parameter        768.00 MiB         25   50.00 MiB         0 B          0    10.0%
-optimizer state  -                 0.5         0 B         0 B          0     0.0%
+                   resident
+role                   peak  faults   to device     to host  evictions  of step
+intermediate     512.00 MiB      75  110.00 MiB  129.00 MiB         66    30.0%
+parameter        768.00 MiB      25   50.00 MiB         0 B          0    10.0%
+optimizer state           -     0.5         0 B         0 B          0     0.0%
 
 By phase, per step
-phase     faults  to device  to host  of step
-backward      66        0 B      0 B    26.0%
-(none)       0.5        0 B      0 B     0.0%
+          resident
+phase         peak  faults  to device  to host  of step
+backward  1.00 GiB      66        0 B      0 B    26.0%
+(none)         0 B     0.5        0 B      0 B     0.0%
 
 By module, per step
-module           faults  to device  to host  of step
-encoder.layer.0     4.5        0 B      0 B     0.0%
-(none)              0.5        0 B      0 B     0.0%
+                   resident
+module                 peak  faults  to device  to host  of step
+encoder.layer.0  900.00 MiB     4.5        0 B      0 B     0.0%
+(none)                    -     0.5        0 B      0 B     0.0%
 
 By tensor, per step
-tensor                                                             faults  to device  to host  of step
-encoder.layer.0.attention.self.query.weight (parameter, 4.00 MiB)       2        0 B      0 B     0.0%
-aten::addmm in encoder.layer.0 (intermediate, 8.00 MiB)                 0        0 B      0 B     0.0%
-t0 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t1 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t2 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t3 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t4 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t5 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t6 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t7 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t8 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
-t9 (input, 4.00 MiB)                                                    0        0 B      0 B     0.0%
+                                                                 resident
+tensor                                                               peak  faults  to device  to host  of step
+encoder.layer.0.attention.self.query.weight (parameter, 4.00     4.00 MiB       2        0 B      0 B     0.0%
+MiB)
+aten::addmm in encoder.layer.0 (intermediate, 8.00 MiB)                 -       0        0 B      0 B     0.0%
+t0 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t1 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t2 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t3 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t4 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t5 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t6 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t7 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t8 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
+t9 (input, 4.00 MiB)                                                    -       0        0 B      0 B     0.0%
 ... and 2 more
 
 By op, per step
-op           phase     faults  to device  to host  collapses  of step
-aten::addmm  backward     1.5        0 B      0 B        0.5     0.0%
+                       resident
+op           phase         peak  faults  to device  to host  collapses  of step
+aten::addmm  backward  1.00 GiB     1.5        0 B      0 B        0.5     0.0%
 
 Findings
 warning  fault-stall (step)
@@ -183,31 +201,32 @@ steps    ▂▄  30.0% of step 1 to 50.0% of 2
 
 EXPECTED_ROLES_ON_80_COLUMNS = """\
 By role, per step
-role           resident peak  faults   to device     to host  evictions  of step
-intermediate   512.00 MiB         75  110.00 MiB  129.00 MiB         66    30.0%
-parameter      768.00 MiB         25   50.00 MiB         0 B          0    10.0%
-optimizer      -                 0.5         0 B         0 B          0     0.0%
-state
+                   resident
+role                   peak  faults   to device     to host  evictions  of step
+intermediate     512.00 MiB      75  110.00 MiB  129.00 MiB         66    30.0%
+parameter        768.00 MiB      25   50.00 MiB         0 B          0    10.0%
+optimizer state           -     0.5         0 B         0 B          0     0.0%
 
 """
 
 EXPECTED_TENSORS_ON_80_COLUMNS = """\
 By tensor, per step
-tensor                                       faults  to device  to host  of step
-encoder.layer.0.attention.self.query.weight       2        0 B      0 B     0.0%
-(parameter, 4.00 MiB)
-aten::addmm in encoder.layer.0                    0        0 B      0 B     0.0%
+                                   resident
+tensor                                 peak  faults  to device  to host  of step
+encoder.layer.0.attention.self.qu  4.00 MiB       2        0 B      0 B     0.0%
+ery.weight (parameter, 4.00 MiB)
+aten::addmm in encoder.layer.0            -       0        0 B      0 B     0.0%
 (intermediate, 8.00 MiB)
-t0 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t1 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t2 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t3 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t4 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t5 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t6 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t7 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t8 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
-t9 (input, 4.00 MiB)                              0        0 B      0 B     0.0%
+t0 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t1 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t2 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t3 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t4 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t5 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t6 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t7 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t8 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
+t9 (input, 4.00 MiB)                      -       0        0 B      0 B     0.0%
 ... and 2 more
 
 """
@@ -264,17 +283,16 @@ def test_nothing_recorded(make: Any) -> None:
 
 def test_residency_that_nobody_knows_is_not_zero(make: Any) -> None:
     tables = make.tables(role=(make.role(role="parameter"), make.role(role=None)))
-    for memory in (None, make.memory(resident_peak_by_role=None)):
-        rendered = text.render(make.profile(memory=memory, tables=tables))
-        assert "\nparameter  -                   0" in rendered
-        assert "\n(none)     -                   0" in rendered
+    rendered = text.render(make.profile(tables=tables))
+    assert "\nparameter         -       0" in rendered
+    assert "\n(none)            -       0" in rendered
 
 
 def test_names_are_shown_as_they_are(make: Any) -> None:
     """No markup, no emoji codes: a module may be called anything."""
     row = make.module(module="[red]:smile: [/] 層", fault_groups=1)
     rendered = text.render(make.profile(tables=make.tables(module=(row,))))
-    assert "\n[red]:smile: [/] 層     0.5" in rendered
+    assert "\n[red]:smile: [/] 層         -     0.5" in rendered
 
 
 def test_the_rest_of_a_table_is_mentioned(make: Any) -> None:

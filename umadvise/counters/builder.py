@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from umadvise.counters.records import Counters, Event, MemoryStats, add, later, subtract
+from umadvise.counters.records import Counters, Event, MemoryStats, ResidencyPeak, add, later, subtract
 from umadvise.counters.tables import StepAccumulator, TableSums
 from umadvise.counters.timeline import Service, pattern_of
 from umadvise.findings import examine
@@ -69,13 +69,20 @@ class ProfileBuilder:
         if self._step is not None:
             self._step.add(events)
 
-    def end_step(self, end_ns: int, counters: Counters, memory: MemoryStats | None) -> None:
+    def end_step(
+        self,
+        end_ns: int,
+        counters: Counters,
+        memory: MemoryStats | None,
+        residency: Iterable[ResidencyPeak] = (),
+    ) -> None:
         """Ends the open step.
 
         Args:
             end_ns: now, by the events' clock.
             counters: the device's reading now.
             memory: its memory; with peaks of this step if they were reset when it began.
+            residency: the peaks by role, tensor and op, likewise; none where they are unknown.
 
         Raises:
             ValueError: no step is open, or time or a counter ran backwards.
@@ -93,6 +100,7 @@ class ProfileBuilder:
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         if self._tables is not None:
             self._tables.add(step)
+            self._tables.add_residency(residency)
         if step.services:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
         self._keep(

@@ -9,17 +9,26 @@ from umadvise.counters.records import (
     CAUSES,
     EVENT_KINDS,
     PHASES,
+    RESIDENCY_SUBJECTS,
     ROLES,
     BytesByCause,
     BytesByRole,
     Counters,
     Event,
     MemoryStats,
+    ResidencyPeak,
 )
 
 _CODES = {"int64_t": "q", "uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B"}
-_EVENT_TYPES = [get_args(hint)[1] for hint in get_type_hints(_abi.Event, include_extras=True).values()]
-_EVENT = struct.Struct("@" + "".join(_CODES[c_type] for c_type in _EVENT_TYPES) + "0q")  # 0q: the structure's alignment
+
+
+def _layout(record: type[Any]) -> struct.Struct:
+    c_types = [get_args(hint)[1] for hint in get_type_hints(record, include_extras=True).values()]
+    return struct.Struct("@" + "".join(_CODES[c_type] for c_type in c_types) + "0q")  # 0q: the structure's alignment
+
+
+_EVENT = _layout(_abi.Event)
+_RESIDENCY = _layout(_abi.Residency)
 
 _BY_CAUSE = ("bytes_h2d", "bytes_d2h")
 _BY_ROLE = ("requested_by_role", "requested_peak_by_role", "resident_by_role", "resident_peak_by_role")
@@ -76,4 +85,26 @@ def events_from(packed: bytes, text: Callable[[int], str] = _native.string) -> I
             bool(write),
             bool(unordered),
             bool(first_touch),
+        )
+
+
+def residency_from(packed: bytes, text: Callable[[int], str] = _native.string) -> Iterator[ResidencyPeak]:
+    """Peaks of a step; nothing where they are unknown.
+
+    Args:
+        packed: um_residency structures, one after the other.
+        text: the text of an interned name, empty for 0.
+    """
+    for peak, size, subject, role, name, birth_op, birth_module, op, module, phase in _RESIDENCY.iter_unpack(packed):
+        yield ResidencyPeak(
+            peak,
+            size,
+            RESIDENCY_SUBJECTS[subject],
+            ROLES[role] if subject != _abi.ResidencySubject.OP else None,
+            text(name) or None,
+            text(birth_op) or None,
+            text(birth_module) or None,
+            text(op) or None,
+            text(module) or None,
+            PHASES[phase],
         )

@@ -19,8 +19,8 @@ PHASES: tuple[Phase | None, ...] = (None, *get_args(Phase))
 
 Role = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
 ROLES: tuple[Role, ...] = get_args(Role)
-ARENA_ROLES = ROLES[:3]
-"""Those that choose where memory comes from, so that residency, which goes by page, can be told by them."""
+ResidencySubject = Literal["role", "tensor", "op"]
+RESIDENCY_SUBJECTS: tuple[ResidencySubject, ...] = get_args(ResidencySubject)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number of things, bytes or nanoseconds: what the native core's 64-bit counters can hold."""
@@ -80,7 +80,7 @@ class MemoryStats(Record, frozen=True):
     """um_memory_stats: how much memory there is, where it lies, and the peaks.
 
     What is requested counts for the role that a tensor has, what is resident for the role that its memory was made for:
-    one of ARENA_ROLES.
+    parameter, input or intermediate.
     """
 
     requested_bytes: Count
@@ -129,6 +129,25 @@ class Event(msgspec.Struct, gc=False):
     write: bool
     unordered: bool
     first_touch: bool
+
+
+class ResidencyPeak(msgspec.Struct, gc=False):
+    """um_residency with its names resolved, in its order: the most bytes on the device at once, in a step.
+
+    Of a "role" they are those of its live tensors, of a "tensor" those of the live ones with this role, name or
+    birthplace, and size; while an "op" ran, all bytes. What a subject has no use for is None or 0.
+    """
+
+    peak_bytes: int
+    bytes: int
+    subject: ResidencySubject
+    role: Role | None
+    name: str | None
+    birth_op: str | None
+    birth_module: str | None
+    op: str | None
+    module: str | None
+    phase: Phase | None
 
 
 def _combine(after: Record, before: Record, sign: int) -> dict[str, Any]:

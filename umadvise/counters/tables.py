@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from operator import add, itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from umadvise.counters.records import CAUSES, BytesByCause, Event, Phase
+from umadvise.counters.records import CAUSES, RESIDENCY_SUBJECTS, BytesByCause, Event, Phase, ResidencyPeak
 from umadvise.counters.timeline import Service
 from umadvise.profile import (
     MOST_ROWS,
@@ -12,6 +12,7 @@ from umadvise.profile import (
     OpRow,
     OversizedOp,
     PhaseRow,
+    ResidentTally,
     RolePhaseRow,
     RoleRow,
     Table,
@@ -101,12 +102,13 @@ class StepAccumulator:
 
 
 class _Sum:
-    __slots__ = ("faulted_steps", "last_faulted_step", "numbers")
+    __slots__ = ("faulted_steps", "last_faulted_step", "numbers", "resident_peak_bytes")
 
     def __init__(self) -> None:
         self.numbers = [0] * _SLOTS
         self.faulted_steps = 0
         self.last_faulted_step = -1
+        self.resident_peak_bytes: int | None = None
 
     def count_step(self, step: int) -> None:
         """Notes that the subject faulted in a step."""
@@ -119,9 +121,9 @@ class _Sum:
         self.numbers = list(map(add, self.numbers, other.numbers))
         self.faulted_steps = max(self.faulted_steps, other.faulted_steps)
 
-    def weight(self) -> tuple[int, int, int]:
+    def weight(self) -> tuple[int, int, int, int]:
         numbers = self.numbers
-        return (numbers[_SERVICE], numbers[_FAULTS], sum(numbers[_H2D:]))
+        return (numbers[_SERVICE], numbers[_FAULTS], sum(numbers[_H2D:]), self.resident_peak_bytes or 0)
 
     def fields(self) -> dict[str, Any]:
         numbers = self.numbers
@@ -157,8 +159,26 @@ class TableSum(Generic[Row]):
                 row_numbers[slot] += number
             if numbers and numbers[0][0] == _FAULTS:
                 row.count_step(step)
+        self._make_room()
+
+    def add_residency(self, peaks: Iterable[tuple[object, int]]) -> None:
+        """Adds what lay on the device in a finished step: the values of the columns, and the peak in bytes.
+
+        What was there and never faulted gets a row too.
+        """
+        rows = self._sums
+        for key, peak_bytes in peaks:
+            row = rows.get(key)
+            if row is None:
+                if peak_bytes == 0:
+                    continue
+                row = rows[key] = _Sum()
+            row.resident_peak_bytes = max(row.resident_peak_bytes or 0, peak_bytes)
+        self._make_room()
+
+    def _make_room(self) -> None:
         # Twice the rows, so that the cost of sorting is paid once in many steps.
-        if len(rows) > 2 * self._most_rows:
+        if len(self._sums) > 2 * self._most_rows:
             self._shrink()
 
     def _shrink(self) -> None:
@@ -187,6 +207,8 @@ class TableSum(Generic[Row]):
         cleaned: dict[str, Any] = {
             column: clean_name(value) if isinstance(value, str) else value for column, value in named
         }
+        if issubclass(self._row_type, ResidentTally):
+            cleaned["resident_peak_bytes"] = row.resident_peak_bytes
         return self._row_type(**row.fields(), **cleaned)
 
 
@@ -215,6 +237,21 @@ class TableSums:
             if where in self._oversized or len(self._oversized) < MOST_ROWS:
                 known_bytes, known_count = self._oversized.get(where, (0, 0))
                 self._oversized[where] = (max(known_bytes, bytes_), known_count + count)
+
+    def add_residency(self, peaks: Iterable[ResidencyPeak]) -> None:
+        """Adds the residency peaks of a finished step, after its events."""
+        kinds: dict[str, list[ResidencyPeak]] = {subject: [] for subject in RESIDENCY_SUBJECTS}
+        for peak in peaks:
+            kinds[peak.subject].append(peak)
+        ops = kinds["op"]
+        self._role.add_residency((peak.role, peak.peak_bytes) for peak in kinds["role"])
+        self._tensor.add_residency(
+            ((peak.role, peak.name, peak.birth_module, peak.birth_op, peak.bytes), peak.peak_bytes)
+            for peak in kinds["tensor"]
+        )
+        self._phase.add_residency((peak.phase, peak.peak_bytes) for peak in ops)
+        self._module.add_residency((peak.module, peak.peak_bytes) for peak in ops)
+        self._op.add_residency(((peak.op, peak.phase), peak.peak_bytes) for peak in ops)
 
     def tables(self) -> Tables:
         """The tables so far."""

@@ -7,12 +7,11 @@ from typing import TypeVar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from umadvise.counters.records import ARENA_ROLES
-from umadvise.profile import FaultProfile, OpRow, RoleRow, Table, Tables, Tally, TensorRow
+from umadvise.profile import FaultProfile, OpRow, ResidentTally, Table, Tables, TensorRow
 from umadvise.units import format_bytes, format_duration_ns
 
 MOST_ROWS_SHOWN = 12
-Row = TypeVar("Row", bound=Tally)
+Row = TypeVar("Row", bound=ResidentTally)
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,14 @@ class _Column:
     """A column of numbers; one that is not there `always` is left out where it would be all zeros."""
 
     heading: str
-    total: Callable[[Tally], int | None]
+    total: Callable[[ResidentTally], int | None]
     words: Callable[[PerStep, int | None], str]
     always: bool
 
 
 _COLUMNS = (
+    # On two lines, which leaves names more room. A peak is not per step, but of the step where it was highest.
+    _Column("resident\npeak", lambda row: row.resident_peak_bytes, lambda _, peak: format_bytes(peak), always=True),
     _Column("faults", lambda row: row.fault_groups, PerStep.count, always=True),
     _Column("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
     _Column("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
@@ -80,13 +81,7 @@ def new_grid(title: str) -> Grid:
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
     """The five tables of a profile."""
     scale = PerStep(max(profile.step_count, 1), profile.duration_ns)
-    peaks = profile.memory.resident_peak_by_role if profile.memory else None
-
-    def role_cells(row: RoleRow) -> tuple[str, ...]:
-        known = peaks is not None and row.role in ARENA_ROLES
-        return (word(row.role), format_bytes(getattr(peaks, row.role or "") if known else None))
-
-    yield _grid("By role, per step", ("role", "resident peak"), tables.role, role_cells, scale)
+    yield _grid("By role, per step", ("role",), tables.role, lambda row: (word(row.role),), scale)
     yield _grid("By phase, per step", ("phase",), tables.phase, lambda row: (word(row.phase),), scale)
     yield _grid("By module, per step", ("module",), tables.module, lambda row: (word(row.module),), scale)
     yield _grid("By tensor, per step", ("tensor",), tables.tensor, _tensor_cells, scale)

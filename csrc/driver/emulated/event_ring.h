@@ -13,7 +13,7 @@ namespace um::emulated {
 
 class EventRing {
  public:
-  static constexpr uint64_t kCapacity = uint64_t{1} << 16;
+  static constexpr uint64_t kCapacity = uint64_t{1} << 17;
 
   EventRing() {
     void* memory = mmap(nullptr, kCapacity * sizeof(Event), PROT_READ | PROT_WRITE,

@@ -9,7 +9,11 @@
 
 namespace um::emulated {
 
-// One thing the page machinery did. `address` is the faulting address, the touched one, or the block's start.
+// Whether an event is that a block got or lost its device copy. Each one is told, in order, whatever else is.
+enum class Change : uint8_t { none, arrived, left };
+
+// One thing the page machinery did. `address` is the faulting address, the touched one, or the block's start; where
+// `change` is not none, nothing but it, `address` and `context` is given.
 struct Event {
   int64_t start_ns, duration_ns;
   uint64_t address, bytes;
@@ -17,6 +21,7 @@ struct Event {
   um_event_kind kind;
   Cause cause;
   bool write, unordered, first_touch;
+  Change change;
 };
 
 // Ranges may carry one of these many tags, so that what is on the device can be told apart by it.

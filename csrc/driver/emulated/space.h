@@ -98,6 +98,7 @@ class Space {
   bool covered(uint32_t block, bool write) const;
   void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
             bool unordered = false, bool first_touch = false);
+  void push(Change change, const Block& block);
   char* copy_source(uint32_t block) const;
   void open_for_store(uint32_t block);
   void charge_copy(Link::Direction direction, uint64_t bytes, int64_t start_ns);  // without the lock

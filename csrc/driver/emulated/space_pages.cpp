@@ -17,7 +17,16 @@ void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t byt
   if (!events_.on) return;
   const int64_t end_ns = std::max(now_ns(), link_.at_ns());
   events_.push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause,
-                write, unordered, first_touch});
+                write, unordered, first_touch, Change::none});
+}
+
+void Space::push(Change change, const Block& block) {
+  if (!events_.on) return;
+  Event event{};
+  event.address = address_of(static_cast<uint32_t>(&block - blocks_));
+  event.context = context.load(std::memory_order_relaxed);
+  event.change = change;
+  events_.push(event);
 }
 
 bool Space::take_device_slot(Block& block) {
@@ -25,6 +34,7 @@ bool Space::take_device_slot(Block& block) {
   block.device_slot = device_tier_.take() + 1;
   if (block.device_slot == 0) return false;  // kNoSlot + 1
   resident_.add(block.tag);
+  push(Change::arrived, block);
   return true;
 }
 
@@ -38,6 +48,7 @@ void Space::give_device_slot(Block& block) {
   device_tier_.give(block.device_slot - 1);
   block.device_slot = 0;
   resident_.subtract(block.tag);
+  push(Change::left, block);
 }
 
 void Space::give_host_slot(Block& block) {

@@ -1,0 +1,77 @@
+// Who lies on the emulated device, and the most of it at once: for each role, for each tensor, and in all while each op
+// ran. Told of every block that comes or goes and of every allocation that begins, ends or changes its label, in the
+// order in which that happens. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "engine/running_op.h"
+#include "memory/arena.h"
+#include "memory/statistics.h"
+
+namespace um {
+
+class Residency {
+ public:
+  // More tensors or ops than this are not told apart: then nothing is known until `clear`.
+  static constexpr size_t kMostSubjects = size_t{1} << 16;
+
+  // The block at `address`, a multiple of 2 MiB, has a device copy from now on, or none; `arena` is what lies there,
+  // nullptr when it is gone. What is so already may be said again.
+  void arrived(uint64_t address, const Arena* arena) noexcept;
+  void left(uint64_t address, const Arena* arena) noexcept;
+  // An allocation counts from now on, or no longer: around its life, and around a change of its label. Where several
+  // blocks' news wait, they come before an allocation's.
+  void add(Block* block) noexcept;
+  void remove(Block* block) noexcept;
+  // The op runs now; all 0 stands for what happens outside of ops.
+  void note(const OpIdentity& op) noexcept;
+
+  // The peaks start again from what is there now; ops and tensors that are gone are forgotten.
+  void reset_peaks() noexcept;
+  // As new: nothing is on the device and nothing counts.
+  void clear() noexcept;
+
+  // False after memory ran short or there were too many subjects.
+  bool known() const { return known_; }
+  // Returns how many there are, `out` gets at most `capacity`; none unless known.
+  uint64_t read(um_residency* out, uint64_t capacity) const noexcept;
+
+ private:
+  // One row of a table: the allocations of one name, or of one birthplace and size where they have none.
+  struct Tensor {
+    uint64_t bytes;
+    uint32_t role, name, birth_op, birth_module;
+    bool operator==(const Tensor& other) const;
+  };
+  struct Op {
+    uint32_t op, module, phase;
+    bool operator==(const Op& other) const;
+  };
+  struct Hash {
+    size_t operator()(const Tensor& tensor) const;
+    size_t operator()(const Op& op) const;
+  };
+  struct Held {
+    uint64_t live = 0;  // allocations
+    Level bytes;
+  };
+
+  static Tensor tensor_of(const Record& record);
+  uint64_t total_bytes() const { return on_device_.size() * kBlockBytes; }
+  uint64_t resident_bytes(const Block& block) const;
+  template <class Each>
+  void each_within(uint64_t address, const Arena* arena, const Each& each);
+  void give_up() noexcept;
+
+  std::unordered_set<uint64_t> on_device_;  // blocks, by their numbers in the address space
+  Level roles_[UM_ROLE_COUNT];
+  std::unordered_map<Tensor, Held, Hash> tensors_;
+  std::unordered_map<Op, uint64_t, Hash> ops_;  // the peak of total_bytes()
+  bool known_ = true;
+};
+
+}  // namespace um
