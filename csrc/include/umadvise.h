@@ -392,65 +392,6 @@ typedef struct um_span {
   uint32_t step; /* iteration of the simulation: 1, 2, ... */
 } um_span;
 
-/* ---- simulation of explicit swapping: whole storages copied to the host and back, by a plan or on demand --- */
-typedef enum {
-  UM_ALLOCATOR_EXACT = 0,    /* the sum of the live bytes */
-  UM_ALLOCATOR_CACHING = 1,  /* torch's caching allocator */
-  UM_ALLOCATOR_BEST_FIT = 2, /* one pool of budget bytes */
-  UM_ALLOCATOR_VA_CHUNKS = 3 /* physical chunks behind contiguous addresses */
-} um_allocator_model;
-
-typedef enum {
-  UM_EVICT_NEVER = 0,       /* what finds no room fails */
-  UM_EVICT_FURTHEST = 1,    /* what is used furthest ahead leaves (Belady) */
-  UM_EVICT_LEAST_RECENT = 2 /* what was used longest ago leaves */
-} um_eviction;
-
-typedef struct um_swap_options {
-  uint64_t budget_bytes;
-  uint64_t chunk_bytes;     /* of UM_ALLOCATOR_VA_CHUNKS */
-  int64_t op_issue_ns;      /* of the host thread, which runs ahead of the device, for each op */
-  int64_t map_ns_per_chunk; /* the compute queue stands still while a chunk is mapped */
-  uint32_t allocator;       /* um_allocator_model */
-  uint32_t eviction;        /* um_eviction */
-  uint32_t iterations;      /* most repetitions of the trace; fewer when one is like the one before */
-  uint32_t spans;           /* whether they are kept */
-} um_swap_options;
-
-/* Of the last iteration, where nothing else is said. The step's time is the sum of the first six. */
-typedef struct um_swap_result {
-  int64_t compute_ns, recompute_ns;
-  int64_t wait_copy_ns, wait_room_ns; /* stalls, as in um_span_kind */
-  int64_t map_ns;                     /* the compute queue stood still for mappings */
-  int64_t wait_host_ns;               /* it had run out of issued work */
-  int64_t total_ns;                   /* of all iterations, to the end of the last copy */
-  int64_t swap_in_bytes, swap_out_bytes, host_read_bytes, host_write_bytes; /* of copies that ended */
-  int64_t swap_ins, swap_outs;
-  int64_t on_demand_swap_ins; /* of the swap-ins: no plan asked for them in time */
-  int64_t evictions;          /* no plan asked for them; with or without a copy */
-  int64_t cancelled;          /* swaps that were not needed after all */
-  int64_t clean_drops;        /* left without a copy: the host's was valid, or there were no contents */
-  int64_t redundant_actions;  /* what they ask for was so already */
-  int64_t recomputed_ops;
-  int64_t iterations;           /* that were run */
-  int64_t peak_live_bytes;      /* of all iterations, as all that follows */
-  int64_t peak_reserved_bytes;  /* what the allocator took of the budget */
-  int64_t fragmentation_bytes;  /* of those, not live */
-  int64_t peak_op;              /* where; -1: before the first op */
-  int64_t failed_op;            /* of a run that found no room, else UM_UNKNOWN */
-  int64_t working_set_bytes;    /* of that op */
-  int64_t budget_needed_bytes;  /* at least, for that op */
-} um_swap_result;
-
-/* Executes a trace with a plan (NULL: none). Where no room can be had the status is UM_OUT_OF_DEVICE_MEMORY and the
- * result says where; its other fields are those up to there. */
-typedef struct um_swap_run um_swap_run;
-UM_API um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
-                                  const um_swap_options* options, um_swap_result* result, um_swap_run** out);
-/* How many spans of the last iteration there are; writes up to `capacity` of them. */
-UM_API uint64_t um_swap_spans(const um_swap_run* run, um_span* out, uint64_t capacity);
-UM_API void um_swap_run_free(um_swap_run* run);
-
 /* ---- recording: ops, allocations and copies of a device, in order ---------------------------------------- */
 typedef struct um_recorded_op {
   uint32_t op, phase, module, step;
@@ -489,6 +430,12 @@ typedef struct um_recorded_event {
   uint16_t inside;      /* 1 within an op, 0 after it */
 } um_recorded_event;
 
+typedef struct um_recorded_edge {
+  uint64_t first_event; /* how many events there were before it */
+  uint32_t step;        /* that began, 0 where one ended */
+  uint32_t reserved;
+} um_recorded_edge;
+
 /* 1 forgets what is recorded and starts, 0 stops. Fault services are recorded while events are enabled too. */
 UM_API um_status um_record(um_device* device, int32_t on);
 /* Each returns how many there are; `out` gets at most `capacity`. An output is the serial of its allocation, 0 for
@@ -498,6 +445,7 @@ UM_API uint64_t um_recorded_accesses(um_device* device, um_recorded_access* out,
 UM_API uint64_t um_recorded_outputs(um_device* device, uint64_t* out, uint64_t capacity);
 UM_API uint64_t um_recorded_allocations(um_device* device, um_recorded_allocation* out, uint64_t capacity);
 UM_API uint64_t um_recorded_events(um_device* device, um_recorded_event* out, uint64_t capacity);
+UM_API uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t capacity);
 /* Rows and fault services that there was no room for. */
 UM_API uint64_t um_recorded_lost(um_device* device);
 
@@ -618,6 +566,61 @@ UM_API um_status um_simulate_unified(const um_trace* trace, const um_plan* plan,
 UM_API uint64_t um_simulation_steps(const um_simulation* simulation, um_simulated_step* out, uint64_t capacity);
 UM_API uint64_t um_simulation_spans(const um_simulation* simulation, um_span* out, uint64_t capacity);
 UM_API void um_simulation_destroy(um_simulation* simulation);
+
+/* ---- simulation of explicit swapping: whole storages copied to the host and back, by a plan or on demand --- */
+typedef enum {
+  UM_ALLOCATOR_EXACT = 0,    /* the sum of the live bytes */
+  UM_ALLOCATOR_CACHING = 1,  /* torch's caching allocator */
+  UM_ALLOCATOR_BEST_FIT = 2, /* one pool of budget bytes */
+  UM_ALLOCATOR_VA_CHUNKS = 3 /* physical chunks behind contiguous addresses */
+} um_allocator_model;
+
+typedef enum {
+  UM_EVICT_NEVER = 0,       /* what finds no room fails */
+  UM_EVICT_FURTHEST = 1,    /* what is used furthest ahead leaves (Belady) */
+  UM_EVICT_LEAST_RECENT = 2 /* what was used longest ago leaves */
+} um_eviction;
+
+typedef struct um_swap_options {
+  uint64_t budget_bytes;
+  uint64_t chunk_bytes;     /* of UM_ALLOCATOR_VA_CHUNKS */
+  int64_t op_issue_ns;      /* of the host thread, which runs ahead of the device, for each op */
+  int64_t map_ns_per_chunk; /* the compute queue stands still while a chunk is mapped */
+  uint32_t allocator;       /* um_allocator_model */
+  uint32_t eviction;        /* um_eviction */
+  uint32_t iterations;      /* most repetitions of the trace; fewer when one is like the one before */
+  uint32_t spans;           /* whether they are kept */
+} um_swap_options;
+
+/* Of the last iteration, where nothing else is said. The step's time is the sum of the first six. */
+typedef struct um_swap_result {
+  int64_t compute_ns, recompute_ns;
+  int64_t wait_copy_ns, wait_room_ns; /* stalls, as in um_span_kind */
+  int64_t map_ns;                     /* the compute queue stood still for mappings */
+  int64_t wait_host_ns;               /* it had run out of issued work */
+  int64_t total_ns;                   /* of all iterations, to the end of the last copy */
+  int64_t swap_in_bytes, swap_out_bytes, host_read_bytes, host_write_bytes; /* of copies that ended */
+  int64_t swap_ins, swap_outs;
+  int64_t on_demand_swap_ins; /* of the swap-ins: no plan asked for them in time */
+  int64_t evictions;          /* no plan asked for them; with or without a copy */
+  int64_t cancelled;          /* swaps that were not needed after all */
+  int64_t clean_drops;        /* left without a copy: the host's was valid, or there were no contents */
+  int64_t redundant_actions;  /* what they ask for was so already */
+  int64_t recomputed_ops;
+  int64_t iterations;           /* that were run */
+  int64_t peak_live_bytes;      /* of all iterations, as all that follows */
+  int64_t peak_reserved_bytes;  /* what the allocator took of the budget */
+  int64_t fragmentation_bytes;  /* of those, not live */
+  int64_t peak_op;              /* where; -1: before the first op */
+  int64_t failed_op;            /* of a run that found no room, else UM_UNKNOWN */
+  int64_t working_set_bytes;    /* of that op */
+  int64_t budget_needed_bytes;  /* at least, for that op */
+} um_swap_result;
+
+/* Executes a trace with a plan (NULL: none). Where no room can be had the status is UM_OUT_OF_DEVICE_MEMORY and the
+ * result says where; its other fields are those up to there. The simulation has the last iteration's spans, no steps. */
+UM_API um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
+                                  const um_swap_options* options, um_swap_result* result, um_simulation** out);
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,9 @@
 // The part of the C ABI that simulates explicit swapping.
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "capi_guard.h"
 #include "memory/error.h"
+#include "simulator/simulation.h"
 #include "simulator/swap_executor.h"
 #include "umadvise.h"
-
-struct um_swap_run {
-  std::vector<um_span> spans;
-};
 
 namespace {
 
@@ -42,10 +35,10 @@ void check_options(const um_swap_options& options) {
 }  // namespace
 
 um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
-                           const um_swap_options* options, um_swap_result* result, um_swap_run** out) {
+                           const um_swap_options* options, um_swap_result* result, um_simulation** out) {
   return um::capi::caught([&] {
     given(result, "the place for the result");
-    given(out, "the place for the run");
+    given(out, "the place for the simulation");
     check_link(*given(link, "the link"));
     check_options(*given(options, "the options"));
     um::simulator::SwapExecutor executor(*given(trace, "the trace"), plan, *link, *options);
@@ -56,14 +49,6 @@ um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_
       throw;
     }
     *result = executor.result();
-    *out = new um_swap_run{executor.take_spans()};
+    *out = new um_simulation{{}, executor.take_spans()};
   });
 }
-
-uint64_t um_swap_spans(const um_swap_run* run, um_span* out, uint64_t capacity) {
-  const std::vector<um_span>& spans = run->spans;
-  if (out != nullptr) std::copy_n(spans.begin(), std::min<uint64_t>(capacity, spans.size()), out);
-  return spans.size();
-}
-
-void um_swap_run_free(um_swap_run* run) { delete run; }

@@ -7,13 +7,9 @@
 #include "engine/device.h"
 #include "simulator/fault_shape.h"
 #include "simulator/simulated_space.h"
+#include "simulator/simulation.h"
 #include "simulator/swap_trace.h"
 #include "simulator/unified_clock.h"
-
-struct um_simulation {
-  std::vector<um_simulated_step> steps;
-  std::vector<um_span> spans;
-};
 
 namespace um::simulator {
 

@@ -160,16 +160,16 @@ inline Run run(const Trace& trace, const Plan* plan, const um_swap_options& opti
   Run made;
   const um_trace columns = trace.columns();
   const um_plan actions = plan != nullptr ? plan->columns() : um_plan{};
-  um_swap_run* spans = nullptr;
+  um_simulation* spans = nullptr;
   const um_status status =
       um_simulate_swap(&columns, plan != nullptr ? &actions : nullptr, &link, &options, &made.result, &spans);
   if (status != UM_OK) {
     made.error = um_last_error();
     return made;
   }
-  made.spans.resize(um_swap_spans(spans, nullptr, 0));
-  um_swap_spans(spans, made.spans.data(), made.spans.size());
-  um_swap_run_free(spans);
+  made.spans.resize(um_simulation_spans(spans, nullptr, 0));
+  um_simulation_spans(spans, made.spans.data(), made.spans.size());
+  um_simulation_destroy(spans);
   return made;
 }
 
