@@ -265,6 +265,9 @@ uint64_t um_recorded_allocations(um_device* device, um_recorded_allocation* out,
 uint64_t um_recorded_events(um_device* device, um_recorded_event* out, uint64_t capacity) {
   return recorded(device, &um::Tape::events, out, capacity);
 }
+uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::edges, out, capacity);
+}
 uint64_t um_recorded_lost(um_device* device) {
   return guarded_value(uint64_t{0}, [&] { return checked(device).recorded_lost(); });
 }

@@ -391,6 +391,15 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedEdge:
+    """um_recorded_edge: a step that begins (0: one that ends), after so many events."""
+
+    first_event: UInt64
+    step: UInt32
+    reserved: UInt32
+
+
+@dataclass(frozen=True, slots=True)
 class PagesCosts:
     """um_pages_costs: what the driver's work takes; `device_profile.FaultCosts` says what each is."""
 

@@ -37,6 +37,7 @@ from umadvise._abi import (
     Placement,
     RecordedAccess,
     RecordedAllocation,
+    RecordedEdge,
     RecordedEvent,
     RecordedOp,
     Residency,
@@ -177,6 +178,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_recorded_outputs": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_allocations": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_events": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_recorded_edges": (_U64, [_POINTER, _POINTER, _U64]),
     "um_recorded_lost": (_U64, [_POINTER]),
     "um_pages_create": (Status, [_POINTER, _POINTER]),
     "um_pages_destroy": (None, [_POINTER]),
@@ -306,6 +308,7 @@ class Recording:
         outputs: serial numbers of the allocations that ops returned; 0 for foreign ones.
         allocations: all that there were.
         events: in order.
+        edges: where steps began and ended, among the events.
         lost: rows that there was no room for.
     """
 
@@ -314,6 +317,7 @@ class Recording:
     outputs: NDArray[Any]
     allocations: NDArray[Any]
     events: NDArray[Any]
+    edges: NDArray[Any]
     lost: int
 
 
@@ -468,6 +472,7 @@ class Device:
             outputs=self._rows(core.um_recorded_outputs, _U64),
             allocations=self._rows(core.um_recorded_allocations, _mirror(RecordedAllocation).structure),
             events=self._rows(core.um_recorded_events, _mirror(RecordedEvent).structure),
+            edges=self._rows(core.um_recorded_edges, _mirror(RecordedEdge).structure),
             lost=int(core.um_recorded_lost(self.handle)),
         )
 

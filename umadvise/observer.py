@@ -16,8 +16,11 @@ from umadvise._abi import Counting, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
 from umadvise.counters.records import Counters, MemoryStats
+from umadvise.errors import StateError
 from umadvise.profile import AdviceByRole, Environment, FaultProfile
 from umadvise.runtime import Runtime, address_of, on_device
+from umadvise.trace import cut, live
+from umadvise.trace.schema import Target, Trace
 
 
 def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -65,6 +68,9 @@ class Observer:
         self._builder: ProfileBuilder | None = None
         self._in_step = False
         self._last: _Readings | None = None
+        self._records = False
+        self._recording: _native.Recording | None = None
+        self._device_name = ""
         self.step_count = 0
         self.steps_are_marked = False
 
@@ -126,6 +132,7 @@ class Observer:
         _native.set_module("")
         _native.set_phase(Phase.NONE)
         self._drain()
+        self.stop_recording()
         self._last = self._readings()
         self._runtime.device.enable_events(False)
 
@@ -180,6 +187,42 @@ class Observer:
         if self._builder is not None and self._runtime.emulated:
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
 
+    # ---- recording ------------------------------------------------------------------------------------------------
+
+    def start_recording(self) -> None:
+        """Every op, allocation, copy and fault service from now on goes into the trace.
+
+        Raises:
+            StateError: somebody records already.
+        """
+        if self._records:
+            raise StateError("this process is recorded already, by `umadvise run --record` or a session: one at a time")
+        self._runtime.device.enable_events(True)
+        self._runtime.device.record(True)
+        self._records = True
+        self._device_name = self._runtime.device.info().name
+
+    def stop_recording(self) -> None:
+        """Ends it; nothing where nobody records."""
+        if self._records:
+            self._runtime.device.record(False)
+            self._recording = self._runtime.device.recorded()
+        self._records = False
+
+    def trace(self, step: int | None = None) -> Trace:
+        """What was recorded, until now or until `stop_recording`: all of it, or one step that may be repeated.
+
+        Raises:
+            StateError: nothing was, or the recording is not whole.
+            UsageError: there is no such step.
+        """
+        recording = self._runtime.device.recorded() if self._records else self._recording
+        if recording is None:
+            raise StateError("nothing was recorded: open the session with record=True, or use umadvise run --record")
+        target: Target = "cpu" if self._runtime.emulated else "cuda"
+        trace = live.trace_of(recording, target=target, device=self._device_name, workload=self._script or "")
+        return trace if step is None else cut.step(trace, step, *live.edges_of(recording, step))
+
     # ---- what happened --------------------------------------------------------------------------------------------
 
     def _readings(self) -> _Readings:
@@ -199,7 +242,7 @@ class Observer:
     def profile(self) -> FaultProfile:
         """The fault profile so far."""
         if self._builder is None:
-            raise umadvise.errors.StateError("nothing was watched: expected attach() first")
+            raise StateError("nothing was watched: expected attach() first")
         readings = self._readings()
         return self._builder.build(readings.counters, readings.dropped_events)
 

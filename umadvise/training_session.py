@@ -22,6 +22,7 @@ from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
 from umadvise.roles import ADVISE, AUTO, POLICIES, RESIDENT, Policy, check_policy
 from umadvise.runtime import on_device
+from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes, parse_bytes
 
 log = logging.getLogger("umadvise")
@@ -47,6 +48,7 @@ class Session:
         capacity: int | str | None = None,
         budget: int | str | None = None,
         policy: str = AUTO,
+        record: bool = False,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
@@ -57,6 +59,7 @@ class Session:
             capacity: of the emulated device, if `device` is "emulated".
             budget: bytes that unified memory may keep on the device; None is all that is free.
             policy: "resident", "advise", or "auto", which picks between the two after it has seen a step.
+            record: keep every op, allocation, copy and fault service for `trace()`.
 
         Raises:
             PolicyError: another policy.
@@ -71,6 +74,7 @@ class Session:
         self._budget_bytes = parse_bytes(budget) if budget is not None else None
         self._models: list[torch.nn.Module] = as_list(model)
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
+        self._records = record
         self._owns_patch = False
         self._runtime: runtime.Runtime | None = None
         self._observer: Observer | None = None
@@ -111,6 +115,8 @@ class Session:
             state.device.set_budget(self._budget_bytes)
         state.set_policy(POLICIES.get(self._policy_name, ADVISE))
         self._observer = state.script_observer or Observer(state)
+        if self._records:
+            self._observer.start_recording()
         self._take_in(state)
         for index, model in enumerate(self._models):
             self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
@@ -143,6 +149,8 @@ class Session:
                 stack.callback(self._give_back)
             if self._observer is not None and not state.forked and state.script_observer is None:
                 stack.callback(self._observer.detach)
+            if self._observer is not None and self._records and not state.forked:
+                stack.callback(self._observer.stop_recording)
             for handle in self._handles:
                 stack.callback(handle.remove)
 
@@ -253,6 +261,19 @@ class Session:
     def profile(self) -> FaultProfile:
         """The fault profile so far; after the session too."""
         return self._watching().profile()
+
+    def trace(self, step: int | None = None) -> Trace:
+        """What a session with `record=True` did since its entry; after the session too.
+
+        Args:
+            step: 1, 2, ...: cuts that step out, with all that was there at its beginning, as the dry recorder gives
+                one. The last step's end is that of the recording. None is everything.
+
+        Raises:
+            StateError: it does not record, or the recording is not whole.
+            UsageError: there is no such step.
+        """
+        return self._watching().trace(step)
 
     def report(self, path: str | Path | None = None) -> None:
         """Prints the page-fault report, and writes the profile to a file for `umadvise report` where one is named."""

@@ -149,8 +149,10 @@ void um_device::report_oversized(const RunningOp& op) noexcept {
 void um_device::set_step(uint32_t step) {
   const Lock lock(mutex_);
   require_alive();
+  if (tape_.on()) collect_device_events();  // what was served until now is of the step before
   step_ = step;
   step_ops_ = 0;
+  tape_.set_step(step);
   if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step));
 }
 

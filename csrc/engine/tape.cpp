@@ -27,6 +27,7 @@ void Tape::start(const std::vector<um_recorded_allocation>& present) {
   accesses_.clear();
   outputs_.clear();
   events_.clear();
+  edges_.clear();
   rows_.clear();
   allocations_ = present;
   for (uint64_t row = 0; row < allocations_.size(); ++row) {
@@ -78,6 +79,10 @@ void Tape::happened(um_recorded_event_kind kind, const Block& block, uint64_t ad
     events_.push_back({block.record.serial, static_cast<int64_t>(address - block.address), bytes, last_op(),
                        static_cast<uint16_t>(kind), static_cast<uint16_t>(inside && !ops_.empty())});
   });
+}
+
+void Tape::set_step(uint32_t step) noexcept {
+  keep([&] { edges_.push_back({events_.size(), step, 0}); });
 }
 
 uint64_t Tape::begin_op(um_recorded_op op) noexcept {

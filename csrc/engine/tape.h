@@ -29,6 +29,8 @@ class Tape {
   void happened(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes,
                 bool inside) noexcept;
 
+  void set_step(uint32_t step) noexcept;
+
   // Returns what `end_op` must be given; 0 where nothing is recorded.
   uint64_t begin_op(um_recorded_op op) noexcept;
   void access(const Block& block, const um_access& access) noexcept;
@@ -39,6 +41,7 @@ class Tape {
   const std::vector<uint64_t>& outputs() const { return outputs_; }
   const std::vector<um_recorded_allocation>& allocations() const { return allocations_; }
   const std::vector<um_recorded_event>& events() const { return events_; }
+  const std::vector<um_recorded_edge>& edges() const { return edges_; }
   uint64_t lost() const { return lost_; }
   void lose(uint64_t count) { lost_ += count; }
 
@@ -56,6 +59,7 @@ class Tape {
   std::vector<uint64_t> outputs_;
   std::vector<um_recorded_allocation> allocations_;
   std::vector<um_recorded_event> events_;
+  std::vector<um_recorded_edge> edges_;
   std::unordered_map<uint64_t, uint64_t> rows_;  // serial number: index in allocations_
 };
 

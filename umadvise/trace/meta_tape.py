@@ -18,8 +18,9 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.trace import workspace
 from umadvise.trace.flops import Formula, formula_of
 from umadvise.trace.operators import Kind, OperatorInfo, derive
+from umadvise.trace.present import in_order_of_use
 from umadvise.trace.roofline import arithmetic_of, durations_ns
-from umadvise.trace.schema import UNKNOWN, Access, Accesses, EventKind, Events, OpClass, Ops, Storages, Target, Trace
+from umadvise.trace.schema import UNKNOWN, Access, Accesses, EventKind, Events, Ops, Storages, Target, Trace
 from umadvise.trace.schema import check as check_trace
 from umadvise.trace.watch import Watch
 
@@ -220,7 +221,7 @@ class MetaTape(TorchDispatchMode):
     def _made(self, result: Any, module: str) -> list[int]:
         """New storages among an op's results."""
         made: list[int] = []
-        for tensor in (result,) if isinstance(result, torch.Tensor) else result or ():
+        for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, list):
                 made += self._made(tensor, module)
             elif isinstance(tensor, torch.Tensor) and self._counts(tensor):
@@ -304,7 +305,7 @@ class MetaTape(TorchDispatchMode):
             ),
         )
         check_trace(trace)
-        return trace
+        return in_order_of_use(trace)
 
     def _durations(self, device: DeviceProfile | None, classes: Any, flops: Any, touched: Any) -> Any:
         if device is None:
