@@ -122,6 +122,13 @@ um_status um_emulated_charged(um_device* device, um_charged* out) {
   return guarded([&] { *given(out, "the place for the sums") = checked(device).charged(); });
 }
 
+um_status um_link_measure(um_device* device, uint64_t bytes, uint32_t copies, int32_t h2d, int32_t d2h,
+                          int64_t* out_ns) {
+  return guarded([&] {
+    checked(device).measure_link(bytes, copies, h2d != 0, d2h != 0, given(out_ns, "the place for the times"));
+  });
+}
+
 // ---- allocation --------------------------------------------------------------------------------------------
 
 um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out) {

@@ -143,6 +143,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_emulated_fail": (Status, [_POINTER, _TEXT, _U64]),
     "um_emulated_set_link": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_emulated_charged": (Status, [_POINTER, _POINTER]),
+    "um_link_measure": (Status, [_POINTER, _U64, _U32, _I32, _I32, _POINTER]),
     "um_allocate": (Status, [_POINTER, _U64, _POINTER, _POINTER, _POINTER]),
     "um_free": (_I32, [_POINTER]),
     "um_owns": (_I32, [_POINTER]),
@@ -390,6 +391,12 @@ class Device:
     def charged(self) -> Charged:
         """How long the charged link and its driver would have been busy; all zero without one."""
         return _filled(Charged, lambda out: _core().um_emulated_charged(self.handle, out))
+
+    def measure_link(self, size_bytes: int, copies: int, *, h2d: bool, d2h: bool) -> tuple[int | None, int | None]:
+        """Nanoseconds of one copy to the device and to the host, both at once where both are asked for."""
+        times = (ctypes.c_int64 * 2)()
+        _core().um_link_measure(self.handle, size_bytes, copies, h2d, d2h, times)
+        return _known(times[0]), _known(times[1])
 
     def allocate(self, size_bytes: int, placement: Placement, stream: int = 0) -> int:
         """Address of a new block; 0 for 0 bytes.

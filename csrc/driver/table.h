@@ -52,7 +52,9 @@
   X(event_record, cuEventRecord, 2000, CUevent event, CUstream stream)                                               \
   X(event_query, cuEventQuery, 2000, CUevent event)                                                                  \
   X(event_synchronize, cuEventSynchronize, 2000, CUevent event)                                                      \
-  X(event_elapsed_time, cuEventElapsedTime, 2000, float* milliseconds, CUevent start, CUevent end)
+  X(event_elapsed_time, cuEventElapsedTime, 2000, float* milliseconds, CUevent start, CUevent end)                   \
+  X(mem_host_alloc, cuMemHostAlloc, 2020, void** address, size_t bytes, unsigned flags)                              \
+  X(mem_free_host, cuMemFreeHost, 2000, void* address)
 
 namespace um::driver {
 

@@ -36,6 +36,8 @@ struct um_device {
   void fail(const char* function, uint64_t nth);
   void set_link(const um_link& link, const um_driver_costs& costs);
   um_charged charged();
+  // Nanoseconds of one of `copies` copies in the directions asked for, which run at the same time (link_measure.cpp).
+  void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
 
   // ---- allocations (device_memory.cpp) ----
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream);

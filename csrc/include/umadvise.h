@@ -352,6 +352,12 @@ typedef struct um_charged {
 } um_charged;
 UM_API um_status um_emulated_charged(um_device* device, um_charged* out);
 
+/* How long one copy of `bytes` between page-locked and device memory takes on this device: the mean of `copies`, in
+ * each direction asked for, both of them at the same time. out_ns[0] to the device, out_ns[1] to the host; UM_UNKNOWN
+ * for the other one. */
+UM_API um_status um_link_measure(um_device* device, uint64_t bytes, uint32_t copies, int32_t h2d, int32_t d2h,
+                                 int64_t* out_ns);
+
 /* ---- simulation, continued: plans and timelines ---------------------------------------------------------- */
 /* Actions of a plan. Each is anchored before (0) or after (1) an op and is about bytes of one storage. */
 typedef enum {

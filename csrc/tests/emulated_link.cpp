@@ -196,3 +196,28 @@ TEST(plain_memory_waits_for_what_must_leave_for_it) {
   device.free(taken);
   device.free(data);
 }
+
+TEST(a_measured_link_is_the_one_that_is_charged) {
+  um_device* device = nullptr;
+  const um_emulated_options options{32 * kMiB, 64 * kMiB, UM_COUNTING_ORDERED, 0, 0};
+  CHECK_EQ(um_device_open_emulated(&options, &device), UM_OK);
+  CHECK_EQ(um_emulated_set_link(device, &kLink, &kCosts), UM_OK);
+  int64_t ns[2] = {};
+  CHECK_EQ(um_link_measure(device, 1'000'000, 3, 1, 0, ns), UM_OK);
+  CHECK(ns[0] >= 50'000 + 1'000'000);
+  CHECK_EQ(ns[1], UM_UNKNOWN);
+  CHECK_EQ(um_link_measure(device, 1'000'000, 3, 1, 1, ns), UM_OK);
+  CHECK(ns[0] >= 50'000 + 1'000'000 && ns[1] >= 70'000 + 2'000'000);
+  CHECK_EQ(um_link_measure(device, 0, 3, 1, 1, ns), UM_INVALID_ARGUMENT);
+  um_charged charged{};
+  CHECK_EQ(um_emulated_charged(device, &charged), UM_OK);
+  CHECK(charged.copy_ns[0] >= 8 * 1'050'000);  // one to warm up and three, twice
+  // Every call of it may fail; all is given back all the same.
+  for (uint64_t nth = 1; nth <= 40; ++nth) {
+    CHECK_EQ(um_emulated_fail(device, nullptr, nth), UM_OK);
+    const um_status status = um_link_measure(device, 1000, 2, 1, 1, ns);
+    CHECK(status == UM_OK || status == UM_DRIVER_ERROR || status == UM_OUT_OF_DEVICE_MEMORY);
+  }
+  CHECK_EQ(um_emulated_fail(device, nullptr, 0), UM_OK);
+  CHECK_EQ(um_device_close(device), UM_OK);
+}

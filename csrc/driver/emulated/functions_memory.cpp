@@ -1,5 +1,7 @@
 // Driver functions about memory: allocation, advice, prefetch, discard. Arguments that a GPU's driver would refuse are
 // refused here.
+#include <new>
+
 #include "driver/emulated/call.h"
 
 namespace um::emulated {
@@ -39,6 +41,22 @@ CUresult mem_free(CUdeviceptr address) {
   if (call.failed()) return call.result;
   call.device->wait_for_streams();  // as a GPU's driver: what they were given may still use the memory
   return call.device->space.free(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Memory of the host that copies go to and from: any is as good as any other here.
+CUresult mem_host_alloc(void** address, size_t bytes, unsigned flags) {
+  Call call(Function::mem_host_alloc);
+  if (call.failed()) return call.result;
+  if (address == nullptr || bytes == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  *address = ::operator new(bytes, std::nothrow);
+  return *address == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult mem_free_host(void* address) {
+  Call call(Function::mem_free_host);
+  if (call.failed()) return call.result;
+  ::operator delete(address);
+  return CUDA_SUCCESS;
 }
 
 CUresult advise(Device* device, CUdeviceptr address, size_t bytes, CUmem_advise advice, Processor processor) {
@@ -166,6 +184,8 @@ void fill_memory_functions(Table& table) {
   table.mem_prefetch_batch_async = mem_prefetch_batch_async;
   table.mem_discard_batch_async = mem_discard_batch_async;
   table.mem_discard_and_prefetch_batch_async = mem_discard_and_prefetch_batch_async;
+  table.mem_host_alloc = mem_host_alloc;
+  table.mem_free_host = mem_free_host;
 }
 
 }  // namespace um::emulated
