@@ -477,3 +477,113 @@ class PagesRecord:
     faults: UInt32
     kind: UInt16
     cause: UInt16
+
+
+# ---- simulation ----------------------------------------------------------------------------------------------------
+
+
+class Service(IntEnum):
+    """um_service: what touches memory in a simulation: the guard, in order, or a raw run's recorded services."""
+
+    GUARD = 0
+    RECORDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """um_concurrency: how a kernel walks through memory; `trace.schema.Ops` says what each is."""
+
+    window_pages: Int32
+    run_pages: Int32
+    faults_per_service: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class UnifiedOptions:
+    """um_unified_options. `placements`: the address of one um_placement for each storage."""
+
+    capacity_bytes: UInt64
+    host_bytes: UInt64
+    budget_bytes: UInt64
+    placements: Pointer
+    link: Link
+    costs: PagesCosts
+    launch_ns: Int64
+    concurrency: Concurrency
+    service: UInt32
+    iterations: UInt32
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """um_simulated_step: one iteration, or what lies before the first op."""
+
+    counters: Counters
+    memory: MemoryStats
+    gpu_fault_groups: Int64
+    gpu_batches: Int64
+    gpu_faults: Int64
+    gpu_records: Int64EachWay
+    start_ns: Int64
+    duration_ns: Int64
+    compute_ns: Int64
+    fault_ns: Int64
+    wait_copy_ns: Int64
+    wait_room_ns: Int64
+    remote_ns: Int64
+    call_ns: Int64
+    copy_ns: Int64EachWay
+    remote_bytes: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOptions:
+    """um_swap_options."""
+
+    budget_bytes: UInt64
+    chunk_bytes: UInt64
+    op_issue_ns: Int64
+    map_ns_per_chunk: Int64
+    allocator: UInt32
+    eviction: UInt32
+    iterations: UInt32
+    spans: Flag32
+
+
+@dataclass(frozen=True, slots=True)
+class SwapResult:
+    """um_swap_result: the last iteration of a simulation of explicit swapping, and peaks of all of them."""
+
+    compute_ns: Int64
+    recompute_ns: Int64
+    wait_copy_ns: Int64
+    wait_room_ns: Int64
+    map_ns: Int64
+    wait_host_ns: Int64
+    total_ns: Int64
+    swap_in_bytes: Int64
+    swap_out_bytes: Int64
+    host_read_bytes: Int64
+    host_write_bytes: Int64
+    swap_ins: Int64
+    swap_outs: Int64
+    on_demand_swap_ins: Int64
+    evictions: Int64
+    cancelled: Int64
+    clean_drops: Int64
+    redundant_actions: Int64
+    recomputed_ops: Int64
+    iterations: Int64
+    peak_live_bytes: Int64
+    peak_reserved_bytes: Int64
+    fragmentation_bytes: Int64
+    peak_op: Int64
+    failed_op: Int64
+    working_set_bytes: Int64
+    budget_needed_bytes: Int64
+
+    @property
+    def step_ns(self) -> int:
+        """Length of the last iteration."""
+        busy_ns = self.compute_ns + self.recompute_ns
+        return busy_ns + self.wait_copy_ns + self.wait_room_ns + self.map_ns + self.wait_host_ns

@@ -43,11 +43,17 @@ from umadvise._abi import (
     Residency,
     Role,
     Route,
+    SimulatedStep,
     Status,
+    SwapOptions,
+    SwapResult,
+    UnifiedOptions,
 )
 from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
 
 _EVENTS_AT_A_TIME = 4096
+SPAN_BYTES = 40
+"""Size of um_span."""
 
 # ---- records to structures and back --------------------------------------------------------------------------------
 
@@ -192,6 +198,11 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_pages_counters_read": (Status, [_POINTER, _POINTER]),
     "um_pages_now_ns": (ctypes.c_int64, [_POINTER]),
     "um_pages_records": (_U64, [_POINTER, _U64, _POINTER, _U64]),
+    "um_simulate_unified": (Status, [_POINTER, _POINTER, _POINTER, _POINTER]),
+    "um_simulate_swap": (Status, [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER]),
+    "um_simulation_steps": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_simulation_spans": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_simulation_destroy": (None, [_POINTER]),
 }
 _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_abi_version": (_U32, []),
@@ -704,3 +715,97 @@ class Pages:
         buffer = (structure * count)()
         _core().um_pages_records(self._handle, first, buffer, count)
         return bytes(buffer)
+
+
+# ---- simulation ----------------------------------------------------------------------------------------------------
+
+_TRACE_COLUMNS = {
+    "storages": ("bytes", "role", "successor"),
+    "ops": (
+        "phase",
+        "step",
+        "duration_ns",
+        "creates",
+        "host_touch",
+        "window_pages",
+        "run_pages",
+        "faults_per_service",
+    ),
+    "accesses": ("op", "storage", "offset_bytes", "bytes", "flags"),
+    "events": ("kind", "op", "inside", "storage", "offset_bytes", "bytes"),
+}
+_PLAN_COLUMNS = ("kind", "after", "op", "storage", "offset_bytes", "bytes", "argument")
+
+
+def _columns(tables: Sequence[tuple[Any, Sequence[str]]]) -> ctypes.Array[ctypes.c_uint64]:
+    """um_trace or um_plan: the tables' lengths, then the addresses of their columns, which must outlive the call."""
+    addresses = [getattr(table, name).ctypes.data for table, names in tables for name in names]
+    lengths = [len(table) for table, _ in tables]
+    return (_U64 * (len(lengths) + len(addresses)))(*lengths, *addresses)
+
+
+class Simulation:
+    """What a simulation gave (um_simulation), read out of the core."""
+
+    def __init__(self, handle: int) -> None:
+        """Reads and destroys it."""
+        core, mirror = _core(), _mirror(SimulatedStep)
+        try:
+            count = int(core.um_simulation_steps(handle, None, 0))
+            steps = (mirror.structure * count)()
+            core.um_simulation_steps(handle, steps, count)
+            self.steps: list[SimulatedStep] = [mirror.read(step) for step in steps]
+            spans = int(core.um_simulation_spans(handle, None, 0))
+            self.spans = bytearray(spans * SPAN_BYTES)
+            core.um_simulation_spans(handle, (ctypes.c_char * len(self.spans)).from_buffer(self.spans), spans)
+        finally:
+            core.um_simulation_destroy(handle)
+
+
+def simulate_unified(trace: Any, actions: Any, options: UnifiedOptions) -> Simulation:
+    """Runs a trace under unified memory: see um_simulate_unified.
+
+    Args:
+        trace: `umadvise.trace.schema.Trace`.
+        actions: `umadvise.planners.plan.Actions`, or None.
+        options: everything else.
+
+    Raises:
+        NativeError: trace, plan or options contradict themselves, or memory is out; the message says where.
+    """
+    columns = _columns([(getattr(trace, table), names) for table, names in _TRACE_COLUMNS.items()])
+    plan = None if actions is None else ctypes.byref(_columns([(actions, _PLAN_COLUMNS)]))
+    handle = _POINTER()
+    _core().um_simulate_unified(ctypes.byref(columns), plan, ctypes.byref(_to_c(options)), ctypes.byref(handle))
+    return Simulation(handle.value or 0)
+
+
+def simulate_swap(
+    trace: Any, actions: Any, link: Link, options: SwapOptions
+) -> tuple[SwapResult, Simulation | NativeError]:
+    """Executes a trace with explicit swaps: see um_simulate_swap.
+
+    Args:
+        trace: `umadvise.trace.schema.Trace`.
+        actions: `umadvise.planners.plan.Actions`, or None.
+        link: to the host.
+        options: everything else.
+
+    Returns:
+        The result, and the simulation; where something found no room, its error instead.
+
+    Raises:
+        NativeError: trace, plan, link or options contradict themselves.
+    """
+    columns = _columns([(getattr(trace, table), names) for table, names in _TRACE_COLUMNS.items()])
+    plan = None if actions is None else ctypes.byref(_columns([(actions, _PLAN_COLUMNS)]))
+    mirror, handle = _mirror(SwapResult), _POINTER()
+    result = mirror.structure()
+    arguments = [ctypes.byref(columns), plan, ctypes.byref(_to_c(link)), ctypes.byref(_to_c(options))]
+    try:
+        _core().um_simulate_swap(*arguments, ctypes.byref(result), ctypes.byref(handle))
+    except NativeError as error:
+        if error.code != Status.OUT_OF_DEVICE_MEMORY:
+            raise
+        return mirror.read(result), error
+    return mirror.read(result), Simulation(handle.value or 0)

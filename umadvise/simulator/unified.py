@@ -1,0 +1,258 @@
+"""Plain unified memory, simulated: a trace replayed through the allocator, the guard and the page model of a real run.
+
+The engine is the one that runs on the emulated device and on CUDA; only the driver below it has no bytes
+(csrc/simulator). So the counters are those that ordered counting observes, exactly. Times follow from the device's
+profile and are as uncertain as that says.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import _native
+from umadvise._abi import Advice, Concurrency, Memory, Role, Service, Status, UnifiedOptions
+from umadvise._abi import SimulatedStep as NativeStep
+from umadvise.advice import parse_advice
+from umadvise.catalogue import load_device
+from umadvise.counters.native import counters_from, memory_from
+from umadvise.counters.records import Counters, MemoryStats
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import BudgetError, NativeError, UsageError
+from umadvise.link import native_link, page_costs
+from umadvise.planners.plan import OF_UNIFIED_MEMORY, Plan
+from umadvise.planners.plan import check as check_plan
+from umadvise.roles import ARENA_ROLES
+from umadvise.simulator.timeline import SPAN, Timeline
+from umadvise.trace.schema import Trace
+from umadvise.trace.schema import check as check_trace
+from umadvise.units import parse_bytes
+
+WARM_UP = 2
+"""Iterations until what is where no longer depends on the beginning; eviction in order of service is chaotic, so that
+averages go over several iterations after these."""
+
+_MOST_ITERATIONS = 10_000
+_PLACEMENT = np.dtype([("memory", np.uint32), ("role", np.uint32), ("advice", np.uint32)])  # um_placement
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCounters:
+    """What a profiler of the device would count (CUPTI, nsys).
+
+    There a kernel faults page by page, in several services a block, and the density prefetcher brings what is near in
+    transfers of their own; how many depends on the kernel. In the counters of a step a block is one fault and one
+    transfer.
+
+    Attributes:
+        fault_groups: services of a 2 MiB block in one fault batch.
+        batches: fault batches.
+        faults: fault entries.
+        records_h2d: transfers to the device.
+        records_d2h: transfers to the host.
+    """
+
+    fault_groups: int
+    batches: int
+    faults: int
+    records_h2d: int
+    records_d2h: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration, or what lies before the trace's first op.
+
+    Attributes:
+        counters: what the device counts, in blocks of 2 MiB: the record that the emulated device gives.
+        memory: when the iteration ends; peaks are its own.
+        gpu: the same at the granularity of the device's pages.
+        start_ns: on the simulation's clock.
+        duration_ns: until the compute track has ended its last op.
+        compute_ns: of the ops.
+        fault_ns: the compute track stood still while faults were served.
+        wait_copy_ns: it waited for copies: prefetches, and copies from and to the host.
+        wait_room_ns: it waited for evictions of a prefetch.
+        remote_ns: accesses over the link took longer than the ops that made them.
+        call_ns: the host thread was in driver calls; it runs ahead of the device.
+        copy_h2d_ns: copies to the device, by faults and prefetches.
+        copy_d2h_ns: copies to the host.
+        remote_bytes: accessed over the link.
+    """
+
+    counters: Counters
+    memory: MemoryStats
+    gpu: GpuCounters
+    start_ns: int
+    duration_ns: int
+    compute_ns: int
+    fault_ns: int
+    wait_copy_ns: int
+    wait_room_ns: int
+    remote_ns: int
+    call_ns: int
+    copy_h2d_ns: int
+    copy_d2h_ns: int
+    remote_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A trace's iterations on a simulated device.
+
+    Attributes:
+        setup: what lies before the first op of the first iteration.
+        steps: the iterations.
+        timeline: what happened when.
+    """
+
+    setup: Step
+    steps: tuple[Step, ...]
+    timeline: Timeline
+
+    @property
+    def step_ns(self) -> tuple[int, ...]:
+        """Duration of each iteration."""
+        return tuple(step.duration_ns for step in self.steps)
+
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """Counters of each iteration."""
+        return tuple(step.counters for step in self.steps)
+
+    @property
+    def steady(self) -> tuple[Step, ...]:
+        """The iterations after the warm-up; the last one where there are no more."""
+        return self.steps[WARM_UP:] or self.steps[-1:]
+
+    @property
+    def mean_step_ns(self) -> float:
+        """Mean duration of the iterations after the warm-up."""
+        return float(np.mean([step.duration_ns for step in self.steady]))
+
+
+def simulate_unified(
+    trace: Trace,
+    device: str | os.PathLike[str] | DeviceProfile,
+    *,
+    capacity_bytes: int | str | None = None,
+    budget_bytes: int | str | None = None,
+    host_bytes: int | str | None = None,
+    advice: Mapping[Role, Advice | str] | None = None,
+    plan: Plan | None = None,
+    iterations: int = WARM_UP + 5,
+    service: Service = Service.GUARD,
+    concurrency: Concurrency | None = None,
+) -> Simulation:
+    """Repeats a trace under unified memory with advice by role.
+
+    Args:
+        trace: one or more steps. A step that is repeated goes on with what outlives it, see `Storages.successor`.
+        device: a name of the catalogue, a profile's file, or a profile.
+        capacity_bytes: of device memory; None takes what the profile leaves to programs.
+        budget_bytes: what the guard lets managed memory keep on the device; None is no budget: the driver evicts when
+            the memory is full.
+        host_bytes: most that managed memory may take on the host; None is no limit.
+        advice: for memory of the roles PARAMETER, INPUT and INTERMEDIATE; none where a role is left out. The
+            optimizer's state goes with the parameters when it is there before the trace begins, else with the
+            intermediates, as in a session.
+        plan: advice, prefetches and discards at certain ops.
+        iterations: how often, see `WARM_UP`.
+        service: what touches memory: the guard before each op, or, of a raw run's trace, the recorded services.
+        concurrency: how kernels walk through memory whose ops do not say; None takes the device's.
+
+    Raises:
+        PolicyError: the device cannot page unified memory.
+        UsageError: an argument is wrong, or the trace or plan is none.
+        BudgetError: the host's memory does not hold what has to be there.
+    """
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    profile.require_unified_memory()
+    if not 1 <= iterations <= _MOST_ITERATIONS:
+        raise UsageError(f"{iterations} iterations: expected 1 to {_MOST_ITERATIONS}")
+    _check(trace, plan)
+    costs = profile.unified_memory.costs
+    placements = _placements(trace, advice or {})
+    options = UnifiedOptions(
+        capacity_bytes=profile.usable_bytes if capacity_bytes is None else parse_bytes(capacity_bytes),
+        host_bytes=0 if host_bytes is None else parse_bytes(host_bytes),
+        budget_bytes=0 if budget_bytes is None else parse_bytes(budget_bytes),
+        placements=placements.ctypes.data,
+        link=native_link(profile),
+        costs=page_costs(profile),
+        launch_ns=profile.launch_ns.value,
+        concurrency=concurrency
+        or Concurrency(costs.window_pages.value, costs.run_pages.value, costs.faults_per_service.value),
+        service=service,
+        iterations=iterations,
+    )
+    try:
+        simulation = _native.simulate_unified(trace, plan.actions if plan is not None else None, options)
+    except NativeError as error:
+        raise _in_words(error) from error
+    setup, *steps = map(_step, simulation.steps)
+    peak_bytes = max(step.memory.resident_peak_bytes or 0 for step in (setup, *steps))
+    return Simulation(setup, tuple(steps), Timeline.from_spans(np.frombuffer(simulation.spans, SPAN), peak_bytes))
+
+
+def _check(trace: Trace, plan: Plan | None) -> None:
+    try:
+        check_trace(trace)
+        if plan is not None:
+            check_plan(plan, trace)
+    except ValueError as error:
+        raise UsageError(f"cannot simulate this: {error}") from error
+    if plan is not None and not np.isin(plan.actions.kind, OF_UNIFIED_MEMORY).all():
+        raise UsageError(
+            f"the plan of {plan.planner!r} swaps or recomputes: expected advice, prefetches and discards; "
+            "simulate it as explicit swapping"
+        )
+
+
+def _in_words(error: NativeError) -> Exception:
+    if error.code == Status.INVALID_ARGUMENT:
+        return UsageError(f"cannot simulate this: {error.message}")
+    if error.code in (Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY):
+        return BudgetError(f"the simulated machine is too small: {error.message}")
+    return error
+
+
+def _placements(trace: Trace, advice: Mapping[Role, Advice | str]) -> NDArray[np.void]:
+    """um_placement of each storage: which arena a session would put it into."""
+    unknown = [role for role in advice if role not in ARENA_ROLES]
+    if unknown:
+        raise UsageError(
+            f"advice for {unknown[0]!r}: expected one of the roles that choose where memory comes from, "
+            f"{', '.join(role.name for role in ARENA_ROLES)}"
+        )
+    arena = np.full(len(trace.storages), Role.INTERMEDIATE, np.uint32)
+    role = trace.storages.role
+    arena[role == Role.INPUT] = Role.INPUT
+    arena[(role == Role.PARAMETER) | ((role == Role.OPTIMIZER_STATE) & (trace.births < 0))] = Role.PARAMETER
+    by_arena = np.array([parse_advice(advice.get(each, Advice.NONE)) for each in ARENA_ROLES], np.uint32)
+    placements = np.zeros(len(trace.storages), _PLACEMENT)
+    placements["memory"] = Memory.MANAGED
+    placements["role"] = arena
+    placements["advice"] = by_arena[arena]
+    return placements
+
+
+def _step(native: NativeStep) -> Step:
+    return Step(
+        counters=counters_from(native.counters),
+        memory=memory_from(native.memory),
+        gpu=GpuCounters(native.gpu_fault_groups, native.gpu_batches, native.gpu_faults, *native.gpu_records),
+        start_ns=native.start_ns,
+        duration_ns=native.duration_ns,
+        compute_ns=native.compute_ns,
+        fault_ns=native.fault_ns,
+        wait_copy_ns=native.wait_copy_ns,
+        wait_room_ns=native.wait_room_ns,
+        remote_ns=native.remote_ns,
+        call_ns=native.call_ns,
+        copy_h2d_ns=native.copy_ns[0],
+        copy_d2h_ns=native.copy_ns[1],
+        remote_bytes=native.remote_bytes,
+    )
