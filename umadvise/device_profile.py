@@ -29,7 +29,6 @@ DType = Literal["fp32", "tf32", "bf16", "fp16"]
 DTYPES: tuple[DType, ...] = get_args(DType)
 Direction = Literal["h2d", "d2h"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-OpClass = Literal["other", "matmul", "convolution", "attention", "elementwise", "reduction", "copy"]
 
 Value = TypeVar("Value")
 
@@ -255,22 +254,6 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
         """Dense peak FLOP/s of a number format; None where the device has no such unit, or nobody knows."""
         units = self.peak_flops
         return {"fp32": units.fp32, "tf32": units.tf32, "bf16": units.bf16, "fp16": units.fp16}[dtype].value
-
-    def op_ns(self, op_class: OpClass, dtype: DType, flops: int, bytes_: int) -> int | None:
-        """Nanoseconds of one kernel by the roofline (Williams, Waterman and Patterson, 2009); None when unknown.
-
-        Args:
-            op_class: whose efficiency divides the roofline's time.
-            dtype: number format of the arithmetic; fp32 units do what the device has no unit for.
-            flops: multiplications and additions, each counted.
-            bytes_: read and written.
-        """
-        peak = self.peak(dtype) or self.peak("fp32")
-        bandwidth = self.achievable_memory_bytes_per_s
-        if peak is None or bandwidth is None:
-            return None
-        efficiency: Fact[float] = getattr(self.efficiency, op_class)
-        return self.launch_ns.value + round(max(flops / peak, bytes_ / bandwidth) / efficiency.value * 1e9)
 
     def transfer_ns(self, direction: Direction, bytes_: int, *, both: bool = False) -> int:
         """Nanoseconds of one copy between page-locked host memory and the device; 0 for nothing.

@@ -229,14 +229,6 @@ def test_a_copy_takes_its_fixed_cost_and_its_bytes() -> None:
     assert power9.transfer_ns("h2d", 1 << 30, both=True) == power9.transfer_ns("h2d", 1 << 30)
 
 
-def test_an_op_takes_what_limits_it() -> None:
-    device = load_device("v100-16gb")
-    assert device.op_ns("matmul", "fp32", 0, 0) == 4000
-    assert device.op_ns("matmul", "fp32", int(14e12 * 0.8), 1) == 4000 + 10**9  # a second of arithmetic
-    assert device.op_ns("elementwise", "fp32", 1, int(900e9 * 0.85 * 0.9)) == pytest.approx(4000 + 10**9, rel=1e-9)
-    assert device.op_ns("matmul", "bf16", 10**12, 1) == device.op_ns("matmul", "fp32", 10**12, 1)  # no such unit
-
-
 def test_a_device_without_page_faults_says_so() -> None:
     load_device("p100-16gb").require_unified_memory()
     with pytest.raises(PolicyError, match="Kepler"):

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from umadvise._abi import Phase, Role
+from umadvise.device_profile import DType
 from umadvise.profile import clean_name
 from umadvise.trace.schema import (
+    ARITHMETIC,
     UNKNOWN,
     Access,
     Accesses,
@@ -87,6 +89,7 @@ class TraceBuilder:
         module: str = "",
         step: int = 1,
         op_class: OpClass = OpClass.OTHER,
+        arithmetic: DType = "fp32",
         duration_ns: int | None = None,
         flops: int | None = None,
         creates: bool = False,
@@ -101,6 +104,7 @@ class TraceBuilder:
             "module": self._string(module),
             "step": step,
             "op_class": op_class,
+            "arithmetic": ARITHMETIC.index(arithmetic),
             "duration_ns": UNKNOWN if duration_ns is None else duration_ns,
             "flops": UNKNOWN if flops is None else flops,
             "creates": creates,

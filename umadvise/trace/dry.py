@@ -17,6 +17,7 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UsageError
 from umadvise.observer import tensors_of_state
 from umadvise.trace.meta_tape import MetaTape
+from umadvise.trace.roofline import retimed
 from umadvise.trace.schema import TARGETS, Target, Trace
 from umadvise.trace.targets import pretending
 from umadvise.trace.watch import Watch
@@ -45,7 +46,8 @@ def record(
         if not isinstance(workload, Workload):
             raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
         tape = _recorded(workload, target)
-    return tape.trace(workload.name, profile)
+    trace = tape.trace(workload.name)
+    return trace if profile is None else retimed(trace, profile)
 
 
 def _recorded(workload: Workload, target: Target) -> MetaTape:

@@ -121,6 +121,7 @@ def _ops(ops: Rows, name: Numbers, module: Numbers, infos: list[OperatorInfo | N
         "module": module,
         "step": ops["step"],
         "op_class": classes[name],
+        "arithmetic": default,
         "duration_ns": ops["duration_ns"],
         "flops": unknown,
         "creates": ops["creates"],

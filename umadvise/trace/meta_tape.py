@@ -14,13 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise._abi import Role
-from umadvise.device_profile import DeviceProfile
 from umadvise.trace import workspace
 from umadvise.trace.flops import Formula, formula_of
 from umadvise.trace.operators import Kind, OperatorInfo, derive
 from umadvise.trace.present import in_order_of_use
-from umadvise.trace.roofline import arithmetic_of, durations_ns
-from umadvise.trace.schema import UNKNOWN, Access, Accesses, EventKind, Events, Ops, Storages, Target, Trace
+from umadvise.trace.roofline import arithmetic_of
+from umadvise.trace.schema import ARITHMETIC, UNKNOWN, Access, Accesses, EventKind, Events, Ops, Storages, Target, Trace
 from umadvise.trace.schema import check as check_trace
 from umadvise.trace.watch import Watch
 
@@ -258,8 +257,8 @@ class MetaTape(TorchDispatchMode):
 
     # ---- the trace ------------------------------------------------------------------------------------------------
 
-    def trace(self, workload: str, device: DeviceProfile | None) -> Trace:
-        """What was recorded."""
+    def trace(self, workload: str) -> Trace:
+        """What was recorded; durations are unknown."""
         names, phases, modules, classes, creates, touches, flops = _columns_of(self._ops, 7)
         at, storage, offset, span, flags = _columns_of(self._accesses, 5)
         events = np.concatenate(
@@ -269,13 +268,12 @@ class MetaTape(TorchDispatchMode):
             ]
         )
         zeros = np.zeros(len(self._ops), np.int64)
-        both = 1 + ((flags & _READ) != 0) * ((flags & _WRITE) != 0)
-        touched = np.bincount(at, weights=span * both, minlength=len(self._ops)).astype(np.int64)
+        formats = {dtype: ARITHMETIC.index(arithmetic_of(dtype)) for dtype in set(self._arithmetic)}
         self._link_successors()
         trace = Trace(
             target=self._target,
             source="dry",
-            device=device.name if device else "",
+            device="",
             torch_version=torch.__version__,
             workload=workload,
             strings=tuple(self._strings),
@@ -286,7 +284,8 @@ class MetaTape(TorchDispatchMode):
                 module=modules,
                 step=zeros + 1,
                 op_class=classes,
-                duration_ns=self._durations(device, classes, flops, touched),
+                arithmetic=np.array([formats[dtype] for dtype in self._arithmetic]),
+                duration_ns=zeros + UNKNOWN,
                 flops=flops,
                 creates=creates,
                 host_touch=touches,
@@ -306,18 +305,6 @@ class MetaTape(TorchDispatchMode):
         )
         check_trace(trace)
         return in_order_of_use(trace)
-
-    def _durations(self, device: DeviceProfile | None, classes: Any, flops: Any, touched: Any) -> Any:
-        if device is None:
-            return np.full(len(self._ops), UNKNOWN)
-        dtypes = {dtype: arithmetic_of(str(dtype).removeprefix("torch.")) for dtype in set(self._arithmetic)}
-        return durations_ns(
-            device,
-            classes.tolist(),
-            [dtypes[dtype] for dtype in self._arithmetic],
-            flops.tolist(),
-            touched.tolist(),
-        )
 
     def _link_successors(self) -> None:
         """What was there, and is gone, has the storage of the same name that is there at the end for its successor."""

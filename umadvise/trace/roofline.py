@@ -1,37 +1,55 @@
 """How long ops take on a device of the catalogue, by the roofline (Williams, Waterman and Patterson, 2009)."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from umadvise.device_profile import DeviceProfile, DType
-from umadvise.trace.schema import UNKNOWN, OpClass
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-_CLASSES = tuple(each.name.lower() for each in OpClass)
-_DTYPES: dict[str, DType] = {"float16": "fp16", "bfloat16": "bf16"}
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.device_profile import DeviceProfile, DType, Fact
+from umadvise.trace.schema import ARITHMETIC, UNKNOWN, Access, OpClass, Trace
+
+if TYPE_CHECKING:
+    import torch
+
+_HALF: dict[str, DType] = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 
 
-def arithmetic_of(dtype_name: str) -> DType:
+def arithmetic_of(dtype: torch.dtype | None) -> DType:
     """The units that work on a torch dtype. float32 means fp32 and not tf32: torch's own default for matmuls."""
-    return _DTYPES.get(dtype_name, "fp32")
+    return _HALF.get(str(dtype), "fp32")
 
 
-def durations_ns(
-    device: DeviceProfile,
-    op_classes: Sequence[int],
-    dtypes: Sequence[DType],
-    flops: Sequence[int],
-    bytes_: Sequence[int],
-) -> list[int]:
-    """Nanoseconds of each op, UNKNOWN where the device file lacks what it takes.
+def touched_bytes(trace: Trace) -> NDArray[np.int64]:
+    """For each op the bytes that it reads and writes; what it changes in place counts twice."""
+    accesses = trace.accesses
+    reads, writes = (accesses.flags & Access.READ) != 0, (accesses.flags & Access.WRITE) != 0
+    weights = accesses.bytes * (reads.astype(np.int64) + writes)
+    return np.bincount(accesses.op, weights=weights, minlength=len(trace.ops)).astype(np.int64)
 
-    Args:
-        device: whose roofline.
-        op_classes: OpClass of each op.
-        dtypes: number format of its arithmetic.
-        flops: UNKNOWN counts as none: then memory alone limits the op.
-        bytes_: read and written, those changed in place twice.
+
+def durations_ns(trace: Trace, device: DeviceProfile) -> NDArray[np.int64]:
+    """Nanoseconds of each op; UNKNOWN where the device file lacks what it takes.
+
+    An op without a known number of FLOPs is limited by memory alone. One that only makes memory, or touches none, takes
+    its launch.
     """
-    durations = []
-    for op_class, dtype, operations, touched in zip(op_classes, dtypes, flops, bytes_, strict=True):
-        duration = device.op_ns(_CLASSES[op_class], dtype, max(operations, 0), touched)  # type: ignore[arg-type]
-        durations.append(UNKNOWN if duration is None else duration)
-    return durations
+    bandwidth = device.achievable_memory_bytes_per_s
+    peaks = np.array([device.peak(dtype) or device.peak("fp32") or np.nan for dtype in ARITHMETIC])
+    efficiencies: list[Fact[float]] = [getattr(device.efficiency, each.name.lower()) for each in OpClass]
+    if bandwidth is None:
+        return np.full(len(trace.ops), UNKNOWN)
+    ops = trace.ops
+    seconds = np.maximum(np.maximum(ops.flops, 0) / peaks[ops.arithmetic], touched_bytes(trace) / bandwidth)
+    seconds /= np.array([fact.value for fact in efficiencies])[ops.op_class]
+    known = ~np.isnan(seconds)
+    return np.where(known, device.launch_ns.value + np.rint(np.where(known, seconds, 0) * 1e9), UNKNOWN).astype(
+        np.int64
+    )
+
+
+def retimed(trace: Trace, device: DeviceProfile) -> Trace:
+    """The same step with the durations that the device's roofline gives."""
+    return replace(trace, device=device.name, ops=replace(trace.ops, duration_ns=durations_ns(trace, device)))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._abi import Phase, Role
+from umadvise.device_profile import DTYPES, DType
 
 SCHEMA = "umadvise.trace/1"
 MOST_ROWS = 1 << 26
@@ -27,6 +28,9 @@ MOST_BYTES = 1 << 48
 """Size of the largest storage: what an address of 48 bits can reach."""
 UNKNOWN = -1
 """A duration or a number of FLOPs that nobody knows."""
+
+ARITHMETIC: tuple[DType, ...] = DTYPES
+"""Number formats of arithmetic; integers and fp64 count as fp32."""
 
 Target = Literal["cpu", "cuda"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -114,6 +118,7 @@ class Ops(Table):
         module: whose forward it belongs to, in backward too: index into `Trace.strings`.
         step: 1, 2, ...; 0 outside steps.
         op_class: OpClass.
+        arithmetic: number format that its units work in: index into `ARITHMETIC`.
         duration_ns: measured, or by a device's roofline; UNKNOWN where neither is there.
         flops: multiplications and additions, each counted; UNKNOWN where no formula is known.
         creates: 1 for ops that only make memory (aten::empty and kin), which touch no byte.
@@ -128,6 +133,7 @@ class Ops(Table):
     module: NDArray[np.int32]
     step: NDArray[np.int32]
     op_class: NDArray[np.uint8]
+    arithmetic: NDArray[np.uint8]
     duration_ns: NDArray[np.int64]
     flops: NDArray[np.int64]
     creates: NDArray[np.uint8]
@@ -407,6 +413,7 @@ def _check_ops(trace: Trace) -> None:
     _within(table.module, 0, last_string, "ops.module")
     _within(table.phase, 0, len(Phase) - 1, "ops.phase")
     _within(table.op_class, 0, len(OpClass) - 1, "ops.op_class")
+    _within(table.arithmetic, 0, len(ARITHMETIC) - 1, "ops.arithmetic")
     _within(table.step, 0, 2**31 - 1, "ops.step")
     in_steps = table.step[table.step > 0]
     _require(bool((np.diff(in_steps) >= 0).all()), "ops.step: steps are out of order")
