@@ -117,14 +117,22 @@ def decode(document: bytes) -> DeviceProfile:
         schema = msgspec.convert(tables, _Header).schema
         if schema != SCHEMA:
             raise FormatError(f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; use the version that wrote it")
-        defaults = _defaults()
-        link = tables.get("link")
-        kind = link.get("kind") if isinstance(link, dict) else None
-        of_link = {"link": defaults.links.get(kind, {}) if isinstance(kind, str) else {}}
-        merged = _merge(_merge(defaults.device, of_link), tables)
-        return msgspec.convert(merged, DeviceProfile)
+        return complete(tables)
     except (msgspec.ValidationError, RecursionError) as error:
         raise FormatError(f"is no device file: {error}. Expected what `umadvise devices --probe` writes") from None
+
+
+def complete(tables: dict[str, Any]) -> DeviceProfile:
+    """A device from the tables of its file, with the defaults of all devices and of its link.
+
+    Raises:
+        msgspec.ValidationError: a value is missing, or one that no device has.
+    """
+    defaults = _defaults()
+    link = tables.get("link")
+    kind = link.get("kind") if isinstance(link, dict) else None
+    of_link = {"link": defaults.links.get(kind, {}) if isinstance(kind, str) else {}}
+    return msgspec.convert(_merge(_merge(defaults.device, of_link), tables), DeviceProfile)
 
 
 def encode(profile: DeviceProfile) -> bytes:
@@ -147,11 +155,11 @@ def _table(name: str, table: dict[str, Any]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        pairs = [f"{key} = {_toml(each)}" for key, each in value.items() if each is not None and each is not False]
-        if value.get("value") is False:
-            pairs.insert(0, "value = false")
-        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, dict):  # a fact, whose defaults go without saying
+        said = {key: value[key] for key in ("value", "source", "uncertain") if value[key] is not None}
+        if not value["uncertain"]:
+            del said["uncertain"]
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in said.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):

@@ -6,24 +6,66 @@ NAME is a device of the catalogue or a device file; without it, all of the catal
 import argparse
 import shutil
 import sys
+from typing import TYPE_CHECKING
+
+from umadvise.errors import UsageError
+
+if TYPE_CHECKING:
+    from umadvise.device_profile import DeviceProfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A device, or the machine at hand."""
     parser.add_argument("name", metavar="NAME", nargs="?", help="a name or alias of the catalogue, or a .toml file")
     parser.add_argument("--json", action="store_true", help="print data instead of text")
+    parser.add_argument("--probe", action="store_true", help="measure the device at hand and print its device file")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "emulated"),
+        help="what to measure; auto, the default, is CUDA where there is one, else the emulated device",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write what was measured to a file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the catalogue or one device of it."""
-    from umadvise.catalogue import device_names, load_device
+    """Prints the catalogue, one device of it, or the one at hand."""
+    if arguments.probe and arguments.name is not None:
+        raise UsageError("--probe measures the device at hand: expected no NAME with it")
+    if not arguments.probe and (arguments.output, arguments.device) != (None, None):
+        raise UsageError("-o and --device go with --probe: expected it too")
+    from umadvise.catalogue import device_names, encode, load_device
+    from umadvise.files import write_atomically
     from umadvise.reporters import devices
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else devices.DEFAULT_WIDTH
-    if arguments.name is None:
-        profiles = [load_device(name) for name in device_names()]
-        print(devices.json_list(profiles) if arguments.json else devices.render_list(profiles, width), end="")
-    else:
+    if arguments.probe:
+        measured = _measure(arguments.device or "auto")
+        if arguments.output is not None:
+            write_atomically(arguments.output, encode(measured))
+            print(
+                f"umadvise: measured {measured.label.removesuffix(', measured')}: {arguments.output}", file=sys.stderr
+            )
+        else:
+            print(devices.json_device(measured) if arguments.json else encode(measured).decode(), end="")
+    elif arguments.name is not None:
         profile = load_device(arguments.name)
         print(devices.json_device(profile) if arguments.json else devices.render_device(profile, width), end="")
+    else:
+        profiles = [load_device(name) for name in device_names()]
+        print(devices.json_list(profiles) if arguments.json else devices.render_list(profiles, width), end="")
     return 0
+
+
+def _measure(wanted: str) -> "DeviceProfile":
+    from umadvise._native import cuda_unavailable_reason
+    from umadvise.devices import open_device
+    from umadvise.probe import probe
+
+    if wanted == "auto" and (reason := cuda_unavailable_reason()) is not None:
+        print(f"umadvise: no CUDA device ({reason}): measuring the emulated one", file=sys.stderr)
+        wanted = "emulated"
+    device = open_device(wanted)
+    try:
+        return probe(device)
+    finally:
+        device.close()
