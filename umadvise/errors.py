@@ -1,7 +1,7 @@
 """Every exception that umadvise raises. Each message says what was wrong, what was expected and what to do."""
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class UmadviseError(Exception):
@@ -41,6 +41,26 @@ class StateError(UmadviseError):
 
 class BudgetError(UmadviseError):
     """The budget or the device's capacity does not hold what has to be on the device at once."""
+
+
+class NoRoomError(BudgetError):
+    """A simulated run needs memory that it cannot get.
+
+    Attributes:
+        op: index into the trace; None before its first op.
+        working_set_bytes: all that the op touches.
+        budget_needed_bytes: what would do for this op, at least.
+    """
+
+    def __init__(self, message: str, op: int | None, working_set_bytes: int, budget_needed_bytes: int) -> None:
+        super().__init__(message)
+        self.op = op
+        self.working_set_bytes = working_set_bytes
+        self.budget_needed_bytes = budget_needed_bytes
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int | None, int, int]]:
+        """Planners hand it from process to process."""
+        return type(self), (str(self), self.op, self.working_set_bytes, self.budget_needed_bytes)
 
 
 class DeviceUnavailableError(UmadviseError):

@@ -1,6 +1,20 @@
 """Simulating a step on a device that is not there: unified memory and swapping, by the same rules as the real thing."""
 
+from umadvise.simulator.swap import Residence, SwapSimulation, simulate_resident, simulate_swap
 from umadvise.simulator.timeline import Span, SpanKind, Timeline, Track
 from umadvise.simulator.unified_memory import Block, PageCounters, Record, UnifiedMemory
 
-__all__ = ["Block", "PageCounters", "Record", "Span", "SpanKind", "Timeline", "Track", "UnifiedMemory"]
+__all__ = [
+    "Block",
+    "PageCounters",
+    "Record",
+    "Residence",
+    "Span",
+    "SpanKind",
+    "SwapSimulation",
+    "Timeline",
+    "Track",
+    "UnifiedMemory",
+    "simulate_resident",
+    "simulate_swap",
+]

@@ -1,0 +1,190 @@
+"""Simulating a step with explicit swapping: whole storages copied between device and host, by a plan or on demand.
+
+One compute queue, the copy engines of the device's link, and a host thread that runs ahead (csrc/simulator/swap_*).
+A swap-out starts when its anchor has ended on the compute queue and frees its bytes when the copy ends. A swap-in
+starts not before its anchor, and waits in its queue until there is room; ops that do not need it go on. An op waits for
+all that it touches. What no plan brought comes on demand: slow, never wrong, and counted. A storage that the host
+still has unchanged leaves without a copy.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from umadvise import _native
+from umadvise._abi import UNKNOWN, SwapOptions, SwapResult
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import NativeError, NoRoomError, UsageError
+from umadvise.link import native_link
+from umadvise.planners.plan import Plan, check
+from umadvise.simulator.timeline import SPAN, Timeline
+from umadvise.trace.schema import Trace
+
+AllocatorModel: TypeAlias = Literal["exact", "caching", "best_fit", "va_chunks"]
+"""How memory is given out: the sum of the bytes; torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp, torch
+2.13, default settings); one pool, best fit; physical chunks behind contiguous addresses (Hayakawa et al., section 4).
+"""
+ALLOCATOR_MODELS: tuple[AllocatorModel, ...] = get_args(AllocatorModel)
+Eviction: TypeAlias = Literal["never", "belady", "lru"]
+"""Who leaves unplanned where an op finds no room: nobody (an error), what is used furthest ahead, or longest ago."""
+EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
+
+CHUNK_BYTES = 20 << 20
+"""Default physical chunk: that of nnabla's virtual allocator and of this project's chunked heap on CUDA."""
+_WITHOUT_END = 1 << 61
+
+
+@dataclass(frozen=True, slots=True)
+class SwapSimulation:
+    """A simulated step.
+
+    Attributes:
+        result: its length by cause, what moved, peaks; see um_swap_result in csrc/include/umadvise.h.
+        timeline: of the last iteration; None where spans were not asked for.
+    """
+
+    result: SwapResult
+    timeline: Timeline | None
+
+    @property
+    def step_ns(self) -> int:
+        """Length of the steady step."""
+        return self.result.step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """Whether a step runs with everything on the device.
+
+    Attributes:
+        fits: in the device's usable bytes.
+        simulation: the step; where it does not fit, on a device with more memory.
+    """
+
+    fits: bool
+    simulation: SwapSimulation
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the allocator takes of the device at the peak."""
+        return self.simulation.result.peak_reserved_bytes
+
+
+def simulate_swap(
+    trace: Trace,
+    device: DeviceProfile,
+    plan: Plan | None,
+    *,
+    budget_bytes: int | None = None,
+    allocator: AllocatorModel = "exact",
+    eviction: Eviction = "never",
+    chunk_bytes: int = CHUNK_BYTES,
+    map_ns_per_chunk: int = 0,
+    op_issue_ns: int = 0,
+    iterations: int = 4,
+    spans: bool = True,
+) -> SwapSimulation:
+    """Executes a trace with a plan, again and again until a step is like the one before.
+
+    Storages whose first action is a swap-in begin on the host, all others on the device: so a plan's steady state is
+    reached at once, or nearly.
+
+    Args:
+        trace: the step.
+        device: whose link copies.
+        plan: of swaps, waits, drops and recomputations; None for none.
+        budget_bytes: of device memory; by default the plan's, without one all that the device has.
+        allocator: how memory is given out.
+        eviction: who leaves unplanned; "never" makes a plan that runs out of room an error.
+        chunk_bytes: of allocator "va_chunks": a multiple of 512.
+        map_ns_per_chunk: likewise; for so long the compute queue stands still while a chunk is mapped. Unmapping and
+            access rights synchronise with the device (nnabla-ext-cuda): 80 us a chunk of 40 MB on a V100 fits
+            published rows.
+        op_issue_ns: of the host thread, for each op.
+        iterations: at most so many.
+        spans: whether the timeline is wanted.
+
+    Raises:
+        NoRoomError: something finds no room, and nothing will leave.
+        UsageError: the plan or an option is wrong.
+    """
+    _check_options(allocator, eviction)
+    if plan is not None:
+        try:
+            check(plan, trace)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    if budget_bytes is None:
+        budget_bytes = device.usable_bytes if plan is None else plan.budget_bytes
+    options = SwapOptions(
+        budget_bytes=budget_bytes,
+        chunk_bytes=chunk_bytes,
+        op_issue_ns=op_issue_ns,
+        map_ns_per_chunk=map_ns_per_chunk,
+        allocator=ALLOCATOR_MODELS.index(allocator),
+        eviction=EVICTIONS.index(eviction),
+        iterations=iterations,
+        spans=spans,
+    )
+    try:
+        result, outcome = _native.simulate_swap(trace, plan and plan.actions, native_link(device), options)
+    except NativeError as error:
+        raise UsageError(error.message) from None
+    if isinstance(outcome, NativeError):
+        raise _no_room(trace, result, outcome.message)
+    timeline = None
+    if spans:
+        timeline = Timeline.from_spans(np.frombuffer(outcome.spans, SPAN), result.peak_reserved_bytes)
+    return SwapSimulation(result, timeline)
+
+
+def simulate_resident(
+    trace: Trace,
+    device: DeviceProfile,
+    *,
+    allocator: AllocatorModel = "caching",
+    op_issue_ns: int = 0,
+    spans: bool = False,
+) -> Residence:
+    """Executes a trace with everything on the device, and says whether the device has the memory.
+
+    Args:
+        trace: the step.
+        device: whose memory is asked for, and whose link brings inputs.
+        allocator: how memory is given out.
+        op_issue_ns: of the host thread, for each op.
+        spans: whether the timeline is wanted.
+
+    Raises:
+        UsageError: an option is wrong.
+    """
+    fits = True
+    try:
+        simulation = simulate_swap(trace, device, None, allocator=allocator, op_issue_ns=op_issue_ns, spans=spans)
+    except NoRoomError:
+        fits = False
+        simulation = simulate_swap(
+            trace,
+            device,
+            None,
+            budget_bytes=_WITHOUT_END,
+            allocator=allocator,
+            op_issue_ns=op_issue_ns,
+            spans=spans,
+        )
+    return Residence(fits, simulation)
+
+
+def _check_options(allocator: str, eviction: str) -> None:
+    for what, given, known in (("allocator", allocator, ALLOCATOR_MODELS), ("eviction", eviction, EVICTIONS)):
+        if given not in known:
+            raise UsageError(f"unknown {what} {given!r}: expected one of {', '.join(known)}")
+
+
+def _no_room(trace: Trace, result: SwapResult, message: str) -> NoRoomError:
+    op = None if result.failed_op == UNKNOWN else result.failed_op
+    if op is not None:
+        row = trace.op(op)
+        message += f" ({row.name}{f' of {row.module}' if row.module else ''}, {row.phase.name.lower()})"
+    return NoRoomError(message, op, result.working_set_bytes, result.budget_needed_bytes)
