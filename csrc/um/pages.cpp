@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMostDeviceBytes = uint64_t{1} << 44, kMostAllocationBytes = uint64_t{1} << 42;
 
-const pages::Machine& checked(const pages::Machine& machine, const pages::Costs& costs) {
+pages::Machine checked(const pages::Machine& machine, const pages::Costs& costs) {
   const uint32_t page = machine.page_bytes;
   if (page != 4096 && page != 16384 && page != 65536)
     throw Error(UM_INVALID_ARGUMENT, "pages of " + std::to_string(page) + " bytes: expected 4096, 16384 or 65536");

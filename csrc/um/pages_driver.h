@@ -63,7 +63,11 @@ class Driver {
   // An access to a page that is mapped remotely. True when it made the device's access counter notify, which may
   // have migrated the block.
   void access_remotely(uint32_t index, Processor who, uint64_t bytes);
-  void end_expired_pins(uint32_t index);
+  // To be called before `allowed`.
+  void end_expired_pins(uint32_t index) {
+    const Block& block = blocks_[index];
+    if (block.thrashing && block.thrashing->pinned_count > 0) unmap_expired_pins(index);
+  }
   // When a throttled page may be tried again.
   int64_t throttle_end_ns(uint32_t index, uint32_t page) const {
     return Thrashing::throttle_end_ns(*blocks_[index].thrashing, page);
@@ -90,6 +94,7 @@ class Driver {
   }
   bool full(const Block& block) const { return block.pages == pages_per_block; }
 
+  void unmap_expired_pins(uint32_t index);
   PageMask throttle_or_pin(Block& block, Processor who, PageMask& faults, PageMask (&pinned)[2]);
   void choose(const Block& block, Processor who, const PageMask& faults, bool counted, const PageMask (&pinned)[2],
               PageMask (&to)[2]) const;

@@ -170,10 +170,9 @@ void Driver::access_remotely(uint32_t index, Processor who, uint64_t bytes) {
 }
 
 // Pages that a pin mapped from afar fault again (uvm_perf_thrashing_unmap_remote_pinned_pages_all).
-void Driver::end_expired_pins(uint32_t index) {
+void Driver::unmap_expired_pins(uint32_t index) {
   Block& block = blocks_[index];
-  if (!block.thrashing) return;
-  const PageMask freed = thrashing_.unpin_expired(block.thrashing.get());
+  const PageMask freed = thrashing_.unpin_expired(*block.thrashing);
   for (int by : {0, 1}) {
     if (block.policy->accessed_by[by]) continue;
     block.read[by] -= freed - block.resident[by];

@@ -72,13 +72,12 @@ void Thrashing::reset_page(thrashing::Block& block, uint32_t page) {
   block.pinned -= alone;
 }
 
-PageMask Thrashing::unpin_expired(thrashing::Block* block) {
+PageMask Thrashing::unpin_expired(thrashing::Block& block) {
   PageMask freed;
-  if (block == nullptr || block->pinned.empty()) return freed;
-  block->pinned.each([&](uint32_t page) {
-    if (block->pages[page].unpin_ns <= journal_.now()) freed.set(page);
+  block.pinned.each([&](uint32_t page) {
+    if (block.pages[page].unpin_ns <= journal_.now()) freed.set(page);
   });
-  freed.each([&](uint32_t page) { reset_page(*block, page); });
+  freed.each([&](uint32_t page) { reset_page(block, page); });
   return freed;
 }
 

@@ -40,7 +40,7 @@ struct Block {
   int64_t last_ns = 0;  // of the block's last migration; 0: none yet
   Processor last_processor = Processor::host;
   int64_t last_thrashing_ns = 0;
-  uint32_t resets = 0, pinned_count = 0;
+  uint32_t resets = 0, pinned_count = 0;  // the driver never lowers the second
   PageMask thrashing, pinned;
   std::vector<Page> pages;  // empty until two processors meet within a lapse
 };
@@ -62,7 +62,7 @@ class Thrashing {
   thrashing::Verdict verdict(thrashing::Block* block, uint32_t page, Processor who, Location preferred,
                              Processor resident);
   // Ends pins whose time is over; returns the pages that are free again.
-  PageMask unpin_expired(thrashing::Block* block);
+  PageMask unpin_expired(thrashing::Block& block);
   static int64_t throttle_end_ns(const thrashing::Block& block, uint32_t page) {
     return block.pages[page].throttle_end_ns;
   }

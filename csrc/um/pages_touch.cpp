@@ -44,7 +44,7 @@ void Toucher::run() {
     std::vector<Fault> faults = missing(position, window_end(position));
     if (touch_.order == TouchOrder::parallel || (touch_.order == TouchOrder::random && !permuted()))
       arrive_in_random_order(faults);
-    service_on_device(batch_of(std::move(faults)));
+    service_on_device(batch_of(faults));
   }
 }
 
@@ -124,7 +124,7 @@ void Toucher::arrive_in_random_order(std::vector<Fault>& faults) {
 }
 
 // The first to arrive, as many as a batch takes.
-std::vector<Toucher::Fault> Toucher::batch_of(std::vector<Fault> faults) const {
+std::vector<Toucher::Fault> Toucher::batch_of(const std::vector<Fault>& faults) const {
   std::map<uint32_t, uint32_t> in_block;
   std::vector<Fault> batch;
   for (const Fault& fault : faults) {

@@ -48,7 +48,7 @@ class Toucher {
 
   std::vector<Fault> missing(uint64_t first, uint64_t outer);
   void arrive_in_random_order(std::vector<Fault>& faults);
-  std::vector<Fault> batch_of(std::vector<Fault> faults) const;
+  std::vector<Fault> batch_of(const std::vector<Fault>& faults) const;
   void service_on_device(std::vector<Fault> faults);
   void service_on_host(const Fault& fault);
 
