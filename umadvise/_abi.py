@@ -512,6 +512,8 @@ class UnifiedOptions:
     concurrency: Concurrency
     service: UInt32
     iterations: UInt32
+    caching: Flag32
+    reserved: UInt32 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,16 +540,19 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SwapOptions:
-    """um_swap_options."""
+    """um_swap_options. The last two: addresses of arrays with an int64 for each op, or 0."""
 
     budget_bytes: UInt64
     chunk_bytes: UInt64
     op_issue_ns: Int64
+    op_sync_ns: Int64
     map_ns_per_chunk: Int64
     allocator: UInt32
     eviction: UInt32
     iterations: UInt32
     spans: Flag32
+    op_live_bytes: Pointer
+    op_reserved_bytes: Pointer
 
 
 @dataclass(frozen=True, slots=True)

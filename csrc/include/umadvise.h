@@ -549,6 +549,8 @@ typedef struct um_unified_options {
   um_concurrency concurrency;
   uint32_t service; /* um_service */
   uint32_t iterations;
+  uint32_t caching; /* 1: torch's caching allocator gives managed memory out, and keeps it; 0: as um_allocate */
+  uint32_t reserved;
 } um_unified_options;
 
 /* One iteration, or (step 0) what lies before the trace's first op. Blocks are whole in `counters`; the next five say
@@ -591,11 +593,13 @@ typedef struct um_swap_options {
   uint64_t budget_bytes;
   uint64_t chunk_bytes;     /* of UM_ALLOCATOR_VA_CHUNKS */
   int64_t op_issue_ns;      /* of the host thread, which runs ahead of the device, for each op */
+  int64_t op_sync_ns;       /* the compute queue stands still before each op, as under a scheduler that synchronises */
   int64_t map_ns_per_chunk; /* the compute queue stands still while a chunk is mapped */
   uint32_t allocator;       /* um_allocator_model */
   uint32_t eviction;        /* um_eviction */
   uint32_t iterations;      /* most repetitions of the trace; fewer when one is like the one before */
   uint32_t spans;           /* whether they are kept */
+  int64_t *op_live_bytes, *op_reserved_bytes; /* NULL, or room for one an op: most at once in the last iteration */
 } um_swap_options;
 
 /* Of the last iteration, where nothing else is said. The step's time is the sum of the first six. */
@@ -603,7 +607,7 @@ typedef struct um_swap_result {
   int64_t compute_ns, recompute_ns;
   int64_t wait_copy_ns, wait_room_ns; /* stalls, as in um_span_kind */
   int64_t map_ns;                     /* the compute queue stood still for mappings */
-  int64_t wait_host_ns;               /* it had run out of issued work */
+  int64_t wait_host_ns;               /* it had run out of issued work, or the host synchronised with it */
   int64_t total_ns;                   /* of all iterations, to the end of the last copy */
   int64_t swap_in_bytes, swap_out_bytes, host_read_bytes, host_write_bytes; /* of copies that ended */
   int64_t swap_ins, swap_outs;

@@ -37,6 +37,8 @@ class CachingAllocator : public Allocator {
   int64_t allocate(uint64_t bytes) override;
   void free(int64_t block) override;
   uint64_t reserved_bytes() const override { return segment_bytes_; }
+  // Segments lie one behind the other in the order in which they were added, from 0 on.
+  uint64_t address(int64_t block) const { return blocks_[static_cast<int32_t>(block)].address; }
 
  private:
   enum Pool : uint8_t { kSmall, kLarge, kPools };

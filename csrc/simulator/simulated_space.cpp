@@ -221,8 +221,8 @@ void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor pr
   if (clock == nullptr) return;
   const um_pages_costs& costs = clock->costs();
   const bool walks = advice == Advice::set_read_mostly, maps = advice == Advice::set_accessed_by;
-  clock->call(costs.advise_call_ns + (walks ? populated * costs.read_mostly_block_ns : 0) +
-              (maps ? count * costs.accessed_by_block_ns : 0));
+  clock->advise_call(costs.advise_call_ns + (walks ? populated * costs.read_mostly_block_ns : 0) +
+                     (maps ? count * costs.accessed_by_block_ns : 0));
 }
 
 void Space::discard(uint64_t address, uint64_t bytes) {

@@ -43,6 +43,7 @@ void Clock::end_op(int64_t duration, bool host_waits) {
   now_ns_ += duration;
   if (host_waits) host_ns_ = std::max(host_ns_, now_ns_);
   op_ = -1;
+  lock_ns_ = 0;
 }
 
 Tally Clock::take_tally() {
@@ -87,6 +88,11 @@ void Clock::call(int64_t duration) {
   tally_.call_ns += duration;
 }
 
+void Clock::advise_call(int64_t duration) {
+  call(duration);
+  if (op_ >= 0) lock_ns_ += duration;
+}
+
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
 // While the other engine is busy both are slower. What it was given earlier keeps its speed.
@@ -113,17 +119,22 @@ int64_t Clock::transfer(int direction, int64_t earliest_ns, int64_t before_ns, i
   return start_ns + copy_ns;
 }
 
+// In the ops' order the driver's own thread does it when its turn has come; beside them the calling thread does
+// (uvm/uvm_migrate.c, and which stream it is decides).
 int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane) {
-  call(costs_.prefetch_block_ns + (first_mapping ? costs_.first_map_ns : 0));
-  const int64_t issued_ns = std::max(now_ns_, host_ns_);
+  const int64_t driver_ns = costs_.prefetch_block_ns + (first_mapping ? costs_.first_map_ns : 0);
+  if (lane == Lane::beside) call(driver_ns);
+  int64_t issued_ns = std::max(now_ns_, host_ns_);
+  if (lane == Lane::ops) migration_ns_ = issued_ns = std::max(issued_ns, migration_ns_) + driver_ns;
   int64_t room_ns = issued_ns, ready_ns = issued_ns;
-  bool copied = false;
+  um_span_kind kind = UM_SPAN_WAIT_COPY;
   for (int i = 0; i < outcome.count; ++i) {
     const Action& action = outcome.actions[i];
     switch (action.what) {
       case Do::evict_copy:
         room_ns = transfer(kToHost, issued_ns, costs_.evict_ns, kBlock, UM_CAUSE_EVICTION);
         ready_ns = std::max(ready_ns, room_ns);
+        kind = UM_SPAN_WAIT_ROOM;
         break;
       case Do::evict_drop:
         room_ns = issued_ns + costs_.evict_ns;
@@ -131,7 +142,7 @@ int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane) {
       case Do::copy_h2d:
       case Do::copy_d2h:
         ready_ns = transfer(action.what == Do::copy_h2d ? kToDevice : kToHost, room_ns, 0, kBlock, UM_CAUSE_USER);
-        copied = true;
+        kind = UM_SPAN_WAIT_COPY;
         break;
       case Do::zero_device:
         filler_free_ns_ = std::max(filler_free_ns_, room_ns) + duration_ns(kBlock, costs_.zero_bytes_per_s);
@@ -145,13 +156,14 @@ int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane) {
   }
   if (lane == Lane::ops && ready_ns > migration_end_ns_) {
     migration_end_ns_ = ready_ns;
-    migration_kind_ = copied ? UM_SPAN_WAIT_COPY : UM_SPAN_WAIT_ROOM;
+    migration_kind_ = kind;
   }
   return ready_ns;
 }
 
 void Clock::end_migration() {
   close_faults();
+  migration_ns_ = 0;
   catch_up();
   if (migration_end_ns_ > now_ns_) stall(migration_kind_, UM_CAUSE_USER, migration_end_ns_ - now_ns_, 0);
 }
@@ -217,6 +229,7 @@ void Clock::copy_in_service(int direction, int64_t bytes, double records) {
 void Clock::serve(const Outcome& outcome, bool first_mapping, bool at_once) {
   open_faults();
   const int64_t begin_ns = now_ns_;
+  now_ns_ += std::exchange(lock_ns_, 0);
   const FaultShape shape = at_once ? FaultShape{1, 1, 1, 1} : shape_;
   bool migrates = false;
   for (int i = 0; i < outcome.count; ++i) migrates |= outcome.actions[i].what == Do::copy_h2d;

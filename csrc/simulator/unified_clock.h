@@ -43,6 +43,8 @@ class Clock {
 
   // The host thread is in a driver call.
   void call(int64_t duration_ns);
+  // Advice takes the lock that services of faults need (uvm/uvm_policy.c): those of the running op wait.
+  void advise_call(int64_t duration_ns);
   // A fault group of the running op. `first_mapping`: the device has never seen the block; `at_once`: it comes as a
   // whole whatever the kernel's shape is (1.3 of uvm_perf_prefetch.c: resident nowhere, preferred here).
   void serve(const Outcome& outcome, bool first_mapping, bool at_once);
@@ -83,7 +85,9 @@ class Clock {
   FaultShape shape_{};
   int64_t now_ns_ = 0, host_ns_ = 0;  // the compute queue's and the host thread's
   int64_t engine_free_ns_[2] = {}, filler_free_ns_ = 0;
-  int64_t migration_end_ns_ = 0, fault_service_ns_ = 0;
+  int64_t migration_ns_ = 0,
+          migration_end_ns_ = 0;  // of a prefetch in the ops' order: the driver's work, and all of it
+  int64_t fault_service_ns_ = 0, lock_ns_ = 0;
   um_span_kind migration_kind_ = UM_SPAN_WAIT_COPY;
 
   // Services of one op that follow each other: one span.

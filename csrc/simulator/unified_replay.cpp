@@ -43,6 +43,7 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
       clock_(options.link, options.costs, options.launch_ns),
       shapes_(options.costs.batch_max),
       addresses_(trace.storage_count),
+      cached_(options.caching != 0 ? trace.storage_count : 0),
       continued_(trace.storage_count) {
   check_costs();
   check_columns();
@@ -62,6 +63,7 @@ Replay::~Replay() {
   device_->end_op(nullptr, 0);  // after an error inside an op
   space_->clock = nullptr;
   for (size_t storage = 0; storage < addresses_.size(); ++storage) free(static_cast<int32_t>(storage));
+  for (auto& cache : caches_) cache.reset();
   try {
     device_->close();
   } catch (const Error&) {  // it is no driver that could refuse
@@ -208,8 +210,24 @@ void Replay::begin(int32_t op) {
     access.write = (trace_.access_flags[row] & kWrites) != 0;
     accesses_.push_back(access);
   }
+  if (options_.caching != 0) make_cached(op);
   device_->begin_op(0, trace_.op_phase[op], 0, trace_.op_creates[op] != 0, accesses_.data(),
                     static_cast<uint32_t>(accesses_.size()));
+}
+
+// Blocks of a cache are no allocations of the engine, so that it has to be told of them before the op begins.
+void Replay::make_cached(int32_t op) {
+  for (uint64_t row = index_.first_event(op); row < index_.first_event(op + 1); ++row) {
+    if (trace_.event_inside[row] == 0 || trace_.event_kind[row] > freed) continue;
+    event(row);
+    const int32_t storage = trace_.event_storage[row];
+    if (trace_.event_kind[row] != allocated || !lives(storage) || trace_.op_creates[op] != 0) continue;
+    um_access access{};
+    access.address = pointer(storage);
+    access.bytes = static_cast<uint64_t>(trace_.storage_bytes[storage]);
+    access.write = 1;
+    accesses_.push_back(access);
+  }
 }
 
 void Replay::note_uses(int32_t op) {
@@ -227,7 +245,8 @@ void Replay::note_uses(int32_t op) {
 
 void Replay::events(int32_t op, bool inside) {
   for (uint64_t row = index_.first_event(op); row < index_.first_event(op + 1); ++row) {
-    if ((trace_.event_inside[row] != 0) == inside) event(row);
+    const bool made_before = options_.caching != 0 && inside && trace_.event_kind[row] <= freed;
+    if ((trace_.event_inside[row] != 0) == inside && !made_before) event(row);
   }
 }
 
@@ -263,11 +282,39 @@ void Replay::allocate(int32_t storage) {
   const auto row = static_cast<size_t>(storage);
   require(!lives(storage), "this is no trace: storage " + std::to_string(storage) + " is allocated twice");
   const auto bytes = static_cast<uint64_t>(trace_.storage_bytes[row]);
-  addresses_[row] = reinterpret_cast<uint64_t>(device_->allocate(bytes, options_.placements[row], nullptr));
+  if (options_.caching != 0) {
+    if (bytes > 0) allocate_cached(storage);
+  } else {
+    addresses_[row] = reinterpret_cast<uint64_t>(device_->allocate(bytes, options_.placements[row], nullptr));
+  }
+}
+
+void Replay::allocate_cached(int32_t storage) {
+  const auto row = static_cast<size_t>(storage);
+  const auto bytes = static_cast<uint64_t>(trace_.storage_bytes[row]);
+  const um_placement& placement = options_.placements[row];
+  require(placement.role <= UM_ROLE_INTERMEDIATE && placement.advice < UM_ADVICE_COUNT, "there is no such placement");
+  auto& cache = caches_[placement.role * UM_ADVICE_COUNT + placement.advice];
+  if (cache == nullptr) cache = std::make_unique<CachingHeap>(*device_, placement);
+  const CachingHeap::Piece piece = cache->allocate(bytes);
+  addresses_[row] = piece.address;
+  cached_[row] = {cache.get(), piece.handle};
+  // Such programs advise every tensor, although its segment is advised already.
+  driver::CUmem_advise advice{};
+  if (driver_advice(static_cast<um_advice>(placement.advice), &advice)) {
+    clock_.advise_call(options_.costs.advise_call_ns);
+  } else if (placement.advice == UM_ADVICE_PREFETCH) {
+    um_device::prefetch(pointer(storage), bytes, false, nullptr);
+  }
 }
 
 void Replay::free(int32_t storage) noexcept {
-  if (lives(storage)) static_cast<void>(um_device::free(pointer(storage)));
+  const auto row = static_cast<size_t>(storage);
+  if (lives(storage) && options_.caching != 0) {
+    cached_[row].heap->free(cached_[row].handle);
+  } else if (lives(storage)) {
+    static_cast<void>(um_device::free(pointer(storage)));
+  }
   addresses_[static_cast<size_t>(storage)] = 0;
 }
 
@@ -304,12 +351,21 @@ void Replay::act(uint64_t row) {
   } else if (plan_->kind[row] == UM_PLAN_DISCARD) {
     space_->discard(at, bytes);
   } else {
-    driver::CUmem_advise advice{};
-    if (driver_advice(static_cast<um_advice>(argument), &advice)) {
-      space_->advise(at, bytes, static_cast<Advice>(advice - driver::CU_MEM_ADVISE_SET_READ_MOSTLY), Processor::device);
-    }
+    advise(at, bytes, static_cast<um_advice>(argument));
   }
   clock_.name_storage(-1);
+}
+
+// No advice takes all back that there may be.
+void Replay::advise(uint64_t address, uint64_t bytes, um_advice wanted) {
+  driver::CUmem_advise advice{};
+  if (driver_advice(wanted, &advice)) {
+    space_->advise(address, bytes, static_cast<Advice>(advice - driver::CU_MEM_ADVISE_SET_READ_MOSTLY),
+                   Processor::device);
+    return;
+  }
+  for (const Advice unset : {Advice::unset_read_mostly, Advice::unset_preferred_location, Advice::unset_accessed_by})
+    space_->advise(address, bytes, unset, Processor::device);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
@@ -317,14 +373,18 @@ void Replay::act(uint64_t row) {
 // The trace begins again: what outlives it goes on under its old name or its successor's, the rest is freed.
 void Replay::hand_over() {
   std::vector<uint64_t> next(addresses_.size());
+  std::vector<Cached> next_cached(cached_.size());
   for (size_t storage = 0; storage < next.size(); ++storage) {
     const int32_t source = index_.continued_from(static_cast<int32_t>(storage));
     const bool fits = source >= 0 && trace_.storage_bytes[source] >= trace_.storage_bytes[storage];
     continued_[storage] = fits;
-    if (fits) next[storage] = std::exchange(addresses_[static_cast<size_t>(source)], 0);
+    if (!fits) continue;
+    next[storage] = std::exchange(addresses_[static_cast<size_t>(source)], 0);
+    if (!cached_.empty()) next_cached[storage] = cached_[static_cast<size_t>(source)];
   }
   for (size_t storage = 0; storage < next.size(); ++storage) free(static_cast<int32_t>(storage));
   addresses_ = std::move(next);
+  cached_ = std::move(next_cached);
 }
 
 void Replay::close_step(um_simulation& out) {

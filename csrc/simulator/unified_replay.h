@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "simulator/caching_heap.h"
 #include "simulator/fault_shape.h"
 #include "simulator/simulated_space.h"
 #include "simulator/simulation.h"
@@ -31,14 +32,17 @@ class Replay {
   void run_iteration();
   void run_op(int32_t op);
   void begin(int32_t op);
+  void make_cached(int32_t op);
   void events(int32_t op, bool inside);
   void event(uint64_t row);
   void allocate(int32_t storage);
+  void allocate_cached(int32_t storage);
   void free(int32_t storage) noexcept;
   void service(int32_t storage, int64_t offset_bytes, bool write);
   void note_uses(int32_t op);
   void actions(int32_t op, bool after);
   void act(uint64_t row);
+  void advise(uint64_t address, uint64_t bytes, um_advice wanted);
   void hand_over();
   void close_step(um_simulation& out);
 
@@ -54,9 +58,15 @@ class Replay {
   Clock clock_;
   FaultShapes shapes_;
   std::unique_ptr<um_device> device_;
+  std::unique_ptr<CachingHeap> caches_[3 * UM_ADVICE_COUNT];  // by role and advice; made when they are needed
   Space* space_ = nullptr;
 
   std::vector<uint64_t> addresses_;  // by storage; 0: none now
+  struct Cached {
+    CachingHeap* heap;
+    int64_t handle;
+  };
+  std::vector<Cached> cached_;       // by storage
   std::vector<uint8_t> continued_;   // by storage: it was there when this iteration began
   std::vector<uint64_t> plan_rows_;  // by place
   size_t next_row_ = 0;

@@ -8,6 +8,7 @@ profile and are as uncertain as that says.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from umadvise.units import parse_bytes
 WARM_UP = 2
 """Iterations until what is where no longer depends on the beginning; eviction in order of service is chaotic, so that
 averages go over several iterations after these."""
+
+Allocator = Literal["umadvise", "caching"]
 
 _MOST_ITERATIONS = 10_000
 _PLACEMENT = np.dtype([("memory", np.uint32), ("role", np.uint32), ("advice", np.uint32)])  # um_placement
@@ -145,6 +148,7 @@ def simulate_unified(
     iterations: int = WARM_UP + 5,
     service: Service = Service.GUARD,
     concurrency: Concurrency | None = None,
+    allocator: Allocator = "umadvise",
 ) -> Simulation:
     """Repeats a trace under unified memory with advice by role.
 
@@ -162,6 +166,9 @@ def simulate_unified(
         iterations: how often, see `WARM_UP`.
         service: what touches memory: the guard before each op, or, of a raw run's trace, the recorded services.
         concurrency: how kernels walk through memory whose ops do not say; None takes the device's.
+        allocator: what gives managed memory out: "umadvise" as a session does, where an arena that is empty goes back;
+            "caching" is torch's allocator with managed segments, as in programs that only replace its cudaMalloc: what
+            is freed there stays, is evicted with a copy, and comes back with one.
 
     Raises:
         PolicyError: the device cannot page unified memory.
@@ -172,6 +179,8 @@ def simulate_unified(
     profile.require_unified_memory()
     if not 1 <= iterations <= _MOST_ITERATIONS:
         raise UsageError(f"{iterations} iterations: expected 1 to {_MOST_ITERATIONS}")
+    if allocator not in get_args(Allocator):
+        raise UsageError(f"unknown allocator {allocator!r}: expected one of {', '.join(get_args(Allocator))}")
     _check(trace, plan)
     costs = profile.unified_memory.costs
     placements = _placements(trace, advice or {})
@@ -187,6 +196,7 @@ def simulate_unified(
         or Concurrency(costs.window_pages.value, costs.run_pages.value, costs.faults_per_service.value),
         service=service,
         iterations=iterations,
+        caching=allocator == "caching",
     )
     try:
         simulation = _native.simulate_unified(trace, plan.actions if plan is not None else None, options)
