@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace um::emulated {
 namespace {
@@ -83,7 +84,7 @@ void Link::copy(Direction direction, uint64_t bytes, double bytes_per_s) {
   const double overlap_s = static_cast<double>(std::max<int64_t>(0, free_ns_[1 - direction] - begin_ns)) * 1e-9;
   const auto size = static_cast<double>(bytes);
   const double seconds = size <= overlap_s * both ? size / both : overlap_s + (size - overlap_s * both) / bytes_per_s;
-  at_ns_ = begin_ns + static_cast<int64_t>(seconds * 1e9 + 0.5);
+  at_ns_ = begin_ns + std::llround(seconds * 1e9);
   charged_.copy_ns[direction] += at_ns_ - begin_ns + link_.fixed_ns[direction];
   free_ns_[direction] = at_ns_;
 }

@@ -102,10 +102,10 @@ bool Space::perform(const Action& action) {
   if (!stays_visible && !unmap(action.block)) return false;
   const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
-  if (needs_device && !take_device_slot(block)) return false;
-  if (needs_host && !take_host_slot(block)) return false;
   link_.charge(action, needs_device && !block.had);
   block.had |= needs_device;
+  if (needs_device && !take_device_slot(block)) return false;
+  if (needs_host && !take_host_slot(block)) return false;
   const bool fresh = (needs_device && device_tier_.populate(block.device_slot - 1)) ||
                      (needs_host && host_tier_.populate(block.host_slot - 1));
   char* device = block.device_slot != 0 ? device_tier_.alias(block.device_slot - 1) : nullptr;
