@@ -14,6 +14,7 @@ from umadvise.errors import PolicyError
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import POLICIES, check_policy
+from umadvise.trace.schema import Trace
 from umadvise.units import parse_bytes
 
 
@@ -24,7 +25,9 @@ class ScriptRun:
     stepped first in the run. A script that opens a session and marks its steps is taken at its word instead.
     """
 
-    def __init__(self, device: str | EmulatedDevice, budget: int | str | None, policy: str, script: str) -> None:
+    def __init__(
+        self, device: str | EmulatedDevice, budget: int | str | None, policy: str, script: str, *, record: bool = False
+    ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
         Raises:
@@ -37,6 +40,7 @@ class ScriptRun:
         self._device = device
         self._budget_bytes = parse_bytes(budget) if budget is not None else None
         self._script = script
+        self._records = record
         self._optimizer: torch.optim.Optimizer | None = None
         self._handles: list[Any] = []
 
@@ -53,6 +57,8 @@ class ScriptRun:
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
         self._observer = self._runtime.script_observer = Observer(self._runtime, self._script)
         self._observer.attach()
+        if self._records:
+            self._observer.start_recording()
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._observer.begin_step()
         return self
@@ -93,6 +99,14 @@ class ScriptRun:
     def forked(self) -> bool:
         """Whether this is a child of the process that the script was started in."""
         return self._runtime.forked
+
+    def trace(self) -> Trace:
+        """What the script did, if it is recorded.
+
+        Raises:
+            StateError: it is not, or the recording is not whole.
+        """
+        return self._observer.trace()
 
     def profile(self) -> FaultProfile:
         """The fault profile so far; a step that had not ended counts as outside of the steps."""

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", type=Path, default=Path("umadvise-profile.json"), metavar="FILE", help="where the profile goes"
     )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep every op and allocation as a trace, there")
     parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -42,11 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.script import ScriptRun
 
     device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
-    with ScriptRun(device, arguments.budget, arguments.policy, str(arguments.script)) as watched:
+    with ScriptRun(
+        device, arguments.budget, arguments.policy, str(arguments.script), record=arguments.record is not None
+    ) as watched:
         try:
             code = _run_script(arguments.script, arguments.words)
         finally:
             _report(watched, arguments.profile)
+            if arguments.record is not None:
+                _keep(watched, arguments.record)
     return code
 
 
@@ -76,3 +81,13 @@ def _report(watched: "ScriptRun", path: Path) -> None:
     profile = watched.profile()
     write(profile, path)
     print(f"umadvise: {profile.step_count} steps watched; profile in {path} (umadvise report {path})", file=sys.stderr)
+
+
+def _keep(watched: "ScriptRun", path: Path) -> None:
+    from umadvise.trace import io
+
+    if watched.forked:
+        return
+    trace = watched.trace()
+    io.write(trace, path)
+    print(f"umadvise: trace of {len(trace.ops):,} ops in {path}", file=sys.stderr)

@@ -159,10 +159,9 @@ class MetaTape(TorchDispatchMode):
         phase, module = self._watch.now()
         made = self._made(result, module)
         if touched or made or self._host_counts:
+            program = operator.workspace(args, kwargs, result) if operator.workspace else ()
             self._write(operator, (phase, self._string(module)), touched, made)
-            scratch = operator.workspace(args, kwargs, result) if operator.workspace else 0
-            if scratch:
-                self._scratch(scratch, module)
+            self._allocate(program, made, result)
             flops = operator.formula(args, kwargs, result) if operator.formula else None
             self._ops[-1] += (UNKNOWN if flops is None else flops,)
             self._arithmetic.append(arithmetic)
@@ -244,16 +243,34 @@ class MetaTape(TorchDispatchMode):
         at = len(self._ops)
         self._ops.append((operator.name, *where, operator.info.op_class, operator.creates, operator.info.host_touch))
         self._accesses += touched
-        for index in made:
-            self._events.append((EventKind.ALLOCATE, at, 1, index))
-            if not operator.creates:
-                self._accesses.append((at, index, 0, self._bytes[index], _MADE))
+        if not operator.creates:
+            self._accesses += [(at, index, 0, self._bytes[index], _MADE) for index in made]
 
-    def _scratch(self, size_bytes: int, module: str) -> None:
-        at, index = len(self._ops) - 1, len(self._bytes)
-        for column, value in zip(self._columns, (size_bytes, Role.WORKSPACE, 0, self._string(module), -1), strict=True):
+    def _allocate(self, program: workspace.Program, made: list[int], result: Any) -> None:
+        """An op's results and scratch come and go as the program says, what it does not name at the end."""
+        at = len(self._ops) - 1
+        scratch: list[int] = []
+        waiting = list(made)
+        for action, value in program:
+            if action == "=":
+                index = self._index_of(result[value] if isinstance(result, list | tuple) else result)
+                if index in waiting:
+                    waiting.remove(index)
+                    self._events.append((EventKind.ALLOCATE, at, 1, index))
+            elif action == "+":
+                scratch.append(self._scratch(value, self._ops[at][2]))
+                self._events.append((EventKind.ALLOCATE, at, 1, scratch[-1]))
+            else:
+                self._events.append((EventKind.FREE, at, 1, scratch[value - 1]))
+        self._events += [(EventKind.ALLOCATE, at, 1, index) for index in waiting]
+
+    def _index_of(self, tensor: torch.Tensor | None) -> int:
+        return -1 if tensor is None else self._storages.get(tensor.untyped_storage()._cdata, -1)
+
+    def _scratch(self, size_bytes: int, module: int) -> int:
+        for column, value in zip(self._columns, (size_bytes, Role.WORKSPACE, 0, module, -1), strict=True):
             self._columns[column].append(value)
-        self._events += [(EventKind.ALLOCATE, at, 1, index), (EventKind.FREE, at, 1, index)]
+        return len(self._bytes) - 1
 
     # ---- the trace ------------------------------------------------------------------------------------------------
 
@@ -274,7 +291,7 @@ class MetaTape(TorchDispatchMode):
             target=self._target,
             source="dry",
             device="",
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             workload=workload,
             strings=tuple(self._strings),
             storages=Storages(**{name: np.array(column) for name, column in self._columns.items()}),

@@ -1,0 +1,136 @@
+"""Record one training step as a trace, without running it: any size, with no memory for its data.
+
+FACTORY is a function of MODULE, which is found from the current directory, that builds a step on torch's default device
+and returns it as a umadvise.trace.workload.Workload. The trace goes to a file for `umadvise plan` and `simulate`.
+"""
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from umadvise.errors import UsageError
+
+if TYPE_CHECKING:
+    from umadvise.device_profile import DeviceProfile
+    from umadvise.trace.schema import Target, Trace
+    from umadvise.trace.workload import Workload
+
+_TRUTHS = {"true": True, "false": False, "none": None}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to record, for what, and where it goes."""
+    parser.add_argument("factory", metavar="MODULE:FACTORY", help='such as "networks.resnet:resnet50"')
+    parser.add_argument("--batch", type=int, metavar="N", help="the factory's argument `batch`")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="another argument of the factory; repeatable"
+    )
+    parser.add_argument(
+        "--target", default="cuda", metavar="NAME", help="a device of the catalogue, or just cpu or cuda (no durations)"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the trace goes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Records, writes the file, and prints a summary."""
+    options = _options(arguments.option)
+    if arguments.batch is not None:
+        if arguments.batch < 1:
+            raise UsageError(f"--batch {arguments.batch}: expected at least 1")
+        if "batch" in options:
+            raise UsageError("the batch is given twice, by --batch and by --option: once is enough")
+        options["batch"] = arguments.batch
+    target, device = _target(arguments.target)
+    factory = _factory(arguments.factory)
+    _check_options(factory, arguments.factory, options)
+
+    from umadvise.reporters import trace_summary
+    from umadvise.trace import dry, io
+
+    def build() -> "Workload":
+        workload: Workload = factory(**options)
+        return workload
+
+    trace: Trace = dry.record(build, target=target, device=device)
+    io.write(trace, arguments.output)
+    sys.stdout.write(trace_summary.render(trace))
+    print(f"umadvise: trace in {arguments.output}", file=sys.stderr)
+    return 0
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--option {word!r}: expected KEY=VALUE, such as --option sequence=256")
+        if key in options:
+            raise UsageError(f"--option {key} is given twice")
+        options[key] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value, None, several of them with commas between, or else the text itself."""
+    if "," in text:
+        return tuple(_value(part) for part in text.split(",") if part)
+    if text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _target(name: str) -> "tuple[Target, DeviceProfile | None]":
+    if name == "cpu" or name == "cuda":  # narrows the type
+        return name, None
+    from umadvise import catalogue
+
+    return "cuda", catalogue.load_device(name)
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    module_name, colon, factory_name = name.partition(":")
+    if not (colon and module_name and factory_name):
+        raise UsageError(f"{name!r} names no factory: expected MODULE:FACTORY, such as networks.resnet:resnet50")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise UsageError(f"module {module_name!r} cannot be imported: {error}. Install what it needs") from error
+        raise UsageError(
+            f"no module {module_name!r} here or among what is installed: expected a Python module that can be imported "
+            f"from {here}"
+        ) from error
+    except Exception as error:
+        raise UsageError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        known = sorted(
+            each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")
+        )
+        raise UsageError(
+            f"module {module_name!r} has no function {factory_name!r}: it has {', '.join(known) or 'none at all'}"
+        )
+    return factory
+
+
+def _check_options(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> None:
+    try:
+        inspect.signature(factory).bind(**options)
+    except ValueError:  # some callables cannot tell
+        return
+    except TypeError as error:
+        raise UsageError(
+            f"{name} does not take these arguments: {error}; its own are {inspect.signature(factory)}"
+        ) from error
