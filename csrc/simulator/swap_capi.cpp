@@ -28,7 +28,7 @@ void check_options(const um_swap_options& options) {
   require(options.eviction <= UM_EVICT_LEAST_RECENT, "unknown rule of eviction");
   require(options.chunk_bytes >= 512 && options.chunk_bytes % 512 == 0, "expected chunks of a multiple of 512 bytes");
   require(options.budget_bytes <= uint64_t{1} << 62, "the budget is larger than any memory");
-  require(options.op_issue_ns >= 0 && options.map_ns_per_chunk >= 0, "a cost is below 0");
+  require(options.op_issue_ns >= 0 && options.op_sync_ns >= 0 && options.map_ns_per_chunk >= 0, "a cost is below 0");
   require(options.iterations >= 1, "expected at least one iteration");
 }
 

@@ -63,7 +63,7 @@ void SwapExecutor::begin_iteration() {
   spans_.clear();
   last_span_ = 0;
   next_action_ = 0;
-  op_ = -1;
+  op_ = running_op_ = -1;
   if (iteration_ > 1) carry_over();
   events_after(-1);
   for (SwapState& each : states_) each.last_writer = -1;
@@ -89,8 +89,8 @@ void SwapExecutor::carry_over() {
 void SwapExecutor::step(int32_t op) {
   op_ = op;
   const um_trace& columns = trace_.columns();
-  host_ns_ += options_.op_issue_ns;
-  if (host_ns_ > compute_ns_) stand_still(host_ns_, UM_SPAN_CALL, -1, &result_.wait_host_ns);
+  wait_for_host();
+  note_op(op);
   run_actions(op, false);
   ++pin_;
   use_all(op);
@@ -108,6 +108,12 @@ void SwapExecutor::step(int32_t op) {
   events_after(op);
   if (freed_) link_.start_waiting();
   run_actions(op, true);
+}
+
+void SwapExecutor::wait_for_host() {
+  host_ns_ += options_.op_issue_ns;
+  const int64_t ready_ns = std::max(host_ns_, compute_ns_ + options_.op_sync_ns);
+  if (ready_ns > compute_ns_) stand_still(ready_ns, UM_SPAN_CALL, -1, &result_.wait_host_ns);
 }
 
 // Everything that the op touches is on the device or on its way when this returns.

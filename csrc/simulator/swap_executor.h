@@ -48,6 +48,7 @@ class SwapExecutor final : CopyListener {
   void begin_iteration();
   void carry_over();
   void step(int32_t op);
+  void wait_for_host();
   void use_all(int32_t op);
   void events_inside(int32_t op);
   void events_after(int32_t op);
@@ -91,6 +92,7 @@ class SwapExecutor final : CopyListener {
   void wait_for_arrival(int32_t storage);
   void wait_for_departure(int32_t storage, um_span_kind kind);
   [[noreturn]] void no_room(int32_t storage);
+  void note_op(int32_t op);
   void note_peak();
   Begin begins(Direction direction, const Copy& copy) override;
   void ended(Direction direction, const Copy& copy, int64_t start_ns, uint8_t engine) override;
@@ -132,7 +134,8 @@ class SwapExecutor final : CopyListener {
   uint32_t refused_ = 0;    // that swap-in
   uint64_t chunks_paid_ = 0;
   int64_t live_bytes_ = 0, live_at_peak_bytes_ = 0;
-  int32_t op_ = -1;
+  int32_t op_ = -1;          // which of them runs, again or for the first time
+  int32_t running_op_ = -1;  // which of them comes in the trace now
   uint32_t iteration_ = 0;
   uint64_t next_action_ = 0;
 

@@ -35,8 +35,7 @@ void SwapExecutor::recompute(uint64_t row) {
 
 void SwapExecutor::rerun(uint64_t row, int32_t target, int32_t last_op) {
   const um_trace& columns = trace_.columns();
-  host_ns_ += options_.op_issue_ns;
-  if (host_ns_ > compute_ns_) stand_still(host_ns_, UM_SPAN_CALL, -1, &result_.wait_host_ns);
+  wait_for_host();
   ++pin_;
   for (const int32_t storage : borrowed_) state(storage).pin = pin_;
   state(target).pin = pin_;

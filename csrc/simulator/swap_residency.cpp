@@ -253,15 +253,27 @@ void SwapExecutor::wait_for_departure(int32_t storage, um_span_kind kind) {
   }
 }
 
+void SwapExecutor::note_op(int32_t op) {
+  running_op_ = op;
+  if (options_.op_live_bytes != nullptr) options_.op_live_bytes[op] = 0;
+  if (options_.op_reserved_bytes != nullptr) options_.op_reserved_bytes[op] = 0;
+  note_peak();
+}
+
 void SwapExecutor::note_peak() {
   const auto reserved_bytes = static_cast<int64_t>(allocator_->reserved_bytes());
   result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
+  const auto raise = [&](int64_t* each_op, int64_t bytes) {
+    if (each_op != nullptr && running_op_ >= 0) each_op[running_op_] = std::max(each_op[running_op_], bytes);
+  };
+  raise(options_.op_live_bytes, live_bytes_);
+  raise(options_.op_reserved_bytes, reserved_bytes);
   const bool fuller = reserved_bytes == result_.peak_reserved_bytes && live_bytes_ > live_at_peak_bytes_;
   if (reserved_bytes <= result_.peak_reserved_bytes && !fuller) return;
   result_.peak_reserved_bytes = reserved_bytes;
   live_at_peak_bytes_ = live_bytes_;
   result_.fragmentation_bytes = reserved_bytes - live_bytes_;
-  result_.peak_op = op_;
+  result_.peak_op = running_op_;
 }
 
 void SwapExecutor::no_room(int32_t storage) {

@@ -305,6 +305,27 @@ TEST(the_host_runs_ahead_until_it_has_to_wait) {
   CHECK_EQ(run(waiting, nullptr, costs).step_ns(), 40 + 100 + 40 + 10 + 30 + 10);
 }
 
+TEST(a_scheduler_that_synchronises_costs_every_op) {
+  Trace trace;
+  for (int op = 0; op < 3; ++op) trace.use(100, {});
+  um_swap_options costs = options(0);
+  costs.op_sync_ns = 33;
+  CHECK_EQ(run(trace, nullptr, costs).step_ns(), 3 * 133);
+}
+
+TEST(memory_is_told_op_by_op) {
+  Forward forward;
+  Plan plan(forward.trace);
+  plan.behind(0, UM_PLAN_SWAP_OUT, forward.a).before(3, UM_PLAN_SWAP_IN, forward.a);
+  std::vector<int64_t> live(4), reserved(4);
+  um_swap_options wanted = options(100);
+  wanted.op_live_bytes = live.data();
+  wanted.op_reserved_bytes = reserved.data();
+  CHECK_EQ(run(forward.trace, &plan, wanted).error, "");
+  CHECK(live == (std::vector<int64_t>{50, 100, 50, 100}));  // a leaves while op 1 runs
+  CHECK(reserved == live);
+}
+
 TEST(mapping_chunks_holds_the_compute_queue_up) {
   Trace trace;
   const int32_t a = trace.make(10, 5 << 20);  // three chunks of 2 MiB

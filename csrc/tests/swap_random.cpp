@@ -223,6 +223,53 @@ TEST(a_link_without_end_makes_swaps_free) {
   }
 }
 
+// Everything at once: drops, recomputations and waits at random, every model of allocation, many iterations. Such a
+// plan may be wrong, and is then refused with a reason; a run that leaks would find no room sooner or later.
+TEST(no_plan_breaks_the_executor) {
+  Random random(5);
+  int went_through = 0, refused = 0, recomputed = 0;
+  for (int round = 0; round < 6000; ++round) {
+    const Trace trace = random_trace(random);
+    const auto uses = uses_of(trace);
+    const auto ops = static_cast<int64_t>(trace.op_duration_ns.size());
+    std::multimap<std::pair<int64_t, bool>, std::pair<um_plan_kind, int32_t>> actions;
+    for (int64_t i = below(random, 12); i > 0; --i) {
+      const auto storage = static_cast<int32_t>(below(random, static_cast<int64_t>(uses.size() + 1)));
+      if (static_cast<size_t>(storage) >= uses.size() || uses[static_cast<size_t>(storage)].empty()) continue;
+      const auto& used = uses[static_cast<size_t>(storage)];
+      const int64_t from = used[static_cast<size_t>(below(random, static_cast<int64_t>(used.size())))];
+      const auto kind = static_cast<um_plan_kind>(UM_PLAN_SWAP_OUT + below(random, 5));
+      if (kind == UM_PLAN_RECOMPUTE) {
+        actions.insert({{from, true}, {UM_PLAN_DROP, storage}});
+        const int64_t later = std::min(from + 1 + below(random, 5), ops - 1);
+        if (later > from) actions.insert({{later, false}, {UM_PLAN_RECOMPUTE, storage}});
+      } else {
+        actions.insert({{from, below(random, 2) == 0}, {kind, storage}});
+      }
+    }
+    Plan plan(trace);
+    for (const auto& [anchor, what] : actions) {
+      const int64_t first = what.first == UM_PLAN_RECOMPUTE ? below(random, anchor.first) : 0;
+      plan.add(what.first, static_cast<int32_t>(anchor.first), anchor.second, what.second, first);
+    }
+    um_swap_options costs = options(4096, static_cast<um_eviction>(round % 3), 12);
+    costs.allocator = static_cast<uint32_t>(round) % 4;
+    costs.chunk_bytes = 512;
+    if (costs.allocator == UM_ALLOCATOR_CACHING) costs.budget_bytes = 2 << 20;
+    if (costs.allocator == UM_ALLOCATOR_EXACT) costs.budget_bytes = static_cast<uint64_t>(below(random, 1500));
+    costs.map_ns_per_chunk = 3;
+    const Run made = run(trace, &plan, costs, random_link(random));
+    if (made.error.empty()) {
+      ++went_through;
+      recomputed += made.result.recomputed_ops > 0;
+      check_spans(made);
+    } else {
+      refused += made.error.find("no room") == std::string::npos;
+    }
+  }
+  CHECK(went_through > 1000 && refused > 300 && recomputed > 100);
+}
+
 namespace {
 
 // Fewest arrivals for reads of equal storages, one an op, with room for `room` of them: all ways of evicting.

@@ -135,6 +135,15 @@ def test_fragmentation_is_what_the_allocator_takes_beyond_what_is_live(device: D
         assert result.peak_live_bytes == 44 * MIB
 
 
+def test_memory_is_told_op_by_op(device: DeviceProfile) -> None:
+    trace = forward_backward(3, MIB)
+    made = simulate_swap(trace, device, None)
+    assert (made.live_bytes // MIB).tolist() == [1, 2, 3, 3, 2, 1]
+    assert (made.reserved_bytes == made.live_bytes).all()
+    synchronous = simulate_swap(trace, device, None, op_sync_ns=33_000)
+    assert synchronous.step_ns == trace.duration_ns + 6 * 33_000
+
+
 def test_wrong_options_and_plans_are_refused(device: DeviceProfile) -> None:
     trace = forward_backward(4, MIB)
     with pytest.raises(UsageError, match="unknown allocator 'buddy': expected one of exact"):

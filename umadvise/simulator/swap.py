@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from umadvise import _native
 from umadvise._abi import UNKNOWN, SwapOptions, SwapResult
@@ -42,10 +43,14 @@ class SwapSimulation:
     Attributes:
         result: its length by cause, what moved, peaks; see um_swap_result in csrc/include/umadvise.h.
         timeline: of the last iteration; None where spans were not asked for.
+        live_bytes: for each op the most bytes of storages on the device at once, those of running copies included.
+        reserved_bytes: likewise what the allocator takes of the budget.
     """
 
     result: SwapResult
     timeline: Timeline | None
+    live_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
 
     @property
     def step_ns(self) -> int:
@@ -82,6 +87,7 @@ def simulate_swap(
     chunk_bytes: int = CHUNK_BYTES,
     map_ns_per_chunk: int = 0,
     op_issue_ns: int = 0,
+    op_sync_ns: int = 0,
     iterations: int = 4,
     spans: bool = True,
 ) -> SwapSimulation:
@@ -101,7 +107,8 @@ def simulate_swap(
         map_ns_per_chunk: likewise; for so long the compute queue stands still while a chunk is mapped. Unmapping and
             access rights synchronise with the device (nnabla-ext-cuda): 80 us a chunk of 40 MB on a V100 fits
             published rows.
-        op_issue_ns: of the host thread, for each op.
+        op_issue_ns: of the host thread, which runs ahead, for each op.
+        op_sync_ns: for so long the compute queue stands still before each op: a scheduler that synchronises.
         iterations: at most so many.
         spans: whether the timeline is wanted.
 
@@ -117,15 +124,19 @@ def simulate_swap(
             raise UsageError(str(error)) from None
     if budget_bytes is None:
         budget_bytes = device.usable_bytes if plan is None else plan.budget_bytes
+    live_bytes, reserved_bytes = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
     options = SwapOptions(
         budget_bytes=budget_bytes,
         chunk_bytes=chunk_bytes,
         op_issue_ns=op_issue_ns,
+        op_sync_ns=op_sync_ns,
         map_ns_per_chunk=map_ns_per_chunk,
         allocator=ALLOCATOR_MODELS.index(allocator),
         eviction=EVICTIONS.index(eviction),
         iterations=iterations,
         spans=spans,
+        op_live_bytes=live_bytes.ctypes.data,
+        op_reserved_bytes=reserved_bytes.ctypes.data,
     )
     try:
         result, outcome = _native.simulate_swap(trace, plan and plan.actions, native_link(device), options)
@@ -136,7 +147,7 @@ def simulate_swap(
     timeline = None
     if spans:
         timeline = Timeline.from_spans(np.frombuffer(outcome.spans, SPAN), result.peak_reserved_bytes)
-    return SwapSimulation(result, timeline)
+    return SwapSimulation(result, timeline, live_bytes, reserved_bytes)
 
 
 def simulate_resident(
