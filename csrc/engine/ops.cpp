@@ -161,6 +161,7 @@ void um_device::set_budget(uint64_t budget_bytes) {
   require_alive();
   if (budget_bytes == 0) {
     budget_.reset();
+    allocations_->set_room(backend_.total_bytes);
     return;
   }
   if (budget_bytes < 2 * um::kBlockBytes) {
@@ -176,6 +177,7 @@ void um_device::set_budget(uint64_t budget_bytes) {
                                              static_cast<uint32_t>(most_bytes / um::kBlockBytes));
   seed(*budget);
   budget_ = std::move(budget);
+  allocations_->set_room(std::min(budget_bytes, backend_.total_bytes));
 }
 
 // What is on the device now counts against a new budget; where nobody can tell (CUDA), all that is live.

@@ -44,7 +44,10 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
   ManagedHeap& heap = heap_of(placement);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   Block* block = allocate_or_trim(heap, bytes);
-  if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+  if (heap.reserved_bytes() != reserved_before_bytes) {
+    count_arenas(heap, reserved_before_bytes);
+    if (statistics.reserved_bytes.now > room_bytes_) trim();
+  }
   Record& record = block->record;
   record.serial = ++last_serial_;
   record.bytes = bytes;
@@ -108,7 +111,7 @@ void Allocations::free(Block* block) noexcept {
   statistics.requested_bytes.subtract(block->record.bytes);
   statistics.by_role[block->record.role].subtract(block->record.bytes);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
-  heap.free(block);
+  heap.free(block, statistics.reserved_bytes.now <= room_bytes_);
   if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
 }
 

@@ -18,7 +18,8 @@ struct Birth {
 
 class Allocations {
  public:
-  Allocations(um_device* device, const Backend& backend) : device_(device), backend_(backend) {}
+  Allocations(um_device* device, const Backend& backend)
+      : device_(device), backend_(backend), room_bytes_(backend.total_bytes) {}
 
   // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth);
@@ -43,6 +44,10 @@ class Allocations {
   uint64_t arena_changes() const { return arena_changes_; }
   uint64_t plain_bytes() const { return plain_bytes_; }  // reserved for plain device memory
 
+  // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages
+  // next finds them on the device. Above it they are given back: eviction would copy contents that nobody needs.
+  void set_room(uint64_t bytes) { room_bytes_ = bytes; }
+
   Statistics statistics;
 
  private:
@@ -66,6 +71,7 @@ class Allocations {
   std::unique_ptr<Heap> heaps_[kPlacements];
   uint64_t last_serial_ = 0;
   uint64_t arena_changes_ = 0, plain_bytes_ = 0;
+  uint64_t room_bytes_;
 };
 
 }  // namespace um

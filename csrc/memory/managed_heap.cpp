@@ -124,7 +124,7 @@ void ManagedHeap::unlink(Block* block) noexcept {
   blocks_.give(block);
 }
 
-void ManagedHeap::free(Block* block) noexcept {
+void ManagedHeap::free(Block* block, bool keeps_empty) noexcept {
   Arena* arena = block->arena;
   arena->leave(block);
   block->free = true;
@@ -145,7 +145,7 @@ void ManagedHeap::free(Block* block) noexcept {
   } else {
     free_lists_.insert(block);
   }
-  if (!arena->empty()) return;
+  if (!arena->empty() || keeps_empty) return;
   for (Arena* other : arenas_) {
     if (other == arena || !other->empty()) continue;
     give_back(other->bytes() < arena->bytes() ? other : arena);

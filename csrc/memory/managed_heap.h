@@ -41,9 +41,9 @@ class ManagedHeap {
   // A block of at least `bytes` (not 0) on a multiple of 512 bytes; from 2 MiB on, on a multiple of 2 MiB. Throws, and
   // then nothing has changed.
   Block* allocate(uint64_t bytes);
-  // An arena that this leaves empty is given back, unless it is the largest empty one: a heap that lives off one arena
-  // must not ask the driver for it again and again.
-  void free(Block* block) noexcept;
+  // An arena that this leaves empty is given back unless empty ones are kept, or it is the largest empty one: a heap
+  // that lives off one arena must not ask the driver for it again and again.
+  void free(Block* block, bool keeps_empty) noexcept;
   // Gives back every empty arena. False when the driver kept one.
   bool trim() noexcept;
 

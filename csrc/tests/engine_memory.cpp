@@ -177,6 +177,46 @@ TEST(placements_never_share_a_page) {
   }
 }
 
+// Three blocks of 60 MiB that a step makes, touches and frees; arenas are of 64, 128 and 256 MiB.
+static void step(Device& device) {
+  std::vector<unsigned char*> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(device.allocate(60 * kMiB));
+    for (uint64_t at = 0; at < 60 * kMiB; at += kPage) blocks.back()[at] = 1;
+  }
+  for (unsigned char* block : blocks) device.free(block);
+}
+
+TEST(what_fits_stays_on_the_device_from_step_to_step) {
+  Device device(512 * kMiB);
+  step(device);
+  const int64_t faults = device.counters().fault_groups;
+  CHECK_EQ(faults, int64_t{90});
+  const uint64_t reserved_bytes = device.memory().reserved_bytes;
+  step(device);
+  CHECK_EQ(device.counters().fault_groups, faults);
+  CHECK_EQ(device.memory().reserved_bytes, reserved_bytes);
+}
+
+TEST(what_does_not_fit_gives_empty_arenas_back) {
+  Device device(128 * kMiB);
+  step(device);
+  CHECK_EQ(device.memory().reserved_bytes, 128 * kMiB);  // the largest one
+  CHECK_EQ(device.counters().bytes_h2d[UM_CAUSE_COHERENCE], int64_t{0});
+  step(device);
+  CHECK_EQ(device.counters().bytes_h2d[UM_CAUSE_COHERENCE], int64_t{0});  // nothing old came back
+}
+
+TEST(a_budget_is_the_room_that_counts) {
+  Device device(512 * kMiB);
+  CHECK_OK(um_budget_set(device, 128 * kMiB));
+  step(device);
+  CHECK_EQ(device.memory().reserved_bytes, 128 * kMiB);
+  CHECK_OK(um_budget_set(device, 0));
+  step(device);
+  CHECK_EQ(device.memory().reserved_bytes, 128 * kMiB + 256 * kMiB);
+}
+
 TEST(a_small_device_does_not_lose_its_memory_to_plain_arenas) {
   Device device(8 * kPage);
   device.allocate(100, kPlain);

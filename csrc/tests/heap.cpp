@@ -146,7 +146,7 @@ void random_operations(uint64_t seed, uint64_t first_arena_bytes, int operations
       const uint64_t inside = victim->first + random() % victim->second.second;
       CHECK(found_at(inside) == victim->second.first);
       CHECK(filled(victim->first, victim->second.second));
-      f.heap.free(victim->second.first);
+      f.heap.free(victim->second.first, false);
       CHECK(found_at(inside) == nullptr);
       live.erase(victim);
     }
@@ -158,7 +158,7 @@ void random_operations(uint64_t seed, uint64_t first_arena_bytes, int operations
   }
   for (const auto& [address, entry] : live) {
     CHECK(filled(address, entry.second));
-    f.heap.free(entry.first);
+    f.heap.free(entry.first, false);
   }
   uint64_t free_blocks, live_blocks;
   check_arenas(f.heap, &free_blocks, &live_blocks);
@@ -191,11 +191,11 @@ TEST(interior_addresses_find_their_block_and_gaps_find_nothing) {
   }
   CHECK(found_at(small->end()) == nullptr);  // the gap up to the next multiple of 2 MiB
   const uint64_t inside = large->address + 5 * kMiB;
-  f.heap.free(large);
+  f.heap.free(large, false);
   CHECK(found_at(inside) == nullptr);
   Block* again = f.heap.allocate(512);  // the large block's descriptor may serve this one now
   CHECK(found_at(inside) == nullptr);
-  for (Block* block : {small, tail, again}) f.heap.free(block);
+  for (Block* block : {small, tail, again}) f.heap.free(block, false);
   CHECK(found_at(0) == nullptr);
   CHECK(found_at(~uint64_t{0}) == nullptr);
 }
@@ -210,7 +210,7 @@ TEST(arenas_double_up_to_a_gibibyte_and_large_requests_have_their_own) {
                                        512 * kMiB, 1024 * kMiB, 1024 * kMiB};
   CHECK(f.source.given == expected);
   CHECK_EQ(f.heap.reserved_bytes(), f.source.live_bytes);
-  for (Block* block : blocks) f.heap.free(block);
+  for (Block* block : blocks) f.heap.free(block, false);
   CHECK_EQ(f.heap.arenas().size(), size_t{1});
   CHECK_EQ(f.heap.reserved_bytes(), 2502 * kMiB);  // the largest one stays
 }
@@ -223,11 +223,11 @@ TEST(the_same_requests_every_step_need_no_new_arena) {
   for (int step = 0; step < 20; ++step) {
     std::vector<Block*> blocks;
     for (uint64_t bytes : sizes) blocks.push_back(f.heap.allocate(bytes));
-    for (Block* block : blocks) f.heap.free(block);
+    for (Block* block : blocks) f.heap.free(block, false);
     if (step == 0) after_first = f.source.given.size();
   }
   CHECK_EQ(f.source.given.size(), after_first);
-  f.heap.free(kept);
+  f.heap.free(kept, false);
 }
 
 TEST(a_large_block_leaves_its_remainder_to_small_ones) {
@@ -236,8 +236,8 @@ TEST(a_large_block_leaves_its_remainder_to_small_ones) {
   Block* small = f.heap.allocate(1024);
   CHECK_EQ(small->address, large->end());
   CHECK_EQ(f.source.given.size(), size_t{1});
-  f.heap.free(large);
-  f.heap.free(small);
+  f.heap.free(large, false);
+  f.heap.free(small, false);
 }
 
 TEST(two_heaps_never_share_two_mebibytes) {
@@ -255,7 +255,7 @@ TEST(two_heaps_never_share_two_mebibytes) {
       CHECK_EQ(owner.emplace(page, which).first->second, which);
     }
   }
-  for (const auto& [which, block] : live) heaps[which].free(block);
+  for (const auto& [which, block] : live) heaps[which].free(block, false);
   for (ManagedHeap& heap : heaps) CHECK(heap.trim());
 }
 
@@ -271,11 +271,11 @@ TEST(the_same_sequence_gives_the_same_offsets) {
         mine.push_back(live.back()->address - live.back()->arena->address());
       } else {
         std::swap(live[random() % live.size()], live.back());
-        f.heap.free(live.back());
+        f.heap.free(live.back(), false);
         live.pop_back();
       }
     }
-    for (Block* block : live) f.heap.free(block);
+    for (Block* block : live) f.heap.free(block, false);
   }
   CHECK(offsets[0] == offsets[1]);
 }
@@ -294,13 +294,13 @@ TEST(a_failing_source_changes_nothing) {
   Block* block = f.heap.allocate(100);
   CHECK(found_at(block->address) == block);
   f.source.refuse_release = true;
-  f.heap.free(block);
+  f.heap.free(block, false);
   CHECK(!f.heap.trim());
   CHECK_EQ(f.heap.arenas().size(), size_t{1});
   block = f.heap.allocate(100);  // the arena that the driver would not take serves on
   CHECK_EQ(f.source.given.size(), size_t{1});
   CHECK(found_at(block->address) == block);
-  f.heap.free(block);
+  f.heap.free(block, false);
   f.source.refuse_release = false;
   CHECK(f.heap.trim());
   CHECK_EQ(f.source.live_bytes, uint64_t{0});
@@ -312,8 +312,8 @@ TEST(growth_is_exact_where_doubling_does_not_fit) {
   Block* first = f.heap.allocate(60 * kMiB);
   Block* second = f.heap.allocate(20 * kMiB);
   CHECK((f.source.given == std::vector<uint64_t>{64 * kMiB, 20 * kMiB}));
-  f.heap.free(first);
-  f.heap.free(second);
+  f.heap.free(first, false);
+  f.heap.free(second, false);
 }
 
 TEST(sizes_that_no_machine_has_are_refused) {
