@@ -8,7 +8,8 @@
 namespace um {
 namespace {
 
-constexpr uint64_t kMostDeviceBytes = uint64_t{1} << 44, kMostAllocationBytes = uint64_t{1} << 42;
+// The tables of the model take 330 bytes a MiB.
+constexpr uint64_t kMostDeviceBytes = uint64_t{1} << 40, kMostAllocationBytes = uint64_t{1} << 40;
 
 pages::Machine checked(const pages::Machine& machine, const pages::Costs& costs) {
   const uint32_t page = machine.page_bytes;
@@ -16,7 +17,7 @@ pages::Machine checked(const pages::Machine& machine, const pages::Costs& costs)
     throw Error(UM_INVALID_ARGUMENT, "pages of " + std::to_string(page) + " bytes: expected 4096, 16384 or 65536");
   if (machine.device_bytes < kBlockBytes || machine.device_bytes > kMostDeviceBytes)
     throw Error(UM_INVALID_ARGUMENT,
-                "a device of " + std::to_string(machine.device_bytes) + " bytes: expected 2 MiB to 16 TiB");
+                "a device of " + std::to_string(machine.device_bytes) + " bytes: expected 2 MiB to 1 TiB");
   for (double rate : {costs.h2d_bytes_per_s, costs.d2h_bytes_per_s, costs.zero_bytes_per_s, costs.remote_bytes_per_s})
     if (!(rate > 0)) throw Error(UM_INVALID_ARGUMENT, "a bandwidth that is not above 0 bytes a second");
   if (costs.batch_max == 0 || costs.batch_max > 1u << 20)
@@ -39,7 +40,7 @@ const PageModel::Allocation& PageModel::at(Id id) const {
 
 PageModel::Id PageModel::allocate(uint64_t bytes) {
   if (bytes == 0 || bytes > kMostAllocationBytes)
-    throw Error(UM_INVALID_ARGUMENT, "an allocation of " + std::to_string(bytes) + " bytes: expected 1 byte to 4 TiB");
+    throw Error(UM_INVALID_ARGUMENT, "an allocation of " + std::to_string(bytes) + " bytes: expected 1 byte to 1 TiB");
   auto allocation = std::make_unique<Allocation>();
   allocation->address = next_address_;
   allocation->bytes = bytes;

@@ -290,6 +290,8 @@ def test_a_device_without_page_faults_is_refused() -> None:
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(UmadviseError, match="v100"):
         UnifiedMemory("v1000")
+    with pytest.raises(UsageError, match="target"):
+        UnifiedMemory(16)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "many", None, 1 << 62])

@@ -33,8 +33,8 @@ __all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "Unifie
 Processor = Literal["gpu", "cpu"]
 TouchOrder = Literal["serial", "backward", "reverse", "random", "parallel"]
 
-MOST_ALLOCATION_BYTES = 1 << 42
-"""One allocation's; csrc/um/pages.cpp refuses more."""
+MOST_BYTES = 1 << 40
+"""Of one allocation, and of device memory; csrc/um/pages.cpp refuses more."""
 
 _ORDERS: dict[str, int] = {"serial": 0, "backward": 1, "reverse": 1, "random": 2, "parallel": 3}
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
@@ -135,15 +135,17 @@ class UnifiedMemory:
             memory_bytes: device memory for managed pages, at least 2 MiB; what the target has where it is None.
 
         Raises:
-            UsageError: no such device; the message names similar ones.
+            UsageError: no such device, with similar names in the message; or no name, file or profile.
             PolicyError: the device takes no page faults; the message says why.
             InvalidSizeError: `memory_bytes` is not such a size.
         """
+        if not isinstance(target, str | os.PathLike | DeviceProfile):
+            raise UsageError(f"{target!r} is no target: expected a device's name, its file or its profile")
         self.device = target if isinstance(target, DeviceProfile) else load_device(target)
         self.device.require_unified_memory()
         self.memory_bytes = self.device.usable_bytes if memory_bytes is None else parse_bytes(memory_bytes)
-        if not 2 << 20 <= self.memory_bytes <= 1 << 44:
-            raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 16 TiB")
+        if not 2 << 20 <= self.memory_bytes <= MOST_BYTES:
+            raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 1 TiB")
         self._pages = _native.Pages(
             _abi.PagesOptions(
                 self.memory_bytes, self.device.system_page_bytes, self.device.coherent, page_costs(self.device)
@@ -161,11 +163,11 @@ class UnifiedMemory:
             bytes: its size; taken in whole pages of the host's.
 
         Raises:
-            InvalidSizeError: not a size, 0, or more than 4 TiB.
+            InvalidSizeError: not a size, 0, or more than 1 TiB.
         """
         size = parse_bytes(bytes)
-        if not 0 < size <= MOST_ALLOCATION_BYTES:
-            raise InvalidSizeError(f"cannot allocate {size} bytes: expected 1 byte to 4 TiB")
+        if not 0 < size <= MOST_BYTES:
+            raise InvalidSizeError(f"cannot allocate {size} bytes: expected 1 byte to 1 TiB")
         number, address = self._pages.allocate(size)
         block = Block(number, address, size)
         self._live[number] = block
