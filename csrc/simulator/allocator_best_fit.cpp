@@ -9,8 +9,15 @@ BestFitAllocator::BestFitAllocator(uint64_t budget_bytes)
 
 int64_t BestFitAllocator::allocate(uint64_t bytes) {
   bytes = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-  const int32_t block = blocks_.take(free_, bytes);
+  int32_t block = blocks_.take(free_, bytes);
   if (block == BlockList::kNone) return kNoRoom;
+  if (block == last_) {  // the end of the pool only where no hole is large enough
+    const int32_t hole = blocks_.take(free_, bytes);
+    if (hole != BlockList::kNone) {
+      blocks_.give(free_, block);
+      block = hole;
+    }
+  }
   if (blocks_[block].bytes > bytes) {
     blocks_.cut(free_, block, bytes);
     if (block == last_) last_ = blocks_[block].next;

@@ -53,8 +53,8 @@ class CachingAllocator : public Allocator {
   BlockList blocks_;
 };
 
-// One pool of budget bytes, best fit by size, then by address. What it takes of the budget reaches up to the end of
-// the last live block: what is free below is what fragmentation costs.
+// One pool of budget bytes, best fit by size, then by address; what is free at its end is taken last. What it takes of
+// the budget reaches up to the end of the last live block: what is free below is what fragmentation costs.
 class BestFitAllocator : public Allocator {
  public:
   static constexpr uint64_t kAlignmentBytes = 512;  // as CachingAllocator::kMinBlockBytes

@@ -99,8 +99,14 @@ TEST(caching_gives_free_segments_back_before_it_fails) {
   CHECK_EQ(torch->reserved_bytes(), 30 * kMiB);
 }
 
-// The smallest hole that is large enough; of equal ones the lowest, so that the end of the pool stays free.
+// The smallest hole that is large enough; of equal ones the lowest; the end of the pool last, however small it is.
 TEST(best_fit_takes_the_smallest_hole_then_the_lowest) {
+  const auto nearly_full = make_allocator(AllocatorModel::best_fit, 100 * kKiB, 2 * kMiB);
+  const int64_t large = nearly_full->allocate(80 * kKiB);
+  nearly_full->allocate(10 * kKiB);
+  nearly_full->free(large);
+  nearly_full->allocate(10 * kKiB);
+  CHECK_EQ(nearly_full->reserved_bytes(), 90 * kKiB);
   const auto pool = make_allocator(AllocatorModel::best_fit, 100 * kKiB, 2 * kMiB);
   std::vector<int64_t> blocks;
   for (const uint64_t size : {10, 1, 5, 1, 5, 1}) blocks.push_back(pool->allocate(size * kKiB));
@@ -151,9 +157,11 @@ class Reference {
     for (size_t begin = 0; begin < owner_.size();) {
       size_t end = begin;
       while (end < owner_.size() && owner_[end] == owner_[begin]) ++end;
-      if (owner_[begin] == 0 && end - begin >= units && end - begin < best_length) {
+      // The hole at the end counts as larger than any other.
+      const size_t length = end == owner_.size() ? owner_.size() : end - begin;
+      if (owner_[begin] == 0 && end - begin >= units && length < best_length) {
         best = begin;
-        best_length = end - begin;
+        best_length = length;
       }
       begin = end;
     }
