@@ -1,0 +1,182 @@
+"""Would this step run on that device, how fast, and what would stand in its way: one row for each way to run it."""
+
+from collections.abc import Iterable
+
+from umadvise import __version__
+from umadvise._abi import Advice, Role
+from umadvise.counters.records import BytesByCause, Count, Record
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import BudgetError, PolicyError, UsageError
+from umadvise.roles import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
+from umadvise.simulator.swap import simulate_resident, simulate_swap
+from umadvise.simulator.unified import WARM_UP, simulate_unified
+from umadvise.trace.roofline import retimed
+from umadvise.trace.schema import Trace
+
+SCHEMA = "umadvise.prediction/1"
+SWAP = "swap"
+"""Explicit swapping on demand: no plan, and what is used furthest ahead leaves first (Belady, 1966)."""
+WAYS = (RESIDENT.name, UNADVISED.name, ADVISE.name, SWAP)
+
+
+class Stalls(Record, frozen=True):
+    """How long the compute queue stood still in a step, by cause, in nanoseconds."""
+
+    fault_ns: Count = 0
+    wait_copy_ns: Count = 0
+    wait_room_ns: Count = 0
+    remote_ns: Count = 0
+
+    @property
+    def total_ns(self) -> int:
+        """All of them."""
+        return self.fault_ns + self.wait_copy_ns + self.wait_room_ns + self.remote_ns
+
+
+class Way(Record, frozen=True):
+    """One way to run the step. Where `problem` says why it cannot be, all numbers but the need are unknown.
+
+    Attributes:
+        name: one of WAYS, or "advice" for advice that the user chose.
+        problem: why the step does not run so; None where it does.
+        step_ns: mean over the iterations after the warm-up.
+        compute_ns: of the ops of one step.
+        stalls: of one step.
+        bytes_h2d: moved to the device in one step.
+        bytes_d2h: moved to the host in one step.
+        fault_groups: 2 MiB blocks served in one step; None where nothing pages.
+        evictions: storages or blocks that had to leave in one step.
+        needed_bytes: device memory at the peak.
+    """
+
+    name: str
+    problem: str | None = None
+    step_ns: Count | None = None
+    compute_ns: Count | None = None
+    stalls: Stalls | None = None
+    bytes_h2d: Count | None = None
+    bytes_d2h: Count | None = None
+    fault_groups: Count | None = None
+    evictions: Count | None = None
+    needed_bytes: Count | None = None
+
+
+class Prediction(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+    """A step on a device, run in several ways."""
+
+    workload: str
+    device: str
+    budget_bytes: Count
+    umadvise_version: str
+    ways: tuple[Way, ...]
+
+
+def predict(
+    trace: Trace,
+    device: DeviceProfile,
+    *,
+    budget_bytes: int | None = None,
+    advice: dict[Role, Advice] | None = None,
+    iterations: int = WARM_UP + 5,
+) -> Prediction:
+    """Simulates a step in every way there is.
+
+    Args:
+        trace: one step. Its ops get the durations of the device's roofline unless it was recorded for that device.
+        device: of the catalogue.
+        budget_bytes: of device memory; None is all that the device has.
+        advice: one more way: unified memory with this advice by role.
+        iterations: of unified memory, the warm-up included.
+
+    Raises:
+        UsageError: a budget that is more than the device has, or an argument is wrong.
+    """
+    if budget_bytes is not None and budget_bytes > device.usable_bytes:
+        raise UsageError(
+            f"a budget of {budget_bytes} bytes is more than {device.name} leaves to programs: "
+            f"expected at most {device.usable_bytes}"
+        )
+    budget_bytes = budget_bytes or device.usable_bytes
+    if trace.device != device.name:
+        trace = retimed(trace, device)
+    unified = [(UNADVISED.name, UNADVISED.advice), (ADVISE.name, ADVISE.advice)]
+    if advice is not None:
+        unified.append(("advice", {role: advice.get(role, Advice.NONE) for role in ARENA_ROLES}))
+    ways = (
+        _resident(trace, device, budget_bytes),
+        *(_unified(name, chosen, trace, device, budget_bytes, iterations) for name, chosen in unified),
+        _swapped(trace, device, budget_bytes),
+    )
+    return Prediction(trace.workload, device.name, budget_bytes, __version__, ways)
+
+
+def _resident(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
+    residence = simulate_resident(trace, device)
+    needed_bytes = residence.needed_bytes
+    if needed_bytes > budget_bytes:
+        return Way(RESIDENT.name, problem="does not fit", needed_bytes=needed_bytes)
+    result = residence.simulation.result
+    return Way(
+        RESIDENT.name,
+        step_ns=result.step_ns,
+        compute_ns=result.compute_ns,
+        stalls=Stalls(wait_copy_ns=result.wait_copy_ns),
+        bytes_h2d=result.host_write_bytes,
+        bytes_d2h=result.host_read_bytes,
+        evictions=0,
+        needed_bytes=needed_bytes,
+    )
+
+
+def _unified(
+    name: str, advice: dict[Role, Advice], trace: Trace, device: DeviceProfile, budget_bytes: int, iterations: int
+) -> Way:
+    try:
+        simulation = simulate_unified(trace, device, capacity_bytes=budget_bytes, advice=advice, iterations=iterations)
+    except (PolicyError, BudgetError) as error:
+        return Way(name, problem=str(error))
+    steps = simulation.steady
+
+    def mean(values: Iterable[int | None]) -> int:
+        return round(sum(value or 0 for value in values) / len(steps))
+
+    return Way(
+        name,
+        step_ns=mean(step.duration_ns for step in steps),
+        compute_ns=mean(step.compute_ns for step in steps),
+        stalls=Stalls(
+            fault_ns=mean(step.fault_ns for step in steps),
+            wait_copy_ns=mean(step.wait_copy_ns for step in steps),
+            wait_room_ns=mean(step.wait_room_ns for step in steps),
+            remote_ns=mean(step.remote_ns for step in steps),
+        ),
+        bytes_h2d=mean(_total(step.counters.bytes_h2d) for step in steps),
+        bytes_d2h=mean(_total(step.counters.bytes_d2h) for step in steps),
+        fault_groups=mean(step.counters.fault_groups for step in steps),
+        evictions=mean(step.counters.evictions for step in steps),
+        needed_bytes=max(step.memory.reserved_peak_bytes for step in steps),
+    )
+
+
+def _total(by_cause: BytesByCause | None) -> int | None:
+    return None if by_cause is None else by_cause.total
+
+
+def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
+    try:
+        simulation = simulate_swap(
+            trace, device, None, budget_bytes=budget_bytes, allocator="va_chunks", eviction="belady", spans=False
+        )
+    except BudgetError as error:
+        return Way(SWAP, problem=str(error))
+    result = simulation.result
+    return Way(
+        SWAP,
+        step_ns=result.step_ns,
+        compute_ns=result.compute_ns,
+        stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
+        bytes_h2d=result.swap_in_bytes + result.host_write_bytes,
+        bytes_d2h=result.swap_out_bytes + result.host_read_bytes,
+        evictions=result.evictions,
+        needed_bytes=result.peak_reserved_bytes,
+    )
