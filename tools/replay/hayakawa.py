@@ -66,7 +66,7 @@ def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
         fits = step.peak_bytes <= load_device(device).memory_bytes
         peak = f"peak {format_bytes(step.peak_bytes)}"
         if figure.low is None or not fits:
-            yield holds(figure, not fits and figure.low is None, "fits" if fits else "x", "out of memory or not", peak)
+            yield holds(figure, not fits and figure.low is None, "fits" if fits else "x", "fits or not", note=peak)
             continue
         time = times[gpu]
         speed = int(batch) / time.seconds(step.duration_ns / 1e9)

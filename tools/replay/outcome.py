@@ -43,9 +43,11 @@ def within(figure: Figure, predicted: float, share: float, note: str = "") -> Ou
     return Outcome(figure, status, number(predicted), error, f"{share:.0%}", note)
 
 
-def holds(figure: Figure, condition: bool, predicted: str, bound: str, note: str = "") -> Outcome:
-    """The prediction must meet a condition, which `bound` says in words."""
-    return Outcome(figure, Status.PASS if condition else Status.FAIL, predicted, None, bound, note)
+def holds(
+    figure: Figure, condition: bool, predicted: str, bound: str, *, error: float | None = None, note: str = ""
+) -> Outcome:
+    """The prediction must meet a condition, which `bound` says in words; `error` is shown and judges nothing."""
+    return Outcome(figure, Status.PASS if condition else Status.FAIL, predicted, error, bound, note)
 
 
 def calibration(figure: Figure, predicted: float, note: str) -> Outcome:

@@ -1,8 +1,8 @@
 """Dry traces of the papers' networks, each recorded once."""
 
-import dataclasses
 import functools
 
+import torch
 from networks import NETWORKS
 
 from umadvise.trace import dry
@@ -18,17 +18,31 @@ def trace(network: str, batch: int, device: str) -> Trace:
 
 @functools.cache
 def bert_trace(batch: int, device: str) -> Trace:
-    """BERT-Large in the PyTorch 1.6 of Choi and Lee 2021: AdamW takes one parameter at a time."""
-    return dry.record(lambda: one_parameter_at_a_time(NETWORKS["bert_large"](batch)), target="cuda", device=device)
+    """BERT-Large in the PyTorch 1.6 of Choi and Lee 2021."""
+    return dry.record(lambda: as_in_torch_1_6(NETWORKS["bert_large"](batch)), target="cuda", device=device)
 
 
-def one_parameter_at_a_time(workload: Workload) -> Workload:
-    """The workload with optimizers as before PyTorch 1.9, which had no multi-tensor kernels."""
+def as_in_torch_1_6(workload: Workload) -> Workload:
+    """The workload with its optimizers as they were then.
+
+    They took one parameter at a time: there were no multi-tensor kernels. And `zero_grad` filled gradients with zeros
+    and kept them: it could not drop them before 1.7.
+    """
     for optimizer in workload.optimizers:
         for group in optimizer.param_groups:
             group["foreach"] = False
             group["fused"] = False
-    return dataclasses.replace(workload)
+        _keep_gradients(optimizer)
+    return workload
+
+
+def _keep_gradients(optimizer: torch.optim.Optimizer) -> None:
+    zero_grad = optimizer.zero_grad
+
+    def zeros(set_to_none: bool = True) -> None:  # noqa: ARG001  # its caller's wish is that of a newer torch
+        zero_grad(set_to_none=False)
+
+    optimizer.zero_grad = zeros  # type: ignore[method-assign]
 
 
 def largest_batch(network: str, capacity_bytes: int, device: str) -> int:

@@ -1,0 +1,93 @@
+"""BERT-Large under unified memory as Choi and Lee 2021 ran it: the simulator's answers to the questions of its tables.
+
+Managed memory lies under torch's caching allocator, and what is created there gets its advice at creation (section 4):
+a call of the driver each time. Times are means of the paper's hundred iterations, the first ones among them; copies
+and faults are means of the iterations after the simulator's warm-up.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.recording import bert_trace
+from umadvise._abi import Role
+from umadvise.advice import parse_advice
+from umadvise.counters.records import BytesByCause
+from umadvise.device_profile import DeviceProfile
+from umadvise.simulator.unified import Simulation, simulate_unified
+from umadvise.trace.schema import Trace
+
+_ITERATIONS = 100  # section 5.1
+Words = tuple[str, str, str]  # advice for parameters, inputs and intermediates
+
+
+@dataclass(frozen=True)
+class Run:
+    """One configuration, an iteration: seconds of it and of its copies, and what `GpuCounters` counts."""
+
+    step_s: float
+    h2d_s: float
+    d2h_s: float
+    h2d_bytes: float
+    d2h_bytes: float
+    fault_groups: float
+    faults: float
+    records_h2d: float
+
+
+class BertRuns:
+    """Simulates each configuration once.
+
+    Args:
+        device: whose costs are charged.
+        efficiency: by which the roofline's times are divided.
+    """
+
+    def __init__(self, device: DeviceProfile, efficiency: float) -> None:
+        self.device = device
+        self.efficiency = efficiency
+        self._runs: dict[tuple[int, Words], Run] = {}
+
+    def run(self, batch: int, words: Words) -> Run:
+        """The run with this batch and these advices, in the paper's words."""
+        key = batch, words
+        if key not in self._runs:
+            self._runs[key] = self._simulate(batch, words)
+        return self._runs[key]
+
+    def _simulate(self, batch: int, words: Words) -> Run:
+        trace = faster(bert_trace(batch, self.device.name), self.efficiency)
+        parameters, inputs, intermediates = (parse_advice(word) for word in words)
+        advice = {Role.PARAMETER: parameters, Role.INPUT: inputs, Role.INTERMEDIATE: intermediates}
+        return _run(simulate_unified(trace, self.device, advice=advice, allocator="caching"))
+
+
+def faster(trace: Trace, efficiency: float) -> Trace:
+    """The trace with all its ops' known durations divided by a number."""
+    durations = trace.ops.duration_ns
+    divided = (durations / efficiency).round().astype(durations.dtype)
+    return dataclasses.replace(trace, ops=dataclasses.replace(trace.ops, duration_ns=divided))
+
+
+def _run(simulation: Simulation) -> Run:
+    steps, steady = simulation.steps, simulation.steady
+
+    def mean(values: Iterable[int]) -> float:
+        return float(np.mean(list(values)))
+
+    def total(bytes_: BytesByCause | None) -> int:
+        return bytes_.total if bytes_ else 0
+
+    total_ns = sum(simulation.step_ns) + (_ITERATIONS - len(steps)) * simulation.mean_step_ns
+    return Run(
+        step_s=total_ns / _ITERATIONS / 1e9,
+        h2d_s=mean(step.copy_h2d_ns for step in steady) / 1e9,
+        d2h_s=mean(step.copy_d2h_ns for step in steady) / 1e9,
+        h2d_bytes=mean(total(step.counters.bytes_h2d) for step in steady),
+        d2h_bytes=mean(total(step.counters.bytes_d2h) for step in steady),
+        fault_groups=mean(step.gpu.fault_groups for step in steady),
+        faults=mean(step.gpu.faults for step in steady),
+        records_h2d=mean(step.gpu.records_h2d for step in steady),
+    )

@@ -1,0 +1,66 @@
+"""What a block costs that comes by a fault while another must leave: from a measurement that no judged row has seen.
+
+A V100 on PCIe 3.0 reads 32 GiB of managed memory on 16 GiB, again and again, at 2.17 GiB/s: 900 us a block of 2 MiB,
+eviction and fetch included (LutzCle/unified-memory-debugging README; `PreferredLocation` and the rest unset). The
+simulator's default costs are replayed on the same program; what they lack is charged to `migrate_ns`, the host's part
+of a service that brings pages from it, of which the sources say least.
+"""
+
+import msgspec
+
+from umadvise._abi import Role
+from umadvise.catalogue import load_device
+from umadvise.device_profile import DeviceProfile
+from umadvise.simulator.unified import simulate_unified
+from umadvise.trace.builder import TraceBuilder
+from umadvise.trace.schema import Access, Trace
+
+MEASURED_ON = "v100-pcie-16gb"
+MEASURED_BYTES_PER_S = 2.17 * (1 << 30)
+_BLOCK_BYTES = 2 << 20
+_READ_BYTES, _OP_BYTES = 32 << 30, 64 << 20
+
+
+def charged(device: DeviceProfile) -> DeviceProfile:
+    """The device with the measured cost of a block; it must have the link of the measurement.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    measured_on = load_device(MEASURED_ON)
+    if device.link.kind != measured_on.link.kind:
+        raise ValueError(f"{device.name} has a link of kind {device.link.kind}: expected {measured_on.link.kind}")
+    costs = device.unified_memory.costs
+    missing_ns = _BLOCK_BYTES / MEASURED_BYTES_PER_S * 1e9 - block_ns(measured_on)
+    services = _services_per_block(measured_on)
+    migrate_ns = max(costs.migrate_ns.value + missing_ns / services, 0)
+    fact = msgspec.structs.replace(costs.migrate_ns, value=round(migrate_ns))
+    return with_costs(device, migrate_ns=fact)
+
+
+def with_costs(device: DeviceProfile, **facts: object) -> DeviceProfile:
+    """The device with other costs of unified memory."""
+    memory = device.unified_memory
+    costs = msgspec.structs.replace(memory.costs, **facts)
+    return msgspec.structs.replace(device, unified_memory=msgspec.structs.replace(memory, costs=costs))
+
+
+def block_ns(device: DeviceProfile) -> float:
+    """What the simulator charges for each block of that program once the memory is full."""
+    simulation = simulate_unified(_reading(), device)
+    return simulation.mean_step_ns / (_READ_BYTES // _BLOCK_BYTES)
+
+
+def _services_per_block(device: DeviceProfile) -> float:
+    gpu = simulate_unified(_reading(), device).steady[-1].gpu
+    return gpu.fault_groups / (_READ_BYTES // _BLOCK_BYTES)
+
+
+def _reading() -> Trace:
+    builder = TraceBuilder()
+    data = builder.allocate(_READ_BYTES, Role.INTERMEDIATE, "data")
+    for offset in range(0, _READ_BYTES, _OP_BYTES):
+        builder.begin_op("read", duration_ns=0)
+        builder.access(data, Access.READ, offset, _OP_BYTES)
+        builder.end_op()
+    return builder.finish(target="cuda", source="synthetic", workload="cyclic reading")
