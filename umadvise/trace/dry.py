@@ -16,6 +16,7 @@ from umadvise._abi import Role
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UsageError
 from umadvise.observer import tensors_of_state
+from umadvise.trace import in_place
 from umadvise.trace.meta_tape import MetaTape
 from umadvise.trace.roofline import retimed
 from umadvise.trace.schema import TARGETS, Target, Trace
@@ -51,6 +52,7 @@ def record(
 
 
 def _recorded(workload: Workload, target: Target) -> MetaTape:
+    in_place.counts_of_sole_owner()
     watch = Watch(workload.modules)
     tape = MetaTape(watch, target)
     with watch.watching(), torch.device("meta"):

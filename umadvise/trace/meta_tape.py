@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise._abi import Role
-from umadvise.trace import workspace
+from umadvise.trace import in_place, workspace
 from umadvise.trace.flops import Formula, formula_of
 from umadvise.trace.operators import Kind, OperatorInfo, derive
 from umadvise.trace.present import in_order_of_use
@@ -145,6 +145,8 @@ class MetaTape(TorchDispatchMode):
     ) -> Any:
         """Records one op and runs it."""
         kwargs = kwargs or {}
+        if (func is in_place.ADD or func is in_place.INDEX_PUT) and (other := in_place.twin(func, args)) is not None:
+            func = other
         operator = self._operators.get(func) or self._meet(func)
         if operator.untouching:
             return func(*args, **kwargs)

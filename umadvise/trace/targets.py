@@ -206,6 +206,25 @@ def _cudnn_rnn_backward(inputs: Tensor, weight: Sequence[Tensor], *arguments: An
     return torch.empty_like(inputs), torch.empty_like(hx), state, [torch.empty_like(each) for each in weight]
 
 
+def _layer_norm_backward(
+    _gradient: Tensor, inputs: Tensor, _shape: Any, _mean: Tensor, _rstd: Tensor, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    weight, bias, wanted = rest
+    return tuple(
+        torch.empty_like(each) if one else None for each, one in zip((inputs, weight, bias), wanted, strict=True)
+    )
+
+
+def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(each) for each in tensors]
+
+
+def _multi_tensor_in_place() -> list[str]:
+    """Overloads of the multi-tensor operators that work in place: on meta tensors torch takes them apart in Python."""
+    packets = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::_foreach_")]
+    return [name.removeprefix("aten::") for name in packets if name.partition(".")[0].endswith("_")]
+
+
 _COMPOSITES: dict[Target, dict[str, Callable[..., Any]]] = {
     "cpu": {
         "linear": _linear,
@@ -223,8 +242,11 @@ _COMPOSITES: dict[Target, dict[str, Callable[..., Any]]] = {
         "rnn_relu.input": recurrent.rnn_relu_on_cuda,
     },
 }
-# Kernels that torch has for no meta tensor, or without the memory that they take.
+# Kernels that torch lacks for meta tensors, or has without the memory that they take, or in slow Python.
 _MISSING: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(_multi_tensor_in_place(), _nothing),
+    "_foreach_sqrt": _alike,
+    "native_layer_norm_backward": _layer_norm_backward,
     "_fused_sgd_": _nothing,
     "_fused_sgd_.tensor_lr": _nothing,
     "_fused_adagrad_": _nothing,
