@@ -24,7 +24,7 @@ class SwapTrace {
 
   uint64_t first_access(int32_t op) const { return first_access_[static_cast<size_t>(op)]; }
   // Of op -1 too, which is what is before the first.
-  uint64_t first_event(int32_t op) const { return first_event_[static_cast<size_t>(op + 1)]; }
+  uint64_t first_event(int32_t op) const { return first_event_[static_cast<size_t>(int64_t{op} + 1)]; }
   bool writes_all(uint64_t access) const {
     return (columns_.access_flags[access] & kWhole) != 0 &&
            columns_.access_bytes[access] == bytes(columns_.access_storage[access]);

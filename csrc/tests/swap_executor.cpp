@@ -390,3 +390,32 @@ TEST(plans_that_cannot_be_are_refused) {
   nowhere.before(4, UM_PLAN_WAIT, forward.a);
   CHECK(error_of(nowhere).find("no such op") != std::string::npos);
 }
+
+TEST(traces_and_links_that_cannot_be_are_refused) {
+  const auto error_of = [](const Trace& trace) { return run(trace, nullptr, options(1000)).error; };
+  Forward forward;
+  Trace trace = forward.trace;
+  trace.access_storage[0] = 2;
+  CHECK(error_of(trace).find("unknown storage") != std::string::npos);
+  trace = forward.trace;
+  trace.access_op[0] = 4;
+  CHECK(error_of(trace).find("order of the ops") != std::string::npos);
+  trace = forward.trace;
+  trace.event_storage[0] = -1;
+  CHECK(error_of(trace).find("event of an unknown storage") != std::string::npos);
+  trace = forward.trace;
+  trace.event_op[1] = -2;
+  CHECK(error_of(trace).find("events are not in the order") != std::string::npos);
+  trace = forward.trace;
+  trace.storage_successor[0] = 7;
+  CHECK(error_of(trace).find("unknown successor") != std::string::npos);
+  um_link link = plain_link();
+  link.bytes_per_s[1] = 0;
+  CHECK(run(forward.trace, nullptr, options(1000), link).error.find("no speed") != std::string::npos);
+  link = plain_link();
+  link.engines[0] = 0;
+  CHECK(run(forward.trace, nullptr, options(1000), link).error.find("copy engines") != std::string::npos);
+  um_swap_options none = options(1000);
+  none.iterations = 0;
+  CHECK(run(forward.trace, nullptr, none).error.find("iteration") != std::string::npos);
+}
