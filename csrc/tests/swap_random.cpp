@@ -207,6 +207,30 @@ TEST(evictions_make_every_working_set_fit) {
   }
 }
 
+// Without a plan memory is what the events say, op by op.
+TEST(memory_follows_the_events) {
+  Random random(6);
+  for (int round = 0; round < 300; ++round) {
+    const Trace trace = random_trace(random);
+    std::vector<int64_t> live(trace.op_duration_ns.size()), expected(live.size());
+    um_swap_options wanted = options(1 << 20);
+    wanted.op_live_bytes = live.data();
+    CHECK_EQ(run(trace, nullptr, wanted).error, "");
+    int64_t now = 0;
+    size_t event = 0;
+    for (int32_t op = -1; op < static_cast<int32_t>(live.size()); ++op) {
+      int64_t most = now;
+      for (; event < trace.event_op.size() && trace.event_op[event] == op; ++event) {
+        const int64_t bytes = trace.storage_bytes[static_cast<size_t>(trace.event_storage[event])];
+        now += trace.event_kind[event] == 0 ? bytes : -bytes;
+        most = std::max(most, now);
+      }
+      if (op >= 0) expected[static_cast<size_t>(op)] = most;
+    }
+    CHECK(live == expected);
+  }
+}
+
 // With room for everything no plan of swaps changes what is computed, and none is slower than the ops alone when all
 // copies are free of charge.
 TEST(a_link_without_end_makes_swaps_free) {
