@@ -86,9 +86,8 @@ def test_the_hosts_memory_advised_is_read_over_the_link(um: UnifiedMemory) -> No
     counters = um.counters()
     assert (counters.fault_groups, counters.bytes_h2d.total, counters.bytes_d2h.total) == (0, 0, 0)
     assert counters.remote_bytes == block.bytes
-    share = um.device.unified_memory.costs.remote_share.value
-    seconds = block.bytes / (um.device.bandwidth_h2d * share)
-    assert (um.time_ns - start_ns) * 1e-9 == pytest.approx(seconds, rel=1e-4)
+    # LutzCle/unified-memory-debugging, README: a V100 on PCIe3.
+    assert 10.7 <= block.bytes / 2**30 / ((um.time_ns - start_ns) * 1e-9) <= 11.5
 
 
 @pytest.mark.parametrize(("order", "window", "services", "transfers"), [
