@@ -40,7 +40,7 @@ TABLE = [
     ("b200", 180, 8000, 80, 1125, 2250, 2250, 55.3, 55.0),
 ]
 V100 = catalogue.directory() / "v100-pcie-16gb.toml"
-P100 = catalogue.directory() / "p100-pcie-16gb.toml"
+GTX = catalogue.directory() / "gtx-1080-ti.toml"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
@@ -191,9 +191,9 @@ def test_an_impossible_value_is_refused(tmp_path: Path, old: str, new: str) -> N
 def test_a_file_overrides_what_its_link_has(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        P100.read_text().replace("[link]", "[link.h2d]\nbytes_per_s = { value = 20e9, source = 'mine' }\n[link]")
+        GTX.read_text().replace("[link]", "[link.h2d]\nbytes_per_s = { value = 20e9, source = 'mine' }\n[link]")
     )
-    mine, theirs = load_device(path), load_device("p100-pcie-16gb")
+    mine, theirs = load_device(path), load_device("gtx-1080-ti")
     assert mine.bandwidth_h2d == 20e9
     assert mine.link.h2d.fixed_ns == theirs.link.h2d.fixed_ns
     assert mine.link.d2h == theirs.link.d2h
