@@ -1,6 +1,6 @@
 """Replays the published tables of profiles/published: predicted, published, error, and what was calibrated.
 
-    python tools/fidelity.py [--tables DIRECTORY]
+    python tools/fidelity.py [--tables DIRECTORY] [--sensitivity]
 
 Only baseline rows calibrate; no row that is judged does. Exit codes: 0 no row lies outside its bound, 1 a table cannot
 be read, 2 usage, 3 a row lies outside its bound.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
-from replay import choi, hayakawa, published, table, vdnn
+from replay import choi, hayakawa, published, sensitivity, table, vdnn
 from replay.outcome import Outcome, Status
 from replay.published import Figure
 
@@ -38,14 +38,20 @@ def main(words: Sequence[str] | None = None) -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="fidelity", description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--tables", type=Path, default=published.DIRECTORY, metavar="DIRECTORY", help="%(default)s")
+    parser.add_argument("--sensitivity", action="store_true", help="also halve and double each cost of unified memory")
     options = parser.parse_args(words)
     try:
-        outcomes = list(replay(published.read(options.tables)))
+        figures = published.read(options.tables)
+        outcomes = list(replay(figures))
     except UmadviseError as error:
         print(f"fidelity: {error}", file=sys.stderr)
         return error.exit_code
     for line in table.lines(outcomes):
         print(line)
+    if options.sensitivity:
+        runs, _ = choi.calibrated(figure for figure in figures if figure.table == choi.TABLE)
+        for line in ("", *sensitivity.lines(runs)):
+            print(line)
     return 3 if any(outcome.status is Status.FAIL for outcome in outcomes) else 0
 
 

@@ -78,7 +78,7 @@ def _run(simulation: Simulation) -> Run:
         return float(np.mean(list(values)))
 
     def total(bytes_: BytesByCause | None) -> int:
-        return bytes_.total if bytes_ else 0
+        return (bytes_ and bytes_.total) or 0
 
     total_ns = sum(simulation.step_ns) + (_ITERATIONS - len(steps)) * simulation.mean_step_ns
     return Run(

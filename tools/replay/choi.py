@@ -3,11 +3,16 @@
 One number is set from the paper: the efficiency of all ops, from the one row without unified memory. The cost of a
 block under eviction comes from another machine with the same link (`replay.block_cost`).
 
-What table 3 calls page faults is no counter of the simulator: by the fault groups of CUPTI's definition there are a
-tenth as many, by fault entries four times as many. Only their order is judged, by entries.
+What table 3 calls page faults is no counter of the simulator: fault groups as CUPTI defines them are a fifteenth of it,
+fault entries four times as many. Only their order is judged, by entries.
+
+Section 4 says that what is created is prefetched, so every tensor is. A prefetch refreshes the place of what is there
+already in the order of eviction, so that half of the traffic goes away; but table 3 shows 2.4 % fewer faults and the
+same copies, as if only the allocator's new segments were prefetched. The rows with prefetch show both readings, and are
+judged by the first.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from replay.bert_runs import BertRuns, Run, Words
@@ -54,7 +59,8 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
             set_here = f"efficiency of all ops x {runs.efficiency:.3f}, nothing fixed a step, from this row"
             yield calibration(figure, plain_s, f"{set_here}; migrate_ns {migrate_us:.0f} us from another machine")
         elif quantity == "step_time":
-            yield within(figure, runs.run(int(batch), advice).step_s, TIME_BOUND)
+            run = runs.run(int(batch), advice)
+            yield within(figure, run.step_s, TIME_BOUND, _other_reading(figure, runs, lambda each: each.step_s))
         elif quantity.startswith("slowdown"):
             yield _slowdown(figure, runs, plain_s, figures)
         elif quantity == "time_saved_over_noadvise":
@@ -62,7 +68,7 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
         elif quantity.startswith("page_faults"):
             yield _faults(figure, runs, advice)
         elif quantity.startswith(("d2h_time", "h2d_time")):
-            yield _copies(figure, runs.run(int(batch), advice), to_device=quantity.startswith("h2d"))
+            yield _copies(figure, runs, runs.run(int(batch), advice))
         else:
             yield pending(figure, "somebody to say what this is")
 
@@ -120,12 +126,25 @@ def _faults(figure: Figure, runs: BertRuns, words: Words) -> Outcome:
         condition, bound = run.faults < without.faults, "fewer than without"
     else:
         condition, bound = run.faults <= without.faults, "no more than without"
-    return holds(
-        figure, condition, number(faults), bound, error=faults / figure.middle - 1, note=f"{entries}, {others}"
-    )
+    return holds(figure, condition, number(faults), bound, error=faults / figure.middle - 1, note=note)
 
 
-def _copies(figure: Figure, run: Run, *, to_device: bool) -> Outcome:
-    seconds = _ITERATIONS * (run.h2d_s if to_device else run.d2h_s)
+def _copies(figure: Figure, runs: BertRuns, run: Run) -> Outcome:
+    to_device = figure.key[0].startswith("h2d")
+
+    def seconds(each: Run) -> float:
+        return _ITERATIONS * (each.h2d_s if to_device else each.d2h_s)
+
     bytes_ = run.h2d_bytes if to_device else run.d2h_bytes
-    return within(figure, seconds, COPY_BOUND, f"{bytes_ / 1e9:.1f} GB an iteration")
+    note = _other_reading(figure, runs, seconds) or f"{bytes_ / 1e9:.1f} GB an iteration"
+    return within(figure, seconds(run), COPY_BOUND, note)
+
+
+def _other_reading(figure: Figure, runs: BertRuns, answer: Callable[[Run], float]) -> str:
+    """What a prefetch at creation would lead to if the allocator asked for it for new segments only."""
+    _, batch, *words = figure.key
+    if int(batch) != TOO_LARGE or words[-1] != "prefetch":
+        return ""
+    steady = answer(runs.run(TOO_LARGE, NO_ADVICE))
+    error = steady / figure.middle - 1
+    return f"{number(steady)} ({error:+.1%}) if only new segments are prefetched: then a later iteration is one without"

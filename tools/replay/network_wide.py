@@ -18,6 +18,7 @@ most; neighbours overlap by the filter's size less 1. For the untiled algorithm 
 The paper's "GB" are read as GiB; as 1e9 bytes, AlexNet and VGG-16 (256) would both come out 16 % high.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,7 +41,8 @@ class NetworkWide:
     weight_gradients: int
     gradient_maps: int
     workspace: int
-    classifier: int
+    classifier_weights: int
+    classifier_maps: int
 
     @property
     def total(self) -> int:
@@ -50,7 +52,13 @@ class NetworkWide:
     @property
     def extraction_share(self) -> float:
         """Part that belongs to the feature extraction layers, all but the full ones (section 3)."""
-        return 1 - self.classifier / self.total
+        gradients = self.classifier_weights if self.weight_gradients else 0
+        return 1 - (self.classifier_weights + gradients + self.classifier_maps) / self.total
+
+    @property
+    def without_weight_gradients(self) -> "NetworkWide":
+        """The same without dW, which the caption of figure 2 does not name."""
+        return dataclasses.replace(self, weight_gradients=0)
 
 
 def network_wide(build: Callable[[], Workload]) -> NetworkWide:
@@ -66,18 +74,15 @@ def network_wide(build: Callable[[], Workload]) -> NetworkWide:
             model(images)
     outputs = [_bytes(output) for _, _, output in layers]
     weights = sum(_bytes(parameter) for parameter in model.parameters())
-    full = [
-        _bytes(output) + 2 * sum(_bytes(parameter) for parameter in layer.parameters())
-        for layer, _, output in layers
-        if isinstance(layer, nn.Linear)
-    ]
+    full = [(layer, output) for layer, _, output in layers if isinstance(layer, nn.Linear)]
     return NetworkWide(
         feature_maps=_bytes(images) + sum(outputs),
         weights=weights,
         weight_gradients=weights,
         gradient_maps=2 * max(outputs),
         workspace=max(_workspace(layer, maps, output) for layer, maps, output in layers),
-        classifier=sum(full),
+        classifier_weights=sum(_bytes(parameter) for layer, _ in full for parameter in layer.parameters()),
+        classifier_maps=sum(_bytes(output) for _, output in full),
     )
 
 

@@ -1,4 +1,8 @@
-"""Rhu et al. 2016 (vDNN): its baseline's memory. What its policies do waits for their planners."""
+"""Rhu et al. 2016 (vDNN): its baseline's memory. What its policies do waits for their planners.
+
+AlexNet's share of feature extraction layers, 81 %, cannot be had together with its 1.1 GB and a gradient for
+each weight: the full layers' weights alone are 0.22 GiB, a fifth of it, and with their gradients two fifths.
+"""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -6,7 +10,7 @@ from functools import partial
 from networks import NETWORKS
 
 from replay.network_wide import NetworkWide, network_wide
-from replay.outcome import Outcome, pending, within
+from replay.outcome import Outcome, number, pending, within
 from replay.published import Figure
 
 TABLE = "vdnn"
@@ -23,8 +27,10 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
             memory = _measure(network, batch)
             yield within(figure, memory.total / _GIB, MEMORY_BOUND, f"GiB; {_parts(memory)}")
         elif quantity == "feature_map_share":
-            share = 100 * _measure(network, batch).extraction_share
-            yield within(figure, share, MEMORY_BOUND, "of the same sum: all but the full layers' W, dW and Y")
+            memory = _measure(network, batch)
+            without = 100 * memory.without_weight_gradients.extraction_share
+            note = f"all but the full layers' W, dW and Y; without any dW it would be {number(without)}"
+            yield within(figure, 100 * memory.extraction_share, MEMORY_BOUND, note)
         else:
             yield pending(figure, f"the vDNN planner ({policy.replace('_', ' ')})")
 
