@@ -18,6 +18,7 @@ from umadvise.trace import in_place, workspace
 from umadvise.trace.flops import Formula, formula_of
 from umadvise.trace.operators import Kind, OperatorInfo, derive
 from umadvise.trace.present import in_order_of_use
+from umadvise.trace.program import Program
 from umadvise.trace.roofline import arithmetic_of
 from umadvise.trace.schema import ARITHMETIC, UNKNOWN, Access, Accesses, EventKind, Events, Ops, Storages, Target, Trace
 from umadvise.trace.schema import check as check_trace
@@ -248,7 +249,7 @@ class MetaTape(TorchDispatchMode):
         if not operator.creates:
             self._accesses += [(at, index, 0, self._bytes[index], _MADE) for index in made]
 
-    def _allocate(self, program: workspace.Program, made: list[int], result: Any) -> None:
+    def _allocate(self, program: Program, made: list[int], result: Any) -> None:
         """An op's results and scratch come and go as the program says, what it does not name at the end."""
         at = len(self._ops) - 1
         scratch: list[int] = []

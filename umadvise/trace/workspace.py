@@ -8,17 +8,16 @@ that it picks, and is counted as nothing: that of implicit GEMM, which is always
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from umadvise.trace import onednn
+from umadvise.trace.program import Program, Step
 from umadvise.trace.recurrent import leading_dimension
 from umadvise.trace.schema import Target
 
-Step = tuple[Literal["+", "-", "="], int]
-"""("+", bytes) allocates scratch, ("-", n) frees the n-th scratch of the op, ("=", n) allocates its n-th result."""
-Program = Sequence[Step]
 Model = Callable[[Sequence[Any], dict[str, Any], Any], Program]
 """Called with an op's arguments, keyword arguments and result."""
 
@@ -32,68 +31,6 @@ _FLOAT_BYTES = 4
 def model_of(name: str, target: Target) -> Model | None:
     """The model of an operator's scratch on a target, None where it takes none."""
     return _MODELS[target].get(name)
-
-
-def _channel_block() -> int:
-    """Channels that oneDNN lays side by side: as many floats as a vector register holds."""
-    return 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
-
-
-def _padded_bytes(tensor: Tensor, channels: int, block: int) -> int:
-    """Size of a copy in oneDNN's blocked layout."""
-    return tensor.numel() // channels * -(-channels // block) * block * tensor.itemsize
-
-
-def _convolution(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Program:
-    """Copies of source, weights and result in the blocked layout; few channels are read as they are."""
-    inputs, weight, transposed, groups = args[0], args[1], args[6], args[8]
-    if transposed or groups != 1 or inputs.dtype is not torch.float32:
-        return ()
-    block = _channel_block()
-    inside, outside = inputs.shape[1], result.shape[1]
-    taps = weight.numel() // (inside * outside)
-    rounded_inside = inside if inside < block else -(-inside // block) * block
-    weights = taps * rounded_inside * -(-outside // block) * block * weight.itemsize
-    steps: list[Step] = []
-    if inside >= block:
-        steps.append(("+", _padded_bytes(inputs, inside, block)))
-    steps += [("+", weights), ("+", _padded_bytes(result, outside, block))]
-    last = len(steps)
-    steps += [("-", each) for each in range(last - 1, 0, -1)]
-    return [*steps, ("=", 0), ("-", last)]
-
-
-def _convolution_backward(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Program:
-    """First the gradient of the source, then those of weights and bias, each from blocked copies."""
-    gradient, inputs, weight = args[:3]
-    transposed, groups, wanted = args[7], args[9], args[10]
-    if transposed or groups != 1 or inputs.dtype is not torch.float32:
-        return ()
-    block = _channel_block()
-    inside, outside = inputs.shape[1], gradient.shape[1]
-    taps = weight.numel() // (inside * outside)
-
-    def weights(of: int) -> int:
-        return taps * (-(-inside // of) * of) * (-(-outside // of) * of) * weight.itemsize
-
-    steps: list[Step] = []
-    if wanted[0]:
-        steps += [
-            ("+", _padded_bytes(gradient, outside, block)),
-            ("+", weights(block)),
-            ("+", _padded_bytes(inputs, inside, block)),
-            *(("-", 2), ("-", 1), ("=", 0), ("-", 3)),
-        ]
-    if wanted[1]:
-        first = sum(step[0] == "+" for step in steps) + 1
-        narrow = 1 if max(inside, outside) < block else block
-        steps += [
-            ("+", _padded_bytes(inputs, inside, narrow)),
-            ("+", _padded_bytes(gradient, outside, narrow)),
-            ("+", weights(narrow)),
-            *(("-", first + 1), ("-", first), ("=", 2), ("=", 1), ("-", first + 2)),
-        ]
-    return steps
 
 
 def _batch_norm(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
@@ -173,9 +110,11 @@ def _lstm_layer_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     transposed = [
         leading_dimension(each.shape[1], each.itemsize) * each.shape[0] * each.itemsize for each in (weight, recurrent)
     ]
-    sizes = [*(bias,) * 3, *transposed, of_input, of_hidden, bias, scratchpad]
-    made: list[Step] = [("=", each) for each in range(7)]
-    return [*made, *(("+", size) for size in sizes), *(("-", n) for n in range(len(sizes), 0, -1))]
+    before: list[Step] = [("+", bias)] * 3
+    made: list[Step] = [("=", each) for each in (0, 5, 6, 1, 2, 3)]
+    sizes = [*transposed, of_input, of_hidden, bias, scratchpad]
+    freed: list[Step] = [("-", 3 + each) for each in range(len(sizes), 0, -1)]
+    return [*before, *made, *(("+", size) for size in sizes), *freed, ("=", 4), ("-", 3), ("-", 2), ("-", 1)]
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -185,8 +124,8 @@ def _bytes(tensor: Tensor) -> int:
 _NUMBERS = ("add", "sub", "mul", "div")
 _MODELS: dict[Target, dict[str, Model]] = {
     "cpu": {
-        "aten::convolution": _convolution,
-        "aten::convolution_backward": _convolution_backward,
+        "aten::convolution": onednn.convolution,
+        "aten::convolution_backward": onednn.convolution_backward,
         "aten::native_batch_norm": _batch_norm,
         "aten::native_batch_norm_backward": _batch_norm_backward,
         "aten::native_layer_norm_backward": _layer_norm_backward,
