@@ -7,9 +7,13 @@ it is a real run: autograd frees saved tensors node by node, `zero_grad` drops g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from umadvise import catalogue
 from umadvise._abi import Role
@@ -42,13 +46,26 @@ def record(
         raise UsageError(f"no target {target!r}: expected one of {', '.join(TARGETS)}")
     profile = catalogue.load_device(device) if isinstance(device, str) else device
     with pretending(target):
-        with torch.device("meta"):
+        with _OnMeta():
             workload = build()
         if not isinstance(workload, Workload):
             raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
         tape = _recorded(workload, target)
     trace = tape.trace(workload.name)
     return trace if profile is None else retimed(trace, profile)
+
+
+class _OnMeta(TorchFunctionMode):
+    """Makes the meta device the default, but not for what optimizers make: their step counters are the host's."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _device_constructors() and kwargs.get("device") is None:
+            maker = str(sys._getframe(1).f_globals.get("__name__"))
+            kwargs["device"] = "cpu" if maker.startswith("torch.optim.") else "meta"
+        return func(*args, **kwargs)
 
 
 def _recorded(workload: Workload, target: Target) -> MetaTape:
@@ -81,8 +98,9 @@ def _run(workload: Workload) -> None:
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error).lower():
             raise
+        reason = str(error).partition("\n")[0].rstrip(".")
         raise UsageError(
-            f"the step cannot be recorded without data: {error}. Expected a step that reads no tensor's value (no "
+            f"the step cannot be recorded without data: {reason}. Expected a step that reads no tensor's value (no "
             ".item(), no `if tensor:`) and makes its tensors on the default device; record it from a run instead "
             "(umadvise run --record)"
         ) from error

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 
-from umadvise.trace import recurrent
+from umadvise.trace import autocast, recurrent
 from umadvise.trace.schema import Target
 
 aten = torch.ops.aten
@@ -38,6 +38,7 @@ def pretending(target: Target) -> Iterator[None]:
         for name, kernel in _MISSING.items():
             library.impl(name, kernel, "Meta", allow_override=True)
         stack.enter_context(_optimizers_of(target))
+        stack.enter_context(autocast.casting(target))
         yield
 
 
@@ -215,6 +216,13 @@ def _layer_norm_backward(
     )
 
 
+def _reduced_loss(inputs: Tensor, target: Tensor, reduction: int = 1, *_: Any) -> Tensor:
+    """Loss.cpp, mse_loss: its result has room for every element's loss, of which the mean is a part."""
+    shape = torch.broadcast_shapes(inputs.shape, target.shape)
+    losses = torch.empty(shape, dtype=torch.result_type(inputs, target), device="meta")
+    return losses if reduction == 0 else losses.as_strided((), ())
+
+
 def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.empty_like(each) for each in tensors]
 
@@ -246,6 +254,8 @@ _COMPOSITES: dict[Target, dict[str, Callable[..., Any]]] = {
 _MISSING: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_multi_tensor_in_place(), _nothing),
     "_foreach_sqrt": _alike,
+    "mse_loss": _reduced_loss,
+    "smooth_l1_loss": _reduced_loss,
     "native_layer_norm_backward": _layer_norm_backward,
     "_fused_sgd_": _nothing,
     "_fused_sgd_.tensor_lr": _nothing,
