@@ -14,6 +14,7 @@ int64_t CachingAllocator::allocate(uint64_t bytes) {
   int32_t block = blocks_.take(free_[pool], bytes);
   if (block == BlockList::kNone) {
     if (!add_segment(pool, bytes)) {
+      if (blocks_.free_segments() == 0) return kNoRoom;
       release_free_segments();
       if (!add_segment(pool, bytes)) return kNoRoom;
     }

@@ -51,6 +51,7 @@ class BlockList {
     const int32_t index = found->block;
     free.erase(found);
     (*this)[index].is_free = false;
+    free_segments_ -= fills_segment(index);
     return index;
   }
   // Keeps the first `bytes` of a block; the rest is a free block behind it.
@@ -78,6 +79,8 @@ class BlockList {
     list(free, index);
     return index;
   }
+  // How many segments are one free block each.
+  int64_t free_segments() const { return free_segments_; }
   bool fills_segment(int32_t index) const { return (*this)[index].previous == kNone && (*this)[index].next == kNone; }
 
  private:
@@ -94,11 +97,13 @@ class BlockList {
     Block& block = (*this)[index];
     block.is_free = true;
     free.insert({block.bytes, block.address, index});
+    free_segments_ += fills_segment(index);
   }
   void unlist(FreeBlocks& free, int32_t index) {
     Block& block = (*this)[index];
     block.is_free = false;
     free.erase({block.bytes, block.address, index});
+    free_segments_ -= fills_segment(index);
   }
   void join(int32_t first, int32_t second) {
     Block& block = (*this)[first];
@@ -110,6 +115,7 @@ class BlockList {
 
   std::vector<Block> blocks_;
   std::vector<int32_t> unused_;
+  int64_t free_segments_ = 0;
 };
 
 }  // namespace um::simulator
