@@ -142,6 +142,31 @@ def test_a_doctored_row_fails_and_the_command_exits_3(tmp_path: Path, capsys: py
     assert "waits for the vDNN planner (dyn)" in printed
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "row", "message"),
+    [
+        ("vdnn.csv", HEADER, "lenet,,baseline,memory,1,GB", "line 2: unknown word 'lenet'"),
+        (
+            "hayakawa_resnet50.csv",
+            "method,gpu,batch,images_per_s\n",
+            "baseline,K80,64,30",
+            "line 2: unknown word 'K80'",
+        ),
+        (
+            "choi_bert_large.csv",
+            "quantity,batch,parameters,inputs,intermediates,value,unit\n",
+            "step_time,16,noadvise,noadvise,noadvise,0.9,s",
+            "expected one step_time with none_no_unified_memory, which calibrates, found 0",
+        ),
+    ],
+)
+def test_a_row_that_says_nothing_known_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, header: str, row: str, message: str
+) -> None:
+    assert fidelity.main(["--tables", str(write(tmp_path, row, name=name, header=header))]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_table_that_cannot_be_read_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.main(["--tables", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("fidelity: no tables in ")

@@ -17,10 +17,11 @@ from itertools import product
 
 from replay.bert_runs import BertRuns, Run, Words
 from replay.block_cost import charged
-from replay.outcome import Outcome, calibration, holds, number, pending, within
+from replay.outcome import Outcome, calibration, holds, number, within
 from replay.published import Figure
 from replay.recording import bert_trace
 from umadvise.catalogue import load_device
+from umadvise.errors import FormatError
 from umadvise.units import format_bytes
 
 TABLE = "choi_bert_large"
@@ -39,8 +40,15 @@ GRID: list[Words] = list(
 
 
 def calibrated(figures: Iterable[Figure]) -> tuple[BertRuns, float]:
-    """The simulator, calibrated by the row without unified memory, and the seconds of that row."""
-    (plain_s,) = (each.middle for each in figures if each.key[0] == "step_time" and each.key[-1] == _PLAIN)
+    """The simulator, calibrated by the row without unified memory, and the seconds of that row.
+
+    Raises:
+        FormatError: that row is missing.
+    """
+    plain = [each.middle for each in figures if each.key[0] == "step_time" and each.key[-1] == _PLAIN]
+    if len(plain) != 1:
+        raise FormatError(f"{TABLE}.csv: expected one step_time with {_PLAIN}, which calibrates, found {len(plain)}")
+    plain_s = plain[0]
     efficiency = bert_trace(IN_MEMORY, DEVICE).duration_ns / 1e9 / plain_s
     return BertRuns(charged(load_device(DEVICE)), efficiency), plain_s
 
@@ -70,7 +78,7 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
         elif quantity.startswith(("d2h_time", "h2d_time")):
             yield _copies(figure, runs, runs.run(int(batch), advice))
         else:
-            yield pending(figure, "somebody to say what this is")
+            raise FormatError(f"{TABLE}.csv line {figure.line}: unknown quantity {quantity!r}")
 
 
 def _trainable(figure: Figure, batch: int) -> Outcome:

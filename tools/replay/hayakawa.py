@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.outcome import Outcome, calibration, holds, pending, within
-from replay.published import Figure
+from replay.published import Figure, known
 from replay.recording import largest_batch, trace
 from umadvise.catalogue import load_device
 from umadvise.units import format_bytes
@@ -55,20 +55,19 @@ def fit(roofline_s: Sequence[float], measured_s: Sequence[float]) -> StepTime:
 def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
     """ResNet-50: the baselines calibrate time, and predict what fits."""
     figures = list(figures)
-    times = {gpu: _fit_baseline(figures, gpu) for gpu in _DEVICES}
     for figure in figures:
         method, gpu, batch = figure.key
         if not method.startswith("baseline"):
-            yield pending(figure, _PLANNERS[method])
+            yield pending(figure, known(figure, method, _PLANNERS))
             continue
-        device = _DEVICES[gpu]
+        device = known(figure, gpu, _DEVICES)
         step = trace("resnet50", int(batch), device)
         fits = step.peak_bytes <= load_device(device).memory_bytes
         peak = f"peak {format_bytes(step.peak_bytes)}"
         if figure.low is None or not fits:
             yield holds(figure, not fits and figure.low is None, "fits" if fits else "x", "fits or not", note=peak)
             continue
-        time = times[gpu]
+        time = _fit_baseline(figures, gpu)
         speed = int(batch) / time.seconds(step.duration_ns / 1e9)
         note = (
             f"{peak}; fixed {time.fixed_s * 1e3:.1f} ms a step and efficiency x {time.efficiency:.2f} from this method"
@@ -93,9 +92,9 @@ def replay_models(figures: Iterable[Figure]) -> Iterator[Outcome]:
     for figure in figures:
         network, quantity = figure.key[0], figure.key[-1]
         if quantity != "baseline_max_batch":
-            yield pending(figure, _PLANNERS[quantity])
+            yield pending(figure, known(figure, quantity, _PLANNERS))
             continue
-        name = _NETWORKS[network]
+        name = known(figure, network, _NETWORKS)
         batch = largest_batch(name, load_device(device).memory_bytes, device)
         peak = format_bytes(trace(name, batch, device).peak_bytes)
         yield within(figure, batch, BATCH_BOUND, f"{name} in PyTorch's order, fp32; peak {peak}")

@@ -2,9 +2,10 @@
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from umadvise.errors import FormatError
 
@@ -24,6 +25,9 @@ _NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
 """By table: the figures of a line, each with its column, or its two columns where the paper gives a range."""
 _UNITS = {"images_per_s": "images/s", "baseline_max_batch": "images"}
 _HIDDEN = {"gpu_memory_gb", "unit"}  # columns that do not identify a line
+
+
+Meaning = TypeVar("Meaning")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,18 @@ class Figure:
         if self.low is None or self.high is None:
             raise FormatError(f"{self.table}.csv line {self.line}: expected a number, found {OUT_OF_MEMORY!r}")
         return (self.low + self.high) / 2
+
+
+def known(figure: Figure, word: str, meanings: Mapping[str, Meaning]) -> Meaning:
+    """What a word of a figure's key means.
+
+    Raises:
+        FormatError: nothing that is known.
+    """
+    if word not in meanings:
+        where = f"{figure.table}.csv line {figure.line}"
+        raise FormatError(f"{where}: unknown word {word!r}: expected one of {', '.join(meanings)}")
+    return meanings[word]
 
 
 def read(directory: Path = DIRECTORY) -> list[Figure]:

@@ -11,7 +11,7 @@ from networks import NETWORKS
 
 from replay.network_wide import NetworkWide, network_wide
 from replay.outcome import Outcome, number, pending, within
-from replay.published import Figure
+from replay.published import Figure, known
 
 TABLE = "vdnn"
 MEMORY_BOUND = 0.10
@@ -22,12 +22,12 @@ _ALEXNET_BATCH = 128  # section 2.2: the best performing batch for AlexNet
 def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
     """Predicts each figure of the table that needs no policy."""
     for figure in figures:
-        network, batch, policy, quantity = figure.key
+        policy, quantity = figure.key[2:]
         if policy == "baseline":
-            memory = _measure(network, batch)
+            memory = _measure(figure)
             yield within(figure, memory.total / _GIB, MEMORY_BOUND, f"GiB; {_parts(memory)}")
         elif quantity == "feature_map_share":
-            memory = _measure(network, batch)
+            memory = _measure(figure)
             without = 100 * memory.without_weight_gradients.extraction_share
             note = f"all but the full layers' W, dW and Y; without any dW it would be {number(without)}"
             yield within(figure, 100 * memory.extraction_share, MEMORY_BOUND, note)
@@ -35,9 +35,10 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
             yield pending(figure, f"the vDNN planner ({policy.replace('_', ' ')})")
 
 
-def _measure(network: str, batch: str) -> NetworkWide:
-    name = network.partition("_")[0]  # vgg16_32 is VGG-16 with a batch of 32
-    return network_wide(partial(NETWORKS[name], int(batch or _ALEXNET_BATCH)))
+def _measure(figure: Figure) -> NetworkWide:
+    network, batch, *_ = figure.key
+    build = known(figure, network.partition("_")[0], NETWORKS)  # vgg16_32 is VGG-16 with a batch of 32
+    return network_wide(partial(build, int(batch or _ALEXNET_BATCH)))
 
 
 def _parts(memory: NetworkWide) -> str:
