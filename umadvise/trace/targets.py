@@ -25,6 +25,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 _FLASH_HEAD_MOST = 256
 _CUDNN_EPSILON_LEAST = 1e-5  # CUDNN_BN_MIN_EPSILON of cuDNN before 8; torch asks for it still
 _CUDNN_BATCH_MOST = 880801
+_BAG_MAXIMUM = 2
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def pretending(target: Target) -> Iterator[None]:
         stack.callback(library._destroy)
         for name, kernel in _COMPOSITES[target].items():
             library.impl(name, kernel, "AutogradMeta")
-        for name, kernel in _MISSING.items():
+        for name, kernel in (_MISSING | _OF_TARGET[target]).items():
             library.impl(name, kernel, "Meta", allow_override=True)
         stack.enter_context(_optimizers_of(target))
         stack.enter_context(autocast.casting(target))
@@ -196,6 +197,18 @@ def _dropout_on_cuda(inputs: Tensor, p: float, train: bool) -> Tensor:
     return output
 
 
+def _embedding_bag_on_cpu(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool = False, mode: int = 0, *rest: Any
+) -> tuple[Tensor, ...]:
+    """EmbeddingBag.cpp, _embedding_bag_cpu_impl_out: the bag of each index is counted with one place too many."""
+    last_is_end = rest[2] if len(rest) > 2 else False
+    bags = offsets.shape[0] - bool(last_is_end)
+    output = weight.new_empty((bags, weight.shape[1]))
+    bag_of_index = indices.new_empty(indices.shape[0] + 1)[:-1]
+    largest = indices.new_empty((bags, weight.shape[1]) if mode == _BAG_MAXIMUM else bags)
+    return output, bag_of_index, indices.new_empty(bags), largest
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """An op that only works in place."""
 
@@ -264,4 +277,8 @@ _MISSING: dict[str, Callable[..., Any]] = {
     "_cudnn_rnn_backward": _cudnn_rnn_backward,
     "mkldnn_rnn_layer": recurrent.mkldnn_rnn_layer,
     "mkldnn_rnn_layer_backward": recurrent.mkldnn_rnn_layer_backward,
+}
+_OF_TARGET: dict[Target, dict[str, Callable[..., Any]]] = {
+    "cpu": {"_embedding_bag": _embedding_bag_on_cpu, "_embedding_bag_forward_only": _embedding_bag_on_cpu},
+    "cuda": {},
 }
