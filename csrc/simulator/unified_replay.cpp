@@ -2,27 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "memory/error.h"
 #include "memory/migration.h"
 #include "simulator/simulated_device.h"
+#include "simulator/unified_input.h"
 
 namespace um::simulator {
 namespace {
 
-constexpr uint8_t kReads = 1, kWrites = 2;  // Access of umadvise/trace/schema.py
-enum Event : uint8_t { allocated, freed, host_write, host_read, service_read, service_write };
-
-constexpr double kLongestNs = 4e18;  // 127 years: sums of what lasts less stay in 64 bits
-
-void require(bool holds, const std::string& rule) {
-  if (!holds) throw Error(UM_INVALID_ARGUMENT, rule);
-}
-
-bool positive(double rate) { return rate > 0 && std::isfinite(rate); }
+constexpr uint8_t kWrites = 2;  // Access of umadvise/trace/schema.py
 
 // Counters only grow: what happened since `before`.
 um_counters since(const um_counters& now, const um_counters& before) {
@@ -45,9 +36,9 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
       addresses_(trace.storage_count),
       cached_(options.caching != 0 ? trace.storage_count : 0),
       continued_(trace.storage_count) {
-  check_costs();
-  check_columns();
-  order_plan();
+  check(options, trace.storage_count);
+  check(trace, options.iterations);
+  if (plan != nullptr) plan_rows_ = checked_in_order(*plan, trace);
   um_emulated_options device{};
   device.capacity_bytes = options.capacity_bytes;
   device.host_bytes = options.host_bytes;
@@ -68,80 +59,6 @@ Replay::~Replay() {
     device_->close();
   } catch (const Error&) {  // it is no driver that could refuse
   }
-}
-
-void Replay::check_costs() const {
-  const um_pages_costs& costs = options_.costs;
-  const um_link& link = options_.link;
-  require(options_.placements != nullptr || trace_.storage_count == 0, "the placements of the storages are missing");
-  require(options_.iterations > 0, "no iterations: expected at least one");
-  require(options_.service <= UM_SERVICE_RECORDED,
-          "service is " + std::to_string(options_.service) + ": expected the guard's (0) or the recorded ones (1)");
-  for (int direction = 0; direction < 2; ++direction) {
-    require(positive(link.bytes_per_s[direction]) && positive(link.both_bytes_per_s[direction]) &&
-                link.fixed_ns[direction] >= 0,
-            "a link that moves nothing, or back in time");
-  }
-  require(costs.zero_bytes_per_s > 0 && costs.remote_bytes_per_s > 0 && costs.batch_max > 0,
-          "memory that is never filled, accesses that never end, or fault batches without a fault");
-  for (const int64_t cost :
-       {costs.batch_ns, costs.entry_ns, costs.block_ns, costs.migrate_ns, costs.first_map_ns, costs.evict_ns,
-        costs.prefetch_call_ns, costs.prefetch_block_ns, costs.advise_call_ns, costs.read_mostly_block_ns,
-        costs.accessed_by_block_ns, options_.launch_ns, link.fixed_ns[0], link.fixed_ns[1]}) {
-    require(cost >= 0 && cost <= 1000000000000, "a cost of less than nothing or more than 1000 s");
-  }
-  const um_concurrency& kernel = options_.concurrency;
-  require(kernel.window_pages > 0 && kernel.run_pages > 0 && kernel.faults_per_service > 0,
-          "a kernel that touches no pages: expected positive numbers of pages and faults");
-}
-
-// What um_device and the arithmetic here would not survive.
-void Replay::check_columns() const {
-  double sum_ns = 0;
-  for (uint64_t op = 0; op < trace_.op_count; ++op) {
-    require(trace_.op_duration_ns[op] >= UM_UNKNOWN, "this is no trace: an op of less than no time");
-    require(trace_.op_window_pages[op] >= 0 && trace_.op_run_pages[op] >= 0 && trace_.op_faults_per_service[op] >= 0,
-            "this is no trace: a kernel of less than no pages");
-    sum_ns += static_cast<double>(trace_.op_duration_ns[op]);
-  }
-  require(sum_ns * options_.iterations < kLongestNs, "a run of more than a hundred years");
-  const auto inside = [&](int32_t storage, int64_t offset_bytes, int64_t bytes) {
-    const int64_t all_bytes = trace_.storage_bytes[storage];
-    return offset_bytes >= 0 && bytes >= 0 && offset_bytes <= all_bytes && bytes <= all_bytes - offset_bytes;
-  };
-  for (uint64_t row = 0; row < trace_.access_count; ++row) {
-    require(inside(trace_.access_storage[row], trace_.access_offset_bytes[row], trace_.access_bytes[row]),
-            "this is no trace: an access goes beyond its storage");
-  }
-  for (uint64_t row = 0; row < trace_.event_count; ++row) {
-    const uint8_t kind = trace_.event_kind[row];
-    require(kind <= service_write, "this is no trace: an event of unknown kind");
-    const bool copies = kind == host_write || kind == host_read;
-    require(!copies || inside(trace_.event_storage[row], trace_.event_offset_bytes[row], trace_.event_bytes[row]),
-            "this is no trace: a copy goes beyond its storage");
-  }
-}
-
-void Replay::order_plan() {
-  if (plan_ == nullptr) return;
-  plan_rows_.resize(plan_->count);
-  std::iota(plan_rows_.begin(), plan_rows_.end(), uint64_t{0});
-  for (const uint64_t row : plan_rows_) {
-    const int64_t storage = plan_->storage[row], op = plan_->op[row];
-    require(plan_->kind[row] <= UM_PLAN_DISCARD,
-            "the plan swaps or recomputes: under unified memory it may advise, prefetch and discard");
-    require(op >= 0 && op < static_cast<int64_t>(trace_.op_count), "the plan names an op that the trace has not");
-    require(storage >= 0 && storage < static_cast<int64_t>(trace_.storage_count),
-            "the plan names a storage that the trace has not");
-    const int64_t bytes = trace_.storage_bytes[storage], offset = plan_->offset_bytes[row];
-    require(offset >= 0 && offset <= bytes && plan_->bytes[row] >= 0 && plan_->bytes[row] <= bytes - offset,
-            "the plan goes beyond a storage");
-    require(
-        plan_->kind[row] != UM_PLAN_ADVISE || (plan_->argument[row] >= 0 && plan_->argument[row] < UM_ADVICE_PREFETCH),
-        "the plan gives an advice that is none of the driver's");
-  }
-  const auto place = [&](uint64_t row) { return int64_t{plan_->op[row]} * 2 + (plan_->after[row] != 0); };
-  std::stable_sort(plan_rows_.begin(), plan_rows_.end(), [&](uint64_t a, uint64_t b) { return place(a) < place(b); });
 }
 
 // ---- the run --------------------------------------------------------------------------------------------------------
@@ -280,7 +197,7 @@ void Replay::event(uint64_t row) {
 
 void Replay::allocate(int32_t storage) {
   const auto row = static_cast<size_t>(storage);
-  require(!lives(storage), "this is no trace: storage " + std::to_string(storage) + " is allocated twice");
+  require(!lives(storage), "this is no trace: a storage is allocated twice");
   const auto bytes = static_cast<uint64_t>(trace_.storage_bytes[row]);
   if (options_.caching != 0) {
     if (bytes > 0) allocate_cached(storage);

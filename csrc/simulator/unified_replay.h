@@ -25,10 +25,6 @@ class Replay {
   um_simulation run();
 
  private:
-  void check_costs() const;
-  void check_columns() const;
-  void order_plan();
-
   void run_iteration();
   void run_op(int32_t op);
   void begin(int32_t op);

@@ -2,6 +2,7 @@
 
 from umadvise.simulator.swap import Residence, SwapSimulation, simulate_resident, simulate_swap
 from umadvise.simulator.timeline import Span, SpanKind, Timeline, Track
+from umadvise.simulator.unified import Simulation, simulate_unified
 from umadvise.simulator.unified_memory import Block, PageCounters, Record, UnifiedMemory
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "PageCounters",
     "Record",
     "Residence",
+    "Simulation",
     "Span",
     "SpanKind",
     "SwapSimulation",
@@ -17,4 +19,5 @@ __all__ = [
     "UnifiedMemory",
     "simulate_resident",
     "simulate_swap",
+    "simulate_unified",
 ]
