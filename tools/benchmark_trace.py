@@ -1,4 +1,4 @@
-"""How long it takes to record BERT-Large dry, at batch 32 and 256 tokens: building, warm-up, the recorded step, the trace.
+"""How long it takes to record BERT-Large dry, at batch 32 and 256 tokens, from building the model to the trace.
 
     python tools/benchmark_trace.py
 
@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from networks import NETWORKS
+
 from umadvise import catalogue
 from umadvise.trace import dry
 

@@ -1,6 +1,6 @@
 """Finds operators that overwrite every byte of an argument before they read any, by running them.
 
-    python tools/find_write_only.py [WORD ...]
+    python tools/find_write_only.py [WORD ...]      (torch's database needs the package expecttest)
 
 torch's own database of operators gives sample inputs for most of them; the words choose operators by name. Each call
 that an operator comes down to, and that writes an argument (`out=`, or in place), is run again on fresh copies of its
@@ -11,7 +11,7 @@ suggestion: umadvise/trace/write_only.py is reviewed by hand.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -100,7 +100,7 @@ def _overwrites(func: torch._ops.OpOverload, args: Any, kwargs: Any, index: int,
         torch.manual_seed(_SEED)
         try:
             func(*fresh_args, **fresh_kwargs)
-        except Exception:  # noqa: BLE001  # the filling may be no valid value
+        except Exception:  # the filling may be no valid value
             return None
         if before != [each.untyped_storage().nbytes() for each in tree_leaves(target)]:
             return None  # it was resized: other memory
@@ -123,7 +123,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def try_operator(operator: Any, evidence: Evidence) -> None:
+def try_operator(operator: Any) -> None:
     """Its samples: as they are, in place, and with `out=`."""
     for sample in _first(operator.sample_inputs("cpu", torch.float32, requires_grad=False), MOST_SAMPLES):
         for variant in (operator.op, operator.inplace_variant):
@@ -132,7 +132,7 @@ def try_operator(operator: Any, evidence: Evidence) -> None:
             torch.manual_seed(_SEED)
             try:
                 result = variant(_copy(sample.input), *sample.args, **sample.kwargs)
-            except Exception:  # noqa: BLE001, S112  # broadcasting samples have no in-place variant
+            except Exception:  # broadcasting samples have no in-place variant
                 continue
             if variant is operator.op and operator.supports_out and isinstance(result, torch.Tensor):
                 _try_out(operator, sample, result)
@@ -141,7 +141,7 @@ def try_operator(operator: Any, evidence: Evidence) -> None:
 def _try_out(operator: Any, sample: Any, result: torch.Tensor) -> None:
     try:
         operator.op(sample.input, *sample.args, **sample.kwargs, out=torch.empty_like(result))
-    except Exception:  # noqa: BLE001  # some samples have none
+    except Exception:  # some samples have none
         return
 
 
@@ -155,7 +155,7 @@ def _first(items: Iterable[Any], count: int) -> Iterator[Any]:
 def try_multi_tensor(evidence: Evidence) -> None:
     """The operators on lists of tensors, which optimizers use; op_db has them elsewhere."""
     lists = [[torch.rand(3, 4) + 0.5, torch.rand(5) + 0.5] for _ in range(3)]
-    calls = [
+    calls: list[Callable[..., Any]] = [
         lambda a, _b, _c: torch._foreach_zero_(a),
         lambda a, b, _c: torch._foreach_copy_(a, b),
         lambda a, b, _c: torch._foreach_add_(a, b),
@@ -183,8 +183,8 @@ def main(words: list[str]) -> int:
             continue
         try:
             with Trial(evidence), torch.no_grad():
-                try_operator(operator, evidence)
-        except Exception as error:  # noqa: BLE001  # its samples need what this machine lacks
+                try_operator(operator)
+        except Exception as error:  # its samples need what this machine lacks
             print(f"{operator.name}: {type(error).__name__}", file=sys.stderr)
     try_multi_tensor(evidence)
     found = evidence.overwritten()

@@ -89,8 +89,9 @@ def _value(text: str) -> Any:
 
 
 def _target(name: str) -> "tuple[Target, DeviceProfile | None]":
-    if name == "cpu" or name == "cuda":  # narrows the type
-        return name, None
+    plain: dict[str, Target] = {"cpu": "cpu", "cuda": "cuda"}
+    if name in plain:
+        return plain[name], None
     from umadvise import catalogue
 
     return "cuda", catalogue.load_device(name)
@@ -114,7 +115,7 @@ def _factory(name: str) -> Callable[..., Any]:
         ) from error
     except Exception as error:
         raise UsageError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    factory = getattr(module, factory_name, None)
+    factory: Callable[..., Any] | None = getattr(module, factory_name, None)
     if not callable(factory):
         known = sorted(
             each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")

@@ -20,19 +20,24 @@ from umadvise.trace.schema import Target
 
 # The kernels stand under a key of autocast that no build of torch uses; it lies where the others do, above autograd.
 _KEY_NAME = "AutocastIPU"
-_KEY = torch._C.DispatchKey.AutocastIPU
-_LOWER = frozenset(
+_KEY: Any = getattr(torch._C.DispatchKey, _KEY_NAME)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LOWER = _names(
     "_addmm_activation _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d "
     "convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv "
     "linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell "
     "_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention "
-    "scaled_dot_product_attention mkldnn_rnn_layer _native_multi_head_attention".split()
+    "scaled_dot_product_attention mkldnn_rnn_layer _native_multi_head_attention"
 )
-_WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add stack cat "
-    "index_copy".split()
+_WIDEST = _names(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add stack cat index_copy"
 )
-_WITH_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum".split())
+_WITH_DTYPE = _names("prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum")
 _DTYPE_TARGETS = ("cuda",)  # on the CPU these are computed in fp32 like the rest
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from umadvise.errors import UsageError
 from umadvise.trace.present import in_order_of_use
-from umadvise.trace.schema import Accesses, EventKind, Events, Ops, Storages, Table, Trace, check, event_positions
+from umadvise.trace.schema import EventKind, Events, Table, Trace, check, event_positions
 
 Kind = TypeVar("Kind", bound=Table)
 
@@ -73,7 +73,8 @@ def _alive_after(trace: Trace, count: int) -> NDArray[np.int64]:
     """The storages that are alive after so many events, in the order of their birth."""
     kind, storage = trace.events.kind[:count], trace.events.storage[:count]
     made, freed = storage[kind == EventKind.ALLOCATE], storage[kind == EventKind.FREE]
-    return made[~np.isin(made, freed)].astype(np.int64)
+    alive: NDArray[np.int64] = made[~np.isin(made, freed)].astype(np.int64)
+    return alive
 
 
 def _events(

@@ -126,9 +126,9 @@ def tensors_of(workload: Workload) -> list[tuple[str, Role, torch.Tensor]]:
     for index, module in enumerate(workload.modules):
         for name, buffer in module.named_buffers():
             found.append((f"{index}." * several + name, Role.PARAMETER, buffer))
-    names = {parameter: name for name, parameter in _parameters(workload)}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in _parameters(workload)}
     for optimizer in workload.optimizers:
-        for entry, parameter, tensor in tensors_of_state(optimizer):
-            found.append((f"{names.get(parameter, 'parameter')}.{entry}", Role.OPTIMIZER_STATE, tensor))
+        for entry, owner, tensor in tensors_of_state(optimizer):
+            found.append((f"{names.get(owner, 'parameter')}.{entry}", Role.OPTIMIZER_STATE, tensor))
     found += [(f"input {index}", Role.INPUT, tensor) for index, tensor in enumerate(workload.inputs)]
     return found

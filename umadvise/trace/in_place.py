@@ -48,7 +48,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:
     """References to a tensor and to its storage."""
     storage: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-    return tensor._use_count(), storage
+    return tensor._use_count(), storage  # type: ignore[attr-defined]
 
 
 @functools.cache

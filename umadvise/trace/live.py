@@ -5,6 +5,7 @@ Nothing here runs once an op: the device's rows become columns by array operatio
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def _strings(recording: _native.Recording) -> tuple[list[str], list[Numbers]]:
     columns = [ops["op"], ops["module"], allocations["name"], allocations["module"]]
     interned, places = np.unique(np.concatenate([np.zeros(1, np.uint32), *columns]), return_inverse=True)
     ends = np.cumsum([1, *map(len, columns)])
-    indices = [places[start:end].astype(np.int64) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    indices = [places[start:end].astype(np.int64) for start, end in pairwise(ends)]
     return [_native.string(int(number)) for number in interned], indices
 
 

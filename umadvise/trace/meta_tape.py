@@ -142,7 +142,7 @@ class MetaTape(TorchDispatchMode):
     # ---- ops ------------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self, func: torch._ops.OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Records one op and runs it."""
         kwargs = kwargs or {}
@@ -217,7 +217,7 @@ class MetaTape(TorchDispatchMode):
             if (last + 1) * item != span:
                 span = (last + 1) * item
                 flags &= ~_WHOLE  # the gaps of a strided view keep what they hold
-        touched.append((len(self._ops), index, tensor.storage_offset() * item, span, flags))
+        touched.append((len(self._ops), index, int(tensor.storage_offset()) * item, span, flags))
 
     def _made(self, result: Any, module: str) -> list[int]:
         """New storages among an op's results."""
@@ -287,7 +287,7 @@ class MetaTape(TorchDispatchMode):
                 np.array(self._events, np.int64).reshape(-1, 4),
             ]
         )
-        zeros = np.zeros(len(self._ops), np.int64)
+        zeros = np.zeros(len(self._ops), np.int32)
         formats = {dtype: ARITHMETIC.index(arithmetic_of(dtype)) for dtype in set(self._arithmetic)}
         self._link_successors()
         trace = Trace(
@@ -305,7 +305,7 @@ class MetaTape(TorchDispatchMode):
                 step=zeros + 1,
                 op_class=classes,
                 arithmetic=np.array([formats[dtype] for dtype in self._arithmetic]),
-                duration_ns=zeros + UNKNOWN,
+                duration_ns=np.full(len(self._ops), UNKNOWN, np.int64),
                 flops=flops,
                 creates=creates,
                 host_touch=touches,
@@ -319,8 +319,8 @@ class MetaTape(TorchDispatchMode):
                 op=events[:, 1],
                 inside=events[:, 2],
                 storage=events[:, 3],
-                offset_bytes=np.zeros(len(events)),
-                bytes=np.zeros(len(events)),
+                offset_bytes=np.zeros(len(events), np.int64),
+                bytes=np.zeros(len(events), np.int64),
             ),
         )
         check_trace(trace)
@@ -336,5 +336,5 @@ class MetaTape(TorchDispatchMode):
             self._columns["successor"][index] = heirs.pop(names[index], -1)
 
 
-def _columns_of(rows: list[tuple[int, ...]], width: int) -> Any:
+def _columns_of(rows: Sequence[tuple[int, ...]], width: int) -> Any:
     return np.array(rows, np.int64).reshape(-1, width).T

@@ -51,12 +51,12 @@ def lstm_on_cpu(
     return result, torch.stack(hidden_out), torch.stack(cell_out)
 
 
-def mkldnn_rnn_layer(inputs: Tensor, w0: Tensor, w1: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mkldnn_rnn_layer(inputs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What oneDNN returns: all outputs, the last states, and for training a workspace that backward reads.
 
     Its workspace was found by recording runs (oneDNN 3).
     """
-    hx, cx, train = arguments[2], arguments[3], arguments[-1]
+    hx, cx, train = arguments[4], arguments[5], arguments[-1]
     tokens, batch = inputs.shape[0], inputs.shape[1]
     output = inputs.new_empty((tokens, batch, hx.shape[-1]))
     size = _lstm_workspace_bytes(tokens, batch, inputs.shape[-1], hx.shape[-1], inputs.itemsize) if train else 0
@@ -134,14 +134,14 @@ def rnn_relu_on_cuda(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *sett
     return _on_cuda(_RELU, inputs, hx, None, params, *settings)[:2]
 
 
-def cudnn_rnn(inputs: Tensor, weight: Sequence[Tensor], *arguments: Any) -> tuple[Tensor, ...]:
+def cudnn_rnn(inputs: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """What cuDNN returns, with a reserve space for training.
 
     cuDNN does not say what it keeps there; backward needs the gates, the state and the output of every token and layer,
     so that is what is counted.
     """
-    hx, cx, mode, hidden_size, proj_size, num_layers, batch_first = arguments[2:9]
-    train, bidirectional = arguments[10:12]
+    hx, cx, mode, hidden_size, proj_size, num_layers, batch_first = arguments[3:10]
+    train, bidirectional = arguments[11:13]
     directions = 2 if bidirectional else 1
     batch, tokens = inputs.shape[:2] if batch_first else (inputs.shape[1], inputs.shape[0])
     output = inputs.new_empty((*inputs.shape[:2], (proj_size or hidden_size) * directions))

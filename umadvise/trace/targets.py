@@ -46,7 +46,7 @@ def pretending(target: Target) -> Iterator[None]:
 @contextmanager
 def _optimizers_of(target: Target) -> Iterator[None]:
     """Optimizers and gradient clipping ask which devices have fused and which have multi-tensor kernels."""
-    fused = [*torch_optimizer._get_fused_kernels_supported_devices(), "meta"]
+    fused = [*_foreach_utils._get_fused_kernels_supported_devices(), "meta"]
     foreach = [*_foreach_utils._get_foreach_kernels_supported_devices(), "meta"]
     with ExitStack() as stack:
 
@@ -198,7 +198,7 @@ def _dropout_on_cuda(inputs: Tensor, p: float, train: bool) -> Tensor:
 
 
 def _embedding_bag_on_cpu(
-    weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool = False, mode: int = 0, *rest: Any
+    weight: Tensor, indices: Tensor, offsets: Tensor, _scale: bool = False, mode: int = 0, *rest: Any
 ) -> tuple[Tensor, ...]:
     """EmbeddingBag.cpp, _embedding_bag_cpu_impl_out: the bag of each index is counted with one place too many."""
     last_is_end = rest[2] if len(rest) > 2 else False

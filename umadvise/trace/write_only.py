@@ -7,11 +7,16 @@ is as large as the data says (`nonzero`, `masked_select`), and factorizations, w
 that is not listed counts as reading what it writes.
 """
 
-_SELF = (
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+_SELF = _names(
     "_foreach_copy_ _foreach_zero_ bernoulli_.float cauchy_ copy_ exponential_ fill_.Scalar fill_.Tensor "
     "geometric_ log_normal_ normal_ uniform_ zero_ "
-).split()
-_OUT = (
+)
+_OUT = _names(
     "_chunk_cat.out _fft_c2c.out _fft_c2r.out _fft_r2c.out abs.out acos.out acosh.out add.out addbmm.out "
     "addcdiv.out addcmul.out addmm.out addmv.out addr.out alias_copy.out all.all_out all.dims_out all.out "
     "amax.out amin.out angle.out any.all_out any.dims_out any.out arange.out arange.start_out argmax.out "
@@ -47,7 +52,7 @@ _OUT = (
     "squeeze_copy.out stack.out std.correction_out sub.out t_copy.out take.out tan.out tanh.out "
     "transpose_copy.int_out tril.out triu.out trunc.out unfold_copy.out unsqueeze_copy.out var.correction_out "
     "vdot.out view_copy.out where.self_out xlogy.OutTensor zeros.out "
-).split()
+)
 
 WRITE_ONLY: dict[str, tuple[str, ...]] = {
     **{f"aten::{name}": ("self",) for name in _SELF},
