@@ -27,6 +27,7 @@ from umadvise.trace.schema import TARGETS, Target, Trace
 from umadvise.trace.targets import pretending
 from umadvise.trace.watch import Watch
 from umadvise.trace.workload import Workload
+from umadvise.trace.workspace import CUBLAS_BYTES
 
 
 def record(
@@ -89,6 +90,8 @@ def _recorded(workload: Workload, target: Target) -> MetaTape:
                 handle.remove()
         for name, role, tensor in tensors_of(workload):
             tape.name(tensor, role, name)
+    if target == "cuda" and tape.multiplies:
+        tape.place_scratch(CUBLAS_BYTES, "cuBLAS workspace")
     return tape
 
 

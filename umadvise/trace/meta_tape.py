@@ -20,7 +20,19 @@ from umadvise.trace.operators import Kind, OperatorInfo, derive
 from umadvise.trace.present import in_order_of_use
 from umadvise.trace.program import Program
 from umadvise.trace.roofline import arithmetic_of
-from umadvise.trace.schema import ARITHMETIC, UNKNOWN, Access, Accesses, EventKind, Events, Ops, Storages, Target, Trace
+from umadvise.trace.schema import (
+    ARITHMETIC,
+    UNKNOWN,
+    Access,
+    Accesses,
+    EventKind,
+    Events,
+    OpClass,
+    Ops,
+    Storages,
+    Target,
+    Trace,
+)
 from umadvise.trace.schema import check as check_trace
 from umadvise.trace.watch import Watch
 
@@ -107,6 +119,17 @@ class MetaTape(TorchDispatchMode):
                 self.name(parameter.grad, Role.GRADIENT, f"{name}.grad")
 
         return arrived
+
+    def place_scratch(self, size_bytes: int, name: str) -> None:
+        """Scratch that a library keeps between steps."""
+        index = self._scratch(size_bytes, 0)
+        self._columns["name"][index] = self._string(name)
+        self._present.append(index)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether an op was a product of matrices."""
+        return any(each.info.op_class is OpClass.MATMUL for each in self._operators.values())
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         return (tensor.is_meta or self._host_counts) and tensor.layout is torch.strided
