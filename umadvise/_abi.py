@@ -186,6 +186,7 @@ class DriverCosts:
     advise_call_ns: Int64
     read_mostly_block_ns: Int64
     prefetch_bytes_per_s: Double
+    present_block_ns: Int64
 
 
 @dataclass(frozen=True, slots=True)

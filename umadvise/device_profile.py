@@ -122,7 +122,7 @@ class FaultCosts(Record, frozen=True):
         evict_ns: once a chunk, beside the copy to the host.
         host_fault_ns: a fault of the host, beside the copies.
         prefetch_call_ns: of the calling thread, once a prefetch.
-        prefetch_block_ns: likewise, once a block.
+        prefetch_block_ns: likewise, once a block that is not there yet; one that is costs `block_ns`.
         prefetch_bytes_per_s: speed of a prefetch's copies where it is not the link's.
         advise_call_ns: of the calling thread, once an advice.
         read_mostly_block_ns: more for each block with contents when the advice is read-mostly.

@@ -39,6 +39,7 @@ def driver_costs(device: DeviceProfile) -> DriverCosts:
         advise_call_ns=costs.advise_call_ns.value,
         read_mostly_block_ns=costs.read_mostly_block_ns.value,
         prefetch_bytes_per_s=costs.prefetch_bytes_per_s.value or 0.0,
+        present_block_ns=costs.block_ns.value,
     )
 
 

@@ -119,9 +119,9 @@ void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
       throw um::Error(UM_INVALID_ARGUMENT, "a link needs speeds above 0 and a fixed cost of at least 0");
     }
   }
-  const int64_t least =
-      std::min({costs.fault_ns, costs.migrate_ns, costs.first_map_ns, costs.zero_ns, costs.evict_ns,
-                costs.prefetch_call_ns, costs.prefetch_block_ns, costs.advise_call_ns, costs.read_mostly_block_ns});
+  const int64_t least = std::min({costs.fault_ns, costs.migrate_ns, costs.first_map_ns, costs.zero_ns, costs.evict_ns,
+                                  costs.prefetch_call_ns, costs.prefetch_block_ns, costs.advise_call_ns,
+                                  costs.read_mostly_block_ns, costs.present_block_ns});
   if (least < 0 || !(costs.prefetch_bytes_per_s >= 0)) {
     throw um::Error(UM_INVALID_ARGUMENT, "the driver's costs must be at least 0");
   }

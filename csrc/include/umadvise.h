@@ -334,10 +334,11 @@ typedef struct um_driver_costs {
   int64_t zero_ns;           /* filling a block with zeros */
   int64_t evict_ns;          /* more when another block must leave, besides its copy */
   int64_t prefetch_call_ns;  /* of the thread that calls */
-  int64_t prefetch_block_ns; /* of the driver, for each block */
+  int64_t prefetch_block_ns; /* of the driver, for each block that is not there yet */
   int64_t advise_call_ns;
   int64_t read_mostly_block_ns; /* advising a block that has contents */
   double prefetch_bytes_per_s;  /* 0: as the link */
+  int64_t present_block_ns;     /* for each block of a prefetch that is there already */
 } um_driver_costs;
 
 /* Copies, prefetches, faults and evictions take from now on at least the real time that they would take over this link

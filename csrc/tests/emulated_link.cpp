@@ -14,7 +14,7 @@ namespace {
 constexpr um_link kLink{{50'000, 70'000}, {1e9, 0.5e9}, {0.5e9, 0.25e9}, {1, 1}};
 constexpr int64_t kBlockH2d = 50'000 + 2'097'152, kBlockD2h = 70'000 + 2 * 2'097'152;
 // Distinct powers of ten, so that a sum shows what it is made of.
-constexpr um_driver_costs kCosts{1'000'000, 100'000, 10'000, 1'000, 200'000, 20'000, 2'000, 300, 30, 0};
+constexpr um_driver_costs kCosts{1'000'000, 100'000, 10'000, 1'000, 200'000, 20'000, 2'000, 300, 30, 0, 500};
 
 um_charged charged(const EmulatedDevice& device) {
   um_charged out{};
@@ -158,6 +158,10 @@ TEST(a_prefetch_is_one_copy_a_block_and_a_touch_waits_for_its_own) {
     streams.synchronize();
   });
   expect(device, 0, 8 * kBlockD2h, 20'000 + 8 * 2'000, 20'000 + 2'000 + 8 * kBlockD2h, [&] {
+    CHECK_EQ(device.prefetch(data, 16 * kMiB, true, streams.each[0]), CUDA_SUCCESS);
+    streams.synchronize();
+  });
+  expect(device, 0, 0, 20'000 + 8 * 500, 20'000, [&] {  // all there already
     CHECK_EQ(device.prefetch(data, 16 * kMiB, true, streams.each[0]), CUDA_SUCCESS);
     streams.synchronize();
   });

@@ -110,10 +110,7 @@ void PageModel::advise(Id id, Advice advice, Processor processor) {
 void PageModel::prefetch(Id id, Processor to) {
   const Allocation& allocation = at(id);
   driver_.journal.spend(driver_.journal.costs.prefetch_call_ns);
-  for (uint32_t block : allocation.blocks) {
-    driver_.journal.spend(driver_.journal.costs.prefetch_block_ns);
-    driver_.prefetch(block, to);
-  }
+  for (uint32_t block : allocation.blocks) driver_.prefetch(block, to);
 }
 
 void PageModel::discard(Id id) {

@@ -48,6 +48,9 @@ void Driver::prefetch(uint32_t index, Processor to) {
   Block& block = blocks_[index];
   const Policy& policy = *block.policy;
   const PageMask kept = block.valid - block.discarded;
+  // What is there already is looked at under its lock, as in a fault's service, and no more.
+  const bool there = (block.valid - block.resident[index_of(to)]).empty();
+  journal.spend(there ? journal.costs.block_ns : journal.costs.prefetch_block_ns);
   journal.copy_on_engines(true);
   if (to == Processor::host || populate(index, block.valid)) {
     if (policy.read_mostly) {

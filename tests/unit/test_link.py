@@ -89,8 +89,8 @@ def test_a_link_that_is_not_there_is_refused_before_anything_opens(tmp_path: Pat
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan")])
 def test_the_core_refuses_links_that_cannot_be(device: _native.Device, wrong: float) -> None:
-    costs = DriverCosts(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+    costs = DriverCosts(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0)
     with pytest.raises(NativeError, match="speeds"):
         device.set_link(Link((0, 0), (1e9, wrong), (1e9, 1e9), (1, 1)), costs)
     with pytest.raises(NativeError, match="costs"):
-        device.set_link(Link((0, 0), (1e9, 1e9), (1e9, 1e9), (1, 1)), DriverCosts(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0.0))
+        device.set_link(Link((0, 0), (1e9, 1e9), (1e9, 1e9), (1, 1)), DriverCosts(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0))

@@ -215,7 +215,8 @@ void Space::prefetch(uint64_t address, uint64_t bytes, Processor to) {
     const Guard guard(lock_);
     if (blocks_[block].kind != Kind::managed) return;
     link_.begin(driver_ns);
-    link_.spend(link_.costs().prefetch_block_ns);
+    const bool there = model_.resident(block, to);
+    link_.spend(there ? link_.costs().present_block_ns : link_.costs().prefetch_block_ns);
     driver_ns = link_.at_ns();
     calls::prefetch(model_, block, to, [&](const Outcome& outcome, uint32_t of) { return apply(outcome, of); });
     if (link_.at_ns() > driver_ns) finish(block);  // something moved
