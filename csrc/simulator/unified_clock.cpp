@@ -122,7 +122,9 @@ int64_t Clock::transfer(int direction, int64_t earliest_ns, int64_t before_ns, i
 // In the ops' order the driver's own thread does it when its turn has come; beside them the calling thread does
 // (uvm/uvm_migrate.c, and which stream it is decides).
 int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane) {
-  const int64_t driver_ns = costs_.prefetch_block_ns + (first_mapping ? costs_.first_map_ns : 0);
+  // What is there already is looked at under its lock, as in a fault's service, and no more.
+  const int64_t block_ns = outcome.count == 0 ? costs_.block_ns : costs_.prefetch_block_ns;
+  const int64_t driver_ns = block_ns + (first_mapping ? costs_.first_map_ns : 0);
   if (lane == Lane::beside) call(driver_ns);
   int64_t issued_ns = std::max(now_ns_, host_ns_);
   if (lane == Lane::ops) migration_ns_ = issued_ns = std::max(issued_ns, migration_ns_) + driver_ns;
