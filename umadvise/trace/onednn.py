@@ -82,7 +82,7 @@ def convolution_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     """First the gradient of the source, then those of weights and bias."""
     gradient, inputs, weight, biases, transposed, wanted = *args[:4], args[7], args[10]
     if not _handles(inputs, args[9]):
-        return ()
+        return [("=", 0), ("=", 2), ("=", 1)]
     inside, outside = int(inputs.shape[1]), int(gradient.shape[1])
     shape = _Shape(inside, outside, weight.numel() // (inside * outside), inputs.itemsize)
     steps: list[Step] = []

@@ -61,6 +61,11 @@ def _group_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     return [("=", 0), ("=", 1), ("=", 2), ("+", sums), ("+", sums), ("-", 1), ("-", 2)]
 
 
+def _weight_first(_args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+    """No scratch, but the second result is made first."""
+    return [("=", 1), ("=", 0)]
+
+
 def _safe_softmax(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
     """Which values are minus infinity, and which rows have no other."""
     inputs, dimension = args[:2]
@@ -130,6 +135,7 @@ _MODELS: dict[Target, dict[str, Model]] = {
         "aten::native_batch_norm_backward": _batch_norm_backward,
         "aten::native_layer_norm_backward": _layer_norm_backward,
         "aten::native_group_norm_backward": _group_norm_backward,
+        "aten::nll_loss2d_forward": _weight_first,
         "aten::_safe_softmax": _safe_softmax,
         "aten::mkldnn_rnn_layer": _lstm_layer,
         "aten::mkldnn_rnn_layer_backward": _lstm_layer_backward,
