@@ -21,22 +21,11 @@ HOOKS_HEADER = ROOT / "umadvise" / "_hooks" / "hooks.h"
 MIB = 1 << 20
 
 STRUCTURES = {
-    "um_placement": _abi.Placement,
-    "um_route": _abi.Route,
-    "um_emulated_options": _abi.EmulatedOptions,
-    "um_device_info": _abi.DeviceInfo,
-    "um_allocation": _abi.Allocation,
-    "um_access": _abi.Access,
-    "um_event": _abi.Event,
-    "um_counters": _abi.Counters,
-    "um_memory_stats": _abi.MemoryStats,
-    "um_residency": _abi.Residency,
-    "um_link": _abi.Link,
-    "um_driver_costs": _abi.DriverCosts,
-    "um_charged": _abi.Charged,
-    "um_hooks_op": _abi.RecordedOp,
-    "um_hooks_access": _abi.RecordedAccess,
+    "um" + re.sub("([A-Z])", r"_\1", name).lower(): record
+    for name, record in vars(_abi).items()
+    if dataclasses.is_dataclass(record)
 }
+"""Every dataclass of _abi by the name that its structure has in the header: SwapOptions is um_swap_options."""
 ENUMERATIONS = {
     "UM_": _abi.Status,
     "UM_COUNTING_": _abi.Counting,
@@ -48,6 +37,8 @@ ENUMERATIONS = {
     "UM_CAUSE_": _abi.Cause,
     "UM_EVENT_": _abi.EventKind,
     "UM_RESIDENCY_": _abi.ResidencySubject,
+    "UM_RECORDED_": _abi.RecordedKind,
+    "UM_SERVICE_": _abi.Service,
 }
 
 

@@ -91,7 +91,9 @@ def _trainable(figure: Figure, batch: int) -> Outcome:
 def _slowdown(figure: Figure, runs: BertRuns, plain_s: float, figures: list[Figure]) -> Outcome:
     least_or_most = min if "min" in figure.key[0] else max
     slowdown = 100 * (least_or_most(runs.run(IN_MEMORY, words).step_s for words in GRID) / plain_s - 1)
-    most = max(each.middle for each in figures if each.key[0].startswith("slowdown"))
+    # The paper prints its steps to 10 ms: the largest slowdown is that of 0.98 s, which may be 0.985, from 0.87 s.
+    printed = max(each.middle for each in figures if each.key[0].startswith("slowdown"))
+    most = round(printed + 100 * 0.005 / plain_s, 1)
     return holds(figure, 0 < slowdown <= most, number(slowdown), f"above 0, to {most:g}")
 
 
