@@ -1,7 +1,9 @@
 """Byte sizes and durations as people write and read them. Inside the project bytes and nanoseconds are integers."""
 
+import operator
 import re
 from fractions import Fraction
+from typing import SupportsIndex
 
 from umadvise.errors import InvalidSizeError
 
@@ -18,13 +20,13 @@ MAX_BYTES = 2**63 - 1
 _DURATIONS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
 
 
-def parse_bytes(size: int | str) -> int:
+def parse_bytes(size: SupportsIndex | str) -> int:
     """Reads a byte size.
 
     Args:
-        size: bytes as an int, or text: a number ("2e9", "1.5GiB", "512 MiB") with an optional unit. KiB, MiB, GiB and
-            TiB are powers of 1024; kB, MB, GB and TB powers of 1000; no unit or B means bytes. Case does not matter. A
-            fraction of a byte is dropped.
+        size: bytes as an int or another integer, such as numpy's, or text: a number ("2e9", "1.5GiB", "512 MiB") with
+            an optional unit. KiB, MiB, GiB and TiB are powers of 1024; kB, MB, GB and TB powers of 1000; no unit or B
+            means bytes. Case does not matter. A fraction of a byte is dropped.
 
     Returns:
         Bytes.
@@ -32,7 +34,10 @@ def parse_bytes(size: int | str) -> int:
     Raises:
         InvalidSizeError: not such a number, an unknown unit, negative, or more than MAX_BYTES.
     """
-    bytes_ = size if isinstance(size, int) and not isinstance(size, bool) else _parse_text(size)
+    try:
+        bytes_ = _parse_text(size) if isinstance(size, bool | str) else operator.index(size)
+    except TypeError:
+        bytes_ = _parse_text(size)
     if not 0 <= bytes_ <= MAX_BYTES:
         raise InvalidSizeError(f"byte size {size!r} is out of range: expected 0 to {MAX_BYTES} bytes (8 EiB - 1)")
     return bytes_

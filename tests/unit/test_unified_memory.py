@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -303,6 +304,14 @@ def test_impossible_sizes_are_refused(um: UnifiedMemory, size: Any) -> None:
             um.touch(block, 0, size)
 
 
+def test_integers_of_numpy_are_numbers_too() -> None:
+    um = UnifiedMemory("v100-pcie-16gb", memory_bytes=np.int64(1 << 30))
+    block = um.allocate(np.uint32(BLOCK))
+    um.touch(block, np.int64(0), np.int64(BLOCK), "cpu", write=True)
+    um.touch(block, 0, BLOCK, window_pages=np.int32(256), stride=np.int64(PAGE))
+    assert um.counters().fault_groups == 2
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 20, 1 << 60, "much"])
 def test_impossible_memories_are_refused(memory: Any) -> None:
     with pytest.raises(InvalidSizeError):
@@ -326,6 +335,7 @@ def test_ranges_outside_the_block_are_refused(um: UnifiedMemory) -> None:
         {"order": "upwards"},
         {"window_pages": 0},
         {"window_pages": 1.0},
+        {"window_pages": "16"},
         {"run_pages": True},
         {"faults_per_service": 1 << 40},
         {"stride": 0},

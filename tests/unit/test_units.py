@@ -1,5 +1,7 @@
 from decimal import Decimal, getcontext
+from typing import SupportsIndex
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,11 +82,19 @@ def test_sizes_are_exact_at_any_number_of_digits(number: Decimal, unit: str) -> 
         2.0,
         b"8GiB",
         [8],
+        np.float64(8),
+        np.array([8]),
     ],
 )
 def test_what_is_no_size_is_refused_with_an_example(size: object) -> None:
     with pytest.raises(InvalidSizeError, match=r'cannot read .* "8GiB"'):
         parse_bytes(size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [np.int64(4096), np.uint8(200), np.array(7)])
+def test_integers_of_numpy_are_sizes(size: SupportsIndex) -> None:
+    assert parse_bytes(size) == int(size)
+    assert type(parse_bytes(size)) is int
 
 
 @pytest.mark.parametrize("size", [-1, MAX_BYTES + 1, "9223372036854775808", "8388608TiB", "1e99"])

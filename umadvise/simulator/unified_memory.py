@@ -11,10 +11,11 @@ Example:
     [record.bytes >> 10 for record in um.records() if record.direction == "h2d"]  # 4, 60, 4, 60, 4, 124, ...
 """
 
+import operator
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, SupportsIndex, get_args, get_type_hints
 
 import msgspec
 
@@ -126,7 +127,7 @@ class UnifiedMemory:
     """
 
     def __init__(
-        self, target: str | os.PathLike[str] | DeviceProfile, *, memory_bytes: int | str | None = None
+        self, target: str | os.PathLike[str] | DeviceProfile, *, memory_bytes: SupportsIndex | str | None = None
     ) -> None:
         """Starts with empty memory.
 
@@ -156,7 +157,7 @@ class UnifiedMemory:
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
-    def allocate(self, bytes: int | str) -> Block:  # noqa: A002  # the word of the trace, the records and the C ABI
+    def allocate(self, bytes: SupportsIndex | str) -> Block:  # noqa: A002  # the word of the trace, the records and the C ABI
         """New managed memory, resident nowhere, in an address range of its own that starts on 2 MiB.
 
         Args:
@@ -188,16 +189,16 @@ class UnifiedMemory:
     def touch(
         self,
         block: Block,
-        offset: int | str,
-        bytes: int | str,  # noqa: A002
+        offset: SupportsIndex | str,
+        bytes: SupportsIndex | str,  # noqa: A002
         processor: Processor = "gpu",
         *,
         write: bool = False,
         order: TouchOrder = "serial",
-        window_pages: int | None = None,
-        stride: int | str | None = None,
-        run_pages: int | None = None,
-        faults_per_service: int | None = None,
+        window_pages: SupportsIndex | None = None,
+        stride: SupportsIndex | str | None = None,
+        run_pages: SupportsIndex | None = None,
+        faults_per_service: SupportsIndex | None = None,
     ) -> None:
         """Accesses every page of a range, as one kernel or one host thread does it.
 
@@ -344,9 +345,13 @@ def _is_host(processor: object) -> bool:
 def _at_least_one(name: str, given: Any, otherwise: int) -> int:
     if given is None:
         return otherwise
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_COUNT:
+    try:
+        number = 0 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= _MOST_COUNT:
         raise UsageError(f"{name} is {given!r}: expected a whole number from 1 to {_MOST_COUNT}")
-    return given
+    return number
 
 
 def _parse_advice(advice: object) -> tuple[bool, str]:
