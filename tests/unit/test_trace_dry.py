@@ -263,6 +263,34 @@ def test_a_step_that_reads_a_value() -> None:
         dry.record(build)
 
 
+@pytest.mark.parametrize("place", ["cuda", "cpu"])
+def test_a_workload_that_names_a_device(place: str) -> None:
+    def build() -> Workload:
+        model = nn.Linear(2, 2).to(place)
+        return training_step(model, torch.optim.SGD(model.parameters()), squares, torch.ones(1, 2))
+
+    with pytest.raises(UsageError, match=r"cannot be built without data: .*default device"):
+        dry.record(build)
+
+
+def test_a_factory_s_own_error_is_its_own() -> None:
+    def build() -> Workload:
+        raise RuntimeError("no such size")
+
+    with pytest.raises(RuntimeError, match="no such size"):
+        dry.record(build)
+
+
+def test_sparse_gradients_depend_on_values() -> None:
+    def build() -> Workload:
+        table = nn.Embedding(100, 8, sparse=True)
+        places = torch.ones(4, dtype=torch.long)
+        return training_step(table, torch.optim.SGD(table.parameters()), squares, places)
+
+    with pytest.raises(UsageError, match=r"layout torch.sparse_coo.*umadvise run --record"):
+        dry.record(build)
+
+
 def test_no_workload() -> None:
     with pytest.raises(UsageError, match="returned a int"):
         dry.record(lambda: 3)  # type: ignore[arg-type, return-value]

@@ -8,7 +8,8 @@ it is a real run: autograd frees saved tensors node by node, `zero_grad` drops g
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def record(
         raise UsageError(f"no target {target!r}: expected one of {', '.join(TARGETS)}")
     profile = catalogue.load_device(device) if isinstance(device, str) else device
     with pretending(target):
-        with _OnMeta():
+        with _OnMeta(), _in_words("the workload cannot be built without data"):
             workload = build()
         if not isinstance(workload, Workload):
             raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
@@ -73,8 +74,8 @@ def _recorded(workload: Workload, target: Target) -> MetaTape:
     in_place.counts_of_sole_owner()
     watch = Watch(workload.modules)
     tape = MetaTape(watch, target)
-    with watch.watching(), torch.device("meta"):
-        _run(workload)
+    with watch.watching(), torch.device("meta"), _in_words("the step cannot be recorded without data"):
+        workload.step()
         for name, role, tensor in tensors_of(workload):
             tape.place(tensor, role, name)
         handles = [
@@ -84,7 +85,7 @@ def _recorded(workload: Workload, target: Target) -> MetaTape:
         ]
         try:
             with tape:
-                _run(workload)
+                workload.step()
         finally:
             for handle in handles:
                 handle.remove()
@@ -95,16 +96,18 @@ def _recorded(workload: Workload, target: Target) -> MetaTape:
     return tape
 
 
-def _run(workload: Workload) -> None:
+@contextmanager
+def _in_words(problem: str) -> Iterator[None]:
+    """What torch says of values that are not there, and of a GPU that is not, is said for the user of a recorder."""
     try:
-        workload.step()
-    except (RuntimeError, NotImplementedError) as error:
-        if "meta" not in str(error).lower():
+        yield
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".!")
+        if "meta" not in reason.lower() and "CUDA enabled" not in reason and "NVIDIA driver" not in reason:
             raise
-        reason = str(error).partition("\n")[0].rstrip(".")
         raise UsageError(
-            f"the step cannot be recorded without data: {reason}. Expected a step that reads no tensor's value (no "
-            ".item(), no `if tensor:`) and makes its tensors on the default device; record it from a run instead "
+            f"{problem}: {reason}. Expected that all tensors are made on the default device, without .cuda() or "
+            ".to(device), and that no value is read (no .item(), no `if tensor:`); record it from a run instead "
             "(umadvise run --record)"
         ) from error
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise._abi import Role
+from umadvise.errors import UsageError
 from umadvise.trace import in_place, workspace
 from umadvise.trace.flops import Formula, formula_of
 from umadvise.trace.operators import Kind, OperatorInfo, derive
@@ -132,7 +133,13 @@ class MetaTape(TorchDispatchMode):
         return any(each.info.op_class is OpClass.MATMUL for each in self._operators.values())
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        return (tensor.is_meta or self._host_counts) and tensor.layout is torch.strided
+        if tensor.layout is not torch.strided:
+            raise UsageError(
+                f"the step cannot be recorded without data: it makes a tensor of layout {tensor.layout}, whose size "
+                "depends on values. Expected dense tensors alone (of embeddings, sparse=False); record it from a run "
+                "instead (umadvise run --record)"
+            )
+        return tensor.is_meta or self._host_counts
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
