@@ -86,7 +86,7 @@ def load_device(name: str | os.PathLike[str]) -> DeviceProfile:
     known = [*device_names(), *aliases]
     close = [each for each in known if word in each] if len(word) > 1 else []
     close += [each for each in difflib.get_close_matches(word.lower(), known, n=4, cutoff=0.5) if each not in close]
-    hint = f"did you mean {', '.join(close[:4])}?" if close else f"expected one of {', '.join(device_names())}"
+    hint = f"did you mean {', '.join(close[:4])}?" if close else f"expected one of {', '.join(device_names())}."
     raise UsageError(
         f"no device {word[:100]!r} in the catalogue: {hint} `umadvise devices` lists all; "
         "a path to a .toml file works too"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "simulator/allocator.h"
+#include "simulator/indexed_trace.h"
 #include "simulator/swap_link.h"
-#include "simulator/swap_trace.h"
 #include "simulator/swap_victims.h"
 #include "umadvise.h"
 
@@ -105,7 +105,7 @@ class SwapExecutor final : CopyListener {
   bool is_borrowed(int32_t storage) const;
   void give_back_borrowed();
 
-  const SwapTrace trace_;
+  const IndexedTrace trace_;
   const um_plan* const plan_;
   const um_swap_options options_;
   std::unique_ptr<Allocator> allocator_;

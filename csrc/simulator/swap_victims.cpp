@@ -10,7 +10,7 @@ constexpr int64_t kNeverAgain = std::numeric_limits<int64_t>::max() / 2;
 
 }  // namespace
 
-SwapVictims::SwapVictims(const SwapTrace& trace, Eviction eviction) : trace_(trace), eviction_(eviction) {
+SwapVictims::SwapVictims(const IndexedTrace& trace, Eviction eviction) : trace_(trace), eviction_(eviction) {
   if (!any()) return;
   const um_trace& columns = trace.columns();
   keys_.assign(columns.storage_count, -kNeverAgain);

@@ -6,7 +6,7 @@
 #include <queue>
 #include <vector>
 
-#include "simulator/swap_trace.h"
+#include "simulator/indexed_trace.h"
 
 namespace um::simulator {
 
@@ -15,7 +15,7 @@ enum class Eviction : uint32_t { never, furthest, least_recent };  // um_evictio
 // Candidates in order. Entries are not taken back: one whose key is not the storage's present one is void.
 class SwapVictims {
  public:
-  SwapVictims(const SwapTrace& trace, Eviction eviction);
+  SwapVictims(const IndexedTrace& trace, Eviction eviction);
 
   bool any() const { return eviction_ != Eviction::never; }
   // An op used a storage (`access` is its row), or it was made or came back without one.
@@ -53,7 +53,7 @@ class SwapVictims {
   };
   void set(int32_t storage, int64_t key);
 
-  const SwapTrace& trace_;
+  const IndexedTrace& trace_;
   const Eviction eviction_;
   int64_t base_ = 0;  // ops of the iterations before
   std::vector<int64_t> keys_, next_use_, first_use_;

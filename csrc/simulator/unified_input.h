@@ -1,5 +1,5 @@
 // What a simulation of unified memory is given, checked: nothing in it can lead out of bounds or out of 64 bits later.
-// Beyond what SwapTrace checks of a trace. All throw um::Error with the rule that is broken.
+// Beyond what IndexedTrace checks of a trace. All throw um::Error with the rule that is broken.
 #pragma once
 
 #include <cstdint>

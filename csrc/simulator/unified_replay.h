@@ -7,9 +7,9 @@
 #include "engine/device.h"
 #include "simulator/caching_heap.h"
 #include "simulator/fault_shape.h"
+#include "simulator/indexed_trace.h"
 #include "simulator/simulated_space.h"
 #include "simulator/simulation.h"
-#include "simulator/swap_trace.h"
 #include "simulator/unified_clock.h"
 
 namespace um::simulator {
@@ -48,7 +48,7 @@ class Replay {
   void* pointer(int32_t storage) const { return reinterpret_cast<void*>(address(storage)); }
 
   const um_trace trace_;
-  const SwapTrace index_;
+  const IndexedTrace index_;
   const um_plan* const plan_;
   const um_unified_options options_;
   Clock clock_;

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the script; its exit code is ours. The profile is written however it ends."""
     if not arguments.script.is_file():
         raise UsageError(f"no script {str(arguments.script)!r}: expected a Python file")
+    _check_places(arguments.script, arguments.profile, arguments.record)
     if arguments.capacity is not None and arguments.device != "emulated":
         raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
 
@@ -53,6 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.record is not None:
                 _keep(watched, arguments.record)
     return code
+
+
+def _check_places(script: Path, *outputs: Path | None) -> None:
+    """Nothing that is written replaces the script or another output."""
+    taken = {script.resolve()}
+    for output in outputs:
+        if output is None:
+            continue
+        if output.resolve() in taken:
+            raise UsageError(f"{str(output)!r} is named twice: expected a file of its own for each output")
+        taken.add(output.resolve())
 
 
 def _run_script(script: Path, words: list[str]) -> int:

@@ -66,7 +66,7 @@ def _flops(trace: Trace) -> str:
 
 def _duration(trace: Trace) -> str:
     unknown = int(np.count_nonzero(trace.ops.duration_ns == UNKNOWN))
-    if unknown == len(trace.ops):
+    if unknown and unknown == len(trace.ops):
         return "unknown: no device was named"
     rest = f", without {unknown:,} ops of unknown duration" if unknown else ""
     how = "measured" if trace.source == "live" else f"by the roofline of {trace.device}"

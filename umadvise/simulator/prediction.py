@@ -96,7 +96,8 @@ def predict(
             f"a budget of {budget_bytes} bytes is more than {device.name} leaves to programs: "
             f"expected at most {device.usable_bytes}"
         )
-    budget_bytes = budget_bytes or device.usable_bytes
+    if budget_bytes is None:
+        budget_bytes = device.usable_bytes
     if trace.device != device.name:
         trace = retimed(trace, device)
     unified = [(UNADVISED.name, UNADVISED.advice), (ADVISE.name, ADVISE.advice)]

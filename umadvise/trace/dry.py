@@ -53,7 +53,10 @@ def record(
         if not isinstance(workload, Workload):
             raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
         tape = _recorded(workload, target)
-    trace = tape.trace(workload.name)
+    try:
+        trace = tape.trace(workload.name)
+    except ValueError as error:
+        raise UsageError(f"this step is larger than a trace can hold: {error}") from error
     return trace if profile is None else retimed(trace, profile)
 
 

@@ -12,10 +12,10 @@ namespace um::simulator {
 constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/trace/schema.py, Access
 enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead };
 
-class SwapTrace {
+class IndexedTrace {
  public:
   // Throws Error when the columns contradict each other: nothing is read out of bounds later.
-  explicit SwapTrace(const um_trace& columns);
+  explicit IndexedTrace(const um_trace& columns);
 
   const um_trace& columns() const { return columns_; }
   int32_t op_count() const { return static_cast<int32_t>(columns_.op_count); }

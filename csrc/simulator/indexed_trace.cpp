@@ -1,4 +1,4 @@
-#include "simulator/swap_trace.h"
+#include "simulator/indexed_trace.h"
 
 #include <limits>
 #include <set>
@@ -18,7 +18,7 @@ bool within(int64_t value, int64_t low, uint64_t count) { return value >= low &&
 
 }  // namespace
 
-SwapTrace::SwapTrace(const um_trace& columns) : columns_(columns) {
+IndexedTrace::IndexedTrace(const um_trace& columns) : columns_(columns) {
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max() - 1;
   require(columns.storage_count < kMost && columns.op_count < kMost, "it has more rows than indexes can name");
   for (uint64_t row = 0; row < columns.storage_count; ++row) {
@@ -31,7 +31,7 @@ SwapTrace::SwapTrace(const um_trace& columns) : columns_(columns) {
   find_continuations();
 }
 
-void SwapTrace::check_accesses() const {
+void IndexedTrace::check_accesses() const {
   int32_t last = 0;
   for (uint64_t row = 0; row < columns_.access_count; ++row) {
     const int32_t op = columns_.access_op[row];
@@ -41,7 +41,7 @@ void SwapTrace::check_accesses() const {
   }
 }
 
-void SwapTrace::check_events() const {
+void IndexedTrace::check_events() const {
   int64_t last = -1;
   for (uint64_t row = 0; row < columns_.event_count; ++row) {
     const int32_t op = columns_.event_op[row];
@@ -52,7 +52,7 @@ void SwapTrace::check_events() const {
   }
 }
 
-void SwapTrace::index_rows() {
+void IndexedTrace::index_rows() {
   first_access_.reserve(columns_.op_count + 1);
   first_event_.reserve(columns_.op_count + 2);
   uint64_t access = 0, event = 0;
@@ -65,7 +65,7 @@ void SwapTrace::index_rows() {
   }
 }
 
-void SwapTrace::find_continuations() {
+void IndexedTrace::find_continuations() {
   const size_t count = columns_.storage_count;
   std::vector<uint8_t> from_before(count), dies(count);
   for (uint64_t row = 0; row < columns_.event_count; ++row) {
@@ -85,7 +85,7 @@ void SwapTrace::find_continuations() {
   }
 }
 
-int64_t SwapTrace::working_set_bytes(int32_t op) const {
+int64_t IndexedTrace::working_set_bytes(int32_t op) const {
   std::set<int32_t> storages;
   if (op >= 0) {
     for (uint64_t row = first_access(op); row < first_access(op + 1); ++row) {
