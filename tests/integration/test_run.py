@@ -184,6 +184,8 @@ def test_children_of_the_script_write_nothing(
         (["--device", "emulated", "missing.py"], "missing.py"),
         (["--device", "cuda", "--capacity", "1GiB", "train.py"], "--capacity"),
         (["--device", "emulated", "--capacity", "lots", "train.py"], "lots"),
+        (["--device", "emulated", "--record", "./train.py", "train.py"], "named twice"),
+        (["--device", "emulated", "--record", "kept", "--profile", "kept", "train.py"], "named twice"),
         (["--device", "emulated", "--policy", "auto", "train.py"], "resident, advise"),
         (["--device", "emulated", "--policy", "swap", "train.py"], "not in this version"),
         (["--device", "emulated", "--budget", "-1", "train.py"], "-1"),

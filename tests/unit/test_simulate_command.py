@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from umadvise.__main__ import main
-from umadvise._abi import Role
+from umadvise._abi import Phase, Role
 from umadvise.simulator.prediction import WAYS
 from umadvise.trace import io
 from umadvise.trace.builder import TraceBuilder
@@ -86,6 +86,7 @@ def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--target", "voodoo-2"], 2, "voodoo-2"),
         (["--target", "v100-16gb", "--budget", "99GiB"], 2, "more than v100-pcie-16gb leaves"),
         (["--target", "v100-16gb", "--budget", "lots"], 2, "lots"),
+        (["--target", "v100-16gb", "--budget", "0"], 2, "at least two blocks"),
         (["--target", "v100-16gb", "--step", "7"], 2, "no step 7"),
         (["--target", "v100-16gb", "--input-advice", "hurry"], 2, "unknown advice 'hurry'"),
         (["--target", "v100-16gb", "--iterations", "0"], 2, "0 iterations"),
@@ -96,6 +97,35 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: li
     assert given[0] == code
     assert given[1] == ""
     assert says in given[2]
+
+
+def run_of(path: Path, steps: int) -> Path:
+    """What `umadvise run --record` keeps of a loop that reads its loss after each update."""
+    builder = TraceBuilder()
+    weight = builder.allocate(GIB, Role.PARAMETER, "weight")
+    for step in range(1, steps + 2):
+        builder.begin_op("aten::_local_scalar_dense", step=step, phase=Phase.FORWARD, duration_ns=1)
+        builder.access(weight, Access.READ)
+        builder.end_op()
+        for phase in (Phase.FORWARD, Phase.OPTIMIZER) if step <= steps else ():
+            builder.begin_op("aten::mul_", step=step, phase=phase, flops=int(14e12 * 0.8), op_class=OpClass.MATMUL)
+            builder.access(weight, Access.READ | Access.WRITE)
+            builder.end_op()
+    io.write(builder.finish(target="cuda", source="live", device="voodoo 2", workload="loop"), path)
+    return path
+
+
+def test_what_comes_after_the_last_update_is_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(run_of(tmp_path / "f.trace", 3))
+    _, last, _ = simulate(capsys, path, "--target", "v100-16gb")
+    assert last == simulate(capsys, path, "--target", "v100-16gb", "--step", "3")[1]
+    assert last != simulate(capsys, path, "--target", "v100-16gb", "--step", "4")[1]
+
+
+def test_a_run_on_another_device_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = simulate(capsys, str(run_of(tmp_path / "g.trace", 1)))
+    assert (code, out) == (2, "")
+    assert "recorded on 'voodoo 2', which is not in the catalogue: name one with --target" in err
 
 
 def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

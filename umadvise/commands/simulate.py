@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a trace")
     parser.add_argument("--target", metavar="NAME", help="a device of the catalogue, or a device file; the trace's own")
     parser.add_argument("--budget", metavar="BYTES", help='device memory to use, such as "8GiB"; all that there is')
-    parser.add_argument("--step", type=int, metavar="N", help="which step, where the trace holds several; the last whole one")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="which step, where the trace holds several; the last whole one"
+    )
     for role in _ADVICE:
         parser.add_argument(
             f"--{role}-advice", metavar="ADVICE", help=f"try this unified-memory advice for {role}s too"
@@ -83,5 +85,5 @@ def _own_device(trace: "Trace") -> "DeviceProfile":
     except UsageError:
         where = f"on {trace.device!r}, which is not in the catalogue" if trace.device else "for no device"
         raise UsageError(
-            f"the trace was recorded {where}: name a device with --target (`umadvise devices` lists them)"
+            f"the trace was recorded {where}: name one with --target (`umadvise devices` lists them)"
         ) from None
