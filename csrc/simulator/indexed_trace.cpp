@@ -85,7 +85,7 @@ void IndexedTrace::find_continuations() {
   }
 }
 
-int64_t IndexedTrace::working_set_bytes(int32_t op) const {
+std::set<int32_t> IndexedTrace::working_set(int32_t op) const {
   std::set<int32_t> storages;
   if (op >= 0) {
     for (uint64_t row = first_access(op); row < first_access(op + 1); ++row) {
@@ -97,9 +97,7 @@ int64_t IndexedTrace::working_set_bytes(int32_t op) const {
       storages.insert(columns_.event_storage[row]);
     }
   }
-  int64_t sum = 0;
-  for (const int32_t storage : storages) sum += bytes(storage);
-  return sum;
+  return storages;
 }
 
 }  // namespace um::simulator

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "umadvise.h"
@@ -34,8 +35,8 @@ class IndexedTrace {
   int32_t continued_from(int32_t storage) const { return continued_from_[static_cast<size_t>(storage)]; }
   // Which storage of the next iteration `storage` will be; -1: none.
   int32_t continues_as(int32_t storage) const { return continues_as_[static_cast<size_t>(storage)]; }
-  // Bytes of all that an op touches or that lives only inside it.
-  int64_t working_set_bytes(int32_t op) const;
+  // All that an op touches or that lives only inside it.
+  std::set<int32_t> working_set(int32_t op) const;
 
  private:
   void check_accesses() const;

@@ -32,6 +32,13 @@ void check_options(const um_swap_options& options) {
   require(options.iterations >= 1, "expected at least one iteration");
 }
 
+void check_durations(const um_trace& trace, uint32_t iterations) {
+  constexpr double kLongestNs = 3.2e18;  // a hundred years
+  double sum_ns = 0;
+  for (uint64_t op = 0; op < trace.op_count; ++op) sum_ns += static_cast<double>(trace.op_duration_ns[op]);
+  require(sum_ns * iterations < kLongestNs, "a run of more than a hundred years");
+}
+
 }  // namespace
 
 um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
@@ -41,7 +48,8 @@ um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_
     given(out, "the place for the simulation");
     check_link(*given(link, "the link"));
     check_options(*given(options, "the options"));
-    um::simulator::SwapExecutor executor(*given(trace, "the trace"), plan, *link, *options);
+    check_durations(*given(trace, "the trace"), options->iterations);
+    um::simulator::SwapExecutor executor(*trace, plan, *link, *options);
     try {
       executor.run();
     } catch (const Error&) {

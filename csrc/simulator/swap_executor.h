@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,7 @@ class SwapExecutor final : CopyListener {
   void make_room(int32_t storage);
   void wait_for_arrival(int32_t storage);
   void wait_for_departure(int32_t storage, um_span_kind kind);
+  int64_t taken_alone(const std::set<int32_t>& storages) const;
   [[noreturn]] void no_room(int32_t storage);
   void note_op(int32_t op);
   void note_peak();

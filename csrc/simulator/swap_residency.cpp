@@ -1,5 +1,6 @@
 // Where storages are, and what must happen for them to be elsewhere.
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "memory/error.h"
@@ -276,12 +277,25 @@ void SwapExecutor::note_peak() {
   result_.peak_op = running_op_;
 }
 
+// What blocks take of a budget that nothing else uses: their bytes, and what the allocator rounds up.
+int64_t SwapExecutor::taken_alone(const std::set<int32_t>& storages) const {
+  constexpr uint64_t kWithoutEnd = uint64_t{1} << 61;
+  const auto allocator =
+      make_allocator(static_cast<AllocatorModel>(options_.allocator), kWithoutEnd, options_.chunk_bytes);
+  for (const int32_t each : storages)
+    if (trace_.bytes(each) > 0) allocator->allocate(static_cast<uint64_t>(trace_.bytes(each)));
+  return static_cast<int64_t>(allocator->reserved_bytes());
+}
+
 void SwapExecutor::no_room(int32_t storage) {
   const int64_t bytes = trace_.bytes(storage);
   result_.failed_op = op_;
-  result_.working_set_bytes = trace_.working_set_bytes(op_);
-  result_.budget_needed_bytes =
-      victims_.any() && op_ >= 0 ? result_.working_set_bytes : std::max(result_.working_set_bytes, live_bytes_ + bytes);
+  const std::set<int32_t> working_set = trace_.working_set(op_);
+  result_.working_set_bytes = 0;
+  for (const int32_t each : working_set) result_.working_set_bytes += trace_.bytes(each);
+  result_.budget_needed_bytes = taken_alone(working_set);
+  if (!victims_.any() || op_ < 0)
+    result_.budget_needed_bytes = std::max(result_.budget_needed_bytes, live_bytes_ + taken_alone({storage}));
   throw Error(UM_OUT_OF_DEVICE_MEMORY,
               "op " + std::to_string(op_) + ": no room for storage " + std::to_string(storage) + " of " +
                   std::to_string(bytes) + " bytes, and nothing will leave. " + std::to_string(live_bytes_) +

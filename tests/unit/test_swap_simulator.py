@@ -11,6 +11,7 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.errors import NoRoomError, UsageError
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.simulator import SpanKind, Track, simulate_resident, simulate_swap
+from umadvise.simulator.swap import CHUNK_BYTES
 from umadvise.trace.builder import TraceBuilder
 from umadvise.trace.schema import Access, Trace
 
@@ -113,6 +114,23 @@ def test_evictions_on_demand_run_without_a_plan(device: DeviceProfile) -> None:
         assert made.result.on_demand_swap_ins == made.result.swap_ins > 0
         assert made.result.evictions >= made.result.swap_outs > 0
         assert made.result.peak_live_bytes <= 3 * GIB
+
+
+def test_a_budget_that_would_do_counts_what_the_allocator_rounds(device: DeviceProfile) -> None:
+    trace = forward_backward(4, MIB)
+    with pytest.raises(NoRoomError) as caught:
+        simulate_swap(trace, device, None, budget_bytes=16 * MIB, allocator="va_chunks", eviction="belady")
+    assert caught.value.budget_needed_bytes == CHUNK_BYTES
+    simulate_swap(trace, device, None, budget_bytes=CHUNK_BYTES, allocator="va_chunks", eviction="belady")
+
+
+def test_times_that_no_clock_holds_are_refused(device: DeviceProfile) -> None:
+    builder = TraceBuilder()
+    for _ in range(2):
+        builder.begin_op("aten::mm", duration_ns=1 << 62)
+        builder.end_op()
+    with pytest.raises(UsageError, match="a hundred years"):
+        simulate_swap(builder.finish(target="cuda", source="synthetic"), device, None)
 
 
 def test_no_room_names_the_op_its_working_set_and_a_budget_that_would_do(device: DeviceProfile) -> None:
