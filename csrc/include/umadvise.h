@@ -487,12 +487,12 @@ typedef struct um_pages_touch {
 } um_pages_touch;
 
 typedef enum { /* the driver's six calls */
-  UM_SET_READ_MOSTLY = 0,
-  UM_UNSET_READ_MOSTLY = 1,
-  UM_SET_PREFERRED_LOCATION = 2,
-  UM_UNSET_PREFERRED_LOCATION = 3,
-  UM_SET_ACCESSED_BY = 4,
-  UM_UNSET_ACCESSED_BY = 5
+               UM_SET_READ_MOSTLY = 0,
+               UM_UNSET_READ_MOSTLY = 1,
+               UM_SET_PREFERRED_LOCATION = 2,
+               UM_UNSET_PREFERRED_LOCATION = 3,
+               UM_SET_ACCESSED_BY = 4,
+               UM_UNSET_ACCESSED_BY = 5
 } um_driver_advice;
 
 typedef struct um_pages_counters {
@@ -530,7 +530,8 @@ UM_API uint64_t um_pages_records(const um_pages* pages, uint64_t first, um_pages
 
 /* ---- simulation of unified memory: the allocator, guard and page model of a device, with no bytes behind it -- */
 typedef enum {
-  UM_SERVICE_GUARD = 0,   /* ordered: the guard touches what ops use; services that the trace tells between ops are added */
+  UM_SERVICE_GUARD =
+      0, /* ordered: the guard touches what ops use; services that the trace tells between ops are added */
   UM_SERVICE_RECORDED = 1 /* raw: the services that the trace tells, and no others */
 } um_service;
 
@@ -540,9 +541,9 @@ typedef struct um_concurrency {
 } um_concurrency;
 
 typedef struct um_unified_options {
-  uint64_t capacity_bytes; /* of the device, for this program; rounded down to 2 MiB */
-  uint64_t host_bytes;     /* most that managed memory may take on the host; 0: no limit */
-  uint64_t budget_bytes;   /* kept by the guard, as um_budget_set; 0: none */
+  uint64_t capacity_bytes;        /* of the device, for this program; rounded down to 2 MiB */
+  uint64_t host_bytes;            /* most that managed memory may take on the host; 0: no limit */
+  uint64_t budget_bytes;          /* kept by the guard, as um_budget_set; 0: none */
   const um_placement* placements; /* one for each storage of the trace */
   um_link link;
   um_pages_costs costs; /* its speeds and cost of copies are the link's */
@@ -558,7 +559,7 @@ typedef struct um_unified_options {
  * what a device's profiler would: kernels fault page by page there, and the driver's density prefetcher brings more. */
 typedef struct um_simulated_step {
   um_counters counters;
-  um_memory_stats memory; /* when it ends; peaks are its own */
+  um_memory_stats memory;                                            /* when it ends; peaks are its own */
   int64_t gpu_fault_groups, gpu_batches, gpu_faults, gpu_records[2]; /* transfers; [0] host to device */
   int64_t start_ns, duration_ns;
   int64_t compute_ns, fault_ns, wait_copy_ns, wait_room_ns, remote_ns; /* of the compute track */
@@ -618,18 +619,19 @@ typedef struct um_swap_result {
   int64_t clean_drops;        /* left without a copy: the host's was valid, or there were no contents */
   int64_t redundant_actions;  /* what they ask for was so already */
   int64_t recomputed_ops;
-  int64_t iterations;           /* that were run */
-  int64_t peak_live_bytes;      /* of all iterations, as all that follows */
-  int64_t peak_reserved_bytes;  /* what the allocator took of the budget */
-  int64_t fragmentation_bytes;  /* of those, not live */
-  int64_t peak_op;              /* where; -1: before the first op */
-  int64_t failed_op;            /* of a run that found no room, else UM_UNKNOWN */
-  int64_t working_set_bytes;    /* of that op */
-  int64_t budget_needed_bytes;  /* at least, for that op */
+  int64_t iterations;          /* that were run */
+  int64_t peak_live_bytes;     /* of all iterations, as all that follows */
+  int64_t peak_reserved_bytes; /* what the allocator took of the budget */
+  int64_t fragmentation_bytes; /* of those, not live */
+  int64_t peak_op;             /* where; -1: before the first op */
+  int64_t failed_op;           /* of a run that found no room, else UM_UNKNOWN */
+  int64_t working_set_bytes;   /* of that op */
+  int64_t budget_needed_bytes; /* at least, for that op */
 } um_swap_result;
 
 /* Executes a trace with a plan (NULL: none). Where no room can be had the status is UM_OUT_OF_DEVICE_MEMORY and the
- * result says where; its other fields are those up to there. The simulation has the last iteration's spans, no steps. */
+ * result says where; its other fields are those up to there. The simulation has the last iteration's spans, no steps.
+ */
 UM_API um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
                                   const um_swap_options* options, um_swap_result* result, um_simulation** out);
 

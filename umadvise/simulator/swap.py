@@ -139,7 +139,9 @@ def simulate_swap(
         op_reserved_bytes=reserved_bytes.ctypes.data,
     )
     try:
-        result, outcome = _native.simulate_swap(trace, plan and plan.actions, native_link(device), options)
+        result, outcome = _native.simulate_swap(
+            trace, None if plan is None else plan.actions, native_link(device), options
+        )
     except NativeError as error:
         raise UsageError(error.message) from None
     if isinstance(outcome, NativeError):

@@ -5,24 +5,22 @@ cut short, packed to grow without end, or saying what no run could have done. No
 path, and none may hold a control character, because reports print them to terminals.
 """
 
-import gzip
 import os
 import zlib
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from umadvise.counters.records import Record
 from umadvise.errors import FormatError
 from umadvise.files import read_bounded, write_atomically
 from umadvise.profile import Name
-from umadvise.trace.schema import MOST_ROWS, SCHEMA, TABLES, Source, Table, Target, Trace, check
+from umadvise.trace.packing import deflate, inflate, pack, unpack
+from umadvise.trace.schema import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace, check
 
 MOST_FILE_BYTES = 256 << 20
 MOST_DOCUMENT_BYTES = 1 << 30
 """Unpacked; a step of a million ops is a quarter of this."""
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
@@ -46,26 +44,6 @@ _header_decoder = msgspec.json.Decoder(_Header)
 _file_decoder = msgspec.json.Decoder(_File)
 
 
-def _packed(table: Table) -> dict[str, bytes]:
-    return {
-        name: getattr(table, name).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
-        for name, dtype in table.DTYPES.items()
-    }
-
-
-def _unpacked(kind: type[Table], name: str, columns: dict[str, bytes]) -> Table:
-    if set(columns) != set(kind.DTYPES):
-        odd = ", ".join(sorted(set(columns) ^ set(kind.DTYPES)))
-        raise ValueError(f"{name}: missing or unknown columns: {odd[:200]}")
-    arrays = {}
-    for column, dtype in kind.DTYPES.items():
-        stored = np.dtype(dtype).newbyteorder("<")
-        if len(columns[column]) % stored.itemsize:
-            raise ValueError(f"{name}.{column}: {len(columns[column])} bytes are no whole number of {stored.name}")
-        arrays[column] = np.frombuffer(columns[column], stored)
-    return kind(**arrays)
-
-
 def encode(trace: Trace) -> bytes:
     """The trace as the bytes of its file; equal traces give equal bytes."""
     document = _File(
@@ -75,19 +53,9 @@ def encode(trace: Trace) -> bytes:
         torch_version=trace.torch_version,
         workload=trace.workload,
         strings=trace.strings,
-        **{name: _packed(getattr(trace, name)) for name in TABLES},
+        **{name: pack(getattr(trace, name)) for name in TABLES},
     )
-    return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
-
-
-def _inflate(packed: bytes) -> bytes:
-    inflater = zlib.decompressobj(_GZIP)
-    document = inflater.decompress(packed, MOST_DOCUMENT_BYTES)
-    if inflater.unconsumed_tail:
-        raise ValueError(f"unpacks to more than {MOST_DOCUMENT_BYTES} bytes")
-    if not inflater.eof or inflater.unused_data:
-        raise ValueError("is cut short, or goes on after its end")
-    return document
+    return deflate(msgspec.json.encode(document))
 
 
 def decode(packed: bytes) -> Trace:
@@ -97,7 +65,7 @@ def decode(packed: bytes) -> Trace:
         FormatError: not such a file, of another version, or holding what no run produces.
     """
     try:
-        document = _inflate(packed)
+        document = inflate(packed, MOST_DOCUMENT_BYTES)
         schema = _header_decoder.decode(document).schema
         if schema != SCHEMA:
             raise FormatError(
@@ -112,7 +80,7 @@ def decode(packed: bytes) -> Trace:
             torch_version=file.torch_version,
             workload=file.workload,
             strings=file.strings,
-            **{name: _unpacked(kind, name, getattr(file, name)) for name, kind in TABLES.items()},  # type: ignore[arg-type]
+            **{name: unpack(kind, name, getattr(file, name)) for name, kind in TABLES.items()},  # type: ignore[arg-type]
         )
         check(trace)
     except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
