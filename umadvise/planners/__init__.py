@@ -1,1 +1,71 @@
-"""Planners: what moves when, so that a step fits a budget."""
+"""Planners: what moves when in a training step, so that it runs in a budget. One file an algorithm, one interface.
+
+`PLANNERS` names them; `run` runs one. A planner is a function `(trace, device, budget_bytes, **options) -> Plan` whose
+keyword arguments, by the names of its paper, are its options. A planner without a notion of time plans in bytes; the
+simulator says what its plan takes.
+"""
+
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any, Protocol
+
+from umadvise.errors import PolicyError, UsageError
+
+if TYPE_CHECKING:
+    from umadvise.device_profile import DeviceProfile
+    from umadvise.planners.plan import Option, Plan
+    from umadvise.trace.schema import Trace
+
+PLANNERS = {
+    "belady": "on_demand:belady",
+    "lru": "on_demand:lru",
+}
+"""Name: module and function."""
+
+
+class Planner(Protocol):
+    """What every planner is called with.
+
+    Raises:
+        BudgetError: no plan of this kind keeps the budget.
+        UsageError: an option is wrong.
+    """
+
+    def __call__(self, trace: "Trace", device: "DeviceProfile", budget_bytes: int, /, **options: Any) -> "Plan":
+        """Plans one step."""
+
+
+def planner(name: str) -> Planner:
+    """The planner of a name.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    if name not in PLANNERS:
+        raise PolicyError(f"unknown planner {name!r}: expected one of {', '.join(PLANNERS)}")
+    module, function = PLANNERS[name].split(":")
+    found: Planner = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return found
+
+
+def run(name: str, trace: "Trace", device: "DeviceProfile", budget_bytes: int, **options: "Option") -> "Plan":
+    """Plans one step of training.
+
+    Args:
+        name: of `PLANNERS`.
+        trace: one step.
+        device: whose link and memory it is for.
+        budget_bytes: of device memory.
+        options: of the planner.
+
+    Raises:
+        PolicyError: no such planner.
+        UsageError: no such option, or it is wrong.
+        BudgetError: the budget does not hold what has to be on the device at once.
+    """
+    chosen = planner(name)
+    known = list(inspect.signature(chosen).parameters)[3:]
+    odd = sorted(set(options) - set(known))
+    if odd:
+        raise UsageError(f"planner {name!r} has no option {odd[0]!r}: expected {', '.join(known) or 'none at all'}")
+    return chosen(trace, device, budget_bytes, **options)

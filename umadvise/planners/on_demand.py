@@ -1,0 +1,174 @@
+"""Eviction on demand, the two classical baselines: furthest next use (Belady 1966), and least recently used.
+
+Nothing is brought before it is needed: an op that finds something on the host waits for it. Who leaves is what differs.
+A storage whose copy on the host is still valid, or that the next op to use it overwrites, leaves without a copy.
+"""
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import BudgetError
+from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.uses import Uses
+from umadvise.trace.schema import EventKind, Trace
+
+NEVER = 2**62
+"""The op of a next use that does not come."""
+
+
+def belady(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
+    """Who is used again furthest ahead leaves first; optimal in the number of misses for storages of one size.
+
+    Raises:
+        BudgetError: one op uses more than the budget.
+    """
+    return _plan("belady", trace, budget_bytes, lambda _last, following: -following)
+
+
+def lru(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
+    """Who has been used least recently leaves first.
+
+    Raises:
+        BudgetError: one op uses more than the budget.
+    """
+    return _plan("lru", trace, budget_bytes, lambda last, _following: last)
+
+
+Rank = Callable[[int, int], int]
+"""From an op that used it last and one that will use it next: who has the least leaves first."""
+
+
+def _plan(name: str, trace: Trace, budget_bytes: int, rank: Rank) -> Plan:
+    uses = Uses(trace)
+    uses.require_room(budget_bytes)
+    # What is where when the step begins is what the step before left there: the first pass finds that out.
+    there = frozenset(np.flatnonzero(trace.births < 0).tolist())
+    for _ in range(2):
+        run = _Run(uses, budget_bytes, rank, there)
+        run.execute()
+        there = frozenset(run.carried_over())
+    return Plan.from_actions(trace, run.actions, planner=name, budget_bytes=budget_bytes)
+
+
+class _Run:
+    """One step: what is on the device, whose copy on the host is valid, and what must move before each op."""
+
+    def __init__(self, uses: Uses, budget_bytes: int, rank: Rank, there: frozenset[int]) -> None:
+        self.uses = uses
+        self.trace = uses.trace
+        self.budget_bytes = budget_bytes
+        self.rank = rank
+        self.actions: list[Action] = []
+        self.sizes: NDArray[np.int64] = self.trace.storages.bytes
+        self.present: set[int] = set()
+        self.valid_on_host: set[int] = set(np.flatnonzero(self.trace.births < 0).tolist())
+        self.used_bytes = 0
+        self.cursor: NDArray[np.int64] = uses.first[:-1].copy()
+        self.last_use = dict.fromkeys(there, -1)
+        self.order: list[tuple[int, int]] = []  # a heap of ranks, with entries that are out of date
+        # What was there when the last step ended is dirty, for all that we know.
+        stays = {int(each) for each in np.flatnonzero(self.trace.births < 0) if not len(uses.of(int(each)))}
+        for storage in stays:  # without a rank: nothing could bring it back
+            self.present.add(storage)
+            self.used_bytes += int(self.sizes[storage])
+        for storage in sorted(there - stays):
+            if self.used_bytes + int(self.sizes[storage]) <= budget_bytes:
+                self._enter(storage)
+                self.valid_on_host.discard(storage)
+
+    def execute(self) -> None:
+        """Runs the step."""
+        storages, first = self.uses.by_op
+        transient = self.uses.transient
+        events = self.trace.events
+        freed: dict[int, list[int]] = {}
+        scratch = np.zeros(len(self.trace.ops), np.int64)
+        for row in np.flatnonzero(events.kind == EventKind.FREE):
+            freed.setdefault(int(events.op[row]), []).append(int(events.storage[row]))
+        np.add.at(scratch, self.trace.births[transient], self.sizes[transient])
+        for storage in freed.get(-1, ()):
+            self._leave(storage)
+        for op in range(len(self.trace.ops)):
+            needed = [int(each) for each in storages[first[op] : first[op + 1]] if not transient[each]]
+            self._before(op, needed, int(scratch[op]))
+            for storage in freed.get(op, ()):
+                self._leave(storage)
+
+    def _before(self, op: int, needed: list[int], scratch_bytes: int) -> None:
+        missing = [storage for storage in needed if storage not in self.present]
+        room_bytes = scratch_bytes + sum(int(self.sizes[storage]) for storage in missing)
+        self._make_room(op, room_bytes, frozenset(needed))
+        for storage in missing:
+            use = int(self.cursor[storage])
+            # Where the step begins, what no action brings is on the device already.
+            begins_on_host = self.trace.births[storage] < 0 and use == self.uses.first[storage]
+            if begins_on_host or not self.uses.written_whole[use]:
+                self.actions.append(Action(ActionKind.SWAP_IN, op, storage))
+            self._enter(storage)
+        for storage in needed:
+            use = int(self.cursor[storage])
+            if self.uses.writes[use]:
+                self.valid_on_host.discard(storage)
+            self.cursor[storage] = use + 1
+            self.last_use[storage] = op
+            self._rank(storage)
+
+    def _make_room(self, op: int, bytes_: int, kept: frozenset[int]) -> None:
+        held = []
+        while self.used_bytes + bytes_ > self.budget_bytes:
+            if not self.order:
+                kept_bytes = self.used_bytes + bytes_
+                raise BudgetError(f"op {op} needs {kept_bytes} bytes at once; the budget is {self.budget_bytes}")
+            rank, storage = heapq.heappop(self.order)
+            if storage not in self.present or rank != self._rank_of(storage):
+                continue
+            if storage in kept:
+                held.append((rank, storage))
+                continue
+            self._evict(op, storage)
+        for entry in held:
+            heapq.heappush(self.order, entry)
+
+    def _evict(self, op: int, storage: int) -> None:
+        use = int(self.cursor[storage])
+        comes_again = use < self.uses.first[storage + 1]
+        if storage in self.valid_on_host:
+            self.actions.append(Action(ActionKind.DROP, op, storage, argument=1))
+        elif comes_again and self.uses.written_whole[use]:
+            self.actions.append(Action(ActionKind.DROP, op, storage))
+        else:
+            self.actions.append(Action(ActionKind.SWAP_OUT, op, storage))
+            self.valid_on_host.add(storage)
+        self._leave(storage)
+
+    def _enter(self, storage: int) -> None:
+        self.present.add(storage)
+        self.used_bytes += int(self.sizes[storage])
+        self._rank(storage)
+
+    def _leave(self, storage: int) -> None:
+        if storage in self.present:
+            self.present.remove(storage)
+            self.used_bytes -= int(self.sizes[storage])
+
+    def _rank(self, storage: int) -> None:
+        heapq.heappush(self.order, (self._rank_of(storage), storage))
+
+    def _rank_of(self, storage: int) -> int:
+        use = int(self.cursor[storage])
+        following = int(self.uses.op[use]) if use < self.uses.first[storage + 1] else NEVER
+        return self.rank(self.last_use.get(storage, -1), following)
+
+    def carried_over(self) -> set[int]:
+        """What the next step finds on the device when it begins."""
+        heirs = self.trace.storages.successor
+        begins = np.flatnonzero(self.trace.births < 0)
+        return {
+            int(storage)
+            for storage in begins
+            if (int(heirs[storage]) if heirs[storage] >= 0 else int(storage)) in self.present
+        }
