@@ -1,8 +1,11 @@
 """The command line: data on stdout, everything else on stderr; exit codes 0 ok, 1 failed, 2 usage, 3 failed check."""
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from umadvise import __version__
 from umadvise.commands import commands
@@ -27,11 +30,23 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; argparse itself exits with 2 on bad usage."""
     arguments = parser().parse_args(words)
+    if sys.stdout is None:  # closed by who started this
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the end
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except UmadviseError as error:
         print(f"umadvise {arguments.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        ours = arguments.command != "run" and error.errno in (errno.EPIPE, errno.ENOSPC)
+        if not ours:  # but a script's, or a factory's
+            raise
+        # What is still to be written would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # whoever reads has seen enough
+            print(f"umadvise {arguments.command}: cannot write the result: {error.strerror}", file=sys.stderr)
+        return 1
     return code
 
 

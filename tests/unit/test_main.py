@@ -81,3 +81,17 @@ print(sorted({"torch", "numpy", "umadvise._native"} & set(sys.modules)))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        ("| true", ""),
+        (">/dev/full", "umadvise devices: cannot write the result: No space left on device\n"),
+        (">&-", ""),
+    ],
+)
+def test_results_that_nobody_takes(redirection: str, said: str) -> None:
+    """A reader that has seen enough, a full disk, and no output at all."""
+    command = f"{sys.executable} -m umadvise devices --json {redirection}"
+    assert subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stderr == said
