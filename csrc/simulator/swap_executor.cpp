@@ -169,6 +169,8 @@ void SwapExecutor::event(uint64_t row) {
       return end_life(storage);
     case kHostWrite:
     case kHostRead:
+      // What was there when the iteration began has its contents already.
+      if (op_ < 0 && iteration_ > 1 && trace_.continued_from(storage) >= 0) return;
       return copy_for_host(row);
     default:  // served faults are of unified memory
       return;

@@ -345,6 +345,8 @@ TEST(mapping_chunks_holds_the_compute_queue_up) {
 TEST(copies_of_the_host_are_in_line_with_the_ops) {
   Trace trace;
   const int32_t batch = trace.allocate(80);
+  trace.event(2, batch, 40);  // before the step: its contents are there when the next one begins
+  trace.use(0, {});
   trace.event(2, batch, 80);
   trace.use(10, {batch});
   trace.event(3, batch, 20);

@@ -42,8 +42,8 @@ class Way(Record, frozen=True):
         step_ns: mean over the iterations after the warm-up.
         compute_ns: of the ops of one step.
         stalls: of one step.
-        bytes_h2d: moved to the device in one step.
-        bytes_d2h: moved to the host in one step.
+        bytes_h2d: paged or swapped in during one step; not what the program itself copies.
+        bytes_d2h: likewise, out.
         fault_groups: 2 MiB blocks served in one step; None where nothing pages.
         evictions: storages or blocks that had to leave in one step.
         needed_bytes: device memory at the peak.
@@ -122,8 +122,8 @@ def _resident(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
         step_ns=result.step_ns,
         compute_ns=result.compute_ns,
         stalls=Stalls(wait_copy_ns=result.wait_copy_ns),
-        bytes_h2d=result.host_write_bytes,
-        bytes_d2h=result.host_read_bytes,
+        bytes_h2d=0,
+        bytes_d2h=0,
         evictions=0,
         needed_bytes=needed_bytes,
     )
@@ -176,8 +176,8 @@ def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
         step_ns=result.step_ns,
         compute_ns=result.compute_ns,
         stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
-        bytes_h2d=result.swap_in_bytes + result.host_write_bytes,
-        bytes_d2h=result.swap_out_bytes + result.host_read_bytes,
+        bytes_h2d=result.swap_in_bytes,
+        bytes_d2h=result.swap_out_bytes,
         evictions=result.evictions,
         needed_bytes=result.peak_reserved_bytes,
     )
