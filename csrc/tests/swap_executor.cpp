@@ -350,7 +350,9 @@ TEST(copies_of_the_host_are_in_line_with_the_ops) {
   trace.event(2, batch, 80);
   trace.use(10, {batch});
   trace.event(3, batch, 20);
-  const Run made = run(trace, nullptr, options(80));
+  um_swap_options twice = options(80);
+  twice.iterations = 2;
+  const Run made = run(trace, nullptr, twice);
   CHECK_EQ(made.step_ns(), 80 + 10 + 20);
   CHECK_EQ(made.result.host_write_bytes, 80);
   CHECK_EQ(made.result.host_read_bytes, 20);
