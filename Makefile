@@ -12,8 +12,10 @@ FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
-# What ThreadSanitizer looks at in CI; THREADED=. is everything.
-THREADED ?= ^(emulated_memory|emulated_streams|engine_threads|stream_wait|heap)$$
+# What ThreadSanitizer looks at in CI; THREADED= is everything.
+THREADED ?= emulated_memory emulated_streams engine_threads stream_wait heap
+EMPTY :=
+REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
 .PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
@@ -24,7 +26,7 @@ test: $(VENV)/.installed ctest
 	pytest -q
 
 test-full: $(VENV)/.installed ctest-sanitized ctest
-	$(MAKE) ctest-threads THREADED=.
+	$(MAKE) ctest-threads THREADED=
 	UMADVISE_FULL=1 pytest -q
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
@@ -56,8 +58,8 @@ ctest-sanitized: $(VENV)/.installed
 
 ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
-	cmake --build build/threads
-	ctest --test-dir build/threads --output-on-failure --tests-regex '$(THREADED)'
+	cmake --build build/threads $(if $(THREADED),--target $(addprefix test_,$(THREADED)))
+	ctest --test-dir build/threads --output-on-failure $(if $(THREADED),--tests-regex '$(REGEX)')
 
 # Training under AddressSanitizer: a CNN before, inside and after umadvise, ten times over. Python itself never frees all.
 pytest-sanitized: ctest-sanitized
