@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PLANNERS = {
     "belady": "on_demand:belady",
     "lru": "on_demand:lru",
+    "window": "window:window",
 }
 """Name: module and function."""
 
