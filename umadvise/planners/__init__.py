@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from umadvise.trace.schema import Trace
 
 PLANNERS = {
+    "advice": "advice:advice",
     "belady": "on_demand:belady",
     "lru": "on_demand:lru",
     "window": "window:window",
