@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PLANNERS = {
     "advice": "advice:advice",
     "belady": "on_demand:belady",
+    "lms": "lms:lms",
     "lru": "on_demand:lru",
     "window": "window:window",
 }
