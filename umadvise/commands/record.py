@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from umadvise.commands._options import parse_options
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
     from umadvise.device_profile import DeviceProfile
     from umadvise.trace.schema import Target, Trace
     from umadvise.trace.workload import Workload
-
-_TRUTHS = {"true": True, "false": False, "none": None}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Records, writes the file, and prints a summary."""
-    options = _options(arguments.option)
+    options = parse_options(arguments.option)
     if arguments.batch is not None:
         if arguments.batch < 1:
             raise UsageError(f"--batch {arguments.batch}: expected at least 1")
@@ -60,32 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.write(trace_summary.render(trace))
     print(f"umadvise: trace in {arguments.output}", file=sys.stderr)
     return 0
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--option {word!r}: expected KEY=VALUE, such as --option sequence=256")
-        if key in options:
-            raise UsageError(f"--option {key} is given twice")
-        options[key] = _value(value)
-    return options
-
-
-def _value(text: str) -> Any:
-    """A number, a truth value, None, several of them with commas between, or else the text itself."""
-    if "," in text:
-        return tuple(_value(part) for part in text.split(",") if part)
-    if text.lower() in _TRUTHS:
-        return _TRUTHS[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _target(name: str) -> "tuple[Target, DeviceProfile | None]":

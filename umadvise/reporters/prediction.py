@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from umadvise.reporters.tables import new_grid
-from umadvise.simulator.prediction import SWAP, Prediction, Way
+from umadvise.simulator.prediction import PLAN, SWAP, Prediction, Way
 from umadvise.units import format_bytes, format_duration_ns
 
 DEFAULT_WIDTH = 110
@@ -16,6 +16,7 @@ _LABELS = {
     "advise": "unified, advice by role",
     "advice": "unified, your advice",
     SWAP: "swap on demand",
+    PLAN: "your plan",
 }
 
 

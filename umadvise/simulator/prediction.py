@@ -7,7 +7,10 @@ from umadvise._abi import Advice, Role
 from umadvise.counters.records import BytesByCause, Count, Record
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, PolicyError, UsageError
+from umadvise.planners.plan import Plan
+from umadvise.planners.score import score
 from umadvise.roles import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
+from umadvise.simulator.stalls import Stalls
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 from umadvise.trace.roofline import retimed
@@ -16,28 +19,16 @@ from umadvise.trace.schema import Trace
 SCHEMA = "umadvise.prediction/1"
 SWAP = "swap"
 """Explicit swapping on demand: no plan, and what is used furthest ahead leaves first (Belady, 1966)."""
+PLAN = "plan"
+"""What a plan of the user's says."""
 WAYS = (RESIDENT.name, UNADVISED.name, ADVISE.name, SWAP)
-
-
-class Stalls(Record, frozen=True):
-    """How long the compute queue stood still in a step, by cause, in nanoseconds."""
-
-    fault_ns: Count = 0
-    wait_copy_ns: Count = 0
-    wait_room_ns: Count = 0
-    remote_ns: Count = 0
-
-    @property
-    def total_ns(self) -> int:
-        """All of them."""
-        return self.fault_ns + self.wait_copy_ns + self.wait_room_ns + self.remote_ns
 
 
 class Way(Record, frozen=True):
     """One way to run the step. Where `problem` says why it cannot be, all numbers but the need are unknown.
 
     Attributes:
-        name: one of WAYS, or "advice" for advice that the user chose.
+        name: one of WAYS, "advice" for advice that the user chose, or PLAN.
         problem: why the step does not run so; None where it does.
         step_ns: mean over the iterations after the warm-up.
         compute_ns: of the ops of one step.
@@ -77,6 +68,7 @@ def predict(
     *,
     budget_bytes: int | None = None,
     advice: dict[Role, Advice] | None = None,
+    plan: Plan | None = None,
     iterations: int = WARM_UP + 5,
 ) -> Prediction:
     """Simulates a step in every way there is.
@@ -84,13 +76,16 @@ def predict(
     Args:
         trace: one step. Its ops get the durations of the device's roofline unless it was recorded for that device.
         device: of the catalogue.
-        budget_bytes: of device memory; None is all that the device has.
+        budget_bytes: of device memory; None is the plan's, without one all that the device has.
         advice: one more way: unified memory with this advice by role.
+        plan: one more way: what it says. It is of the trace with the durations that it gets here.
         iterations: of unified memory, the warm-up included.
 
     Raises:
         UsageError: a budget that is more than the device has, or an argument is wrong.
     """
+    if budget_bytes is None and plan is not None:
+        budget_bytes = plan.budget_bytes
     if budget_bytes is not None and budget_bytes > device.usable_bytes:
         raise UsageError(
             f"a budget of {budget_bytes} bytes is more than {device.name} leaves to programs: "
@@ -107,6 +102,7 @@ def predict(
         _resident(trace, device, budget_bytes),
         *(_unified(name, chosen, trace, device, budget_bytes, iterations) for name, chosen in unified),
         _swapped(trace, device, budget_bytes),
+        *(() if plan is None else (_planned(plan, trace, device, budget_bytes, iterations),)),
     )
     return Prediction(trace.workload, device.name, budget_bytes, __version__, ways)
 
@@ -180,4 +176,22 @@ def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
         bytes_d2h=result.swap_out_bytes,
         evictions=result.evictions,
         needed_bytes=result.peak_reserved_bytes,
+    )
+
+
+def _planned(plan: Plan, trace: Trace, device: DeviceProfile, budget_bytes: int, iterations: int) -> Way:
+    try:
+        result = score(trace, device, plan, budget_bytes=budget_bytes, iterations=iterations)
+    except (PolicyError, BudgetError) as error:
+        return Way(PLAN, problem=str(error))
+    return Way(
+        PLAN,
+        step_ns=result.step_ns,
+        compute_ns=result.compute_ns,
+        stalls=result.stalls,
+        bytes_h2d=result.bytes_h2d,
+        bytes_d2h=result.bytes_d2h,
+        fault_groups=result.fault_groups,
+        evictions=result.evictions,
+        needed_bytes=result.peak_bytes,
     )

@@ -229,6 +229,15 @@ def _in_words(error: NativeError) -> Exception:
     return error
 
 
+def arenas(trace: Trace) -> NDArray[np.uint32]:
+    """The role, one of `ARENA_ROLES`, by which a session would choose each storage's memory."""
+    arena = np.full(len(trace.storages), Role.INTERMEDIATE, np.uint32)
+    role = trace.storages.role
+    arena[role == Role.INPUT] = Role.INPUT
+    arena[(role == Role.PARAMETER) | ((role == Role.OPTIMIZER_STATE) & (trace.births < 0))] = Role.PARAMETER
+    return arena
+
+
 def _placements(trace: Trace, advice: Mapping[Role, Advice | str]) -> NDArray[np.void]:
     """um_placement of each storage: which arena a session would put it into."""
     unknown = [role for role in advice if role not in ARENA_ROLES]
@@ -237,10 +246,7 @@ def _placements(trace: Trace, advice: Mapping[Role, Advice | str]) -> NDArray[np
             f"advice for {unknown[0]!r}: expected one of the roles that choose where memory comes from, "
             f"{', '.join(role.name for role in ARENA_ROLES)}"
         )
-    arena = np.full(len(trace.storages), Role.INTERMEDIATE, np.uint32)
-    role = trace.storages.role
-    arena[role == Role.INPUT] = Role.INPUT
-    arena[(role == Role.PARAMETER) | ((role == Role.OPTIMIZER_STATE) & (trace.births < 0))] = Role.PARAMETER
+    arena = arenas(trace)
     by_arena = np.array([parse_advice(advice.get(each, Advice.NONE)) for each in ARENA_ROLES], np.uint32)
     placements = np.zeros(len(trace.storages), _PLACEMENT)
     placements["memory"] = Memory.MANAGED

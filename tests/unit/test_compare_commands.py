@@ -1,0 +1,268 @@
+"""`umadvise plan` and `compare`, and the `advice` planner, on steps whose times can be worked out."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from traces import traces
+
+from umadvise import planners
+from umadvise.__main__ import main
+from umadvise._abi import Role
+from umadvise.advice import PAPER_WORDS
+from umadvise.catalogue import load_device
+from umadvise.errors import PolicyError
+from umadvise.planners import comparison as comparisons
+from umadvise.planners.advice import all_combinations, by_role
+from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.score import pages, score
+from umadvise.reporters import comparison as reporter
+from umadvise.reporters import svg
+from umadvise.roles import ADVISE
+from umadvise.simulator.unified import simulate_unified
+from umadvise.trace import io
+from umadvise.trace.builder import TraceBuilder
+from umadvise.trace.schema import Access, OpClass, Trace
+
+V100 = load_device("v100-16gb")
+GIB = 1 << 30
+OP_NS = 4000 + 10**9
+"""A second of arithmetic at 80 % of a V100's 14 TFLOP/s, and its launch."""
+
+
+def maps(count: int, bytes_: int = GIB) -> Trace:
+    """Forward makes a map an op from a weight, backward reads them in the opposite order."""
+    builder, live = TraceBuilder(), []
+    weight = builder.allocate(GIB, Role.PARAMETER, "weight")
+    second = {"op_class": OpClass.MATMUL, "flops": int(14e12 * 0.8), "duration_ns": OP_NS}
+    for _ in range(count):
+        builder.begin_op("aten::mm", **second)
+        live.append(builder.allocate(bytes_, Role.INTERMEDIATE))
+        builder.access(weight, Access.READ)
+        builder.access(live[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+    for each in reversed(live):
+        builder.begin_op("aten::mm", **second)
+        builder.access(each, Access.READ)
+        builder.end_op()
+        builder.free(each)
+    return builder.finish(target="cuda", source="synthetic", device=V100.name, workload="maps")
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    io.write(maps(4), tmp_path / "maps.trace")
+    return tmp_path / "maps.trace"
+
+
+# ---- advice --------------------------------------------------------------------------------------------------------
+
+
+def test_advice_by_hand() -> None:
+    plan = planners.run("advice", maps(2), V100, GIB)
+    assert list(plan) == [
+        Action(ActionKind.ADVISE, 0, 0, bytes=GIB, argument=ADVISE.advice[Role.PARAMETER]),
+        Action(ActionKind.PREFETCH, 0, 1, after=True, bytes=GIB),
+        Action(ActionKind.PREFETCH, 1, 2, after=True, bytes=GIB),
+    ]
+    assert by_role(plan) == ADVISE.advice
+
+
+def test_there_are_125_combinations() -> None:
+    combinations = [tuple(sorted(options.items())) for options in all_combinations()]
+    assert len(set(combinations)) == len(combinations) == 125
+    for options in all_combinations():
+        assert set(options.values()) <= set(PAPER_WORDS)
+        assert dict(planners.run("advice", maps(1), V100, GIB, **options).options) == options
+
+
+@given(trace=traces(), options=st.sampled_from(list(all_combinations())))
+@settings(max_examples=40, deadline=None)
+def test_advice_is_executed(trace: Trace, options: dict[str, str]) -> None:
+    assume(len(trace.ops))
+    plan = planners.run("advice", trace, V100, GIB, **options)
+    assert pages(plan)
+    simulate_unified(trace, V100, capacity_bytes=GIB, plan=plan, iterations=2)
+    assert score(trace, V100, plan, iterations=2).problem is None
+
+
+def test_advice_needs_a_device_that_pages() -> None:
+    with pytest.raises(PolicyError, match="cannot page unified memory"):
+        planners.run("advice", maps(1), load_device("k40"), GIB)
+
+
+# ---- scores --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_swaps_in_numbers() -> None:
+    """One map leaves while another is made, and comes back before its turn: all in the shade of arithmetic."""
+    trace = maps(4)
+    out, back = Action(ActionKind.SWAP_OUT, 1, 1, after=True), Action(ActionKind.SWAP_IN, 5, 1, after=True)
+    plan = Plan.from_actions(trace, [out, back], planner="hand", budget_bytes=4 * GIB)
+    result = score(trace, V100, plan)
+    assert (result.step_ns, result.unlimited_ns, result.overhead) == (8 * OP_NS, 8 * OP_NS, 0.0)
+    assert (result.bytes_h2d, result.bytes_d2h, result.recompute_ns, result.evictions) == (GIB, GIB, 0, 0)
+    assert result.peak_bytes == 4 * GIB  # of 5
+    assert result.fragmentation_bytes == 0
+
+
+def test_a_map_made_again_takes_its_op_once_more() -> None:
+    trace = maps(2)
+    drop, again = Action(ActionKind.DROP, 1, 1), Action(ActionKind.RECOMPUTE, 3, 1, argument=0)
+    result = score(trace, V100, Plan.from_actions(trace, [drop, again], planner="hand", budget_bytes=3 * GIB))
+    assert (result.step_ns, result.recompute_ns, result.overhead) == (5 * OP_NS, OP_NS, 0.25)
+
+
+TABLE = """\
+maps on v100-pcie-16gb, simulated: in unlimited memory 8.00 s and 5.00 GiB
+
+In 5.00 GiB, 100% of that
+                                                                      frag-
+planner      peak    step  overhead  to device  to host  recomputed  mented  stalled  regret  planning
+belady   5.00 GiB  8.00 s      0.0%        0 B      0 B        0 ns     0 B     0.0%       -   1.00 ms
+advice   5.00 GiB  8.01 s      0.1%        0 B      0 B        0 ns     0 B     0.1%       -   1.00 ms
+
+In 1.00 GiB, 20% of that
+                                                                frag-
+planner  peak  step  overhead  to device  to host  recomputed  mented  stalled  regret  planning
+belady      x     x         x          x        x           x       x        x       x         x
+belady: op 0 (aten::mm) uses 2.00 GiB at once: no plan keeps a budget of 1.00 GiB; give at least that, or make the batch
+smaller
+"""
+
+
+# ---- commands ------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_what_its_file_says(trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_file = tmp_path / "maps.plan"
+    words = (trace_file, "--target", "v100-16gb")
+    code, out, err = command(
+        capsys, "plan", *words, "--planner", "belady", "--budget", "3GiB", "-o", plan_file, "--json"
+    )
+    assert (code, err) == (0, f"umadvise: plan in {plan_file}\n")
+    planned = json.loads(out)
+    assert planned["schema"] == "umadvise.comparison/1"
+    code, out, err = command(capsys, "simulate", *words, "--plan", plan_file, "--json")
+    assert (code, err) == (0, "")
+    simulated = json.loads(out)
+    assert simulated["budget_bytes"] == 3 * GIB
+    way = next(way for way in simulated["ways"] if way["name"] == "plan")
+    for field in ("step_ns", "stalls", "bytes_h2d", "bytes_d2h"):
+        assert way[field] == planned["scores"][0][field]
+    assert "your plan" in command(capsys, "simulate", *words, "--plan", plan_file)[1]
+
+
+def test_a_plan_of_another_device_is_refused(
+    trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_file = tmp_path / "maps.plan"
+    command(capsys, "plan", trace_file, "--planner", "lru", "--budget", "60%", "-o", plan_file)
+    code, out, err = command(capsys, "simulate", trace_file, "--target", "k40", "--plan", plan_file)
+    assert (code, out) == (1, "")
+    assert "was made for another trace" in err
+
+
+def test_a_small_comparison_in_words() -> None:
+    compared = comparisons.compare(maps(4), V100, ["belady", "advice"], [5 * GIB, GIB], workers=1)
+    scores = tuple(
+        structs.replace(each, planning_ns=None if each.problem else 10**6)
+        for each in compared.scores
+        if each.planner == "belady" or each.budget_bytes > GIB  # what thrashing takes is the simulator's to say
+    )
+    assert reporter.render(structs.replace(compared, scores=scores)) == TABLE
+
+
+def test_processes_agree_with_one(trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "maps.svg"
+    code, out, err = command(
+        capsys, "compare", trace_file, "--planner", "lru,belady", "--budget", "3GiB,80%", "--plot", picture, "--json"
+    )
+    assert (code, err) == (0, "")
+    here = comparisons.compare(io.read(trace_file), V100, ["lru", "belady"], [3 * GIB, 4 * GIB], workers=1)
+    compared = json.loads(out)
+    assert compared["missing"] == 0
+    assert [(score["planner"], score["budget_bytes"], score["step_ns"]) for score in compared["scores"]] == [
+        (score.planner, score.budget_bytes, score.step_ns) for score in here.scores
+    ]
+    drawing = ElementTree.fromstring(picture.read_text())
+    lines = drawing.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 4  # two planners, in two drawings
+
+
+def test_an_interrupt_gives_what_is_ready() -> None:
+    def interrupt(done: int, _all: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    compared = comparisons.compare(maps(3), V100, ["belady", "lru"], [3 * GIB, 2 * GIB], workers=1, progress=interrupt)
+    assert [(score.planner, score.budget_bytes) for score in compared.scores] == [("belady", 3 * GIB)]
+    assert compared.missing == 3
+    assert "Interrupted: 3 more were not ready." in reporter.render(compared)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["compare", "--planner", "magic"], 2, "unknown planner 'magic'"),
+        (["compare", "--planner", "lru,"], 2, "expected words with commas"),
+        (["compare", "--budget", "99GiB"], 2, "more than v100-pcie-16gb leaves"),
+        (["compare", "--budget", "x%"], 2, "cannot read 'x%' as a budget"),
+        (["compare", "--budget", "0%"], 2, "cannot read '0%' as a budget"),
+        (["compare", "--budget", "lots"], 2, "cannot read 'lots'"),
+        (["compare", "--plot", "a.png"], 2, "ends in .svg"),
+        (["plan", "--planner", "magic", "-o", "a.plan"], 2, "unknown planner 'magic'"),
+        (["plan", "--planner", "lru", "--option", "speed=1", "-o", "a.plan"], 2, "has no option 'speed'"),
+        (["plan", "--planner", "advice", "--option", "input=3", "-o", "a.plan"], 2, "expected str"),
+        (["plan", "--planner", "advice", "--option", "input=hurry", "-o", "a.plan"], 2, "unknown advice 'hurry'"),
+        (["plan", "--planner", "lru", "--budget", "1GiB", "-o", "a.plan"], 1, "uses 2.00 GiB at once"),
+        (["plan", "--planner", "lru", "-o", "maps.trace"], 2, "is the trace itself"),
+        (["simulate", "--plan", "maps.trace"], 1, "is no plan of this trace"),
+    ],
+)
+def test_bad_input(
+    trace_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.chdir(trace_file.parent)
+    before = trace_file.read_bytes()
+    given_ = command(capsys, words[0], "maps.trace", *words[1:])
+    assert given_[:2] == (code, "")
+    assert says in given_[2]
+    assert trace_file.read_bytes() == before
+    assert [path.name for path in trace_file.parent.iterdir()] == ["maps.trace"]
+
+
+# ---- drawings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(8, [0, 1, 2, 3, 4, 5, 6, 7, 8]), (0.9, [0, 0.2, 0.4, 0.6, 0.8, 1.0]), (130, [0, 20, 40, 60, 80, 100, 120, 140])],
+)
+def test_ticks_are_round(most: float, expected: list[float]) -> None:
+    assert svg.ticks(most) == pytest.approx(expected)
+
+
+def test_a_drawing_says_what_it_draws() -> None:
+    line = svg.Series("a <b>", [(0.0, 1.0), (2.0, 3.0)], steps=True)
+    drawing = ElementTree.fromstring(svg.render([svg.Panel("t", "x & y", "z", [line], limit=(4.0, "most"))]))
+    words = ["".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"t", "x & y", "z", "a <b>", "most"} <= set(words)
+    (path,) = drawing.iter("{http://www.w3.org/2000/svg}polyline")
+    places = [tuple(map(float, pair.split(","))) for pair in path.attrib["points"].split()]
+    assert places[1] == (places[2][0], places[0][1])  # the value holds until the next point

@@ -1,0 +1,86 @@
+"""What the commands that plan and simulate read: one step, a device, and budgets of its memory."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from umadvise.errors import UsageError
+
+if TYPE_CHECKING:
+    from umadvise.device_profile import DeviceProfile
+    from umadvise.trace.schema import Trace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A step of a trace, and a device."""
+    parser.add_argument("trace", metavar="TRACE", help="a trace")
+    parser.add_argument("--target", metavar="NAME", help="a device of the catalogue, or a device file; the trace's own")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="which step, where the trace holds several; the last whole one"
+    )
+
+
+def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
+    """The step with the durations of the device, and the device.
+
+    Raises:
+        UsageError: no such step or device.
+        FormatError: a file is none of its kind.
+    """
+    from umadvise.catalogue import load_device
+    from umadvise.trace import cut, io
+    from umadvise.trace.roofline import retimed
+
+    trace = io.read(arguments.trace)
+    steps = sorted(set(trace.ops.step.tolist()) - {0})
+    if arguments.step is not None or len(steps) > 1:
+        chosen = arguments.step if arguments.step is not None else _last_whole_step(trace, steps)
+        if chosen not in steps:
+            raise UsageError(f"the trace has no step {chosen}: expected one of {steps[0]} to {steps[-1]}")
+        trace = cut.step(trace, chosen)
+    device = load_device(arguments.target) if arguments.target is not None else _own_device(trace)
+    return (trace if trace.device == device.name else retimed(trace, device)), device
+
+
+def parse_budget(word: str, trace: "Trace", device: "DeviceProfile") -> int:
+    """A byte size, or a percentage of the step's peak.
+
+    Raises:
+        UsageError: neither, or more than the device leaves to programs.
+    """
+    from umadvise.units import format_bytes, parse_bytes
+
+    share = word.strip().removesuffix("%")
+    if share == word.strip():
+        budget_bytes = parse_bytes(word)
+    elif share.isascii() and share.isdecimal() and 0 < int(share) <= 1000:
+        budget_bytes = trace.peak_bytes * int(share) // 100
+    else:
+        raise UsageError(
+            f'cannot read {word!r} as a budget: expected a size such as "8GiB", or 1% to 1000% of the peak'
+        )
+    if budget_bytes > device.usable_bytes:
+        raise UsageError(
+            f"a budget of {format_bytes(budget_bytes)} is more than {device.name} leaves to programs: "
+            f"expected at most {format_bytes(device.usable_bytes)} ({device.usable_bytes} bytes)"
+        )
+    return budget_bytes
+
+
+def _last_whole_step(trace: "Trace", steps: list[int]) -> int:
+    """What a run did after its last update is no step: what trains ends with one."""
+    from umadvise._abi import Phase
+
+    updated = trace.ops.step[trace.ops.phase == Phase.OPTIMIZER]
+    return int(updated.max()) if len(updated) else steps[-1]
+
+
+def _own_device(trace: "Trace") -> "DeviceProfile":
+    from umadvise.catalogue import load_device
+
+    try:
+        return load_device(trace.device)
+    except UsageError:
+        where = f"on {trace.device!r}, which is not in the catalogue" if trace.device else "for no device"
+        raise UsageError(
+            f"the trace was recorded {where}: name one with --target (`umadvise devices` lists them)"
+        ) from None

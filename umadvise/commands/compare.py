@@ -1,0 +1,84 @@
+"""Run planners on one step in several budgets, and compare what their plans would do.
+
+TRACE is what `umadvise record` or `umadvise run --record` wrote. A planner that cannot has an "x", and its reason.
+Ctrl-C ends it early and prints what is ready.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from umadvise.commands import _step
+from umadvise.errors import UsageError
+
+if TYPE_CHECKING:
+    from umadvise.device_profile import DeviceProfile
+    from umadvise.trace.schema import Trace
+
+_PERCENTS = (90, 80, 70, 60, 50, 40)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A trace, a device, budgets and planners."""
+    _step.add_arguments(parser)
+    parser.add_argument(
+        "--budget",
+        metavar="SIZES",
+        help='device memory, such as "8GiB,6GiB" or "75%%,50%%" of the step\'s peak; by default 90%% to 40%% of '
+        "it, or of the device's memory where that is less",
+    )
+    parser.add_argument("--planner", metavar="NAMES", help='such as "window,lms,vdnn-dyn"; all of them')
+    parser.add_argument("--json", action="store_true", help="print data instead of text")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw overhead against memory, and memory over time, to a file"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the comparison; 1 where it was interrupted."""
+    import msgspec
+
+    from umadvise import planners
+    from umadvise.files import write_atomically
+    from umadvise.planners.comparison import compare
+    from umadvise.reporters import comparison as reporter
+
+    if arguments.plot is not None and arguments.plot.suffix != ".svg":
+        raise UsageError(f"--plot {arguments.plot}: expected a name that ends in .svg")
+    names = list(planners.PLANNERS) if arguments.planner is None else _words(arguments.planner, "--planner")
+    for name in names:
+        planners.planner(name)
+    trace, device = _step.read(arguments)
+    budgets = _budgets(arguments.budget, trace, device)
+    on_terminal = sys.stderr.isatty()
+
+    def progress(done: int, all_: int) -> None:
+        if on_terminal:
+            end = "\n" if done == all_ else ""
+            print(f"\rumadvise compare: {done} of {all_}", end=end, file=sys.stderr, flush=True)
+
+    comparison = compare(trace, device, names, budgets, curves=arguments.plot is not None, progress=progress)
+    if arguments.plot is not None:
+        write_atomically(arguments.plot, reporter.draw(comparison).encode())
+    if arguments.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
+    else:
+        sys.stdout.write(reporter.render(comparison))
+    if comparison.missing:
+        print(f"\numadvise compare: interrupted, {comparison.missing} not ready", file=sys.stderr)
+    return 1 if comparison.missing else 0
+
+
+def _budgets(words: str | None, trace: "Trace", device: "DeviceProfile") -> list[int]:
+    if words is not None:
+        return [_step.parse_budget(word, trace, device) for word in _words(words, "--budget")]
+    most_bytes = min(trace.peak_bytes, device.usable_bytes)
+    return [most_bytes * percent // 100 for percent in _PERCENTS]
+
+
+def _words(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"{option} {text!r}: expected words with commas between them")
+    return words

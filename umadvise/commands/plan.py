@@ -1,0 +1,80 @@
+"""Plan what moves when in a step, so that it runs in a budget, and say what that costs.
+
+TRACE is what `umadvise record` or `umadvise run --record` wrote. The plan goes to a file for `umadvise simulate
+--plan`; it is of the trace with the durations of the target.
+"""
+
+import argparse
+import inspect
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from umadvise.commands import _step
+from umadvise.commands._options import parse_options
+from umadvise.errors import UsageError
+
+if TYPE_CHECKING:
+    from umadvise.planners import Planner
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A trace, a device, a budget, and what plans."""
+    _step.add_arguments(parser)
+    parser.add_argument("--planner", metavar="NAME", required=True, help="an algorithm; a wrong name lists them")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the planner, as its paper names it"
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help='device memory, such as "8GiB" or "50%%" of the step\'s peak; all that there is',
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the plan goes")
+    parser.add_argument("--json", action="store_true", help="print data instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plans, writes the file, and prints what the plan is worth."""
+    import msgspec
+
+    from umadvise import planners
+    from umadvise.planners import io
+    from umadvise.planners.comparison import Comparison
+    from umadvise.planners.score import score
+    from umadvise.reporters import comparison as reporter
+
+    if arguments.output.exists() and Path(arguments.trace).exists() and arguments.output.samefile(arguments.trace):
+        raise UsageError(f"-o {arguments.output} is the trace itself: expected another file")
+    options = parse_options(arguments.option)
+    _check_types(planners.planner(arguments.planner), options)
+    trace, device = _step.read(arguments)
+    budget_bytes = device.usable_bytes
+    if arguments.budget is not None:
+        budget_bytes = _step.parse_budget(arguments.budget, trace, device)
+    began_ns = time.perf_counter_ns()
+    plan = planners.run(arguments.planner, trace, device, budget_bytes, **options)
+    planning_ns = time.perf_counter_ns() - began_ns
+    worth = score(trace, device, plan, planning_ns=planning_ns)
+    io.write(plan, arguments.output)
+    comparison = Comparison.of(trace, device, [worth])
+    if arguments.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
+    else:
+        sys.stdout.write(reporter.render_plan(plan) + reporter.render(comparison))
+    print(f"umadvise: plan in {arguments.output}", file=sys.stderr)
+    return 0
+
+
+def _check_types(planner: "Planner", options: dict[str, Any]) -> None:
+    """A word where a number is due would end in a planner's traceback; unknown names are the planner's to refuse."""
+    known = inspect.signature(planner).parameters
+    for name, value in options.items():
+        default = known[name].default if name in known else None
+        wanted = (int, float) if isinstance(default, float) else type(default)
+        wrong = default is not None and (
+            not isinstance(value, wanted) or isinstance(value, bool) is not (wanted is bool)
+        )
+        if wrong or isinstance(value, tuple):
+            raise UsageError(f"--option {name}={value}: expected {type(default).__name__}, such as {default!r}")

@@ -1,0 +1,174 @@
+"""What a plan is worth: its step simulated by the rules of its kind, beside the same step with unlimited memory."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from umadvise.counters.records import BytesByCause, Count, Record
+from umadvise.device_profile import DeviceProfile
+from umadvise.planners.advice import by_role
+from umadvise.planners.plan import OF_UNIFIED_MEMORY, Plan
+from umadvise.simulator.stalls import Stalls
+from umadvise.simulator.swap import simulate_resident, simulate_swap
+from umadvise.simulator.unified import WARM_UP, simulate_unified
+from umadvise.trace.schema import Trace
+
+PAGING_PLANNERS = ("advice", "um-window")
+"""Whose plans are of unified memory even where they say nothing."""
+ITERATIONS = WARM_UP + 5
+_WITHOUT_END = 1 << 61
+
+
+class Score(Record, frozen=True):
+    """A plan's step, steady. Where `problem` says why there is none, all that would be of it is unknown.
+
+    Attributes:
+        planner: what made the plan.
+        budget_bytes: of device memory.
+        problem: why the step does not run so; None where it does.
+        peak_bytes: the most on the device at once.
+        step_ns: length of the step.
+        unlimited_ns: of the same step in unlimited memory.
+        overhead: part of `unlimited_ns` by which the step is longer.
+        compute_ns: of its ops, each once.
+        recompute_ns: of ops that run again.
+        stalls: when the compute queue stood still.
+        bytes_h2d: paged or swapped in; not what the program itself copies.
+        bytes_d2h: likewise, out.
+        fault_groups: 2 MiB blocks served; None where nothing pages.
+        evictions: unplanned ones.
+        fragmentation_bytes: what an allocator takes beyond what is live, at its peak: of swaps one pool, best fit,
+            that may grow; under unified memory this project's arenas.
+        planning_ns: that the planner took; None where the plan was there.
+        bound_ns: no plan of this kind makes the step shorter; None where no bound is known.
+        regret: part of `bound_ns` by which the step is longer.
+    """
+
+    planner: str
+    budget_bytes: Count
+    problem: str | None = None
+    peak_bytes: Count | None = None
+    step_ns: Count | None = None
+    unlimited_ns: Count | None = None
+    overhead: float | None = None
+    compute_ns: Count | None = None
+    recompute_ns: Count | None = None
+    stalls: Stalls | None = None
+    bytes_h2d: Count | None = None
+    bytes_d2h: Count | None = None
+    fault_groups: Count | None = None
+    evictions: Count | None = None
+    fragmentation_bytes: Count | None = None
+    planning_ns: Count | None = None
+    bound_ns: Count | None = None
+    regret: float | None = None
+
+
+def pages(plan: Plan) -> bool:
+    """Whether a plan is one for unified memory: the others swap."""
+    if len(plan) == 0:
+        return plan.planner in PAGING_PLANNERS
+    return bool(np.isin(plan.actions.kind, OF_UNIFIED_MEMORY).all())
+
+
+def unlimited_step_ns(trace: Trace, device: DeviceProfile) -> int:
+    """Nanoseconds of the step where everything is on the device, however much that is."""
+    return simulate_resident(trace, device, allocator="exact").simulation.step_ns
+
+
+def score(
+    trace: Trace,
+    device: DeviceProfile,
+    plan: Plan,
+    *,
+    budget_bytes: int | None = None,
+    iterations: int = ITERATIONS,
+    planning_ns: int | None = None,
+) -> Score:
+    """Simulates a plan.
+
+    Args:
+        trace: that it was made for.
+        device: likewise.
+        plan: of either kind.
+        budget_bytes: of device memory; by default the plan's.
+        iterations: of unified memory, the warm-up included.
+        planning_ns: that it took to make the plan.
+
+    Raises:
+        BudgetError: it does not run in the budget.
+        PolicyError: the device cannot do what the plan says.
+        UsageError: the plan is wrong.
+    """
+    budget_bytes = plan.budget_bytes if budget_bytes is None else budget_bytes
+    if pages(plan):
+        return _paged(trace, device, plan, budget_bytes, iterations, planning_ns)
+    return _swapped(trace, device, plan, budget_bytes, planning_ns)
+
+
+def _part_more(value: int, of: int) -> float | None:
+    return (value - of) / of if of > 0 else None
+
+
+def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, planning_ns: int | None) -> Score:
+    result = simulate_swap(trace, device, plan, budget_bytes=budget_bytes, spans=False).result
+    pool = simulate_swap(trace, device, plan, budget_bytes=_WITHOUT_END, allocator="best_fit", spans=False).result
+    unlimited_ns = unlimited_step_ns(trace, device)
+    return Score(
+        planner=plan.planner,
+        budget_bytes=budget_bytes,
+        peak_bytes=result.peak_live_bytes,
+        step_ns=result.step_ns,
+        unlimited_ns=unlimited_ns,
+        overhead=_part_more(result.step_ns, unlimited_ns),
+        compute_ns=result.compute_ns,
+        recompute_ns=result.recompute_ns,
+        stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
+        bytes_h2d=result.swap_in_bytes,
+        bytes_d2h=result.swap_out_bytes,
+        evictions=result.evictions,
+        fragmentation_bytes=pool.fragmentation_bytes,
+        planning_ns=planning_ns,
+    )
+
+
+def _paged(
+    trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int, planning_ns: int | None
+) -> Score:
+    if plan.planner == "advice":  # given as memory is made: no anchor of a plan is early enough
+        simulation = simulate_unified(
+            trace, device, capacity_bytes=budget_bytes, advice=by_role(plan), iterations=iterations
+        )
+    else:
+        simulation = simulate_unified(trace, device, capacity_bytes=budget_bytes, plan=plan, iterations=iterations)
+    steps = simulation.steady
+
+    def mean(values: Iterable[int | None]) -> int:
+        return round(sum(value or 0 for value in values) / len(steps))
+
+    def total(by_cause: BytesByCause | None) -> int:
+        return 0 if by_cause is None else by_cause.total or 0
+
+    step_ns, unlimited_ns = mean(step.duration_ns for step in steps), unlimited_step_ns(trace, device)
+    return Score(
+        planner=plan.planner,
+        budget_bytes=budget_bytes,
+        peak_bytes=max(step.memory.resident_peak_bytes or 0 for step in steps),
+        step_ns=step_ns,
+        unlimited_ns=unlimited_ns,
+        overhead=_part_more(step_ns, unlimited_ns),
+        compute_ns=mean(step.compute_ns for step in steps),
+        recompute_ns=0,
+        stalls=Stalls(
+            fault_ns=mean(step.fault_ns for step in steps),
+            wait_copy_ns=mean(step.wait_copy_ns for step in steps),
+            wait_room_ns=mean(step.wait_room_ns for step in steps),
+            remote_ns=mean(step.remote_ns for step in steps),
+        ),
+        bytes_h2d=mean(total(step.counters.bytes_h2d) for step in steps),
+        bytes_d2h=mean(total(step.counters.bytes_d2h) for step in steps),
+        fault_groups=mean(step.counters.fault_groups for step in steps),
+        evictions=mean(step.counters.evictions for step in steps),
+        fragmentation_bytes=max(step.memory.reserved_peak_bytes - step.memory.requested_peak_bytes for step in steps),
+        planning_ns=planning_ns,
+    )

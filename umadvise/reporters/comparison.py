@@ -1,0 +1,133 @@
+"""Planners side by side, for people: a table a budget, why some cannot, and drawings."""
+
+import io
+from collections import Counter
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from umadvise.planners.comparison import Comparison
+from umadvise.planners.plan import ActionKind, Plan
+from umadvise.planners.score import Score
+from umadvise.reporters import svg
+from umadvise.reporters.tables import new_grid
+from umadvise.units import format_bytes, format_duration_ns
+
+DEFAULT_WIDTH = 120
+CANNOT = "x"
+_HEADINGS = (
+    "peak",
+    "step",
+    "overhead",
+    "to device",
+    "to host",
+    "recomputed",
+    "frag-\nmented",
+    "stalled",
+    "regret",
+    "planning",
+)
+_GIB = 1 << 30
+
+
+def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
+    """A table for each budget; below it why planners have an "x"."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, no_color=True, highlight=False, emoji=False)
+    console.print(
+        Text(
+            f"{comparison.workload or 'the step'} on {comparison.device}, simulated: in unlimited memory "
+            f"{format_duration_ns(comparison.unlimited_ns)} and {format_bytes(comparison.peak_bytes)}"
+        )
+    )
+    for budget_bytes, group in groupby(comparison.scores, key=lambda score: score.budget_bytes):
+        scores = list(group)
+        console.print()
+        grid = new_grid(f"In {format_bytes(budget_bytes)}{_part(budget_bytes, comparison.peak_bytes)}")
+        grid.add_column("planner", no_wrap=True)
+        for heading in _HEADINGS:
+            grid.add_column(heading, justify="right", no_wrap=True)
+        for score in scores:
+            grid.add_row(score.planner, *_cells(score))
+        console.print(grid)
+        for score in scores:
+            if score.problem is not None:
+                console.print(Text(f"{score.planner}: {score.problem}"))
+    if comparison.missing:
+        console.print(Text(f"\nInterrupted: {comparison.missing} more were not ready."))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def render_plan(plan: Plan) -> str:
+    """A line about what a plan does."""
+    counted = Counter(plan.actions.kind.tolist())
+    what = ", ".join(f"{counted[kind]:,} {ActionKind(kind).name.lower()}" for kind in sorted(counted))
+    options = "".join(f" {name}={value}" for name, value in plan.options.items())
+    return f"{plan.planner}{options}: {what or 'nothing has to move'}\n"
+
+
+def draw(comparison: Comparison) -> str:
+    """Overhead against memory, and memory over time where that was asked for, as SVG."""
+    names = list(dict.fromkeys(score.planner for score in comparison.scores))
+    overheads = {
+        name: [
+            (score.budget_bytes / _GIB, 100 * score.overhead)
+            for score in reversed(comparison.scores)
+            if score.planner == name and score.overhead is not None
+        ]
+        for name in names
+    }
+    where = f"{comparison.workload or 'the step'} on {comparison.device}"
+    panels = [
+        svg.Panel(
+            title=f"Overhead over unlimited memory: {where}",
+            x_label="budget, GiB",
+            y_label="overhead, %",
+            series=[svg.Series(name, points, marks=True) for name, points in overheads.items() if points],
+        )
+    ]
+    if comparison.curves:
+        size = comparison.curves[0].budget_bytes
+        panels.append(
+            svg.Panel(
+                title=f"Memory over time, budget {format_bytes(size)}: {where}",
+                x_label="time, ms",
+                y_label="on the device, GiB",
+                series=[
+                    svg.Series(
+                        curve.planner,
+                        [(at / 1e6, size / _GIB) for at, size in zip(curve.time_ns, curve.bytes, strict=True)],
+                        steps=True,
+                    )
+                    for curve in comparison.curves
+                ],
+                limit=(size / _GIB, "budget"),
+            )
+        )
+    return svg.render(panels)
+
+
+def _part(budget_bytes: int, peak_bytes: int) -> str:
+    return f", {budget_bytes / peak_bytes:.0%} of that" if peak_bytes else ""
+
+
+def _cells(score: Score) -> tuple[str, ...]:
+    if score.problem is not None:
+        return (CANNOT,) * (len(_HEADINGS))
+    return (
+        format_bytes(score.peak_bytes),
+        format_duration_ns(score.step_ns),
+        _percent(score.overhead),
+        format_bytes(score.bytes_h2d),
+        format_bytes(score.bytes_d2h),
+        format_duration_ns(score.recompute_ns),
+        format_bytes(score.fragmentation_bytes),
+        "-" if score.stalls is None or not score.step_ns else f"{score.stalls.total_ns / score.step_ns:.1%}",
+        _percent(score.regret),
+        format_duration_ns(score.planning_ns),
+    )
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.1%}"

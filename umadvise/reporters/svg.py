@@ -1,0 +1,124 @@
+"""Line drawings as SVG, without a library: panels one below the other, each with axes, ticks and a legend."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from xml.sax.saxutils import escape
+
+WIDTH = 860
+PANEL_HEIGHT = 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 50, 50
+_MOST_TICKS = 8
+# Okabe and Ito's colours, which colour-blind people tell apart; dashes tell the rest.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_DASHES = ("", "7 4", "2 3")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line. `marks` draws its points too; `steps` keeps each value up to the next point."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    marks: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing; both axes begin at zero. `limit`: a dashed line across, and what it is."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    limit: tuple[float, str] | None = None
+
+
+def render(panels: Sequence[Panel]) -> str:
+    """The drawings as one SVG document."""
+    height = PANEL_HEIGHT * len(panels)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+    ]
+    for index, panel in enumerate(panels):
+        lines.append(f'<g transform="translate(0 {index * PANEL_HEIGHT})">')
+        lines += _panel(panel)
+        lines.append("</g>")
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def ticks(most: float) -> list[float]:
+    """Round numbers from 0 on, 1, 2 or 5 times a power of ten apart; the last is `most` or the next above it."""
+    if most <= 0 or not math.isfinite(most):
+        return [0.0, 1.0]
+    power = 10.0 ** math.floor(math.log10(most / _MOST_TICKS))
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power * _MOST_TICKS >= most * (1 - 1e-9))
+    return [index * step for index in range(math.ceil(most / step * (1 - 1e-9)) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    x_most: float
+    y_most: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + value / self.x_most * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return PANEL_HEIGHT - _BOTTOM - value / self.y_most * (PANEL_HEIGHT - _TOP - _BOTTOM)
+
+
+def _panel(panel: Panel) -> list[str]:
+    points = [point for series in panel.series for point in series.points]
+    x_ticks = ticks(max((x for x, _ in points), default=0))
+    y_ticks = ticks(max([y for _, y in points] + ([panel.limit[0]] if panel.limit else []), default=0))
+    axes = _Axes(x_ticks[-1], y_ticks[-1])
+    right, bottom = axes.x(axes.x_most), axes.y(0)
+    lines = [_text(_LEFT, 24, panel.title, 'font-size="14" font-weight="bold"')]
+    for value in x_ticks:
+        lines.append(_line(axes.x(value), bottom, axes.x(value), bottom + 4))
+        lines.append(_text(axes.x(value), bottom + 18, f"{value:.10g}", 'text-anchor="middle"'))
+    for value in y_ticks:
+        lines.append(_line(_LEFT, axes.y(value), right, axes.y(value), 'stroke="#dddddd"'))
+        lines.append(_text(_LEFT - 8, axes.y(value) + 4, f"{value:.10g}", 'text-anchor="end"'))
+    lines.append(_line(_LEFT, bottom, right, bottom))
+    lines.append(_line(_LEFT, bottom, _LEFT, axes.y(axes.y_most)))
+    middle_y = (bottom + axes.y(axes.y_most)) / 2
+    lines.append(_text((_LEFT + right) / 2, bottom + 38, panel.x_label, 'text-anchor="middle"'))
+    lines.append(_text(18, middle_y, panel.y_label, f'text-anchor="middle" transform="rotate(-90 18 {middle_y:.1f})"'))
+    if panel.limit is not None:
+        value, name = panel.limit
+        lines.append(_line(_LEFT, axes.y(value), right, axes.y(value), 'stroke="#cc0000" stroke-dasharray="4 4"'))
+        lines.append(_text(right + 8, axes.y(value) + 4, name, 'fill="#cc0000"'))
+    for index, series in enumerate(panel.series):
+        lines += _series(series, index, axes)
+    return lines
+
+
+def _series(series: Series, index: int, axes: _Axes) -> list[str]:
+    colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
+    style = f'stroke="{colour}" stroke-width="1.6"' + (f' stroke-dasharray="{dash}"' if dash else "")
+    places = [(axes.x(x), axes.y(y)) for x, y in series.points]
+    if series.steps:
+        corners = [((x, before), (x, y)) for (_, before), (x, y) in pairwise(places)]
+        places = places[:1] + [place for pair in corners for place in pair]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    lines = [f'<polyline points="{path}" fill="none" {style}/>'] if len(places) > 1 else []
+    if series.marks:
+        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+    legend_x, legend_y = WIDTH - _RIGHT + 60, _TOP + 18 * index
+    lines.append(_line(legend_x, legend_y, legend_x + 24, legend_y, style))
+    lines.append(_text(legend_x + 30, legend_y + 4, series.name))
+    return lines
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str = 'stroke="black"') -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
+
+
+def _text(x: float, y: float, words: str, style: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}"{" " if style else ""}{style}>{escape(words)}</text>'
