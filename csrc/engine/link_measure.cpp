@@ -13,11 +13,12 @@ class Lane {
       : backend_(backend), call_(backend.call()), to_device_(to_device), bytes_(bytes) {}
   ~Lane() {
     static_cast<void>(call_.ctx_synchronize());
-    if (end_ != nullptr) static_cast<void>(call_.event_destroy(end_));
-    if (start_ != nullptr) static_cast<void>(call_.event_destroy(start_));
-    if (stream_ != nullptr) static_cast<void>(call_.stream_destroy(stream_));
-    if (host_ != nullptr) static_cast<void>(call_.mem_free_host(host_));
-    if (device_ != 0) static_cast<void>(call_.mem_free(device_));
+    for (CUevent event : {end_, start_}) {
+      if (event != nullptr) give_back([&] { return call_.event_destroy(event); });
+    }
+    if (stream_ != nullptr) give_back([&] { return call_.stream_destroy(stream_); });
+    if (host_ != nullptr) give_back([&] { return call_.mem_free_host(host_); });
+    if (device_ != 0) give_back([&] { return call_.mem_free(device_); });
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -46,6 +47,12 @@ class Lane {
   }
 
  private:
+  // A driver that refuses once may not refuse twice; there is nobody to tell.
+  template <class Call>
+  static void give_back(const Call& call) {
+    if (call() != CUDA_SUCCESS) static_cast<void>(call());
+  }
+
   const um::Backend& backend_;
   const Table& call_;
   const bool to_device_;
