@@ -25,9 +25,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed ctest
 	pytest -q
 
+test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=
-	UMADVISE_FULL=1 pytest -q
+	pytest -q
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
