@@ -7,13 +7,8 @@ From the text of Rhu et al. 2016, with no number fitted:
 - all weights W, and as many weight gradients: weights are adjusted when backward has reached the first layer (section
   2.2), so that all gradients exist by then; there is no momentum in the figure, and none is counted;
 - two gradient maps dX and dY, each as large as the largest Y, reused from layer to layer (figure 2, section 4.1);
-- one workspace, the largest that any layer's performance-optimal algorithm wants (figure 2): the tiled FFT of cuDNN 4,
-  for the convolutions that it can do, which are those of stride 1 with more than one weight a map.
-
-The workspace of the tiled FFT holds input, output and filters in the frequency domain: for each map a complex number
-for half of the points of each square tile. Tiles have the smallest power of two that holds the padded image, 32 at
-most; neighbours overlap by the filter's size less 1. For the untiled algorithm the same count, with a tile of 256 or
-128, gives 90 % of what cuDNN itself asked for in two logs of Theano (pull request 6348: 37,502,976 and 9,445,376).
+- one workspace, the largest that any layer's performance-optimal algorithm wants (figure 2): see
+  umadvise.planners.convolution.
 
 The paper's "GB" are read as GiB; as 1e9 bytes, AlexNet and VGG-16 (256) would both come out 16 % high.
 """
@@ -25,11 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from umadvise.planners.convolution import tiled_fft_bytes
 from umadvise.trace.workload import Workload
 
 _FLOAT_BYTES = 4
-_COMPLEX_BYTES = 8
-_SMALLEST_TILE, _LARGEST_TILE = 16, 32
 
 
 @dataclass(frozen=True)
@@ -93,14 +87,4 @@ def _bytes(tensor: torch.Tensor) -> int:
 def _workspace(layer: nn.Module, maps: torch.Tensor, output: torch.Tensor) -> int:
     if not isinstance(layer, nn.Conv2d) or layer.stride != (1, 1) or layer.kernel_size == (1, 1):
         return 0
-    padding = layer.padding[0]
-    assert isinstance(padding, int)
-    padded = maps.shape[-1] + 2 * padding
-    tile = _SMALLEST_TILE
-    while tile < min(padded, _LARGEST_TILE):
-        tile *= 2
-    step = tile - layer.kernel_size[0] + 1
-    tiles = 1 if tile >= padded else (-(-output.shape[-1] // step)) ** 2
-    batch, inputs, outputs = maps.shape[0], maps.shape[1], output.shape[1]
-    maps_in_frequency = tiles * batch * (inputs + outputs) + inputs * outputs
-    return maps_in_frequency * tile * (tile // 2 + 1) * _COMPLEX_BYTES
+    return tiled_fft_bytes(maps.shape[0], maps.shape[1], output.shape[1], output.shape[-1], layer.kernel_size[0])

@@ -21,6 +21,9 @@ PLANNERS = {
     "belady": "on_demand:belady",
     "lms": "lms:lms",
     "lru": "on_demand:lru",
+    "vdnn-all": "vdnn:vdnn_all",
+    "vdnn-conv": "vdnn:vdnn_conv",
+    "vdnn-dyn": "vdnn:vdnn_dyn",
     "window": "window:window",
 }
 """Name: module and function."""
