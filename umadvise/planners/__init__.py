@@ -21,6 +21,8 @@ PLANNERS = {
     "belady": "on_demand:belady",
     "lms": "lms:lms",
     "lru": "on_demand:lru",
+    "sqrt-recompute": "sqrt_recompute:sqrt_recompute",
+    "superneurons": "superneurons:superneurons",
     "vdnn-all": "vdnn:vdnn_all",
     "vdnn-conv": "vdnn:vdnn_conv",
     "vdnn-dyn": "vdnn:vdnn_dyn",

@@ -1,0 +1,458 @@
+"""What can be made again from what, and a step that drops it in forward and makes it again in backward.
+
+A storage can be made again by its writers' ops, from the first to the last, where these would do to it what they did:
+what they read besides is unchanged since, or is made again for as long as they need it. So the range of ops grows to
+the left, until it reads nothing that is gone, or until it would leave the storage's segment. Ops that draw random
+numbers draw the same again, as with checkpointing in torch; running statistics change again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+
+from umadvise._abi import Phase, Role
+from umadvise.errors import BudgetError
+from umadvise.planners.plan import Action, ActionKind
+from umadvise.planners.uses import Uses
+from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.units import format_bytes
+
+GONE, DEVICE, HOST, DROPPED = range(4)
+"""Where contents are: nowhere (before birth, after death, or never read again), there, there, or to be made again."""
+Place: TypeAlias = Callable[[int], int]
+"""Of each storage, where its contents are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A row of the trace's accesses, with what it means for running an op again."""
+
+    storage: int
+    reads: bool
+    writes: bool
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """How to make a storage again: ops first..last, with the inputs on the device and so much room besides."""
+
+    first: int
+    last: int
+    inputs: frozenset[int]
+    room_bytes: int
+    duration_ns: int
+
+
+class Step:
+    """A trace as lists, for planners that go through it op by op."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.uses = Uses(trace)
+        self.sizes: list[int] = trace.storages.bytes.tolist()
+        self.births: list[int] = trace.births.tolist()
+        self.deaths: list[int] = trace.deaths.tolist()
+        self.durations: list[int] = np.maximum(trace.ops.duration_ns, 0).tolist()
+        self.transient: list[bool] = self.uses.transient.tolist()
+        self.forward: list[bool] = (trace.ops.phase == Phase.FORWARD).tolist()
+        self.backward: list[bool] = (trace.ops.phase == Phase.BACKWARD).tolist()
+        self.touches: list[list[Touch]] = [[] for _ in range(len(trace.ops))]
+        self.touched_by: list[list[int]] = [[] for _ in self.sizes]
+        self.written_by: list[list[int]] = [[] for _ in self.sizes]
+        self._read_accesses()
+        self.made_inside: list[list[int]] = [[] for _ in range(len(trace.ops))]
+        self.freed_by: dict[int, list[int]] = {}
+        self.movable = self._read_events()
+        self.gaps = self._find_gaps()
+
+    def _read_accesses(self) -> None:
+        table = self.trace.accesses
+        whole = ((table.flags & Access.WHOLE) != 0) & (table.bytes == self.trace.storages.bytes[table.storage])
+        reads = ((table.flags & Access.READ) != 0) & ~whole
+        writes = (table.flags & Access.WRITE) != 0
+        columns = (table.op.tolist(), table.storage.tolist(), reads.tolist(), writes.tolist(), whole.tolist())
+        for op, storage, *flags in zip(*columns, strict=True):
+            self.touches[op].append(Touch(storage, *flags))
+            self.touched_by[storage].append(op)
+            if flags[1]:
+                self.written_by[storage].append(op)
+
+    def _read_events(self) -> list[bool]:
+        """Reads the events; which storages could leave: intermediate results, of this step, that no host touches."""
+        events, storages = self.trace.events, self.trace.storages
+        movable = (self.trace.births >= 0) & (self.trace.deaths < len(self.trace.ops)) & (storages.bytes > 0)
+        movable &= (storages.role == Role.INTERMEDIATE) & ~self.uses.transient
+        columns = (events.kind.tolist(), events.op.tolist(), events.inside.tolist(), events.storage.tolist())
+        for kind, op, inside, storage in zip(*columns, strict=True):
+            if kind == EventKind.FREE:
+                self.freed_by.setdefault(op, []).append(storage)
+            elif kind != EventKind.ALLOCATE:
+                movable[storage] = False
+                if kind == EventKind.HOST_WRITE:
+                    self.written_by[storage].append(op)
+            elif inside:
+                self.made_inside[op].append(storage)
+        for writers in self.written_by:
+            writers.sort()
+        result: list[bool] = movable.tolist()
+        return result
+
+    def _find_gaps(self) -> dict[int, tuple[int, int]]:
+        """Of what could leave: the last use in forward, and the first in backward, where there are both."""
+        uses = self.uses
+        forward, backward = np.array(self.forward, bool), np.array(self.backward, bool)
+        rows = np.flatnonzero(uses.storage[:-1] == uses.storage[1:])
+        rows = rows[forward[uses.op[rows]] & backward[uses.op[rows + 1]]]
+        gaps: dict[int, tuple[int, int]] = {}
+        for storage, last, following in zip(
+            uses.storage[rows].tolist(), uses.op[rows].tolist(), uses.op[rows + 1].tolist(), strict=True
+        ):
+            if self.movable[storage]:
+                gaps.setdefault(storage, (last, following))
+        return gaps
+
+    def last_write(self, storage: int, before_op: int) -> int:
+        """The last op before this one that wrote the storage; -1: none did."""
+        writers = self.written_by[storage]
+        row = bisect_left(writers, before_op)
+        return writers[row - 1] if row else -1
+
+    def needs_contents(self, op: int, storage: int) -> bool:
+        """Whether an op that uses the storage needs what was in it."""
+        for touch in self.touches[op]:
+            if touch.storage == storage:
+                return not touch.whole
+        return False
+
+
+@dataclass
+class Segments:
+    """What is dropped in forward, and how it is made again in backward.
+
+    Attributes:
+        of: of each storage that is dropped, its segment: what is between two checkpoints.
+        first_op: of each segment; ops before it do not run again for it.
+        speed_centric: of each segment: all of it is made again at once, and stays (SuperNeurons, section 3.4). Else
+            each op in backward has what it needs made, and leaves none of it behind: less memory, more work.
+    """
+
+    of: dict[int, int]
+    first_op: Sequence[int]
+    speed_centric: list[bool]
+
+    def __post_init__(self) -> None:
+        self.members: dict[int, list[int]] = {}
+        for storage in sorted(self.of):
+            self.members.setdefault(self.of[storage], []).append(storage)
+
+
+class _Range:
+    """Ops first..last, as they would run again: who is read from the device, who is borrowed, how much room."""
+
+    def __init__(self, step: Step, target: int, at_op: int, place: Place, segments: Segments) -> None:
+        self.step = step
+        self.target = target
+        self.at_op = at_op
+        self.place = place
+        self.segment = segments.of[target]
+        self.first_op = segments.first_op[self.segment]
+        self.of = segments.of
+
+    def find(self) -> Rerun | None:
+        last = self.step.last_write(self.target, self.at_op)
+        first = self.step.touched_by[self.target][0] if self.step.touched_by[self.target] else last + 1
+        while self.first_op <= first <= last:
+            self.inputs: set[int] = set()
+            self.borrowed: dict[int, tuple[int, int]] = {}
+            earlier = self._follow(first, last)
+            if earlier == first:
+                return self._rerun(first, last)
+            first = earlier
+        return None
+
+    def _lost(self, storage: int) -> bool:
+        place = self.place(storage)
+        return place == GONE or (place == DROPPED and self.of[storage] == self.segment)
+
+    def _follow(self, first: int, last: int) -> int:
+        """Where the range has to begin at least: at `first` if it can as it is; -1: nowhere."""
+        for op in range(first, last + 1):
+            for touch in self.step.touches[op]:
+                storage = touch.storage
+                if storage in self.borrowed:
+                    self.borrowed[storage] = (self.borrowed[storage][0], op)
+                elif storage == self.target:
+                    if touch.reads and op == self.step.touched_by[storage][0]:
+                        return -1
+                elif storage not in self.inputs:
+                    begin = self._first_touch(op, touch, first, last)
+                    if begin != first:
+                        return begin
+        return first
+
+    def _first_touch(self, op: int, touch: Touch, first: int, last: int) -> int:
+        storage, step = touch.storage, self.step
+        written = step.last_write(storage, self.at_op)
+        from_scratch = touch.whole or (not touch.reads and step.written_by[storage][0] >= op)
+        if self._lost(storage) or (self.place(storage) == DROPPED and not touch.reads):
+            if from_scratch:
+                self.borrowed[storage] = (op, op)
+                return first
+            return self._begin_of(storage, first)
+        # On the device: what the range writes there has to be what is there, and what it reads what was there.
+        self.inputs.add(storage)
+        if written > last:
+            return -1
+        running_statistics = step.births[storage] < 0 and written == op
+        if written < op or from_scratch or running_statistics:
+            return first
+        return self._begin_of(storage, first)
+
+    def _begin_of(self, storage: int, first: int) -> int:
+        begin = self.step.touched_by[storage][0]
+        return begin if begin < first else -1
+
+    def _rerun(self, first: int, last: int) -> Rerun | None:
+        step = self.step
+        room = [0] * (last - first + 2)
+        room[step.touched_by[self.target][0] - first] = step.sizes[self.target]
+        for storage, (begin, end) in self.borrowed.items():
+            room[begin - first] += step.sizes[storage]
+            room[end - first + 1] -= step.sizes[storage]
+        for op in range(first, last + 1):
+            for storage in step.made_inside[op]:
+                if self.place(storage) != GONE or storage in (self.target, *self._touched(op)):
+                    continue
+                if storage in self.borrowed:
+                    return None  # an op that only makes memory: the executor takes it for scratch
+                room[op - first] += step.sizes[storage]
+                room[op - first + 1] -= step.sizes[storage]
+        duration_ns = sum(step.durations[first : last + 1])
+        return Rerun(first, last, frozenset(self.inputs), max(accumulate(room)), duration_ns)
+
+    def _touched(self, op: int) -> list[int]:
+        return [touch.storage for touch in self.step.touches[op]]
+
+
+def recomputable(step: Step, wanted: dict[int, int], first_op: Sequence[int]) -> dict[int, int]:
+    """Of what should be dropped in its gap, what can be made again when that ends; each with its segment.
+
+    An op that runs again gives back one storage. What it made besides is dropped too only if it is as large as an
+    eighth of the largest (a dropout's mask; not a normalisation's statistics).
+    """
+    largest: dict[int, int] = {}
+    for storage in wanted:
+        op = step.births[storage]
+        largest[op] = max(largest.get(op, 0), step.sizes[storage])
+    chosen = {each: segment for each, segment in wanted.items() if step.sizes[each] * 8 >= largest[step.births[each]]}
+    segments = Segments(chosen, first_op, [])
+    for storage in sorted(chosen):
+        at_op = step.gaps[storage][1]
+
+        def place(each: int, at_op: int = at_op) -> int:
+            alive = step.births[each] < at_op <= step.deaths[each]
+            return (DROPPED if each in chosen else DEVICE) if alive else GONE
+
+        if _Range(step, storage, at_op, place, segments).find() is None:
+            del chosen[storage]
+    return chosen
+
+
+class LostError(Exception):
+    """What was dropped cannot be made again where it is needed."""
+
+    def __init__(self, storage: int) -> None:
+        super().__init__(storage)
+        self.storage = storage
+
+
+@dataclass
+class Walk:
+    """Goes through a step within a budget; what is dropped is made again before the op in backward that needs it.
+
+    Attributes:
+        step: what is walked through.
+        segments: what is dropped.
+        budget_bytes: of device memory.
+        swappable: what may leave for the host when there is no room: least recently used first.
+        liveness: whether what no op uses any more leaves with its last use, and not when its owner lets go of it.
+        actions: what has to be done.
+        peak_bytes: the most that is on the device at any op, or while an op runs again.
+        recompute_ns: durations of the ops that run again.
+    """
+
+    step: Step
+    segments: Segments
+    budget_bytes: int
+    swappable: frozenset[int] = frozenset()
+    liveness: bool = False
+    actions: list[Action] = field(default_factory=list)
+    peak_bytes: int = 0
+    recompute_ns: int = 0
+
+    def run(self) -> "Walk":
+        """Walks.
+
+        Raises:
+            BudgetError: it does not fit.
+            LostError: something cannot be made again.
+        """
+        step = self.step
+        self._used_bytes = sum(size for size, birth in zip(step.sizes, step.births, strict=True) if birth < 0)
+        self._places = [DEVICE if birth < 0 else GONE for birth in step.births]
+        self._recent: dict[int, None] = {}
+        self._next_use = step.uses.first[:-1].tolist()
+        self._uses, self._ends = step.uses.op.tolist(), step.uses.first[1:].tolist()
+        scratch = np.zeros(len(step.trace.ops), np.int64)
+        transient = step.uses.transient
+        np.add.at(scratch, step.trace.births[transient], step.trace.storages.bytes[transient])
+        self._require(-1, 0, frozenset())
+        self._end_lives(-1)
+        storages, first = (column.tolist() for column in step.uses.by_op)
+        for op in range(len(first) - 1):
+            needed = [each for each in storages[first[op] : first[op + 1]] if not step.transient[each]]
+            self._before(op, needed, int(scratch[op]))
+            self._end_lives(op)
+            for storage in needed:
+                self._after(op, storage)
+        return self
+
+    def _before(self, op: int, needed: list[int], scratch_bytes: int) -> None:
+        step, places = self.step, self._places
+        locked = frozenset(needed)
+        for storage in needed:
+            if places[storage] == DROPPED and step.needs_contents(op, storage):
+                self._make_again(op, storage, locked)
+        absent = [storage for storage in needed if places[storage] != DEVICE]
+        self._require(op, scratch_bytes + sum(step.sizes[each] for each in absent), locked)
+        for storage in absent:
+            if places[storage] == HOST and step.needs_contents(op, storage):
+                self.actions.append(Action(ActionKind.SWAP_IN, op, storage))
+            self._enter(storage)
+        for storage in needed:
+            self._next_use[storage] += 1
+            if storage in self._recent:
+                del self._recent[storage]
+            if storage in self.swappable:
+                self._recent[storage] = None
+
+    def _after(self, op: int, storage: int) -> None:
+        """Drops what is not needed for a while, or never again."""
+        step = self.step
+        if self._places[storage] != DEVICE or not step.movable[storage]:
+            return
+        if self._next_use[storage] == self._ends[storage]:
+            if self.liveness:
+                self._leave(storage, GONE)
+                self.actions.append(Action(ActionKind.DROP, op, storage, after=True))
+            return
+        if storage not in self.segments.of:
+            return
+        last, following = step.gaps[storage]
+        again = op >= following and step.written_by[storage][-1] <= last
+        if op == last or (again and not self.segments.speed_centric[self.segments.of[storage]]):
+            self._leave(storage, DROPPED)
+            self.actions.append(Action(ActionKind.DROP, op, storage, after=True))
+
+    def _make_again(self, op: int, storage: int, locked: frozenset[int]) -> None:
+        """All of its segment, in the order in which forward made it; or only what is needed now."""
+        segment = self.segments.of[storage]
+        if self.segments.speed_centric[segment]:
+            for each in self.segments.members[segment]:
+                comes_again = self._next_use[each] < self._ends[each]
+                if self._places[each] != DROPPED or each == storage or not comes_again:
+                    continue
+                if self.step.needs_contents(self._uses[self._next_use[each]], each):
+                    self._recompute(op, each, locked, required=each in locked)
+        if self._places[storage] == DROPPED:
+            self._recompute(op, storage, locked, required=True)
+
+    def _recompute(self, op: int, storage: int, locked: frozenset[int], *, required: bool) -> None:
+        rerun = _Range(self.step, storage, op, self._places.__getitem__, self.segments).find()
+        if rerun is None:
+            if required:
+                raise LostError(storage)
+            return
+        locked |= rerun.inputs
+        for each in sorted(rerun.inputs):
+            if self._places[each] == DROPPED:
+                self._recompute(op, each, locked, required=True)
+        arriving = [each for each in sorted(rerun.inputs) if self._places[each] == HOST]
+        arriving_bytes = sum(self.step.sizes[each] for each in arriving)
+        self._require(op, arriving_bytes + rerun.room_bytes, locked)
+        for each in arriving:
+            self.actions.append(Action(ActionKind.SWAP_IN, op, each))
+            self._enter(each)
+        self.actions.append(Action(ActionKind.RECOMPUTE, op, storage, argument=rerun.first))
+        self._enter(storage)
+        self.recompute_ns += rerun.duration_ns
+
+    def _require(self, op: int, bytes_: int, locked: frozenset[int]) -> None:
+        """Makes room; what has been used longest ago leaves first."""
+        if self._used_bytes + bytes_ > self.budget_bytes:
+            for storage in [each for each in self._recent if each not in locked]:
+                self._evict(op, storage)
+                if self._used_bytes + bytes_ <= self.budget_bytes:
+                    break
+            else:
+                raise BudgetError(
+                    f"op {op} needs {format_bytes(self._used_bytes + bytes_)} with what has to stay; the budget is "
+                    f"{format_bytes(self.budget_bytes)}"
+                )
+        self.peak_bytes = max(self.peak_bytes, self._used_bytes + bytes_)
+
+    def _evict(self, op: int, storage: int) -> None:
+        use = self._next_use[storage]
+        wanted = use < self._ends[storage] and self.step.needs_contents(self._uses[use], storage)
+        # Where the host's copy is still valid this copies nothing.
+        kind = ActionKind.SWAP_OUT if wanted else ActionKind.DROP
+        self.actions.append(Action(kind, op, storage))
+        self._leave(storage, HOST if wanted else GONE)
+
+    def _enter(self, storage: int) -> None:
+        if self._places[storage] != DEVICE:
+            self._places[storage] = DEVICE
+            self._used_bytes += self.step.sizes[storage]
+            if storage in self.swappable:
+                self._recent[storage] = None
+
+    def _leave(self, storage: int, place: int) -> None:
+        if self._places[storage] == DEVICE:
+            self._used_bytes -= self.step.sizes[storage]
+        self._places[storage] = place
+        self._recent.pop(storage, None)
+
+    def _end_lives(self, op: int) -> None:
+        for storage in self.step.freed_by.get(op, ()):
+            if not self.step.transient[storage]:
+                self._leave(storage, GONE)
+
+
+def walk(
+    step: Step,
+    segments: Segments,
+    budget_bytes: int,
+    swappable: frozenset[int] = frozenset(),
+    *,
+    liveness: bool = False,
+) -> Walk:
+    """A walk that makes again all that it drops: what turns out to be lost stays instead.
+
+    Raises:
+        BudgetError: it does not fit.
+    """
+    while True:
+        try:
+            return Walk(step, segments, budget_bytes, swappable, liveness).run()
+        except LostError as lost:
+            segment = segments.of[lost.storage]
+            kept, speed_centric = dict(segments.of), list(segments.speed_centric)
+            if speed_centric[segment]:
+                del kept[lost.storage]
+            speed_centric[segment] = True
+            segments = Segments(kept, segments.first_op, speed_centric)
