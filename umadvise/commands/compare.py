@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(reporter.render(comparison))
     if comparison.missing:
-        print(f"\numadvise compare: interrupted, {comparison.missing} not ready", file=sys.stderr)
+        newline = "\n" if on_terminal else ""
+        print(f"{newline}umadvise compare: interrupted, {comparison.missing} not ready", file=sys.stderr)
     return 1 if comparison.missing else 0
 
 

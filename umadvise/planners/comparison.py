@@ -4,8 +4,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Comparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
         umadvise_version: that computed it.
         scores: what is ready.
         missing: how many were interrupted.
-        curves: of the smallest budget, where asked for, of swaps.
+        curves: where asked for.
     """
 
     workload: str
@@ -103,7 +104,7 @@ def compare(
         device: what it is for.
         names: of planners.
         budgets: of device memory, in bytes.
-        curves: whether memory over time is wanted.
+        curves: whether memory over time is wanted, of the smallest budget that any plan of swaps keeps.
         workers: processes; by default one a core.
         progress: is told how many are done, and how many there are.
 
@@ -112,9 +113,8 @@ def compare(
     """
     for name in names:
         planners.planner(name)
-    smallest = min(budgets, default=0)
     ordered = sorted(dict.fromkeys(budgets), reverse=True)
-    jobs = [Job(name, size, curves and size == smallest) for size in ordered for name in dict.fromkeys(names)]
+    jobs = [Job(name, size, curves) for size in ordered for name in dict.fromkeys(names)]
     if workers is None:
         workers = len(os.sched_getaffinity(0))
     workers = min(workers, len(jobs))
@@ -126,10 +126,10 @@ def compare(
             ready[job] = outcome
             progress(len(ready), len(jobs))
     comparison = Comparison.of(trace, device, [ready[job][0] for job in jobs if job in ready])
-    drawn = [ready[job][1] for job in jobs if job in ready]
-    return msgspec.structs.replace(
-        comparison, missing=len(jobs) - len(ready), curves=tuple(curve for curve in drawn if curve is not None)
-    )
+    drawn = [curve for job in jobs if job in ready and (curve := ready[job][1]) is not None]
+    smallest = min((curve.budget_bytes for curve in drawn), default=0)
+    kept = tuple(curve for curve in drawn if curve.budget_bytes == smallest)
+    return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=kept)
 
 
 def evaluate(trace: Trace, device: DeviceProfile, job: Job) -> Outcome:
@@ -173,7 +173,6 @@ _given: tuple[Trace, DeviceProfile] | None = None
 
 def _begin(trace: Trace, device: DeviceProfile) -> None:
     global _given
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
     _given = trace, device
 
 
@@ -194,7 +193,8 @@ def _on_all_cores(trace: Trace, device: DeviceProfile, jobs: Sequence[Job], work
     pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(trace, device))
     complete = False
     try:
-        futures: dict[Future[Outcome], Job] = {pool.submit(_work, job): job for job in jobs}
+        with _interrupts_wait():
+            futures: dict[Future[Outcome], Job] = {pool.submit(_work, job): job for job in jobs}
         for future in as_completed(futures):
             job = futures[future]
             try:
@@ -207,3 +207,25 @@ def _on_all_cores(trace: Trace, device: DeviceProfile, jobs: Sequence[Job], work
         pool.shutdown(wait=complete, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()  # at work on what nobody waits for any more
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C comes when this ends: one in the midst of starting a process would leave that behind.
+
+    It reaches the whole group, but is for this process, which ends the others: they inherit the mask. The mask alone
+    does not keep it from here, since other threads take it.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which gets none
+        yield
+        return
+    came: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(signal.SIGINT, None)
