@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from replay import lms
 from replay.outcome import Outcome, calibration, holds, pending, within
 from replay.published import Figure, known
 from replay.recording import largest_batch, trace
@@ -21,7 +22,6 @@ BATCH_BOUND = 0.10
 _DEVICES = {"V100-16GB": "v100-sxm2-power9-16gb", "P100-16GB": "p100-sxm2-16gb"}
 _NETWORKS = {"densenet": "densenet121", "pix2pixhd": "pix2pixhd", "deeplabv3plus": "deeplabv3plus"}
 _PLANNERS = {
-    "lms": "the LMS planner",
     "schedule": "the window planner",
     "schedule_va": "the window planner with VA chunks",
     "schedule_factor": "the window planner",
@@ -57,10 +57,13 @@ def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
     figures = list(figures)
     for figure in figures:
         method, gpu, batch = figure.key
+        device = known(figure, gpu, _DEVICES)
+        if method == lms.METHOD:
+            yield lms.outcome(figure, figures, device, _fit_baseline(figures, gpu))
+            continue
         if not method.startswith("baseline"):
             yield pending(figure, known(figure, method, _PLANNERS))
             continue
-        device = known(figure, gpu, _DEVICES)
         step = trace("resnet50", int(batch), device)
         fits = step.peak_bytes <= load_device(device).memory_bytes
         peak = f"peak {format_bytes(step.peak_bytes)}"
