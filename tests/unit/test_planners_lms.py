@@ -1,6 +1,7 @@
 """Large model support: a chain worked by hand, its tuner, and random steps whose every plan the simulator executes."""
 
 import dataclasses
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from umadvise.planners.levels import Levels
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
+from umadvise.trace.schema import Access, EventKind, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
@@ -204,20 +205,49 @@ OPTIONS: dict[str, Any] = {
     "swapin_groupby": st.none() | st.integers(0, 6),
     "sync_mode": st.none() | st.integers(0, 3),
 }
+KINDS = (Access.READ, Access.READ, Access.READ, MADE, Access.WRITE, Access.READ | Access.WRITE | Access.IN_PLACE)
 
 
-@given(trace=traces(most_ops=20), options=st.fixed_dictionaries(OPTIONS), share=st.floats(0.3, 1.2))
-@settings(max_examples=150, deadline=None)
-def test_the_simulator_executes_every_plan(trace: Trace, options: dict[str, int | None], share: float) -> None:
-    assume(len(trace.ops))
-    budget_bytes = int(trace.peak_bytes * share)
+def step(random: Random) -> Trace:
+    """Maps that ops near and far use again, read, change and overwrite; weights, gradients of before, and scratch."""
+    builder = TraceBuilder()
+    weights = [builder.allocate(random.randint(1, 4) * MIB, Role.PARAMETER) for _ in range(2)]
+    before = builder.allocate(4 * MIB, Role.GRADIENT)
+    builder.free(before)
+    maps: list[int] = []
+    for _ in range(random.randint(5, 50)):
+        builder.begin_op("aten::op", duration_ns=random.randint(0, 10**6))
+        for _ in range(random.randint(0, 2)):
+            maps.append(builder.allocate(random.randint(1, 16) * MIB, Role.INTERMEDIATE))
+            if random.random() < 0.8:
+                builder.access(maps[-1], MADE)
+        if random.random() < 0.3:
+            scratch = builder.allocate(random.randint(1, 8) * MIB, Role.WORKSPACE)
+            builder.access(scratch, Access.WRITE)
+            builder.free(scratch)
+        for each in (*random.sample(maps, min(len(maps), random.randint(0, 3))), random.choice(weights)):
+            builder.access(each, random.choice(KINDS))
+        builder.end_op()
+        while maps and (len(maps) > 14 or random.random() < 0.35):
+            done = maps.pop(random.randrange(len(maps)))
+            if random.random() < 0.05:
+                builder.event(EventKind.HOST_READ, done, 0, MIB)
+            builder.free(done)
+    builder.begin_op("aten::op", duration_ns=10**6)
+    builder.set_successor(before, builder.allocate(4 * MIB, Role.GRADIENT))
+    builder.end_op()
+    return builder.finish(target="cuda", source="synthetic")
+
+
+def assert_executed(trace: Trace, budget_bytes: int, options: dict[str, int | None]) -> bool:
+    """Says whether anything moves."""
     try:
         plan = planners.run("lms", trace, V100, budget_bytes, **options)
     except BudgetError:
-        return
-    simulation = simulate_swap(trace, V100, plan, spans=False)
-    assert simulation.result.on_demand_swap_ins == simulation.result.evictions == 0
-    assert simulation.result.peak_live_bytes <= budget_bytes
+        return False
+    result = simulate_swap(trace, V100, plan, spans=False).result
+    assert result.on_demand_swap_ins == result.evictions == 0
+    assert result.peak_live_bytes <= budget_bytes
     assert set(plan.options) == set(OPTIONS)
     assert all(value is None or plan.options[name] == value for name, value in options.items())
     sync_mode = int(plan.options["sync_mode"] or 0)
@@ -228,3 +258,27 @@ def test_the_simulator_executes_every_plan(trace: Trace, options: dict[str, int 
             assert waits in actions
         if action.kind is ActionKind.SWAP_IN and sync_mode & 2:
             assert waits in actions and not action.after
+    return len(plan) > 0
+
+
+@given(trace=traces(most_ops=20), options=st.fixed_dictionaries(OPTIONS), share=st.floats(0.3, 1.2))
+@settings(max_examples=50, deadline=None)
+def test_the_simulator_executes_every_plan(trace: Trace, options: dict[str, int | None], share: float) -> None:
+    assume(len(trace.ops))
+    assert_executed(trace, int(trace.peak_bytes * share), options)
+
+
+def test_the_simulator_executes_plans_that_move_much() -> None:
+    moving = 0
+    for seed in range(300):
+        random = Random(seed)
+        trace = step(random)
+        given_options = random.random() < 0.8
+        options = {
+            "swapout_threshold": random.randint(0, 8) if given_options else None,
+            "swapin_ahead": random.randint(-1, 8) if given_options else None,
+            "swapin_groupby": random.randint(0, 8) if given_options else None,
+            "sync_mode": random.randint(0, 3) if given_options else None,
+        }
+        moving += assert_executed(trace, int(trace.peak_bytes * random.uniform(0.8, 1.3)), options)
+    assert moving >= 100  # else it tests little
