@@ -76,7 +76,8 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	python -m pip install --editable '.[demo,test,lint]'
+	python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])' \
+	| xargs python -m pip install
 	touch $@
 
 clean:
