@@ -1,32 +1,34 @@
-"""Hayakawa and Narihira 2020 (window scheduling): baselines. What is scheduled waits for the window planner.
+"""Hayakawa and Narihira 2020 (window scheduling): table 1, and the largest batches of other networks.
 
 Memory is that of live tensors in PyTorch's order, as the dry recorder sees it; the paper's framework is another one
 (Neural Network Libraries). Capacity is the whole of the device's memory: nothing is kept back for a context.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from replay import lms
-from replay.outcome import Outcome, calibration, holds, pending, within
+from replay import lms, window_batches
+from replay.outcome import Outcome, calibration, holds, within
 from replay.published import Figure, known
 from replay.recording import largest_batch, trace
+from replay.window_rows import METHODS, WindowRows, resnet
 from umadvise.catalogue import load_device
+from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
 RESNET_TABLE = "hayakawa_resnet50"
 MODELS_TABLE = "hayakawa_models"
-BATCH_BOUND = 0.10
+BATCH_BOUND, FACTOR_BOUND = 0.10, 0.35
 _DEVICES = {"V100-16GB": "v100-sxm2-power9-16gb", "P100-16GB": "p100-sxm2-16gb"}
 _NETWORKS = {"densenet": "densenet121", "pix2pixhd": "pix2pixhd", "deeplabv3plus": "deeplabv3plus"}
-_PLANNERS = {
-    "schedule": "the window planner",
-    "schedule_va": "the window planner with VA chunks",
-    "schedule_factor": "the window planner",
-    "va_extra_factor": "the window planner with VA chunks",
+_RECORDERS: dict[str, Callable[[int, str], Trace]] = {
+    "baseline": resnet,
+    "baseline_lms": functools.partial(trace, "resnet50"),
 }
+"""From the name of a method in which everything stays on the device: its steps, by batch and device."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,19 @@ def fit(roofline_s: Sequence[float], measured_s: Sequence[float]) -> StepTime:
 def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
     """ResNet-50: the baselines calibrate time, and predict what fits."""
     figures = list(figures)
+    scheduled: dict[str, WindowRows] = {}
     for figure in figures:
         method, gpu, batch = figure.key
         device = known(figure, gpu, _DEVICES)
         if method == lms.METHOD:
             yield lms.outcome(figure, figures, device, _fit_baseline(figures, gpu))
             continue
-        if not method.startswith("baseline"):
-            yield pending(figure, known(figure, method, _PLANNERS))
+        if method in METHODS:
+            if gpu not in scheduled:
+                scheduled[gpu] = WindowRows(figures, gpu, device, _fit_baseline(figures, gpu))
+            yield scheduled[gpu].outcome(figure)
             continue
-        step = trace("resnet50", int(batch), device)
+        step = known(figure, method, _RECORDERS)(int(batch), device)
         fits = step.peak_bytes <= load_device(device).memory_bytes
         peak = f"peak {format_bytes(step.peak_bytes)}"
         if figure.low is None or not fits:
@@ -80,13 +85,12 @@ def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
 
 def _fit_baseline(figures: list[Figure], gpu: str) -> StepTime:
     rows = [
-        (int(batch), figure.low)
+        (_RECORDERS[method](int(batch), _DEVICES[gpu]).duration_ns / 1e9, int(batch) / figure.low)
         for figure in figures
         for method, row_gpu, batch in [figure.key]
-        if method.startswith("baseline") and row_gpu == gpu and figure.low is not None
+        if method in _RECORDERS and row_gpu == gpu and figure.low is not None
     ]
-    roofline = [trace("resnet50", batch, _DEVICES[gpu]).duration_ns / 1e9 for batch, _ in rows]
-    return fit(roofline, [batch / speed for batch, speed in rows])
+    return fit([roofline_s for roofline_s, _ in rows], [measured_s for _, measured_s in rows])
 
 
 def replay_models(figures: Iterable[Figure]) -> Iterator[Outcome]:
@@ -94,10 +98,15 @@ def replay_models(figures: Iterable[Figure]) -> Iterator[Outcome]:
     device = _DEVICES["V100-16GB"]
     for figure in figures:
         network, quantity = figure.key[0], figure.key[-1]
-        if quantity != "baseline_max_batch":
-            yield pending(figure, known(figure, quantity, _PLANNERS))
-            continue
         name = known(figure, network, _NETWORKS)
-        batch = largest_batch(name, load_device(device).memory_bytes, device)
-        peak = format_bytes(trace(name, batch, device).peak_bytes)
-        yield within(figure, batch, BATCH_BOUND, f"{name} in PyTorch's order, fp32; peak {peak}")
+        baseline = largest_batch(name, load_device(device).memory_bytes, device)
+        if quantity == "baseline_max_batch":
+            peak = format_bytes(trace(name, baseline, device).peak_bytes)
+            yield within(figure, baseline, BATCH_BOUND, f"{name} in PyTorch's order, fp32; peak {peak}")
+            continue
+        scheduled = window_batches.largest(name, device, "best_fit", baseline)
+        if quantity == "schedule_factor":
+            yield within(figure, scheduled / baseline, FACTOR_BOUND, f"batch {scheduled} for {baseline}")
+            continue
+        chunks = window_batches.largest(name, device, "va_chunks", baseline)
+        yield within(figure, chunks / scheduled, FACTOR_BOUND, f"batch {chunks} for {scheduled}")

@@ -1,6 +1,7 @@
 """Window scheduling: Hayakawa and Narihira 2020.
 
-"Out-of-core training for extremely large-scale neural networks with adaptive window-based scheduling", arXiv:2010.14109.
+"Out-of-core training for extremely large-scale neural networks with adaptive window-based scheduling",
+arXiv:2010.14109.
 By its section 3 the variables that the functions f_1 .. f_n use, in order, are one sequence v. With l the first
 variable of f_i, the window is v[l : r], where r is the largest index with sum(b_vj, j = l .. r) <= schedule_window.
 Before f_i (figure 2)

@@ -1,0 +1,154 @@
+"""ResNet-50 and others under the window planner, on a device with its allocator: what fits, and how long a step takes.
+
+Neural Network Libraries' host thread takes and gives back memory in the order of the plan: a swap-in's when it is
+submitted, a swap-out's when it is waited for. So the largest budget whose plan fits is looked for with that order (the
+paper's figure 3), not with that of the copies' ends. Budgets are whole GiB.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import planners
+from umadvise._abi import Role
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import BudgetError, NoRoomError
+from umadvise.planners.plan import ActionKind, Plan
+from umadvise.simulator.swap import AllocatorModel, simulate_swap
+from umadvise.trace.builder import TraceBuilder
+from umadvise.trace.schema import EventKind, Trace
+
+GIB = 1 << 30
+CHUNK_BYTES = 40 << 20
+"""Physical chunks: section 4 of the paper."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of the scheduler and of mapping: how long the compute queue stands still.
+
+    Attributes:
+        op_sync_ns: before each op.
+        map_ns_per_chunk: for each chunk of `CHUNK_BYTES` of what an op makes or is swapped in before it. A variable
+            that is cleared gives its addresses back (section 4), so each one is mapped anew.
+    """
+
+    op_sync_ns: float = 0.0
+    map_ns_per_chunk: float = 0.0
+
+
+def with_link(device: DeviceProfile, bytes_per_s: float) -> DeviceProfile:
+    """The device behind a link of another speed, each way."""
+    ways = {
+        name: msgspec.structs.replace(way, bytes_per_s=msgspec.structs.replace(way.bytes_per_s, value=bytes_per_s))
+        for name, way in (("h2d", device.link.h2d), ("d2h", device.link.d2h))
+    }
+    return msgspec.structs.replace(device, link=msgspec.structs.replace(device.link, **ways))
+
+
+def with_durations(trace: Trace, duration_ns: NDArray[np.float64]) -> Trace:
+    """The trace with other durations."""
+    ops = dataclasses.replace(trace.ops, duration_ns=np.rint(duration_ns).astype(np.int64))
+    return dataclasses.replace(trace, ops=ops)
+
+
+def largest_plan(
+    trace: Trace, device: DeviceProfile, allocator: AllocatorModel, *, refined: bool = True
+) -> Plan | None:
+    """The plan of the largest budget, in GiB, that runs in the device's memory; None where there is none."""
+    for budget in range(device.memory_bytes // GIB, 0, -1):
+        try:
+            plan = planners.run("window", trace, device, budget * GIB, refined=refined)
+        except BudgetError:
+            return None  # less does not help
+        if _fits(memory_order(trace, plan), device, allocator):
+            return plan
+    return None
+
+
+def _fits(order: Trace, device: DeviceProfile, allocator: AllocatorModel) -> bool:
+    try:
+        simulate_swap(
+            order,
+            device,
+            None,
+            budget_bytes=device.memory_bytes,
+            allocator=allocator,
+            chunk_bytes=CHUNK_BYTES,
+            iterations=1,
+            spans=False,
+        )
+    except NoRoomError:
+        return False
+    return True
+
+
+def step_s(trace: Trace, device: DeviceProfile, plan: Plan, costs: Costs) -> float:
+    """A step under the plan."""
+    standing = costs.map_ns_per_chunk * _mapped_chunks(trace, plan)
+    slower = with_durations(trace, trace.ops.duration_ns + standing)
+    # The plan is of the same ops and storages: only their times differ.
+    plan = dataclasses.replace(plan, trace_digest=slower.digest)
+    simulated = simulate_swap(
+        slower, device, plan, budget_bytes=device.memory_bytes, op_sync_ns=round(costs.op_sync_ns), spans=False
+    )
+    return simulated.step_ns / 1e9
+
+
+def _mapped_chunks(trace: Trace, plan: Plan) -> NDArray[np.int64]:
+    """For each op; storages of up to half a chunk share chunks, which stay mapped."""
+    sizes = trace.storages.bytes
+    chunks = np.where(sizes > CHUNK_BYTES // 2, -(-sizes // CHUNK_BYTES), 0)
+    result = np.zeros(len(trace.ops), np.int64)
+    arrivals = plan.actions.kind == ActionKind.SWAP_IN
+    np.add.at(result, plan.actions.op[arrivals], chunks[plan.actions.storage[arrivals]])
+    made = trace.births >= 0
+    np.add.at(result, trace.births[made], chunks[made])
+    return result
+
+
+def memory_order(trace: Trace, plan: Plan) -> Trace:
+    """A trace in which storages come and go when the plan's host thread takes and gives back their memory."""
+    builder = TraceBuilder()
+    held: dict[int, int] = {}
+    sizes = trace.storages.bytes.tolist()
+    for storage, comes in _comings_and_goings(trace, plan):
+        if comes == (storage in held):
+            continue
+        builder.begin_op("aten::empty", duration_ns=0, creates=True)
+        if comes:
+            held[storage] = builder.allocate(sizes[storage], Role.INTERMEDIATE)
+        builder.end_op()
+        if not comes:
+            builder.free(held.pop(storage))
+    return builder.finish(target="cuda", source="synthetic")
+
+
+def _comings_and_goings(trace: Trace, plan: Plan) -> Iterator[tuple[int, bool]]:
+    """Storages, and whether they come; that they are there, or not, already is not looked at."""
+    actions, events, first = plan.actions, trace.events, trace.first_access
+    moves = {ActionKind.SWAP_IN: True, ActionKind.WAIT: False, ActionKind.DROP: False}
+    planned: dict[tuple[int, int], list[tuple[int, bool]]] = {}
+    begins_on_host: dict[int, bool] = {}
+    for kind, op, after, storage in zip(
+        actions.kind.tolist(), actions.op.tolist(), actions.after.tolist(), actions.storage.tolist(), strict=True
+    ):
+        begins_on_host.setdefault(storage, kind == ActionKind.SWAP_IN)
+        if kind in moves:
+            planned.setdefault((op, after), []).append((storage, moves[ActionKind(kind)]))
+    lives: dict[int, list[tuple[int, bool]]] = {}
+    for kind, op, storage in zip(events.kind.tolist(), events.op.tolist(), events.storage.tolist(), strict=True):
+        if kind == EventKind.FREE or (kind == EventKind.ALLOCATE and not (op < 0 and begins_on_host.get(storage))):
+            lives.setdefault(op, []).append((storage, kind == EventKind.ALLOCATE))
+    yield from lives.get(-1, ())
+    for op in range(len(trace.ops)):
+        yield from planned.get((op, 0), ())
+        for storage in trace.accesses.storage[first[op] : first[op + 1]].tolist():
+            if trace.births[storage] < op:
+                yield storage, True  # what the op writes whole comes without a copy
+        yield from lives.get(op, ())
+        yield from planned.get((op, 1), ())
