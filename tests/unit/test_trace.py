@@ -192,6 +192,18 @@ def test_contradictions_are_refused(spoil: Callable[[TraceBuilder], None], says:
         finished(builder)
 
 
+def test_a_successor_of_another_size_is_refused() -> None:
+    builder = TraceBuilder()
+    before = builder.allocate(100, Role.GRADIENT, "w.grad")
+    builder.begin_op("aten::mul")
+    after = builder.allocate(200, Role.GRADIENT, "w.grad")
+    builder.end_op()
+    builder.free(before)
+    builder.set_successor(before, after)
+    with pytest.raises(ValueError, match="of the same size"):
+        finished(builder)
+
+
 def variant(change: Callable[[TraceBuilder], None]) -> Trace:
     builder = mlp_step()
     change(builder)

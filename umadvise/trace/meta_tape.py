@@ -357,11 +357,11 @@ class MetaTape(TorchDispatchMode):
         return in_order_of_use(trace)
 
     def _link_successors(self) -> None:
-        """What was there, and is gone, has the storage of the same name that is there at the end for its successor."""
-        names = self._columns["name"]
+        """What was there, and is gone, has the storage of its name and size that is there at the end for its successor."""
+        names = list(zip(self._columns["name"], self._bytes, strict=True))
         alive = set(self._storages.values())
         present = set(self._present)
-        heirs = {names[index]: index for index in alive - present if names[index]}
+        heirs = {names[index]: index for index in alive - present if names[index][0]}
         for index in present - alive:
             self._columns["successor"][index] = heirs.pop(names[index], -1)
 

@@ -486,3 +486,5 @@ def _check_lives(trace: Trace, position: NDArray[np.int64], made: NDArray[np.int
         "storages.successor: expected one that dies in the trace, and one that outlives it",
     )
     _require(len(np.unique(heir_of)) == len(heir_of), "storages.successor: two storages have the same successor")
+    sizes = trace.storages.bytes
+    _require(bool((sizes[heirs] == sizes[heir_of]).all()), "storages.successor: expected one of the same size")
