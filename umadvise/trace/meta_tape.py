@@ -357,7 +357,7 @@ class MetaTape(TorchDispatchMode):
         return in_order_of_use(trace)
 
     def _link_successors(self) -> None:
-        """What was there, and is gone, has for its successor the storage of its name and size that is there at the end."""
+        """What was there, and is gone, is followed by the storage of its name and size that is there at the end."""
         names = list(zip(self._columns["name"], self._bytes, strict=True))
         alive = set(self._storages.values())
         present = set(self._present)
