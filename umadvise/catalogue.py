@@ -64,17 +64,19 @@ def device_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in directory().glob("*.toml")))
 
 
-def load_device(name: str | os.PathLike[str]) -> DeviceProfile:
+def load_device(name: str | os.PathLike[str] | DeviceProfile) -> DeviceProfile:
     """Reads a device: of the catalogue by name or alias, or from a file of one's own.
 
     Args:
-        name: such as "v100-16gb"; what ends in ".toml" or has a "/" is a path.
+        name: such as "v100-16gb"; what ends in ".toml" or has a "/" is a path; a profile is taken as it is.
 
     Raises:
         UsageError: no such device; the message names similar ones.
         FormatError: the file is damaged, of another version, or holds something impossible.
         UmadviseError: there is no such file, or it cannot be read.
     """
+    if isinstance(name, DeviceProfile):
+        return name
     word = os.fspath(name)
     if not isinstance(name, str) or word.endswith(".toml") or "/" in word:
         return read(word)

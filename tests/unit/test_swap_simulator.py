@@ -175,3 +175,10 @@ def test_wrong_options_and_plans_are_refused(device: DeviceProfile) -> None:
     advice = Plan.from_actions(trace, [Action(ActionKind.PREFETCH, 0, 0, after=True)], planner="test", budget_bytes=GIB)
     with pytest.raises(UsageError, match="for unified memory"):
         simulate_swap(trace, device, advice)
+
+
+def test_a_device_may_be_named_and_iterations_are_counted() -> None:
+    trace = forward_backward(3, 1 << 20)
+    assert simulate_resident(trace, "v100-16gb").fits
+    with pytest.raises(UsageError, match="-1 iterations: expected 1 to"):
+        simulate_swap(trace, "v100-16gb", None, iterations=-1)

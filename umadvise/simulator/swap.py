@@ -7,6 +7,7 @@ all that it touches. What no plan brought comes on demand: slow, never wrong, an
 still has unchanged leaves without a copy.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from umadvise import _native
 from umadvise._abi import UNKNOWN, SwapOptions, SwapResult
+from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import NativeError, NoRoomError, UsageError
 from umadvise.link import native_link
@@ -33,6 +35,7 @@ EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 
 CHUNK_BYTES = 20 << 20
 """Default physical chunk: that of nnabla's virtual allocator and of this project's chunked heap on CUDA."""
+MOST_ITERATIONS = 10_000
 _WITHOUT_END = 1 << 61
 
 
@@ -78,7 +81,7 @@ class Residence:
 
 def simulate_swap(
     trace: Trace,
-    device: DeviceProfile,
+    device: str | os.PathLike[str] | DeviceProfile,
     plan: Plan | None,
     *,
     budget_bytes: int | None = None,
@@ -117,13 +120,16 @@ def simulate_swap(
         UsageError: the plan or an option is wrong.
     """
     _check_options(allocator, eviction)
+    if not 1 <= iterations <= MOST_ITERATIONS:
+        raise UsageError(f"{iterations} iterations: expected 1 to {MOST_ITERATIONS}")
+    profile = load_device(device)
     if plan is not None:
         try:
             check(plan, trace)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if budget_bytes is None:
-        budget_bytes = device.usable_bytes if plan is None else plan.budget_bytes
+        budget_bytes = profile.usable_bytes if plan is None else plan.budget_bytes
     live_bytes, reserved_bytes = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
     options = SwapOptions(
         budget_bytes=budget_bytes,
@@ -140,7 +146,7 @@ def simulate_swap(
     )
     try:
         result, outcome = _native.simulate_swap(
-            trace, None if plan is None else plan.actions, native_link(device), options
+            trace, None if plan is None else plan.actions, native_link(profile), options
         )
     except NativeError as error:
         raise UsageError(error.message) from None
@@ -154,7 +160,7 @@ def simulate_swap(
 
 def simulate_resident(
     trace: Trace,
-    device: DeviceProfile,
+    device: str | os.PathLike[str] | DeviceProfile,
     *,
     allocator: AllocatorModel = "caching",
     op_issue_ns: int = 0,

@@ -175,7 +175,7 @@ def simulate_unified(
         UsageError: an argument is wrong, or the trace or plan is none.
         BudgetError: the host's memory does not hold what has to be there.
     """
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    profile = load_device(device)
     profile.require_unified_memory()
     if not 1 <= iterations <= _MOST_ITERATIONS:
         raise UsageError(f"{iterations} iterations: expected 1 to {_MOST_ITERATIONS}")

@@ -142,7 +142,7 @@ class UnifiedMemory:
         """
         if not isinstance(target, str | os.PathLike | DeviceProfile):
             raise UsageError(f"{target!r} is no target: expected a device's name, its file or its profile")
-        self.device = target if isinstance(target, DeviceProfile) else load_device(target)
+        self.device = load_device(target)
         self.device.require_unified_memory()
         self.memory_bytes = self.device.usable_bytes if memory_bytes is None else parse_bytes(memory_bytes)
         if not 2 << 20 <= self.memory_bytes <= MOST_BYTES:

@@ -46,7 +46,7 @@ def record(
     """
     if target not in TARGETS:
         raise UsageError(f"no target {target!r}: expected one of {', '.join(TARGETS)}")
-    profile = catalogue.load_device(device) if isinstance(device, str) else device
+    profile = catalogue.load_device(device) if device is not None else None
     with pretending(target):
         with _OnMeta(), _in_words("the workload cannot be built without data"):
             workload = build()
