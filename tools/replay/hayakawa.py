@@ -108,5 +108,5 @@ def replay_models(figures: Iterable[Figure]) -> Iterator[Outcome]:
         if quantity == "schedule_factor":
             yield within(figure, scheduled / baseline, FACTOR_BOUND, f"batch {scheduled} for {baseline}")
             continue
-        chunks = window_batches.largest(name, device, "va_chunks", baseline)
+        chunks = window_batches.largest(name, device, "va_chunks", scheduled)
         yield within(figure, chunks / scheduled, FACTOR_BOUND, f"batch {chunks} for {scheduled}")

@@ -9,8 +9,8 @@ from umadvise.simulator.swap import AllocatorModel
 
 
 @functools.cache
-def largest(network: str, device: str, allocator: AllocatorModel, baseline: int) -> int:
-    """The largest batch for which a budget is found, within 2 %; at least the `baseline`, which fits without.
+def largest(network: str, device: str, allocator: AllocatorModel, least: int) -> int:
+    """The largest batch for which a budget is found, within 5 %; `least` is one that trains.
 
     Between two batches of which the smaller trains and the larger does not there may be others of both kinds, as an
     allocator's luck has it.
@@ -19,10 +19,10 @@ def largest(network: str, device: str, allocator: AllocatorModel, baseline: int)
     def trains(batch: int) -> bool:
         return largest_plan(trace(network, batch, device), load_device(device), allocator) is not None
 
-    low, high = baseline, 2 * baseline
+    low, high = least, 2 * least
     while trains(high):
         low, high = high, 2 * high
-    while high - low > max(1, low // 50):
+    while high - low > max(1, low // 20):
         middle = (low + high) // 2
         low, high = (middle, high) if trains(middle) else (low, middle)
     return low

@@ -101,7 +101,7 @@ class WindowRows:
         letter = self._plan(batch, METHODS[name].allocator, refined=False)
         by_letter = "x" if letter is None else number(self._speed(name, batch, letter))
         return (
-            f"budget {plan.budget_bytes // GIB} GiB; {number(own_link)} at the paper's "
+            f"budget {plan.budget_bytes / GIB:g} GiB; {number(own_link)} at the paper's "
             f"{OWN_LINK_BYTES_PER_S / 1e9:.0f} GB/s; {by_letter} by section 3 to the letter"
         )
 

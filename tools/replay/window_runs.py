@@ -2,7 +2,7 @@
 
 Neural Network Libraries' host thread takes and gives back memory in the order of the plan: a swap-in's when it is
 submitted, a swap-out's when it is waited for. So the largest budget whose plan fits is looked for with that order (the
-paper's figure 3), not with that of the copies' ends. Budgets are whole GiB.
+paper's figure 3), not with that of the copies' ends.
 """
 
 import dataclasses
@@ -23,6 +23,10 @@ from umadvise.trace.builder import TraceBuilder
 from umadvise.trace.schema import EventKind, Trace
 
 GIB = 1 << 30
+BUDGET_STEP_BYTES = GIB // 2
+"""Budgets that are tried are multiples of this. The paper does not say which it tried; how well best fit packs depends
+on it by chance (docs/fidelity.md says how much).
+"""
 CHUNK_BYTES = 40 << 20
 """Physical chunks: section 4 of the paper."""
 
@@ -59,10 +63,10 @@ def with_durations(trace: Trace, duration_ns: NDArray[np.float64]) -> Trace:
 def largest_plan(
     trace: Trace, device: DeviceProfile, allocator: AllocatorModel, *, refined: bool = True
 ) -> Plan | None:
-    """The plan of the largest budget, in GiB, that runs in the device's memory; None where there is none."""
-    for budget in range(device.memory_bytes // GIB, 0, -1):
+    """The plan of the largest budget that runs in the device's memory; None where there is none."""
+    for steps in range(device.memory_bytes // BUDGET_STEP_BYTES, 0, -1):
         try:
-            plan = planners.run("window", trace, device, budget * GIB, refined=refined)
+            plan = planners.run("window", trace, device, steps * BUDGET_STEP_BYTES, refined=refined)
         except BudgetError:
             return None  # less does not help
         if _fits(memory_order(trace, plan), device, allocator):
