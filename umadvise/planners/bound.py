@@ -1,0 +1,243 @@
+"""Lower bounds of a step's time in a budget: no plan makes it shorter, whatever planner it is of.
+
+`lower_bound` takes the best of four, `optimum` solves the last one with storages that are whole:
+
+- feasibility: an op's working set is on the device at once under every plan;
+- compute: ops run one after the other, and the program's own copies between them;
+- link: at the point of largest load, what exceeds the budget has left before it and comes back after it;
+- a linear programme over time.
+
+The linear programme, and why it bounds every schedule. Take any run of `simulator.swap.simulate_swap` whose steps
+repeat, and look at it at the instants at which chosen ops begin to execute; between two of them lies a slot of length
+d. For a storage that holds contents which are needed later let, at these instants, r be the share of its bytes that is
+on the device and h the share that the host has, where a copy that runs counts for the share it has moved; what a
+swap-out takes from stays on the device until the copy ends. Then, with `in` and `out` the shares copied in a slot:
+
+- r = 1 where the op uses it; the memory held is at least the sum of r * bytes, so that sum keeps the budget;
+- r + h >= 1: contents are somewhere. Not so after a last use, and before a use that does not need what was there;
+- r grows by at most `in`; between leaving and the next use in a slot too, so r + in >= 1 there;
+- h grows by at most `out`, begins at 0 with each write, and never falls else: a copy on the host stays valid until the
+  next write, so that a second eviction is free. What is on the host may vanish from the device at no cost;
+- d is at least the time of the slot's ops and of the program's own copies in it, and at least what the link needs for
+  all that is copied in it, with the slower speed of two directions at once; all slots together are at least as long
+  as the engines need with the fixed cost of each copy;
+- what is there after the last op is there before the first, under the name of its successor. A storage that a step
+  begins with and no step leaves behind comes at no cost.
+
+Every run of this kind gives a point of the programme, and its length is the sum of the d: the least sum is a bound.
+For a run whose steps do not repeat it bounds their mean in the long run, as the programme is convex.
+Leaving rows and columns out only lowers the minimum. `coarse` does: memory is looked at in so many ops only, the one of
+largest load in each slice of equal time, copies and times are sums between them, and storages of less than 1 MiB move
+freely and take room only where ops use them.
+
+With `recompute`, contents may also be lost and made again: v is the share that is valid anywhere, r + h >= v, and both
+v and r grow by what is made, for the least time of the ops that must run again (`bound_rerun`), during which no other
+op runs. Memory of these ops and the presence of their inputs are left out: valid, and loose for long chains.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import UmadviseError, UsageError
+from umadvise.planners.bound_lp import MS, Programme, cells, facets, merged
+from umadvise.planners.bound_points import Points, points
+from umadvise.trace.schema import Trace
+
+Kind: TypeAlias = Literal["feasibility", "compute", "link", "programme", "optimum"]
+SMALL_BYTES = 1 << 20
+_TOLERANCE = 1e-6
+"""Of the solver, relative; HiGHS ends within 1e-7 of feasible and optimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no plan's step goes below.
+
+    Attributes:
+        kind: which bound it is; "feasibility" where no plan keeps the budget.
+        step_ns: the bound.
+        feasible: whether every op's working set fits. Plans need not exist even so.
+        details: `compute_ns`, `link_ns` and `programme_ns` where known, `needed_bytes` of the largest working set,
+            `points` and `chosen` of them, `columns`, `rows`, `solve_ns`, and whether plans may `recompute`.
+    """
+
+    kind: Kind
+    step_ns: int
+    feasible: bool
+    details: dict[str, int | bool] = field(default_factory=dict)
+
+
+def regret(plan_step_ns: int, bound: Bound) -> float:
+    """Part of the bound by which a plan's step is longer: the optimum is at most so much better."""
+    if bound.step_ns == 0:
+        return 0.0 if plan_step_ns == 0 else float("inf")
+    return (plan_step_ns - bound.step_ns) / bound.step_ns
+
+
+def lower_bound(
+    trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = 100, recompute: bool = False
+) -> Bound:
+    """The best bound for swapping, or for swapping and recomputation.
+
+    Args:
+        trace: one step, which repeats.
+        device: whose link copies.
+        budget_bytes: of device memory.
+        coarse: in how many ops the programme looks at memory; None for all, and all storages.
+        recompute: whether plans may make contents again.
+
+    Raises:
+        UsageError: `coarse` is below 1.
+        UmadviseError: the solver gives up, or scipy is not installed.
+    """
+    if coarse is not None and coarse < 1:
+        raise UsageError(f"coarse: expected at least one op, found {coarse}")
+    known = points(trace, device)
+    simple = _simple(known, device, budget_bytes, recompute)
+    if not simple.feasible or simple.details["excess_bytes"] <= 0:
+        return simple
+    chosen, least_bytes = np.arange(len(known)), 0
+    if coarse is not None:
+        chosen, least_bytes = _chosen(known, coarse), SMALL_BYTES
+    programme = Programme(
+        known, device, budget_bytes, merged(cells(known, chosen, least_bytes)), recompute=recompute, whole=False
+    )
+    return _better(simple, "programme", *_linear(programme), programme)
+
+
+def optimum(
+    trace: Trace,
+    device: DeviceProfile,
+    budget_bytes: int,
+    *,
+    recompute: bool = False,
+    time_limit_s: float = 60.0,
+) -> Bound:
+    """The optimum of the same model with every op and storage, where a storage holds all of its memory or none.
+
+    For steps of some dozen ops: it takes a choice for each storage at each op. Where time runs out it is the best
+    bound that is proved by then.
+
+    Args:
+        trace: one step, which repeats.
+        device: whose link copies.
+        budget_bytes: of device memory.
+        recompute: whether plans may make contents again.
+        time_limit_s: for the solver.
+
+    Raises:
+        UmadviseError: the solver gives up, or scipy is not installed.
+    """
+    known = points(trace, device)
+    simple = _simple(known, device, budget_bytes, recompute)
+    if not simple.feasible or simple.details["excess_bytes"] <= 0:
+        return simple
+    every = cells(known, np.arange(len(known)), 0)
+    programme = Programme(known, device, budget_bytes, every, recompute=recompute, whole=True)
+    return _better(simple, "optimum", *_integer(programme, time_limit_s), programme)
+
+
+def _simple(known: Points, device: DeviceProfile, budget_bytes: int, recompute: bool) -> Bound:
+    """The bounds that need no solver."""
+    needed = int(known.working_set_bytes().max(initial=0))
+    excess = int(known.load_bytes().max(initial=0)) - budget_bytes
+    compute_ns = int(known.compute_ns)
+    link_ns = 0 if recompute else int(_link_ns(known, device, budget_bytes))
+    details: dict[str, int | bool] = {
+        "compute_ns": compute_ns,
+        "link_ns": link_ns,
+        "needed_bytes": needed,
+        "excess_bytes": excess,
+        "points": len(known),
+        "recompute": recompute,
+    }
+    if needed > budget_bytes:
+        return Bound("feasibility", compute_ns, False, details)
+    return Bound("link" if link_ns > compute_ns else "compute", max(compute_ns, link_ns), True, details)
+
+
+def _link_ns(known: Points, device: DeviceProfile, budget_bytes: int) -> float:
+    """What leaves at the peak comes back; and has been copied out in this step, beyond what is never written.
+
+    The cheapest choice is a fractional knapsack in which a byte of each storage costs the same: the excess decides.
+    """
+    load = known.load_bytes()
+    if not len(load) or int(load.max()) <= budget_bytes:
+        return 0.0
+    at = int(load.argmax())
+    excess = float(load[at] - budget_bytes)
+    one = cells(known, np.array([at]), 0)
+    clean = one.bytes[(one.waits & ~one.written)[:, 0]]
+    dirty = max(excess - float(clean.sum()), 0.0)
+    fresh = one.bytes[(one.waits & (one.following < 0)[:, None] & ~one.fetched)[:, 0]]
+    back = max(excess - float(fresh.sum()), 0.0)
+    return max(a * back + b * dirty for a, b in facets(device))
+
+
+def _chosen(known: Points, most: int) -> NDArray[np.int64]:
+    """The point of largest load in each slice of equal time."""
+    begins = np.cumsum(known.duration_ns) - known.duration_ns
+    piece = np.minimum(begins / max(known.compute_ns, 1.0) * most, most - 1).astype(np.int64)
+    order = np.lexsort((-known.load_bytes(), piece))
+    _, first = np.unique(piece[order], return_index=True)
+    return np.sort(order[first])
+
+
+def _better(simple: Bound, kind: Kind, found_ms: float, seconds: float, programme: Programme) -> Bound:
+    step_ns = int(found_ms * MS * (1 - _TOLERANCE))
+    details = simple.details | {
+        "programme_ns": step_ns,
+        "chosen": len(programme.cells.chosen),
+        "columns": programme.columns,
+        "rows": programme.rows.count,
+        "solve_ns": int(seconds * 1e9),
+    }
+    if step_ns <= simple.step_ns:
+        return Bound(simple.kind if kind == "programme" else kind, simple.step_ns, True, details)
+    return Bound(kind, step_ns, True, details)
+
+
+def _scipy() -> Any:
+    try:
+        import scipy.optimize
+    except ImportError as error:
+        raise UmadviseError(
+            "the lower bound needs scipy's solver, which is not installed: pip install 'umadvise[plan]'"
+        ) from error
+    return scipy.optimize
+
+
+def _linear(programme: Programme) -> tuple[float, float]:
+    """The least sum of the slots, in milliseconds, and the seconds that it took."""
+    optimize = _scipy()
+    begin = time.perf_counter()
+    cost, matrix, low = programme.matrices()
+    solved = optimize.linprog(
+        cost, A_ub=-matrix, b_ub=-low, bounds=np.stack(programme.limits(), axis=1), method="highs-ds"
+    )
+    if solved.status != 0:
+        raise UmadviseError(f"the solver found no bound: {solved.message}")
+    return float(solved.fun), time.perf_counter() - begin
+
+
+def _integer(programme: Programme, time_limit_s: float) -> tuple[float, float]:
+    optimize = _scipy()
+    begin = time.perf_counter()
+    cost, matrix, low = programme.matrices()
+    whole = np.zeros(programme.columns)
+    whole[programme.block[programme.block >= 0]] = 1
+    solved = optimize.milp(
+        cost,
+        integrality=whole,
+        bounds=optimize.Bounds(*programme.limits()),
+        constraints=optimize.LinearConstraint(matrix, lb=low),
+        options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+    )
+    if solved.mip_dual_bound is None:
+        raise UmadviseError(f"the solver found no bound: {solved.message}")
+    return float(solved.mip_dual_bound), time.perf_counter() - begin
