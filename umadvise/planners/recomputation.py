@@ -255,8 +255,8 @@ def recomputable(step: Step, wanted: dict[int, int], first_op: Sequence[int]) ->
         at_op = step.gaps[storage][1]
 
         def place(each: int, at_op: int = at_op) -> int:
-            alive = step.births[each] < at_op <= step.deaths[each]
-            return (DROPPED if each in chosen else DEVICE) if alive else GONE
+            # What is dropped too, and lives, is there again by then, or the range grows over it.
+            return DEVICE if step.births[each] < at_op <= step.deaths[each] else GONE
 
         if _Range(step, storage, at_op, place, segments).find() is None:
             del chosen[storage]
@@ -365,7 +365,7 @@ class Walk:
         if self.segments.speed_centric[segment]:
             for each in self.segments.members[segment]:
                 comes_again = self._next_use[each] < self._ends[each]
-                if self._places[each] != DROPPED or each == storage or not comes_again:
+                if self._places[each] != DROPPED or not comes_again:
                     continue
                 if self.step.needs_contents(self._uses[self._next_use[each]], each):
                     self._recompute(op, each, locked, required=each in locked)
@@ -394,16 +394,22 @@ class Walk:
 
     def _require(self, op: int, bytes_: int, locked: frozenset[int]) -> None:
         """Makes room; what has been used longest ago leaves first."""
-        if self._used_bytes + bytes_ > self.budget_bytes:
-            for storage in [each for each in self._recent if each not in locked]:
-                self._evict(op, storage)
-                if self._used_bytes + bytes_ <= self.budget_bytes:
+        excess_bytes = self._used_bytes + bytes_ - self.budget_bytes
+        leaving: list[int] = []
+        if excess_bytes > 0:
+            for storage in self._recent:
+                if storage not in locked:
+                    leaving.append(storage)
+                    excess_bytes -= self.step.sizes[storage]
+                if excess_bytes <= 0:
                     break
-            else:
-                raise BudgetError(
-                    f"op {op} needs {format_bytes(self._used_bytes + bytes_)} with what has to stay; the budget is "
-                    f"{format_bytes(self.budget_bytes)}"
-                )
+        for storage in leaving:
+            self._evict(op, storage)
+        if excess_bytes > 0:
+            raise BudgetError(
+                f"op {op} needs {format_bytes(self._used_bytes + bytes_)} with what this planner never moves: it keeps "
+                f"no budget of {format_bytes(self.budget_bytes)}; give at least that, or make the batch smaller"
+            )
         self.peak_bytes = max(self.peak_bytes, self._used_bytes + bytes_)
 
     def _evict(self, op: int, storage: int) -> None:

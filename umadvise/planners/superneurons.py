@@ -97,10 +97,11 @@ def _segments(step: Step, strategy: Strategy) -> Segments:
         if len(segments) == 1 and -1 not in segments:
             wanted[storage] = segments.pop()
     working_sets = step.trace.working_set_bytes()
+    largest = int(working_sets[np.array(step.backward, bool)].max(initial=0))
     result = Segments(recomputable(step, wanted, first_op), first_op, [False] * len(first_op))
     for segment, members in result.members.items():
         result.speed_centric[segment] = strategy == "speed-centric" or (
-            strategy == "cost-aware" and _fits_at_once(step, members, working_sets)
+            strategy == "cost-aware" and _bytes_at_once(step, members, working_sets) <= largest
         )
     return result
 
@@ -134,10 +135,9 @@ def _joins(step: Step, op: int) -> bool:
     return len(sizes) > 1 and len(set(sizes.values())) < len(sizes)
 
 
-def _fits_at_once(step: Step, members: list[int], working_sets: NDArray[np.int64]) -> bool:
-    """Whether a segment, made again at once, stays below the largest working set of a layer in backward."""
-    largest = int(working_sets[np.array(step.backward, bool)].max(initial=0))
+def _bytes_at_once(step: Step, members: list[int], working_sets: NDArray[np.int64]) -> int:
+    """What is on the device of a segment that is made again at once, with the first op that needs it."""
     first = min(step.gaps[each][1] for each in members)
     used = {touch.storage for touch in step.touches[first]}
     besides = sum(step.sizes[each] for each in members if each not in used)
-    return int(working_sets[first]) + besides <= largest
+    return int(working_sets[first]) + besides
