@@ -129,8 +129,9 @@ maps on v100-pcie-16gb, simulated: in unlimited memory 8.00 s and 5.00 GiB
 In 5.00 GiB, 100% of that
                                                                       frag-
 planner      peak    step  overhead  to device  to host  recomputed  mented  stalled  regret  planning
-belady   5.00 GiB  8.00 s      0.0%        0 B      0 B        0 ns     0 B     0.0%       -   1.00 ms
+belady   5.00 GiB  8.00 s      0.0%        0 B      0 B        0 ns     0 B     0.0%    0.0%   1.00 ms
 advice   5.00 GiB  8.01 s      0.1%        0 B      0 B        0 ns     0 B     0.1%       -   1.00 ms
+Regret is over the bound of 8.00 s (compute).
 
 In 1.00 GiB, 20% of that
                                                                 frag-
@@ -189,6 +190,7 @@ def test_processes_agree_with_one(trace_file: Path, tmp_path: Path, capsys: pyte
         capsys, "compare", trace_file, "--planner", "lru,belady", "--budget", "3GiB,80%", "--plot", picture, "--json"
     )
     assert (code, err) == (0, "")
+    assert all(score["regret"] >= 0 and score["bound_ns"] >= 8 * OP_NS * 0.99 for score in json.loads(out)["scores"])
     here = comparisons.compare(io.read(trace_file), V100, ["lru", "belady"], [3 * GIB, 4 * GIB], workers=1)
     compared = json.loads(out)
     assert compared["missing"] == 0

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from umadvise import planners
     from umadvise.planners import io
-    from umadvise.planners.comparison import Comparison
+    from umadvise.planners.comparison import Comparison, with_regret
     from umadvise.planners.score import score
     from umadvise.reporters import comparison as reporter
 
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     planning_ns = time.perf_counter_ns() - began_ns
     worth = score(trace, device, plan, planning_ns=planning_ns)
     io.write(plan, arguments.output)
+    worth = with_regret(worth, trace, device)
     comparison = Comparison.of(trace, device, [worth])
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")

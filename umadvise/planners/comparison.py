@@ -1,23 +1,20 @@
 """Planners side by side: every one of them for every budget, on all cores."""
 
 import contextlib
-import multiprocessing
-import os
-import signal
-import threading
+import functools
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from umadvise import __version__, planners
+from umadvise import __version__, parallel, planners
 from umadvise.counters.records import Count, Record
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UmadviseError
+from umadvise.planners.bound import Bound, lower_bound, regret
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import Score, pages, score, unlimited_step_ns
 from umadvise.simulator.swap import simulate_swap
@@ -75,16 +72,42 @@ class Comparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class _Plan:
     """One planner, one budget."""
 
     planner: str
     budget_bytes: int
-    curve: bool = False
+    curve: bool
+
+    def run(self, trace: Trace, device: DeviceProfile) -> tuple[Score, Curve | None]:
+        """Plans and simulates; what refuses has its reason for a problem."""
+        began_ns = time.perf_counter_ns()
+        try:
+            plan = planners.run(self.planner, trace, device, self.budget_bytes)
+            planning_ns = time.perf_counter_ns() - began_ns
+            result = score(trace, device, plan, planning_ns=planning_ns)
+        except UmadviseError as error:
+            return self.failed(str(error)), None
+        return result, memory_over_time(trace, device, plan) if self.curve else None
+
+    def failed(self, problem: str) -> Score:
+        """The score of a plan that there is not."""
+        return Score(planner=self.planner, budget_bytes=self.budget_bytes, problem=problem)
 
 
-Outcome = tuple[Score, Curve | None]
-Finished = Generator[tuple[Job, Outcome], None, None]
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The least time of a step in one budget, for all plans of one kind."""
+
+    budget_bytes: int
+    recompute: bool
+
+    def run(self, trace: Trace, device: DeviceProfile) -> Bound | None:
+        """The bound; None where the solver gives up or is not there."""
+        try:
+            return lower_bound(trace, device, self.budget_bytes, recompute=self.recompute)
+        except UmadviseError:
+            return None
 
 
 def compare(
@@ -106,7 +129,7 @@ def compare(
         budgets: of device memory, in bytes.
         curves: whether memory over time is wanted, of the smallest budget that any plan of swaps keeps.
         workers: processes; by default one a core.
-        progress: is told how many are done, and how many there are.
+        progress: is told how many tasks are done, and how many there are: plans, and bounds to judge them by.
 
     Raises:
         PolicyError: no such planner.
@@ -114,34 +137,69 @@ def compare(
     for name in names:
         planners.planner(name)
     ordered = sorted(dict.fromkeys(budgets), reverse=True)
-    jobs = [Job(name, size, curves) for size in ordered for name in dict.fromkeys(names)]
-    if workers is None:
-        workers = len(os.sched_getaffinity(0))
-    workers = min(workers, len(jobs))
-    ready: dict[Job, Outcome] = {}
-    finished = _on_all_cores(trace, device, jobs, workers) if workers > 1 else _one_by_one(trace, device, jobs)
+    jobs = [_Plan(name, size, curves) for size in ordered for name in dict.fromkeys(names)]
+    tasks: list[_Plan | _Bound] = [*jobs]
+    scores: dict[_Plan, Score] = {}
+    bounds: dict[_Bound, Bound | None] = {}
+    drawn: list[Curve] = []
+
+    def follow(task: _Plan | _Bound, result: Any) -> Iterator[_Bound]:
+        wanted = _bound_of(result[0]) if isinstance(task, _Plan) else None
+        if wanted is not None and wanted not in bounds:
+            bounds[wanted] = None
+            yield wanted
+
+    finished = parallel.run(functools.partial(_run, trace, device), tasks, workers=workers, follow=follow)
+    done = 0
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(finished):
         progress(0, len(jobs))
-        for job, outcome in finished:
-            ready[job] = outcome
-            progress(len(ready), len(jobs))
-    comparison = Comparison.of(trace, device, [ready[job][0] for job in jobs if job in ready])
-    drawn = [curve for job in jobs if job in ready and (curve := ready[job][1]) is not None]
+        for task, result in finished:
+            if isinstance(task, _Bound):
+                bounds[task] = result
+            elif result is None:
+                scores[task] = task.failed("the process that planned has died: too little memory?")
+            else:
+                scores[task], curve = result
+                drawn += [] if curve is None else [curve]
+            done += 1
+            progress(done, len(jobs) + len(bounds))
+    judged = []
+    for job in jobs:
+        if job in scores:
+            wanted = _bound_of(scores[job])
+            bound = None if wanted is None else bounds.get(wanted)
+            judged.append(scores[job] if bound is None else judge(scores[job], bound))
     smallest = min((curve.budget_bytes for curve in drawn), default=0)
-    kept = tuple(curve for curve in drawn if curve.budget_bytes == smallest)
-    return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=kept)
+    kept = sorted(
+        (curve for curve in drawn if curve.budget_bytes == smallest), key=lambda curve: names.index(curve.planner)
+    )
+    comparison = Comparison.of(trace, device, judged)
+    return msgspec.structs.replace(comparison, missing=len(jobs) - len(scores), curves=tuple(kept))
 
 
-def evaluate(trace: Trace, device: DeviceProfile, job: Job) -> Outcome:
-    """Plans and simulates; what refuses has its reason for a problem."""
-    began_ns = time.perf_counter_ns()
-    try:
-        plan = planners.run(job.planner, trace, device, job.budget_bytes)
-        planning_ns = time.perf_counter_ns() - began_ns
-        result = score(trace, device, plan, planning_ns=planning_ns)
-    except UmadviseError as error:
-        return Score(planner=job.planner, budget_bytes=job.budget_bytes, problem=str(error)), None
-    return result, memory_over_time(trace, device, plan) if job.curve else None
+def with_regret(given: Score, trace: Trace, device: DeviceProfile) -> Score:
+    """A score judged by the bound of its kind of plan, where there is one."""
+    wanted = _bound_of(given)
+    bound = None if wanted is None else wanted.run(trace, device)
+    return given if bound is None else judge(given, bound)
+
+
+def judge(given: Score, bound: Bound) -> Score:
+    """A score with what it could be better at most."""
+    assert given.step_ns is not None
+    kind = f"{bound.kind} with recomputation" if given.recomputed_ops else bound.kind
+    return msgspec.structs.replace(given, bound_ns=bound.step_ns, bound=kind, regret=regret(given.step_ns, bound))
+
+
+def _bound_of(given: Score) -> _Bound | None:
+    """Bounds are of explicit swaps: under unified memory an op may work on what is not on the device."""
+    if given.problem is not None or given.fault_groups is not None:
+        return None
+    return _Bound(given.budget_bytes, recompute=bool(given.recomputed_ops))
+
+
+def _run(trace: Trace, device: DeviceProfile, task: _Plan | _Bound) -> Any:
+    return task.run(trace, device)
 
 
 def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan) -> Curve | None:
@@ -163,69 +221,3 @@ def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan) -> Curve |
         time_ns=(*start_ns[bins].tolist(), simulation.step_ns),
         bytes=(*most.tolist(), int(most[-1])),
     )
-
-
-# ---- processes -----------------------------------------------------------------------------------------------------
-
-_given: tuple[Trace, DeviceProfile] | None = None
-"""What all jobs of a worker process are about."""
-
-
-def _begin(trace: Trace, device: DeviceProfile) -> None:
-    global _given
-    _given = trace, device
-
-
-def _work(job: Job) -> Outcome:
-    assert _given is not None
-    return evaluate(*_given, job)
-
-
-def _one_by_one(trace: Trace, device: DeviceProfile, jobs: Sequence[Job]) -> Finished:
-    for job in jobs:
-        yield job, evaluate(trace, device, job)
-
-
-def _on_all_cores(trace: Trace, device: DeviceProfile, jobs: Sequence[Job], workers: int) -> Finished:
-    others = set(multiprocessing.active_children())
-    # Processes that start anew share no lock and no native handle with this one.
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(trace, device))
-    complete = False
-    try:
-        with _interrupts_wait():
-            futures: dict[Future[Outcome], Job] = {pool.submit(_work, job): job for job in jobs}
-        for future in as_completed(futures):
-            job = futures[future]
-            try:
-                yield job, future.result()
-            except BrokenProcessPool:
-                problem = "a process that planned has died: too little memory?"
-                yield job, (Score(planner=job.planner, budget_bytes=job.budget_bytes, problem=problem), None)
-        complete = True
-    finally:
-        pool.shutdown(wait=complete, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()  # at work on what nobody waits for any more
-
-
-@contextlib.contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C comes when this ends: one in the midst of starting a process would leave that behind.
-
-    It reaches the whole group, but is for this process, which ends the others: they inherit the mask. The mask alone
-    does not keep it from here, since other threads take it.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which gets none
-        yield
-        return
-    came: list[int] = []
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if came and callable(handler):
-        handler(signal.SIGINT, None)

@@ -32,6 +32,7 @@ class Score(Record, frozen=True):
         overhead: part of `unlimited_ns` by which the step is longer.
         compute_ns: of its ops, each once.
         recompute_ns: of ops that run again.
+        recomputed_ops: how many.
         stalls: when the compute queue stood still.
         bytes_h2d: paged or swapped in; not what the program itself copies.
         bytes_d2h: likewise, out.
@@ -41,6 +42,7 @@ class Score(Record, frozen=True):
             that may grow; under unified memory this project's arenas.
         planning_ns: that the planner took; None where the plan was there.
         bound_ns: no plan of this kind makes the step shorter; None where no bound is known.
+        bound: which one that is, see `umadvise.planners.bound`.
         regret: part of `bound_ns` by which the step is longer.
     """
 
@@ -53,6 +55,7 @@ class Score(Record, frozen=True):
     overhead: float | None = None
     compute_ns: Count | None = None
     recompute_ns: Count | None = None
+    recomputed_ops: Count | None = None
     stalls: Stalls | None = None
     bytes_h2d: Count | None = None
     bytes_d2h: Count | None = None
@@ -61,6 +64,7 @@ class Score(Record, frozen=True):
     fragmentation_bytes: Count | None = None
     planning_ns: Count | None = None
     bound_ns: Count | None = None
+    bound: str | None = None
     regret: float | None = None
 
 
@@ -123,6 +127,7 @@ def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int,
         overhead=_part_more(result.step_ns, unlimited_ns),
         compute_ns=result.compute_ns,
         recompute_ns=result.recompute_ns,
+        recomputed_ops=result.recomputed_ops,
         stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
         bytes_h2d=result.swap_in_bytes,
         bytes_d2h=result.swap_out_bytes,
@@ -159,6 +164,7 @@ def _paged(
         overhead=_part_more(step_ns, unlimited_ns),
         compute_ns=mean(step.compute_ns for step in steps),
         recompute_ns=0,
+        recomputed_ops=0,
         stalls=Stalls(
             fault_ns=mean(step.fault_ns for step in steps),
             wait_copy_ns=mean(step.wait_copy_ns for step in steps),

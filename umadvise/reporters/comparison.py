@@ -51,6 +51,9 @@ def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
         for score in scores:
             grid.add_row(score.planner, *_cells(score))
         console.print(grid)
+        bounds = {score.bound: score.bound_ns for score in scores if score.bound is not None}
+        for bound, bound_ns in bounds.items():
+            console.print(Text(f"Regret is over the bound of {format_duration_ns(bound_ns)} ({bound})."))
         for score in scores:
             if score.problem is not None:
                 console.print(Text(f"{score.planner}: {score.problem}"))
