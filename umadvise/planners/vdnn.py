@@ -17,6 +17,7 @@ Where the paper, which has linear networks, leaves something open:
   changed by a plan; one for the fastest algorithms keeps room for their workspaces.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,13 +105,13 @@ def choose(trace: Trace, budget_bytes: int) -> Choice:
 
 
 def _choose(step: "_Step", budget_bytes: int) -> Choice:
-    step.offload("all").require(budget_bytes, 0 * step.workspace)
+    none = np.zeros_like(step.workspace)
+    step.offload("all").require(budget_bytes, none)
     transfers: tuple[Transfer, ...] = ("none", "conv", "all")
     for transfer in transfers:
         if step.offload(transfer).peak(step.workspace) <= budget_bytes:
             return Choice(transfer, "performance_optimal", step.workspace > 0)
-    conv = step.offload("conv").peak(0 * step.workspace) <= budget_bytes
-    downgraded: Transfer = "conv" if conv else "all"
+    downgraded: Transfer = "conv" if step.offload("conv").peak(none) <= budget_bytes else "all"
     fits = step.offload(downgraded).op_peaks + step.workspace <= budget_bytes
     return Choice(downgraded, "greedy", fits & (step.workspace > 0))
 
@@ -129,11 +130,19 @@ def _static(trace: Trace, budget_bytes: int, transfer: Transfer, algorithm: Algo
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """An X that can leave: after `layer`, which uses it last in forward; `back` is the first op that needs it again."""
+    """An X that can leave.
+
+    Attributes:
+        storage: which one.
+        layer: after which it is gone: the last that uses it in forward.
+        copied_from: op of the layer from which on the copy may run: nobody writes any more. None where that is no
+            earlier than the layer's end, and where the host may have a copy: without one to make, X would be gone.
+        back: the first op that needs it again.
+    """
 
     storage: int
     layer: int
-    starts_early: bool  # the copy may run while the layer does: nobody writes, and the host has no copy yet
+    copied_from: int | None
     back: int
 
 
@@ -143,6 +152,7 @@ class _Step:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.layers = find_layers(trace)
+        self._offloads: dict[Transfer, _Offload] = {}
 
     @cached_property
     def workspace(self) -> NDArray[np.int64]:
@@ -167,7 +177,9 @@ class _Step:
 
     def offload(self, transfer: Transfer) -> "_Offload":
         """What leaves by a policy, and when it comes back."""
-        return _Offload(self, list(self._maps(transfer)))
+        if transfer not in self._offloads:
+            self._offloads[transfer] = _Offload(self, list(self._maps(transfer)))
+        return self._offloads[transfer]
 
     def _maps(self, transfer: Transfer) -> Iterator[_Map]:
         if transfer == "none":
@@ -191,9 +203,9 @@ class _Step:
             if transfer == "conv":
                 readers &= set(compute)
             if readers:
-                changed = bool((forward[writes] >= layers.forward[layer].first).any())
-                early = not changed and int(trace.births[storage]) >= 0
-                yield _Map(storage, layer, early, int(ops[backward[0]]))
+                here = forward >= layers.forward[layer].first
+                copied = None if (here & writes).any() or trace.births[storage] < 0 else int(forward[here][0])
+                yield _Map(storage, layer, copied, int(ops[backward[0]]))
 
 
 class _Offload:
@@ -210,15 +222,18 @@ class _Offload:
         waiting: dict[int, list[_Map]] = {}
         for each in self.maps:
             waiting.setdefault(each.layer, []).append(each)
+        compute = {index for index, layer in enumerate(layers.forward) if layer.kind is Kind.COMPUTE}
+        stops = sorted(compute | set(waiting))  # no search ends anywhere else
         found: dict[int, Backward] = {}
         for run in layers.backward:
-            for layer in range(run.layer - 1, -1, -1):
+            for position in range(bisect_left(stops, run.layer) - 1, -1, -1):
+                layer = stops[position]
                 if layer in waiting:
                     for each in waiting.pop(layer):
                         if layers.forward[layer].last < run.first <= each.back:
                             found[each.storage] = run
                     break
-                if layers.forward[layer].kind is Kind.COMPUTE:
+                if layer in compute:
                     break
         return found
 
@@ -257,8 +272,8 @@ class _Offload:
         forward = self.step.layers.forward
         for each in self.maps:
             layer = forward[each.layer]
-            if each.starts_early:  # the layer's own use keeps the memory, and the copy goes on
-                yield Action(ActionKind.SWAP_OUT, layer.first, each.storage)
+            if each.copied_from is not None:  # that op's own use keeps the memory, and the copy goes on
+                yield Action(ActionKind.SWAP_OUT, each.copied_from, each.storage)
             yield Action(ActionKind.SWAP_OUT, layer.last, each.storage, after=True)
         for each in self.maps:
             yield Action(ActionKind.WAIT, forward[each.layer].last, each.storage, after=True)
