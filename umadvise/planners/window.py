@@ -29,7 +29,6 @@ waited for. All that the next step uses is on the host when a step begins.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +43,7 @@ from umadvise.units import format_bytes
 WINDOW_OF_BUDGET = 1.5
 """Default schedule_window over budget: the prefetch_size of nnabla.lms.SwapInOutScheduler."""
 
+_KINDS = len(ActionKind)
 HOST, DEVICE, LEAVING, DUE = range(4)  # DUE: in the window, without memory until its function comes
 
 
@@ -76,10 +76,12 @@ def window(
     uses.require_room(budget_bytes)
     schedule = _Schedule(_Sequence(uses), budget_bytes, schedule_window, refined)
     schedule.execute()
-    rows = [row for row in schedule.actions if row is not None]
-    kind, position, storage = np.array(rows, np.int64).reshape(-1, 3).T
-    order = np.argsort(position, kind="stable")
-    kind, position, storage = kind[order], position[order], storage[order]
+    rows = np.array(schedule.actions, np.int64)
+    rows = rows[rows >= 0]
+    code, storage = rows // schedule.storages, rows % schedule.storages
+    order = np.argsort(code // _KINDS, kind="stable")
+    code, storage = code[order], storage[order]
+    kind, position = code % _KINDS, code // _KINDS
     zeros = np.zeros(len(rows), np.int64)
     actions = Actions(kind, position // 2, position % 2, storage, zeros, trace.storages.bytes[storage], zeros)  # type: ignore[arg-type]
     options = MappingProxyType({"schedule_window": schedule_window, "refined": refined})
@@ -176,19 +178,21 @@ class _Schedule:
         self.sizes: list[int] = trace.storages.bytes.tolist()
         self.deaths: list[int] = trace.deaths.tolist()
         self.needed_later = sequence.needed_after_the_step()
-        self.actions: list[Any] = []  # kind, 2 * op + after, storage; None: taken back
+        self.storages = max(len(self.sizes), 1)
+        self.actions: list[int] = []  # ((2 * op + after) * _KINDS + kind) * storages + storage; -1: taken back
         there = sequence.begins_on_device
-        self.state: list[Any] = np.where(there, DEVICE, HOST).tolist()
-        self.queued: list[Any] = [0] * len(self.sizes)  # uses in the window
-        self.leaving: list[Any] = []  # storage and action of each swap-out, in order; None: cancelled
-        self.place: list[Any] = [0] * len(self.sizes)  # in `leaving`, of those that leave
+        self.state: list[int] = np.where(there, DEVICE, HOST).tolist()
+        self.queued = [0] * len(self.sizes)  # uses in the window
+        self.leaving: list[int] = []  # storage of each swap-out, in order; -1: cancelled
+        self.place = [0] * len(self.sizes)  # in `leaving`, of those that leave
+        self.swap_out = [0] * len(self.sizes)  # likewise in `actions`
         self.head = self.tail = 0  # first entry beyond the window; first swap-out not waited for
         self.taken = int(trace.storages.bytes[there].sum())
         self.leaving_bytes = self.window_bytes = 0
         self.passed = [0] * len(sequence.storage)  # op at which the window took an entry in
         self.not_before = [0] * len(sequence.storage)  # op at which it may
         self.moments: list[_Moment] = []
-        self.log: list[tuple[list[Any], int, Any]] = []
+        self.log: list[tuple[list[int], int, int]] = []
         self._require(self.taken, -1)
 
     def _require(self, needed_bytes: int, op: int) -> None:
@@ -259,25 +263,23 @@ class _Schedule:
         self.taken += size
         self._set(self.state, storage, DEVICE)
         if not self.sequence.made[entry]:
-            self.actions.append((ActionKind.SWAP_IN, 2 * op, storage))
+            self._act(ActionKind.SWAP_IN, 2 * op, storage)
         return True
 
     def _wait(self, position: int) -> None:
         """For the oldest swap-out."""
-        oldest = self.leaving[self.tail]
+        storage = self.leaving[self.tail]
         self.tail += 1
-        if oldest is None:
+        if storage < 0:
             return
-        storage = oldest[0]
-        self.actions.append((ActionKind.WAIT, position, storage))
+        self._act(ActionKind.WAIT, position, storage)
         self._set(self.state, storage, HOST)
         self.taken -= self.sizes[storage]
         self.leaving_bytes -= self.sizes[storage]
 
     def _cancel(self, storage: int) -> None:
-        place = self.place[storage]
-        self._set(self.actions, self.leaving[place][1], None)
-        self._set(self.leaving, place, None)
+        self._set(self.actions, self.swap_out[storage], -1)
+        self._set(self.leaving, self.place[storage], -1)
         self._set(self.state, storage, DEVICE)
         self.leaving_bytes -= self.sizes[storage]
 
@@ -298,11 +300,12 @@ class _Schedule:
             if sequence.following[entry] >= 0 or self.needed_later[storage]:
                 self._set(self.state, storage, LEAVING)
                 self._set(self.place, storage, len(self.leaving))
-                self.leaving.append((storage, len(self.actions)))
+                self._set(self.swap_out, storage, len(self.actions))
+                self.leaving.append(storage)
                 self.leaving_bytes += self.sizes[storage]
-                self.actions.append((ActionKind.SWAP_OUT, after, storage))
+                self._act(ActionKind.SWAP_OUT, after, storage)
             elif self.refined and op < self.deaths[storage] < len(self.trace.ops):
-                self.actions.append((ActionKind.DROP, after, storage))
+                self._act(ActionKind.DROP, after, storage)
                 self._free([storage])
 
     def _free(self, storages: Iterable[int]) -> None:
@@ -346,7 +349,10 @@ class _Schedule:
         self._require(left, op)
         raise AssertionError("unreachable")
 
-    def _set(self, column: list[Any], index: int, value: Any) -> None:
+    def _act(self, kind: int, position: int, storage: int) -> None:
+        self.actions.append((position * _KINDS + kind) * self.storages + storage)
+
+    def _set(self, column: list[int], index: int, value: int) -> None:
         if self.refined:
             self.log.append((column, index, column[index]))
         column[index] = value
