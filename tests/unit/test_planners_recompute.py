@@ -1,7 +1,7 @@
 """Planners that recompute: chains worked by hand, and random nets on which every plan gives every op what it read."""
 
 import math
-from itertools import pairwise
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -62,12 +62,12 @@ class Net:
         self.builder.free(storage)
         self.maps.remove(storage)
 
-    def finish(self, *, gradient_bytes: int = 0) -> Trace:
+    def finish(self, *, gradient_bytes: int = 0, overwrites: Callable[[], bool] = lambda: False) -> Trace:
         gradient = self.builder.allocate(gradient_bytes, Role.GRADIENT)
         for inputs, output in reversed(self.tape):
             self.builder.begin_op("aten::op_backward", phase=Phase.BACKWARD, duration_ns=2 * 10**6)
-            for each in {*inputs, output} & set(self.maps):
-                self.builder.access(each, Access.READ)
+            for each in sorted({*inputs, output} & set(self.maps)):
+                self.builder.access(each, IN_PLACE if overwrites() else Access.READ)
             self.builder.access(gradient, IN_PLACE)
             self.builder.end_op()
             later = [each for row in self.tape[: self.tape.index((inputs, output))] for each in (*row[0], row[1])]
@@ -191,7 +191,7 @@ def test_an_unknown_strategy() -> None:
 
 @st.composite
 def nets(draw: st.DrawFn) -> Trace:
-    """Nets with branches, ops in place, what is freed in forward, and running statistics."""
+    """Nets with branches, ops in place, in backward too, what is freed in forward, and running statistics."""
     net, chance = Net(), draw(st.randoms(use_true_random=True))
     net.op([], OpClass.CONVOLUTION)
     classes = [OpClass.CONVOLUTION, OpClass.ELEMENTWISE, OpClass.REDUCTION]
@@ -208,7 +208,8 @@ def nets(draw: st.DrawFn) -> Trace:
         )
         if len(net.maps) > 2 and chance.random() < freed:
             net.free(chance.choice(net.maps[:-1]))
-    return net.finish(gradient_bytes=MIB)
+    overwritten = draw(st.sampled_from([0, 0.1]))
+    return net.finish(gradient_bytes=MIB, overwrites=lambda: chance.random() < overwritten)
 
 
 PLANS = st.sampled_from(
@@ -292,16 +293,13 @@ def writes(trace: Trace, op: int, storage: int) -> bool:
     return any(row.storage == storage and row.flags & Access.WRITE for row in trace.op(op).accesses)
 
 
-def test_random_nets_do_recompute() -> None:
-    """The property above is of something: a chain with branches drops and makes again."""
-    net = Net()
-    last = net.op([], OpClass.CONVOLUTION)
-    maps = [last]
-    for _ in range(6):
-        maps.append(net.op([maps[-1]]))
-    assert all(a < b for a, b in pairwise(maps))
-    trace = net.finish()
-    for name in ("sqrt-recompute", "superneurons"):
-        plan = planners.run(name, trace, V100, trace.peak_bytes - 1)
-        assert ActionKind.RECOMPUTE in {action.kind for action in plan}
-        assert reads(trace, plan) == reads(trace, None)
+@pytest.mark.parametrize("name", ["sqrt-recompute", "superneurons"])
+def test_what_is_read_tells_a_wrong_plan(name: str) -> None:
+    """The property above holds of something: without one of its recomputations a plan reads what is lost."""
+    trace = chain(9, CONV_AND_TWO)
+    plan = planners.run(name, trace, V100, trace.peak_bytes - 1)
+    assert reads(trace, plan) == reads(trace, None)
+    actions = list(plan)
+    actions.remove(next(action for action in actions if action.kind is ActionKind.RECOMPUTE))
+    wrong = Plan.from_actions(trace, actions, planner=name, budget_bytes=plan.budget_bytes)
+    assert reads(trace, wrong) != reads(trace, None)
