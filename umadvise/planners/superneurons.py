@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.plan import Plan
-from umadvise.planners.recomputation import Segments, Step, Walk, recomputable, walk
+from umadvise.planners.recomputation import Segments, Step, recomputable
+from umadvise.planners.recompute_walk import Walk, walk
 from umadvise.trace.schema import OpClass, Trace
 
 Strategy: TypeAlias = Literal["cost-aware", "speed-centric", "memory-centric"]
