@@ -197,6 +197,10 @@ def test_processes_agree_with_one(trace_file: Path, tmp_path: Path, capsys: pyte
     assert [(score["planner"], score["budget_bytes"], score["step_ns"]) for score in compared["scores"]] == [
         (score.planner, score.budget_bytes, score.step_ns) for score in here.scores
     ]
+    unjudged = command(capsys, "compare", trace_file, "--planner", "lru", "--budget", "3GiB", "--no-regret", "--json")[
+        1
+    ]
+    assert json.loads(unjudged)["scores"][0]["regret"] is None
     drawing = ElementTree.fromstring(picture.read_text())
     lines = drawing.findall(".//{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 4  # two planners, in two drawings

@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "it, or of the device's memory where that is less",
     )
     parser.add_argument("--planner", metavar="NAMES", help='such as "window,lms,vdnn-dyn"; all of them')
+    parser.add_argument(
+        "--no-regret",
+        action="store_true",
+        help="do not look for the lower bound, which takes longer than most planners",
+    )
     parser.add_argument("--json", action="store_true", help="print data instead of text")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw overhead against memory, and memory over time, to a file"
@@ -58,7 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
             end = "\n" if done == all_ else ""
             print(f"\rumadvise compare: {done} of {all_}", end=end, file=sys.stderr, flush=True)
 
-    comparison = compare(trace, device, names, budgets, curves=arguments.plot is not None, progress=progress)
+    comparison = compare(
+        trace,
+        device,
+        names,
+        budgets,
+        curves=arguments.plot is not None,
+        regrets=not arguments.no_regret,
+        progress=progress,
+    )
     if arguments.plot is not None:
         write_atomically(arguments.plot, reporter.draw(comparison).encode())
     if arguments.json:

@@ -5,6 +5,7 @@ TRACE is what `umadvise record` or `umadvise run --record` wrote. The plan goes 
 """
 
 import argparse
+import contextlib
 import inspect
 import sys
 import time
@@ -32,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='device memory, such as "8GiB" or "50%%" of the step\'s peak; all that there is',
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the plan goes")
+    parser.add_argument(
+        "--no-regret",
+        action="store_true",
+        help="do not look for the lower bound, which takes longer than most planners",
+    )
     parser.add_argument("--json", action="store_true", help="print data instead of text")
 
 
@@ -58,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     planning_ns = time.perf_counter_ns() - began_ns
     worth = score(trace, device, plan, planning_ns=planning_ns)
     io.write(plan, arguments.output)
-    worth = with_regret(worth, trace, device)
+    if not arguments.no_regret:
+        with contextlib.suppress(KeyboardInterrupt):  # the plan is there
+            worth = with_regret(worth, trace, device)
     comparison = Comparison.of(trace, device, [worth])
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,7 @@ def compare(
     budgets: Sequence[int],
     *,
     curves: bool = False,
+    regrets: bool = True,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Comparison:
@@ -128,6 +129,7 @@ def compare(
         names: of planners.
         budgets: of device memory, in bytes.
         curves: whether memory over time is wanted, of the smallest budget that any plan of swaps keeps.
+        regrets: whether to look for the lower bounds, which takes longer than most planners.
         workers: processes; by default one a core.
         progress: is told how many tasks are done, and how many there are: plans, and bounds to judge them by.
 
@@ -144,7 +146,7 @@ def compare(
     drawn: list[Curve] = []
 
     def follow(task: _Plan | _Bound, result: Any) -> Iterator[_Bound]:
-        wanted = _bound_of(result[0]) if isinstance(task, _Plan) else None
+        wanted = _bound_of(result[0]) if regrets and isinstance(task, _Plan) else None
         if wanted is not None and wanted not in bounds:
             bounds[wanted] = None
             yield wanted
@@ -163,25 +165,28 @@ def compare(
                 drawn += [] if curve is None else [curve]
             done += 1
             progress(done, len(jobs) + len(bounds))
-    judged = []
-    for job in jobs:
-        if job in scores:
-            wanted = _bound_of(scores[job])
-            bound = None if wanted is None else bounds.get(wanted)
-            judged.append(scores[job] if bound is None else judge(scores[job], bound))
-    smallest = min((curve.budget_bytes for curve in drawn), default=0)
-    kept = sorted(
-        (curve for curve in drawn if curve.budget_bytes == smallest), key=lambda curve: names.index(curve.planner)
-    )
-    comparison = Comparison.of(trace, device, judged)
-    return msgspec.structs.replace(comparison, missing=len(jobs) - len(scores), curves=tuple(kept))
+    ready = [job for job in jobs if job in scores]
+    comparison = Comparison.of(trace, device, [_judged(scores[job], bounds) for job in ready])
+    return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=_of_smallest(drawn, names))
+
+
+def _judged(given: Score, bounds: Mapping[_Bound, Bound | None]) -> Score:
+    wanted = _bound_of(given)
+    bound = None if wanted is None else bounds.get(wanted)
+    return given if bound is None else judge(given, bound)
+
+
+def _of_smallest(curves: Sequence[Curve], names: Sequence[str]) -> tuple[Curve, ...]:
+    """The curves of the smallest budget, in the order of the names."""
+    smallest = min((curve.budget_bytes for curve in curves), default=0)
+    kept = (curve for curve in curves if curve.budget_bytes == smallest)
+    return tuple(sorted(kept, key=lambda curve: names.index(curve.planner)))
 
 
 def with_regret(given: Score, trace: Trace, device: DeviceProfile) -> Score:
     """A score judged by the bound of its kind of plan, where there is one."""
     wanted = _bound_of(given)
-    bound = None if wanted is None else wanted.run(trace, device)
-    return given if bound is None else judge(given, bound)
+    return given if wanted is None else _judged(given, {wanted: wanted.run(trace, device)})
 
 
 def judge(given: Score, bound: Bound) -> Score:
