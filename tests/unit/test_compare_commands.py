@@ -203,7 +203,8 @@ def test_processes_agree_with_one(trace_file: Path, tmp_path: Path, capsys: pyte
     assert json.loads(unjudged)["scores"][0]["regret"] is None
     drawing = ElementTree.fromstring(picture.read_text())
     lines = drawing.findall(".//{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 4  # two planners, in two drawings
+    assert len(lines) == 4  # two planners, in two drawings, each in one colour
+    assert len({line.attrib["stroke"] for line in lines}) == 2
 
 
 def test_an_interrupt_gives_what_is_ready() -> None:
@@ -265,7 +266,7 @@ def test_ticks_are_round(most: float, expected: list[float]) -> None:
 
 
 def test_a_drawing_says_what_it_draws() -> None:
-    line = svg.Series("a <b>", [(0.0, 1.0), (2.0, 3.0)], steps=True)
+    line = svg.Series("a <b>", [(0.0, 1.0), (2.0, 3.0)], 0, steps=True)
     drawing = ElementTree.fromstring(svg.render([svg.Panel("t", "x & y", "z", [line], limit=(4.0, "most"))]))
     words = ["".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert {"t", "x & y", "z", "a <b>", "most"} <= set(words)

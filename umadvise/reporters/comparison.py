@@ -87,7 +87,9 @@ def draw(comparison: Comparison) -> str:
             title=f"Overhead over unlimited memory: {where}",
             x_label="budget, GiB",
             y_label="overhead, %",
-            series=[svg.Series(name, points, marks=True) for name, points in overheads.items() if points],
+            series=[
+                svg.Series(name, points, names.index(name), marks=True) for name, points in overheads.items() if points
+            ],
         )
     ]
     if comparison.curves:
@@ -101,6 +103,7 @@ def draw(comparison: Comparison) -> str:
                     svg.Series(
                         curve.planner,
                         [(at / 1e6, size / _GIB) for at, size in zip(curve.time_ns, curve.bytes, strict=True)],
+                        names.index(curve.planner),
                         steps=True,
                     )
                     for curve in comparison.curves

@@ -17,10 +17,11 @@ _DASHES = ("", "7 4", "2 3")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. `marks` draws its points too; `steps` keeps each value up to the next point."""
+    """One line. `style`: a number for its colour and dashes; `marks` draws its points too; `steps` keeps each value."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    style: int
     marks: bool = False
     steps: bool = False
 
@@ -100,7 +101,8 @@ def _panel(panel: Panel) -> list[str]:
 
 
 def _series(series: Series, index: int, axes: _Axes) -> list[str]:
-    colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
+    colour = _COLOURS[series.style % len(_COLOURS)]
+    dash = _DASHES[series.style // len(_COLOURS) % len(_DASHES)]
     style = f'stroke="{colour}" stroke-width="1.6"' + (f' stroke-dasharray="{dash}"' if dash else "")
     places = [(axes.x(x), axes.y(y)) for x, y in series.points]
     if series.steps:
