@@ -27,8 +27,8 @@ swap-out takes from stays on the device until the copy ends. Then, with `in` and
 Every run of this kind gives a point of the programme, and its length is the sum of the d: the least sum is a bound.
 For a run whose steps do not repeat it bounds their mean in the long run, as the programme is convex.
 Leaving rows and columns out only lowers the minimum. `coarse` does: memory is looked at in so many ops only, the one of
-largest load in each slice of equal time, copies and times are sums between them, and storages of less than 1 MiB move
-freely and take room only where ops use them.
+largest load in each slice, copies and times are sums between them, and storages of less than 1 MiB move freely and take
+room only where ops use them. Storages to which the same happens at these ops are then one (`bound_lp.merged`).
 
 With `recompute`, contents may also be lost and made again: v is the share that is valid anywhere, r + h >= v, and both
 v and r grow by what is made, for the least time of the ops that must run again (`bound_rerun`), during which no other
@@ -103,7 +103,7 @@ def lower_bound(
         return simple
     chosen, least_bytes = np.arange(len(known)), 0
     if coarse is not None:
-        chosen, least_bytes = _chosen(known, coarse), SMALL_BYTES
+        chosen, least_bytes = _chosen(known, device, coarse), SMALL_BYTES
     programme = Programme(
         known, device, budget_bytes, merged(cells(known, chosen, least_bytes)), recompute=recompute, whole=False
     )
@@ -179,10 +179,17 @@ def _link_ns(known: Points, device: DeviceProfile, budget_bytes: int) -> float:
     return max(a * back + b * dirty for a, b in facets(device))
 
 
-def _chosen(known: Points, most: int) -> NDArray[np.int64]:
-    """The point of largest load in each slice of equal time."""
-    begins = np.cumsum(known.duration_ns) - known.duration_ns
-    piece = np.minimum(begins / max(known.compute_ns, 1.0) * most, most - 1).astype(np.int64)
+def _chosen(known: Points, device: DeviceProfile, most: int) -> NDArray[np.int64]:
+    """The point of largest load in each of so many slices of the step.
+
+    Slices are equal in the time of ops, or of copies where all that is used more than once were copied and that takes
+    longer: where the link decides, slices of equal compute would be as coarse as the step is fast.
+    """
+    again = known.first[known.storage + 1] - known.first[known.storage] > 1
+    moving = np.bincount(known.point, weights=known.bytes[known.storage] * again, minlength=len(known))
+    spans_ns = np.maximum(known.duration_ns, moving * 1e9 / device.bandwidth_h2d)
+    begins = np.cumsum(spans_ns) - spans_ns
+    piece = np.minimum(begins / max(float(spans_ns.sum()), 1.0) * most, most - 1).astype(np.int64)
     order = np.lexsort((-known.load_bytes(), piece))
     _, first = np.unique(piece[order], return_index=True)
     return np.sort(order[first])

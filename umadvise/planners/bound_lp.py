@@ -37,7 +37,7 @@ class _Rows:
         self.count += len(low)
         return rows
 
-    def put(self, rows: _Index, columns: _Index, values: NDArray[np.float64] | float) -> None:
+    def put(self, rows: _Index, columns: _Index, values: NDArray[np.floating[Any]] | float) -> None:
         """Adds coefficients; columns below 0 are not there."""
         there = columns >= 0
         self.row.append(rows[there])
