@@ -108,20 +108,21 @@ bool Space::perform(const Action& action) {
   if (needs_host && !take_host_slot(block)) return false;
   const bool fresh = (needs_device && device_tier_.populate(block.device_slot - 1)) ||
                      (needs_host && host_tier_.populate(block.host_slot - 1));
-  char* device = block.device_slot != 0 ? device_tier_.alias(block.device_slot - 1) : nullptr;
-  char* host = block.host_slot != 0 ? host_tier_.alias(block.host_slot - 1) : nullptr;
+  // Both slots are there where both are asked for: what is copied lies somewhere.
+  const auto device = [&] { return device_tier_.alias(block.device_slot - 1); };
+  const auto host = [&] { return host_tier_.alias(block.host_slot - 1); };
   switch (action.what) {
     case Do::zero_device:
     case Do::zero_host:
-      if (!fresh) std::memset(needs_device ? device : host, 0, kBlockBytes);
+      if (!fresh) std::memset(needs_device ? device() : host(), 0, kBlockBytes);
       break;
     case Do::copy_h2d:
-      std::memcpy(device, host, kBlockBytes);
+      std::memcpy(device(), host(), kBlockBytes);
       push(UM_EVENT_TRANSFER_H2D, action.cause, address, kBlockBytes, start);
       break;
     case Do::copy_d2h:
     case Do::evict_copy:
-      std::memcpy(host, device, kBlockBytes);
+      std::memcpy(host(), device(), kBlockBytes);
       push(UM_EVENT_TRANSFER_D2H, action.cause, address, kBlockBytes, start);
       break;
     case Do::evict_drop:
