@@ -3,21 +3,22 @@
 import functools
 
 from replay.recording import trace
-from replay.window_runs import largest_plan
+from replay.window_runs import GIB, largest_plan
 from umadvise.catalogue import load_device
 from umadvise.simulator.swap import AllocatorModel
 
 
 @functools.cache
 def largest(network: str, device: str, allocator: AllocatorModel, least: int) -> int:
-    """The largest batch for which a budget is found, within 5 %; `least` is one that trains.
+    """The largest batch for which a budget of whole GiB is found, within 5 %; `least` is one that trains.
 
     Between two batches of which the smaller trains and the larger does not there may be others of both kinds, as an
     allocator's luck has it.
     """
 
     def trains(batch: int) -> bool:
-        return largest_plan(trace(network, batch, device), load_device(device), allocator) is not None
+        step = trace(network, batch, device)
+        return largest_plan(step, load_device(device), allocator, step_bytes=GIB) is not None
 
     low, high = least, 2 * least
     while trains(high):

@@ -61,12 +61,17 @@ def with_durations(trace: Trace, duration_ns: NDArray[np.float64]) -> Trace:
 
 
 def largest_plan(
-    trace: Trace, device: DeviceProfile, allocator: AllocatorModel, *, refined: bool = True
+    trace: Trace,
+    device: DeviceProfile,
+    allocator: AllocatorModel,
+    *,
+    refined: bool = True,
+    step_bytes: int = BUDGET_STEP_BYTES,
 ) -> Plan | None:
     """The plan of the largest budget that runs in the device's memory; None where there is none."""
-    for steps in range(device.memory_bytes // BUDGET_STEP_BYTES, 0, -1):
+    for steps in range(device.memory_bytes // step_bytes, 0, -1):
         try:
-            plan = planners.run("window", trace, device, steps * BUDGET_STEP_BYTES, refined=refined)
+            plan = planners.run("window", trace, device, steps * step_bytes, refined=refined)
         except BudgetError:
             return None  # less does not help
         if _fits(memory_order(trace, plan), device, allocator):
