@@ -63,7 +63,8 @@ class Bound:
         step_ns: the bound.
         feasible: whether every op's working set fits. Plans need not exist even so.
         details: `compute_ns`, `link_ns` and `programme_ns` where known, `needed_bytes` of the largest working set,
-            `excess_bytes` of the largest load over the budget, `points` and `chosen` of them, `columns`, `rows`, `solve_ns`, and whether plans may `recompute`.
+            `excess_bytes` of the largest load over the budget, `points` and `chosen` of them, `columns`, `rows`,
+            `solve_ns`, and whether plans may `recompute`.
     """
 
     kind: Kind
