@@ -127,7 +127,7 @@ def random_plans(draw: st.DrawFn, trace: Trace, budget_bytes: int) -> Plan:
     """Belady's, made worse: some storages also leave early, and come back at once or before their use."""
     plan = planners.run(draw(st.sampled_from(["belady", "lru"])), trace, V100, budget_bytes)
     actions = list(plan)
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(0, 4)) if len(trace.storages) else 0):
         storage = draw(st.integers(0, len(trace.storages) - 1))
         op = draw(st.integers(0, len(trace.ops) - 1))
         kind = draw(st.sampled_from([ActionKind.SWAP_OUT, ActionKind.SWAP_IN, ActionKind.WAIT]))
