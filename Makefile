@@ -12,6 +12,8 @@ FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
+# Two processes: a file's tests stay together. More of them need 3 GB each.
+PYTEST = pytest -q --numprocesses 2 --dist loadfile
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_threads stream_wait heap
 EMPTY :=
@@ -23,12 +25,12 @@ demo: $(VENV)/.installed
 	python tools/demo.py
 
 test: $(VENV)/.installed ctest
-	pytest -q
+	$(PYTEST)
 
 test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=
-	pytest -q
+	$(PYTEST)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
