@@ -1,6 +1,7 @@
 // What the exact model tells: counters, one record per transfer and per fault group, and the clock that dates them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -82,7 +83,7 @@ class Journal {
 
  private:
   static int64_t duration(uint64_t bytes, double bytes_per_s) {
-    return static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / bytes_per_s + 0.5);
+    return std::llround(static_cast<double>(bytes) * 1e9 / bytes_per_s);
   }
 
   int64_t now_ns_ = 0, batch_start_ns_ = 0;
