@@ -129,8 +129,9 @@ TEST(raw_counting_records_every_service_in_order) {
   CHECK_OK(um_record(device, 1));
   block[2 * kPage] = 1;  // between ops
   device.op({read(block, kPage), write(block + kPage, kPage)}, [&] {
-    static_cast<void>(*static_cast<volatile unsigned char*>(block));
-    block[kPage] = 1;
+    volatile unsigned char* bytes = block;  // both volatile: the compiler keeps their order
+    static_cast<void>(bytes[0]);
+    bytes[kPage] = 1;
   });
   check_events(device, {{UM_RECORDED_ALLOCATE, serial, -1, 0},
                         {UM_RECORDED_SERVICE_WRITE, serial, -1, 0},
