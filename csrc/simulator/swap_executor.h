@@ -24,6 +24,7 @@ enum class Place : uint8_t { dead, device, leaving, host, arriving, dropped };
 struct SwapState {
   int64_t block = Allocator::kNoRoom;  // of the device memory it holds
   uint64_t pin = 0;                    // the op that it was last pinned for
+  uint64_t made_again = 0;             // likewise the last that ran again and wrote all of it
   uint32_t copy = 0;                   // serial of its copy that is queued or runs; 0: none
   int32_t last_writer = -1;            // op of this iteration
   Place place = Place::dead;
@@ -32,6 +33,7 @@ struct SwapState {
   bool copying_out = false;  // on the device: its swap-out was cancelled while it ran
   bool written = false;      // has contents
   bool host_valid = false;   // and the host has the same
+  bool from_before = false;  // it was there when the iteration began
 };
 
 class SwapExecutor final : CopyListener {
@@ -101,8 +103,10 @@ class SwapExecutor final : CopyListener {
 
   // swap_recompute.cpp
   void recompute(uint64_t row);
+  void find_last_touches(uint64_t row, int32_t first, int32_t last);
   void rerun(uint64_t row, int32_t target, int32_t last_op);
   void use_again(uint64_t row, uint64_t access, int32_t target, int32_t last_op);
+  [[noreturn]] void cannot_run_again(uint64_t row, int32_t storage, const std::string& why) const;
   void borrow(int32_t storage);
   bool is_borrowed(int32_t storage) const;
   void give_back_borrowed();
@@ -127,13 +131,14 @@ class SwapExecutor final : CopyListener {
   std::vector<int32_t> frees_after_op_;  // inside the present op, not given to anything before its end
 
   int64_t compute_ns_ = 0, host_ns_ = 0;
-  uint64_t pin_ = 0;        // the present op: what it needs does not leave
-  uint32_t copies_ = 0;     // serial of the last copy
-  uint32_t host_copy_ = 0;  // the copy of a host event that runs; 0: none
-  uint64_t freeing_ = 0;    // copies whose end frees memory
-  int32_t claimant_ = -1;   // the compute queue waits for room for this one: nobody else takes any
-  bool freed_ = true;       // memory became free since a swap-in found none
-  uint32_t refused_ = 0;    // that swap-in
+  uint64_t pin_ = 0;          // the present op: what it needs does not leave
+  uint64_t rerun_begin_ = 0;  // that when the present recomputation began
+  uint32_t copies_ = 0;       // serial of the last copy
+  uint32_t host_copy_ = 0;    // the copy of a host event that runs; 0: none
+  uint64_t freeing_ = 0;      // copies whose end frees memory
+  int32_t claimant_ = -1;     // the compute queue waits for room for this one: nobody else takes any
+  bool freed_ = true;         // memory became free since a swap-in found none
+  uint32_t refused_ = 0;      // that swap-in
   uint64_t chunks_paid_ = 0;
   int64_t live_bytes_ = 0, live_at_peak_bytes_ = 0;
   int32_t op_ = -1;          // which of them runs, again or for the first time

@@ -1,6 +1,6 @@
 // Ops that run again to make a storage whose contents were dropped.
 #include <algorithm>
-#include <limits>
+#include <set>
 #include <string>
 
 #include "memory/error.h"
@@ -11,7 +11,6 @@ namespace um::simulator {
 // From the plan's first op to the last one that wrote the storage. What they need besides and is gone by now is made
 // again for as long as they need it; only the storage itself stays.
 void SwapExecutor::recompute(uint64_t row) {
-  const um_trace& columns = trace_.columns();
   const int32_t target = plan_->storage[row];
   const Place place = state(target).place;
   if (place != Place::dropped && place != Place::host) {
@@ -22,15 +21,36 @@ void SwapExecutor::recompute(uint64_t row) {
   const auto first = static_cast<int32_t>(plan_->argument[row]);
   const int32_t last = state(target).last_writer;
   if (last < first) wrong_plan(row, "no op from " + std::to_string(first) + " on has written the storage in this step");
-  for (uint64_t access = trace_.first_access(first); access < trace_.first_access(last + 1); ++access) {
-    last_touch_[static_cast<size_t>(columns.access_storage[access])] = columns.access_op[access];
-  }
+  find_last_touches(row, first, last);
   const int32_t anchor = op_;
+  rerun_begin_ = pin_;
   for (op_ = first; op_ <= last; ++op_) rerun(row, target, last);
   op_ = anchor;
   state(target).place = Place::device;
   state(target).host_valid = false;
   victims_.returned(target);
+}
+
+// What the host writes while these ops run for the first time, they do not write again.
+void SwapExecutor::find_last_touches(uint64_t row, int32_t first, int32_t last) {
+  const um_trace& columns = trace_.columns();
+  std::set<int32_t> by_host;
+  for (uint64_t event = trace_.first_event(first); event < trace_.first_event(last + 1); ++event) {
+    const int32_t storage = columns.event_storage[event];
+    if (columns.event_kind[event] == kHostWrite) by_host.insert(storage);
+    // What no op touches is scratch of the one that makes it.
+    if (columns.event_kind[event] == kAllocate) last_touch_[static_cast<size_t>(storage)] = columns.event_op[event];
+  }
+  const auto require = [&](int32_t storage) {
+    if (by_host.count(storage) == 0) return;
+    wrong_plan(row, "ops " + std::to_string(first) + " to " + std::to_string(last) +
+                        " cannot run again: the host has written storage " + std::to_string(storage) + " in between");
+  };
+  require(plan_->storage[row]);
+  for (uint64_t access = trace_.first_access(first); access < trace_.first_access(last + 1); ++access) {
+    require(columns.access_storage[access]);
+    last_touch_[static_cast<size_t>(columns.access_storage[access])] = columns.access_op[access];
+  }
 }
 
 void SwapExecutor::rerun(uint64_t row, int32_t target, int32_t last_op) {
@@ -46,7 +66,6 @@ void SwapExecutor::rerun(uint64_t row, int32_t target, int32_t last_op) {
     const int32_t storage = columns.event_storage[event];
     if (columns.event_kind[event] != kAllocate || columns.event_inside[event] == 0) continue;
     if (storage == target || state(storage).place != Place::dead || is_borrowed(storage)) continue;
-    last_touch_[static_cast<size_t>(storage)] = op_;  // scratch: no op touches it by name
     borrow(storage);
   }
   for (const int32_t storage : arrivals_) wait_for_arrival(storage);
@@ -59,28 +78,38 @@ void SwapExecutor::rerun(uint64_t row, int32_t target, int32_t last_op) {
   give_back_borrowed();
 }
 
-// One access of an op that runs again.
+// One access of an op that runs again. What it works on has to be what it was the first time, and what it leaves has to
+// be what is there now.
 void SwapExecutor::use_again(uint64_t row, uint64_t access, int32_t target, int32_t last_op) {
   const um_trace& columns = trace_.columns();
   const int32_t storage = columns.access_storage[access];
   if (is_borrowed(storage)) return;
   const uint8_t flags = columns.access_flags[access];
   const bool reads = (flags & kRead) != 0 && !trace_.writes_all(access);
+  const bool writes = (flags & kWrite) != 0;
   SwapState& each = state(storage);
   const bool lost = storage == target || each.place == Place::dead || each.place == Place::dropped;
   if (storage == target && each.block != Allocator::kNoRoom) return;
-  if (reads && (lost || each.last_writer > last_op)) {
-    wrong_plan(row, "op " + std::to_string(columns.access_op[access]) + " cannot run again: storage " +
-                        std::to_string(storage) + (lost ? " is gone by now" : " has been overwritten since"));
-  }
+  if (reads && lost) cannot_run_again(row, storage, "is gone by now");
   if (storage == target) return take_block_waiting(target);
   if (lost || (!reads && each.place == Place::host)) return borrow(storage);
+  if (each.last_writer > last_op) cannot_run_again(row, storage, "has been overwritten since");
+  const bool made_again = each.made_again > rerun_begin_;
+  const bool running_statistics = each.from_before && writes;
+  if (reads && each.last_writer >= op_ && !made_again && !running_statistics) {
+    cannot_run_again(row, storage, "has been overwritten since");
+  }
   each.pin = pin_;
   use(storage, true);
-  if ((flags & kWrite) == 0) return;
+  if (!writes) return;
   if (each.copying_out) wait_for_departure(storage, UM_SPAN_WAIT_COPY);
   wait_for_arrival(storage);
   each.host_valid = false;
+  if (trace_.writes_all(access)) each.made_again = pin_;
+}
+
+void SwapExecutor::cannot_run_again(uint64_t row, int32_t storage, const std::string& why) const {
+  wrong_plan(row, "op " + std::to_string(op_) + " cannot run again: storage " + std::to_string(storage) + " " + why);
 }
 
 void SwapExecutor::borrow(int32_t storage) {

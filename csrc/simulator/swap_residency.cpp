@@ -24,7 +24,7 @@ void SwapExecutor::make(int32_t storage) {
 void SwapExecutor::place_first(int32_t storage) {
   SwapState& each = state(storage);
   each = SwapState{};
-  each.written = true;
+  each.written = each.from_before = true;
   if (victims_.any()) victims_.made(storage, op_);
   bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0;
   if (!on_host && iteration_ > 1) take_block_waiting(storage);

@@ -225,6 +225,68 @@ TEST(recomputation_that_would_see_other_values_is_refused) {
   CHECK(run(trace, &plan, options(90)).error.find("has been overwritten since") != std::string::npos);
 }
 
+// The range would bring back what a was before op 1, and op 2 would read that.
+TEST(recomputation_that_would_leave_other_values_is_refused) {
+  Trace trace;
+  trace.op(10);
+  const int32_t a = trace.allocate(30), b = trace.allocate(30);
+  for (const int32_t each : {a, b}) trace.access(each, fixture::kWholeWrite);
+  trace.end();
+  trace.use(10, {a}, kRW);
+  trace.use(10, {a, b});
+  Plan plan(trace);
+  plan.behind(0, UM_PLAN_DROP, b).before(2, UM_PLAN_RECOMPUTE, b, 0);
+  CHECK(run(trace, &plan, options(90)).error.find("storage 0 has been overwritten since") != std::string::npos);
+}
+
+// Op 1 reads a; op 2, in the range too, has changed it.
+TEST(recomputation_of_what_its_own_ops_have_overwritten_is_refused) {
+  Trace trace;
+  const int32_t a = trace.make(10, 30);
+  const int32_t b = trace.make(20, 30, {a});
+  trace.use(10, {a, b}, kRW);
+  trace.use(10, {b});
+  Plan plan(trace);
+  plan.behind(2, UM_PLAN_DROP, b).before(3, UM_PLAN_RECOMPUTE, b, 1);
+  CHECK(run(trace, &plan, options(90)).error.find("op 1 cannot run again: storage 0") != std::string::npos);
+  Plan longer(trace);  // what makes a anew makes it what it was
+  longer.behind(2, UM_PLAN_DROP, b).before(3, UM_PLAN_RECOMPUTE, b, 0);
+  CHECK_EQ(run(trace, &longer, options(90)).error, "");
+}
+
+TEST(recomputation_of_what_the_host_has_written_is_refused) {
+  Trace trace;
+  const int32_t a = trace.make(10, 30);
+  trace.event(2, a, 30);
+  const int32_t b = trace.make(20, 30, {a});
+  trace.use(10, {b});
+  Plan plan(trace);
+  plan.behind(1, UM_PLAN_DROP, b).before(2, UM_PLAN_RECOMPUTE, b, 0);
+  CHECK(run(trace, &plan, options(90)).error.find("the host has written storage 0") != std::string::npos);
+  Plan shorter(trace);
+  shorter.behind(1, UM_PLAN_DROP, b).before(2, UM_PLAN_RECOMPUTE, b, 1);
+  CHECK_EQ(run(trace, &shorter, options(90)).error, "");
+}
+
+// Op 0 makes e, which op 2 writes first; in between op 1 has memory of its own.
+TEST(what_runs_again_holds_what_an_op_makes_for_a_later_one) {
+  Trace trace;
+  trace.op(10);
+  const int32_t e = trace.allocate(30);
+  trace.end();
+  const int32_t x = trace.make(10, 30);
+  trace.free(x);
+  trace.use(10, {e}, fixture::kWholeWrite);
+  const int32_t t = trace.make(10, 30, {e});
+  trace.free(e);
+  const int32_t z = trace.make(10, 40);
+  trace.use(10, {t, z});
+  Plan plan(trace);
+  plan.behind(3, UM_PLAN_DROP, t).before(5, UM_PLAN_RECOMPUTE, t, 0);
+  CHECK(run(trace, &plan, options(99)).error.find("no room for storage 1") != std::string::npos);
+  CHECK_EQ(run(trace, &plan, options(100)).error, "");
+}
+
 TEST(a_use_of_dropped_contents_is_refused) {
   Forward forward;
   Plan plan(forward.trace);

@@ -14,9 +14,10 @@ from umadvise.catalogue import load_device
 from umadvise.errors import BudgetError, FormatError, PolicyError, UsageError
 from umadvise.planners import io
 from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.uses import Uses
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
+from umadvise.trace.schema import Access, EventKind, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
@@ -71,10 +72,54 @@ def test_a_weight_leaves_without_a_copy_when_the_host_has_it_still() -> None:
         builder.access(large, Access.WRITE | Access.WHOLE)
         builder.end_op()
         builder.free(large)
-    plan = planners.run("belady", builder.finish(target="cuda", source="synthetic"), V100, 20 * MIB)
-    # The step before left it on the host; nobody writes it, so it never goes back.
-    assert moves(plan) == [("swap_in", 0, 0), ("drop", 1, 0), ("swap_in", 2, 0), ("drop", 3, 0)]
-    assert {action.argument for action in plan if action.kind is ActionKind.DROP} == {1}
+    trace = builder.finish(target="cuda", source="synthetic")
+    plan = planners.run("belady", trace, V100, 20 * MIB)
+    # The step before left it on the host; nobody writes it, so nothing is copied back.
+    assert moves(plan) == [("swap_in", 0, 0), ("swap_out", 1, 0), ("swap_in", 2, 0), ("swap_out", 3, 0)]
+    result = simulate_swap(trace, V100, plan).result
+    assert (result.swap_in_bytes, result.swap_out_bytes) == (20 * MIB, 0)
+
+
+def test_what_the_host_does_after_an_op_is_a_use() -> None:
+    """Op 0 makes a and b, op 1 c; then the host writes all of a, reads b and changes a part of c."""
+    builder = TraceBuilder()
+    builder.begin_op("aten::op")
+    a, b = builder.allocate(MIB, Role.INPUT), builder.allocate(MIB, Role.INTERMEDIATE)
+    for each in (a, b):
+        builder.access(each, Access.WRITE | Access.WHOLE)
+    builder.end_op()
+    builder.begin_op("aten::op")
+    c = builder.allocate(MIB, Role.INTERMEDIATE)
+    builder.end_op()
+    builder.begin_op("aten::op")
+    builder.end_op()
+    builder.event(EventKind.HOST_WRITE, a, 0, MIB)
+    builder.event(EventKind.HOST_READ, b, 0, MIB)
+    builder.event(EventKind.HOST_WRITE, c, 0, MIB // 2)
+    uses = Uses(builder.finish(target="cuda", source="synthetic"))
+    assert [uses.of(each).tolist() for each in (a, b, c)] == [[0, 2], [0, 2], [1, 2]]
+    assert uses.accessed.tolist() == [True, False, True, False, False, False]
+    assert uses.written_whole.tolist() == [True, True, True, False, True, False]
+    assert uses.writes.tolist() == [True, True, True, False, True, True]
+
+
+def test_a_step_ends_as_it_began() -> None:
+    """Room for two of three weights: op 2 has pushed out what the step began with, so it comes back at the end."""
+    builder = TraceBuilder()
+    weights = [builder.allocate(10 * MIB, Role.PARAMETER) for _ in range(3)]
+    for each in (0, 1, 2, 1):
+        builder.begin_op("aten::mm", duration_ns=10**6)
+        builder.access(weights[each], Access.READ)
+        builder.end_op()
+    trace = builder.finish(target="cuda", source="synthetic")
+    for name in ("belady", "lru"):
+        plan = planners.run(name, trace, V100, 20 * MIB)
+        first = {action.storage: action.kind for action in reversed(list(plan))}
+        ends = dict.fromkeys(range(3), True)
+        begins = {each: first.get(each) is not ActionKind.SWAP_IN for each in range(3)}
+        ends |= {action.storage: action.kind is ActionKind.SWAP_IN for action in plan}
+        assert begins == ends and sum(begins.values()) == 2
+        assert simulate_swap(trace, V100, plan).result.on_demand_swap_ins == 0
 
 
 def test_an_op_that_does_not_fit_is_named() -> None:

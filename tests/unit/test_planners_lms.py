@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from random_traces import random_ops
 from traces import traces
 
 from umadvise import planners
@@ -18,7 +19,7 @@ from umadvise.planners.levels import Levels
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.trace.schema import Access, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
@@ -205,38 +206,6 @@ OPTIONS: dict[str, Any] = {
     "swapin_groupby": st.none() | st.integers(0, 6),
     "sync_mode": st.none() | st.integers(0, 3),
 }
-KINDS = (Access.READ, Access.READ, Access.READ, MADE, Access.WRITE, Access.READ | Access.WRITE | Access.IN_PLACE)
-
-
-def step(random: Random) -> Trace:
-    """Maps that ops near and far use again, read, change and overwrite; weights, gradients of before, and scratch."""
-    builder = TraceBuilder()
-    weights = [builder.allocate(random.randint(1, 4) * MIB, Role.PARAMETER) for _ in range(2)]
-    before = builder.allocate(4 * MIB, Role.GRADIENT)
-    builder.free(before)
-    maps: list[int] = []
-    for _ in range(random.randint(5, 50)):
-        builder.begin_op("aten::op", duration_ns=random.randint(0, 10**6))
-        for _ in range(random.randint(0, 2)):
-            maps.append(builder.allocate(random.randint(1, 16) * MIB, Role.INTERMEDIATE))
-            if random.random() < 0.8:
-                builder.access(maps[-1], MADE)
-        if random.random() < 0.3:
-            scratch = builder.allocate(random.randint(1, 8) * MIB, Role.WORKSPACE)
-            builder.access(scratch, Access.WRITE)
-            builder.free(scratch)
-        for each in (*random.sample(maps, min(len(maps), random.randint(0, 3))), random.choice(weights)):
-            builder.access(each, random.choice(KINDS))
-        builder.end_op()
-        while maps and (len(maps) > 14 or random.random() < 0.35):
-            done = maps.pop(random.randrange(len(maps)))
-            if random.random() < 0.05:
-                builder.event(EventKind.HOST_READ, done, 0, MIB)
-            builder.free(done)
-    builder.begin_op("aten::op", duration_ns=10**6)
-    builder.set_successor(before, builder.allocate(4 * MIB, Role.GRADIENT))
-    builder.end_op()
-    return builder.finish(target="cuda", source="synthetic")
 
 
 def assert_executed(trace: Trace, budget_bytes: int, options: dict[str, int | None]) -> bool:
@@ -272,7 +241,7 @@ def test_the_simulator_executes_plans_that_move_much() -> None:
     moving = 0
     for seed in range(300):
         random = Random(seed)
-        trace = step(random)
+        trace = random_ops(random)
         given_options = random.random() < 0.8
         options = {
             "swapout_threshold": random.randint(0, 8) if given_options else None,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+from contents import reads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import traces
@@ -15,7 +16,7 @@ from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, OpClass, Trace
+from umadvise.trace.schema import Access, OpClass, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
@@ -241,56 +242,6 @@ def test_the_simulator_executes_every_plan(trace: Trace, chosen: tuple[str, dict
     assert result.on_demand_swap_ins == result.evictions == 0
     assert result.step_ns >= result.compute_ns + result.recompute_ns
     assert reads(trace, plan) == reads(trace, None)
-
-
-def reads(trace: Trace, plan: Plan | None) -> list[list[object]]:
-    """What each op reads, where contents are named after the op that wrote them and what that had read.
-
-    Parameters and what is there before are all one: running statistics change again with what runs again.
-    """
-    contents: dict[int, object] = {}
-    before, after = {}, {}  # type: ignore[var-annotated]
-    for action in plan or ():
-        (after if action.after else before).setdefault(action.op, []).append(action)
-    seen = []
-
-    def execute(op: int, held: dict[int, object]) -> list[object]:
-        rows = trace.op(op).accesses
-        read = [held.get(row.storage, "lost") for row in rows if not row.flags & Access.WHOLE]
-        for row in rows:
-            if row.flags & Access.WRITE and trace.births[row.storage] >= 0:
-                part = () if row.flags & Access.WHOLE else held.get(row.storage, "lost")
-                held[row.storage] = hash((op, row.storage, row.offset_bytes, part, tuple(read)))
-        return read
-
-    def act(action) -> None:  # type: ignore[no-untyped-def]
-        if action.kind is ActionKind.DROP:
-            contents.pop(action.storage, None)
-        if action.kind is ActionKind.RECOMPUTE:
-            writers = [op for op in range(action.op) if writes(trace, op, action.storage)]
-            there = dict(contents)
-            for op in range(action.argument, writers[-1] + 1):
-                execute(op, contents)
-            for storage in set(contents) - set(there) - {action.storage}:
-                del contents[storage]
-
-    for storage in range(len(trace.storages)):
-        if trace.births[storage] < 0:
-            contents[storage] = "before"
-    for op in range(len(trace.ops)):
-        for action in before.get(op, ()):
-            act(action)
-        seen.append(execute(op, contents))
-        for row in range(len(trace.events)):
-            if trace.events.op[row] == op and trace.events.kind[row] == EventKind.FREE:
-                contents.pop(int(trace.events.storage[row]), None)
-        for action in after.get(op, ()):
-            act(action)
-    return seen
-
-
-def writes(trace: Trace, op: int, storage: int) -> bool:
-    return any(row.storage == storage and row.flags & Access.WRITE for row in trace.op(op).accesses)
 
 
 @pytest.mark.parametrize("name", ["sqrt-recompute", "superneurons"])

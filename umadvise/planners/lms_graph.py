@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from umadvise.planners.levels import Levels
 from umadvise.planners.uses import Uses
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.trace.schema import EventKind, Trace
 
 SMALLEST_BYTES = 64 << 10
 """Of a candidate: a vector, such as the statistics of a normalisation, is smaller."""
@@ -63,19 +63,14 @@ class Graph:
         self.trace = trace
         self.levels = Levels(trace)
         self.uses = Uses(trace)
-        count = max(len(trace.ops), 1)
-        touched, row = np.unique(trace.accesses.storage.astype(np.int64) * count + trace.accesses.op, return_index=True)
         # What an op makes without touching it, as aten::empty does, is of no level yet.
-        pairs = self.uses.storage * count + self.uses.op
-        self._touches = np.isin(pairs, touched)
+        self._touches = self.uses.accessed
         candidates = self._candidates()
         rows = self._touches & candidates[self.uses.storage]
         self.storage = self.uses.storage[rows]
         self.op = self.uses.op[rows]
         self.level = self.levels.level[self.op]
-        # The executor goes by an op's first access, which must not be one to a part.
-        begins_whole = (trace.accesses.flags[row] & Access.WHOLE) != 0
-        self.overwrites = self.uses.written_whole[rows] & begins_whole[np.searchsorted(touched, pairs[rows])]
+        self.overwrites = self.uses.written_whole[rows]
         self.begins = np.diff(self.storage, prepend=-1) != 0
         self.candidates = candidates
         here = np.arange(len(self.op))

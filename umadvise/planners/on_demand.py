@@ -1,11 +1,12 @@
 """Eviction on demand, the two classical baselines: furthest next use (Belady 1966), and least recently used.
 
 Nothing is brought before it is needed: an op that finds something on the host waits for it. Who leaves is what differs.
-A storage whose copy on the host is still valid, or that the next op to use it overwrites, leaves without a copy.
+A storage whose copy on the host is still valid, or that the next op to use it overwrites, leaves without a copy. The
+step ends as it began: what was on the device is there again, and nothing else of what the next one finds.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from umadvise.errors import BudgetError
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.planners.uses import Uses
 from umadvise.trace.schema import EventKind, Trace
+from umadvise.units import format_bytes
 
 NEVER = 2**62
 """The op of a next use that does not come."""
@@ -51,11 +53,12 @@ def _plan(name: str, trace: Trace, budget_bytes: int, rank: Rank) -> Plan:
         run = _Run(uses, budget_bytes, rank, there)
         run.execute()
         there = frozenset(run.carried_over())
+    run.end_as_it_began()
     return Plan.from_actions(trace, run.actions, planner=name, budget_bytes=budget_bytes)
 
 
 class _Run:
-    """One step: what is on the device, whose copy on the host is valid, and what must move before each op."""
+    """One step: what is on the device, and what must move before each op."""
 
     def __init__(self, uses: Uses, budget_bytes: int, rank: Rank, there: frozenset[int]) -> None:
         self.uses = uses
@@ -65,20 +68,33 @@ class _Run:
         self.actions: list[Action] = []
         self.sizes: NDArray[np.int64] = self.trace.storages.bytes
         self.present: set[int] = set()
-        self.valid_on_host: set[int] = set(np.flatnonzero(self.trace.births < 0).tolist())
         self.used_bytes = 0
         self.cursor: NDArray[np.int64] = uses.first[:-1].copy()
         self.last_use = dict.fromkeys(there, -1)
         self.order: list[tuple[int, int]] = []  # a heap of ranks, with entries that are out of date
-        # What was there when the last step ended is dirty, for all that we know.
-        stays = {int(each) for each in np.flatnonzero(self.trace.births < 0) if not len(uses.of(int(each)))}
-        for storage in stays:  # without a rank: nothing could bring it back
+        self.begins_on_host = self.trace.births < 0
+        before = np.flatnonzero(self.begins_on_host).tolist()
+        stays = {each for each in before if not len(uses.of(each))}
+        for storage in sorted(stays):  # without a rank: nothing could bring it back
             self.present.add(storage)
             self.used_bytes += int(self.sizes[storage])
-        for storage in sorted(there - stays):
+        first = [each for each in before if uses.host_begins[each] and each not in stays]
+        for storage in first:
+            self._enter(storage)
+        self._require(self.used_bytes, -1)
+        for storage in sorted(there - stays - {*first}):
             if self.used_bytes + int(self.sizes[storage]) <= budget_bytes:
                 self._enter(storage)
-                self.valid_on_host.discard(storage)
+        self.begins_on_host[list(self.present)] = False
+        self.began_with = frozenset(self.present - stays)
+
+    def _require(self, needed_bytes: int, op: int) -> None:
+        if needed_bytes > self.budget_bytes:
+            where = f"op {op} ({self.trace.op(op).name})" if op >= 0 else "the beginning of the step"
+            raise BudgetError(
+                f"{where} needs {format_bytes(needed_bytes)} at once with what no op uses; the budget is "
+                f"{format_bytes(self.budget_bytes)}: give more, or make the batch smaller"
+            )
 
     def execute(self) -> None:
         """Runs the step."""
@@ -103,17 +119,13 @@ class _Run:
         room_bytes = scratch_bytes + sum(int(self.sizes[storage]) for storage in missing)
         self._make_room(op, room_bytes, frozenset(needed))
         for storage in missing:
-            use = int(self.cursor[storage])
             # Where the step begins, what no action brings is on the device already.
-            begins_on_host = self.trace.births[storage] < 0 and use == self.uses.first[storage]
-            if begins_on_host or not self.uses.written_whole[use]:
+            if self.begins_on_host[storage] or not self.uses.written_whole[self.cursor[storage]]:
                 self.actions.append(Action(ActionKind.SWAP_IN, op, storage))
+                self.begins_on_host[storage] = False
             self._enter(storage)
         for storage in needed:
-            use = int(self.cursor[storage])
-            if self.uses.writes[use]:
-                self.valid_on_host.discard(storage)
-            self.cursor[storage] = use + 1
+            self.cursor[storage] += 1
             self.last_use[storage] = op
             self._rank(storage)
 
@@ -121,8 +133,7 @@ class _Run:
         held = []
         while self.used_bytes + bytes_ > self.budget_bytes:
             if not self.order:
-                kept_bytes = self.used_bytes + bytes_
-                raise BudgetError(f"op {op} needs {kept_bytes} bytes at once; the budget is {self.budget_bytes}")
+                self._require(self.used_bytes + bytes_, op)
             rank, storage = heapq.heappop(self.order)
             if storage not in self.present or rank != self._rank_of(storage):
                 continue
@@ -136,13 +147,9 @@ class _Run:
     def _evict(self, op: int, storage: int) -> None:
         use = int(self.cursor[storage])
         comes_again = use < self.uses.first[storage + 1]
-        if storage in self.valid_on_host:
-            self.actions.append(Action(ActionKind.DROP, op, storage, argument=1))
-        elif comes_again and self.uses.written_whole[use]:
-            self.actions.append(Action(ActionKind.DROP, op, storage))
-        else:
-            self.actions.append(Action(ActionKind.SWAP_OUT, op, storage))
-            self.valid_on_host.add(storage)
+        # Where the host's copy is still valid a swap-out copies nothing.
+        overwritten = comes_again and self.uses.written_whole[use]
+        self.actions.append(Action(ActionKind.DROP if overwritten else ActionKind.SWAP_OUT, op, storage))
         self._leave(storage)
 
     def _enter(self, storage: int) -> None:
@@ -165,10 +172,25 @@ class _Run:
 
     def carried_over(self) -> set[int]:
         """What the next step finds on the device when it begins."""
-        heirs = self.trace.storages.successor
-        begins = np.flatnonzero(self.trace.births < 0)
-        return {
-            int(storage)
-            for storage in begins
-            if (int(heirs[storage]) if heirs[storage] >= 0 else int(storage)) in self.present
-        }
+        return {begins for begins, ends in self._continued() if ends in self.present}
+
+    def end_as_it_began(self) -> None:
+        """Moves what the next step would find elsewhere than this one did."""
+        last = len(self.trace.ops) - 1
+        moves: list[Action] = []
+        for begins, ends in self._continued():
+            if not len(self.uses.of(begins)):
+                continue
+            if ends in self.present and begins not in self.began_with:
+                moves.insert(0, Action(ActionKind.SWAP_OUT, last, ends, after=True))
+            if ends not in self.present and begins in self.began_with:
+                moves.append(Action(ActionKind.SWAP_IN, last, ends, after=True))
+        self.actions += moves
+
+    def _continued(self) -> Iterator[tuple[int, int]]:
+        """Of what is there when a step begins and when it ends, the storage that it is at either."""
+        heirs, deaths = self.trace.storages.successor, self.trace.deaths
+        for begins in np.flatnonzero(self.trace.births < 0).tolist():
+            ends = int(heirs[begins]) if heirs[begins] >= 0 else begins
+            if deaths[ends] == len(self.trace.ops):
+                yield begins, ends

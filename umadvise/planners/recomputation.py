@@ -64,6 +64,7 @@ class Step:
         self._read_accesses()
         self.made_inside: list[list[int]] = [[] for _ in range(len(trace.ops))]
         self.freed_by: dict[int, list[int]] = {}
+        self.host_writes: dict[int, list[int]] = {}  # by storage, ops after which the host writes it
         self.movable = self._read_events()
         self.gaps = self._find_gaps()
 
@@ -92,6 +93,7 @@ class Step:
                 movable[storage] = False
                 if kind == EventKind.HOST_WRITE:
                     self.written_by[storage].append(op)
+                    self.host_writes.setdefault(storage, []).append(op)
             elif inside:
                 self.made_inside[op].append(storage)
         for writers in self.written_by:
@@ -168,9 +170,14 @@ class _Range:
             self.borrowed: dict[int, tuple[int, int]] = {}
             earlier = self._follow(first, last)
             if earlier == first:
-                return self._rerun(first, last)
+                return None if self._host_writes(first, last) else self._rerun(first, last)
             first = earlier
         return None
+
+    def _host_writes(self, first: int, last: int) -> bool:
+        """Whether the host writes something of theirs while they run: that would not be written again."""
+        touched = self.inputs | self.borrowed.keys()
+        return any(first <= op <= last for each in touched for op in self.step.host_writes.get(each, ()))
 
     def _lost(self, storage: int) -> bool:
         place = self.place(storage)
@@ -190,6 +197,9 @@ class _Range:
                     begin = self._first_touch(op, touch, first, last)
                     if begin != first:
                         return begin
+            for storage in self.step.made_inside[op]:
+                if self._lost(storage) and storage not in (self.target, *self.borrowed):
+                    self.borrowed[storage] = (op, op)
         return first
 
     def _first_touch(self, op: int, touch: Touch, first: int, last: int) -> int:
@@ -214,26 +224,15 @@ class _Range:
         begin = self.step.touched_by[storage][0]
         return begin if begin < first else -1
 
-    def _rerun(self, first: int, last: int) -> Rerun | None:
+    def _rerun(self, first: int, last: int) -> Rerun:
         step = self.step
         room = [0] * (last - first + 2)
         room[step.touched_by[self.target][0] - first] = step.sizes[self.target]
         for storage, (begin, end) in self.borrowed.items():
             room[begin - first] += step.sizes[storage]
             room[end - first + 1] -= step.sizes[storage]
-        for op in range(first, last + 1):
-            for storage in step.made_inside[op]:
-                if self.place(storage) != GONE or storage in (self.target, *self._touched(op)):
-                    continue
-                if storage in self.borrowed:
-                    return None  # an op that only makes memory: the executor takes it for scratch
-                room[op - first] += step.sizes[storage]
-                room[op - first + 1] -= step.sizes[storage]
         duration_ns = sum(step.durations[first : last + 1])
         return Rerun(first, last, frozenset(self.inputs), max(accumulate(room)), duration_ns)
-
-    def _touched(self, op: int) -> list[int]:
-        return [touch.storage for touch in self.step.touches[op]]
 
 
 def find_rerun(step: Step, storage: int, at_op: int, place: Place, segments: Segments) -> Rerun | None:

@@ -13,8 +13,9 @@ from umadvise.units import format_bytes
 class Uses:
     """Uses of the storages of a trace, by storage and by op.
 
-    A use is an op that touches the storage, or that makes it. What an op makes and frees within itself (library
-    scratch) is no storage that could move: it counts as bytes of its op.
+    A use is an op that touches the storage, or that makes it, or after which the host writes or reads it: no action
+    comes between an op and what happens after it. What an op makes and frees within itself (library scratch) is no
+    storage that could move: it counts as bytes of its op.
 
     Attributes:
         trace: the step.
@@ -27,14 +28,10 @@ class Uses:
         self.trace = trace
         count = max(len(trace.ops), 1)
         accesses, events = trace.accesses, trace.events
-        made = (events.kind == EventKind.ALLOCATE) & (events.op >= 0)
-        pairs = np.concatenate(
-            [
-                accesses.storage.astype(np.int64) * count + accesses.op,
-                events.storage[made].astype(np.int64) * count + events.op[made],
-            ]
-        )
-        pairs = np.unique(pairs)
+        kinds = (EventKind.ALLOCATE, EventKind.HOST_WRITE, EventKind.HOST_READ)
+        with_op = np.isin(events.kind, kinds) & (events.op >= 0)
+        self._accessed: NDArray[np.int64] = accesses.storage.astype(np.int64) * count + accesses.op
+        pairs = np.union1d(self._accessed, events.storage[with_op].astype(np.int64) * count + events.op[with_op])
         self.storage: NDArray[np.int64] = pairs // count
         self.op: NDArray[np.int64] = pairs % count
         self.first: NDArray[np.int64] = np.searchsorted(self.storage, np.arange(len(trace.storages) + 1))
@@ -61,28 +58,64 @@ class Uses:
         return self.storage[order], first
 
     @cached_property
+    def _pairs(self) -> NDArray[np.int64]:
+        """Each use as one number: that of the storage, then that of the op."""
+        result: NDArray[np.int64] = self.storage * max(len(self.trace.ops), 1) + self.op
+        return result
+
+    def _of_host(self, *kinds: EventKind) -> NDArray[np.int64]:
+        """Rows of the events after ops that are of one of these kinds."""
+        events = self.trace.events
+        return np.flatnonzero(np.isin(events.kind, kinds) & (events.op >= 0))
+
+    @cached_property
+    def host_begins(self) -> NDArray[np.bool_]:
+        """Storages that the host writes or reads before the first op: they are on the device when the step begins."""
+        events = self.trace.events
+        result = np.zeros(len(self.trace.storages), bool)
+        early = np.isin(events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ)) & (events.op < 0)
+        result[events.storage[early]] = True
+        return result
+
+    @cached_property
+    def accessed(self) -> NDArray[np.bool_]:
+        """For each use: the op touches the storage itself."""
+        result: NDArray[np.bool_] = np.isin(self._pairs, self._accessed)
+        return result
+
+    @cached_property
     def written_whole(self) -> NDArray[np.bool_]:
-        """For each use: the op does not need what was there before."""
-        accesses, sizes = self.trace.accesses, self.trace.storages.bytes
-        count = max(len(self.trace.ops), 1)
-        key = accesses.storage.astype(np.int64) * count + accesses.op
+        """For each use: what was there before is not needed."""
+        accesses, events, sizes = self.trace.accesses, self.trace.events, self.trace.storages.bytes
         whole = ((accesses.flags & Access.WHOLE) != 0) & (accesses.bytes == sizes[accesses.storage])
         reads = (accesses.flags & Access.READ) != 0
-        uses = self.storage * count + self.op
         born = self.trace.births[self.storage] == self.op
-        overwritten = np.isin(uses, key[whole]) & ~np.isin(uses, key[reads])
-        result: NDArray[np.bool_] = born | overwritten
+        # Of an op's accesses to a storage the first decides, which is what the executor goes by.
+        pairs, first = np.unique(self._accessed, return_index=True)
+        overwritten = np.isin(self._pairs, pairs[whole[first]]) & ~np.isin(self._pairs, self._accessed[reads])
+        # What the host does comes after the op's accesses; of several the first decides.
+        rows = self._of_host(EventKind.HOST_WRITE, EventKind.HOST_READ)
+        pairs, first = np.unique(self._key(rows), return_index=True)
+        rows = rows[first]
+        replaces = (events.kind[rows] == EventKind.HOST_WRITE) & (events.bytes[rows] == sizes[events.storage[rows]])
+        by_host = np.isin(self._pairs, pairs[replaces]) & ~self.accessed
+        result: NDArray[np.bool_] = born | overwritten | by_host
         return result
 
     @cached_property
     def writes(self) -> NDArray[np.bool_]:
-        """For each use: the op changes the storage, so that a copy on the host is no longer valid."""
-        accesses = self.trace.accesses
-        count = max(len(self.trace.ops), 1)
-        key = accesses.storage.astype(np.int64) * count + accesses.op
-        changed = np.isin(self.storage * count + self.op, key[(accesses.flags & Access.WRITE) != 0])
-        result: NDArray[np.bool_] = changed | (self.trace.births[self.storage] == self.op)
+        """For each use: the storage changes, so that a copy on the host is no longer valid."""
+        written = self._accessed[(self.trace.accesses.flags & Access.WRITE) != 0]
+        by_host = self._key(self._of_host(EventKind.HOST_WRITE))
+        born = self.trace.births[self.storage] == self.op
+        result: NDArray[np.bool_] = np.isin(self._pairs, written) | np.isin(self._pairs, by_host) | born
         return result
+
+    def _key(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of events, as `_pairs`."""
+        events = self.trace.events
+        keys: NDArray[np.int64] = events.storage[rows].astype(np.int64) * max(len(self.trace.ops), 1) + events.op[rows]
+        return keys
 
     def require_room(self, budget_bytes: int) -> None:
         """Returns where every op's working set fits the budget.

@@ -204,7 +204,9 @@ class _Step:
                 readers &= set(compute)
             if readers:
                 here = forward >= layers.forward[layer].first
-                copied = None if (here & writes).any() or trace.births[storage] < 0 else int(forward[here][0])
+                held = uses.accessed[rows][: backward[0]][here][0]  # by the op that it is copied beside
+                early = held and not (here & writes).any() and trace.births[storage] >= 0
+                copied = int(forward[here][0]) if early else None
                 yield _Map(storage, layer, copied, int(ops[backward[0]]))
 
 

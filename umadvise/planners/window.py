@@ -37,7 +37,7 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.plan import ActionKind, Actions, Plan, check
 from umadvise.planners.uses import Uses
-from umadvise.trace.schema import EventKind, Trace
+from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
 WINDOW_OF_BUDGET = 1.5
@@ -104,39 +104,25 @@ class _Sequence:
 
     def __init__(self, uses: Uses) -> None:
         trace = uses.trace
-        count = max(len(trace.storages), 1)
-        events = trace.events
-        # The compute queue waits for copies to and from the host after an op as if they were the op's.
-        hosts = (events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ)
-        copies = hosts & (events.op >= 0)
-        own = uses.op * count + uses.storage
-        others = events.op[copies].astype(np.int64) * count + events.storage[copies]
-        keys = np.unique(np.concatenate([own, others]))
-        storage, op = keys % count, keys // count
+        order = np.lexsort((uses.storage, uses.op))
+        storage, op = uses.storage[order], uses.op[order]
         by_storage = np.argsort(storage, kind="stable")
         same = storage[by_storage][1:] == storage[by_storage][:-1]
-        following = np.full(len(keys), -1, np.int64)
+        following = np.full(len(storage), -1, np.int64)
         following[by_storage[:-1][same]] = by_storage[1:][same]
-        first_entry = np.ones(len(keys), bool)
+        first_entry = np.ones(len(storage), bool)
         first_entry[following[following >= 0]] = False
         made = trace.births[storage] == op
         # What is there before the step begins on the device unless a swap-in says that it does not.
-        whole = np.isin(keys, own[uses.written_whole]) & ~((trace.births[storage] < 0) & first_entry)
+        whole = uses.written_whole[order] & ~((trace.births[storage] < 0) & first_entry)
         self.uses = uses
         self.storage: list[int] = storage.tolist()
         self.first: list[int] = np.searchsorted(op, np.arange(len(trace.ops) + 1)).tolist()
         self.following: list[int] = following.tolist()
         self.whole: list[bool] = whole.tolist()
         self.made: list[bool] = made.tolist()
-        self.begins_on_device = self._begin_on_device(storage, events.storage[hosts & (events.op < 0)])
-
-    def _begin_on_device(self, used: NDArray[np.int64], copied_first: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Of storages that are there before the first op: what no op uses, or what the host copies before it."""
-        trace = self.uses.trace
-        result = trace.births < 0
-        result[used] = False
-        result[copied_first] = trace.births[copied_first] < 0
-        return result
+        # Of storages that are there before the first op: what no op uses, or what the host copies before it.
+        self.begins_on_device: NDArray[np.bool_] = (trace.births < 0) & ((np.diff(uses.first) == 0) | uses.host_begins)
 
     def needed_after_the_step(self) -> list[bool]:
         """Storages that are on the host when the next step begins: they are used again after their last use."""
