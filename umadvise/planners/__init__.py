@@ -23,6 +23,7 @@ PLANNERS = {
     "lru": "on_demand:lru",
     "sqrt-recompute": "sqrt_recompute:sqrt_recompute",
     "superneurons": "superneurons:superneurons",
+    "um-window": "um_window:um_window",
     "vdnn-all": "vdnn:vdnn_all",
     "vdnn-conv": "vdnn:vdnn_conv",
     "vdnn-dyn": "vdnn:vdnn_dyn",

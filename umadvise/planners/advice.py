@@ -21,7 +21,7 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.roles import ADVISE, ARENA_ROLES
 from umadvise.simulator.unified import arenas
-from umadvise.trace.schema import Trace
+from umadvise.trace.schema import EventKind, Trace
 
 _WORDS = {advice: word for word, advice in PAPER_WORDS.items()}
 
@@ -54,9 +54,12 @@ def advice(
     device.require_unified_memory()
     words = {Role.PARAMETER: parameter, Role.INPUT: input, Role.INTERMEDIATE: intermediate}
     chosen = {role: parse_advice(word) for role, word in words.items()}
-    arena, births = arenas(trace), trace.births
-    # Alive at the first anchor that there is: before the first op, or after the op that makes it.
-    lasts = (trace.deaths > births) & (trace.storages.bytes > 0) & (len(trace.ops) > 0)
+    arena, births, count = arenas(trace), trace.births, len(trace.ops)
+    made = (trace.events.kind == EventKind.ALLOCATE) & (trace.events.inside == 1)
+    inside = np.zeros(len(trace.storages), bool)
+    inside[trace.events.storage[made]] = True
+    # Alive at the first anchor that there is: after the op that makes it, or before the next one.
+    lasts = (trace.deaths > births) & (trace.storages.bytes > 0) & (inside | (births + 1 < count))
     actions = []
     for storage in np.flatnonzero(lasts).tolist():
         wanted, birth = chosen[Role(int(arena[storage]))], int(births[storage])
@@ -64,7 +67,8 @@ def advice(
             continue
         kind = ActionKind.PREFETCH if wanted is Advice.PREFETCH else ActionKind.ADVISE
         argument = 0 if wanted is Advice.PREFETCH else wanted
-        actions.append(Action(kind, max(birth, 0), storage, after=birth >= 0, argument=argument))
+        after = bool(inside[storage])
+        actions.append(Action(kind, birth if after else birth + 1, storage, after=after, argument=argument))
     options = {role.name.lower(): _WORDS[chosen[role]] for role in ARENA_ROLES}
     return Plan.from_actions(trace, actions, planner="advice", budget_bytes=budget_bytes, options={**options})
 

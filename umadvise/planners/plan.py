@@ -206,15 +206,20 @@ def _check_rows(table: Actions, trace: Trace) -> None:
 
 
 def _check_lives(table: Actions, trace: Trace) -> None:
-    """Every storage is alive at its actions' anchors, and what runs again has run."""
+    """Every storage is alive at its actions' anchors, and what runs again has run.
+
+    After an op, advice, prefetches and discards come before all that happens outside ops, swaps after it: memory that
+    is about to be freed can be discarded, and what has just been allocated can be swapped.
+    """
     events = trace.events
-    order = events.op.astype(np.int64) * 4 + np.where(events.inside == 1, 1, 2)
+    order = events.op.astype(np.int64) * 5 + np.where(events.inside == 1, 1, 3)
     birth = np.zeros(len(trace.storages), np.int64)
-    death = np.full(len(trace.storages), 4 * len(trace.ops))
+    death = np.full(len(trace.storages), 5 * len(trace.ops))
     for kind, column in ((0, birth), (1, death)):
         rows = events.kind == kind
         column[events.storage[rows]] = order[rows]
-    at = table.op.astype(np.int64) * 4 + np.where(table.after == 1, 3, 0)
+    paging = np.isin(table.kind, OF_UNIFIED_MEMORY)
+    at = table.op.astype(np.int64) * 5 + np.where(table.after == 1, np.where(paging, 2, 4), 0)
     alive = (birth[table.storage] < at) & (at < death[table.storage])
     _require(alive, table, "the storage is not alive there")
     again = table.kind == ActionKind.RECOMPUTE

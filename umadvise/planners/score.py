@@ -140,12 +140,15 @@ def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int,
 def _paged(
     trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int, planning_ns: int | None
 ) -> Score:
-    if plan.planner == "advice":  # given as memory is made: no anchor of a plan is early enough
-        simulation = simulate_unified(
-            trace, device, capacity_bytes=budget_bytes, advice=by_role(plan), iterations=iterations
-        )
-    else:
-        simulation = simulate_unified(trace, device, capacity_bytes=budget_bytes, plan=plan, iterations=iterations)
+    simulation = simulate_unified(
+        trace,
+        device,
+        capacity_bytes=budget_bytes,
+        # Given as memory is made: no anchor of a plan is early enough.
+        advice=by_role(plan) if plan.planner in PAGING_PLANNERS else None,
+        plan=None if plan.planner == "advice" else plan,
+        iterations=iterations,
+    )
     steps = simulation.steady
 
     def mean(values: Iterable[int | None]) -> int:

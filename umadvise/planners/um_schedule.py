@@ -1,0 +1,146 @@
+"""A schedule for memory that the driver pages: what leaves early, what comes back in time, what is thrown away.
+
+The driver evicts what it has served least recently (uvm/uvm_pmm_gpu.c), not what is needed last, and copies it back
+though nobody may need it. It chooses only where no chunk is free or discarded, so the schedule leaves room at every op:
+
+1. Where what is alive does not fit, what is used again furthest ahead (Belady 1966) leaves right after its last use:
+   by a prefetch to the host, or, where the next op overwrites it, by a discard.
+2. It comes back as late as the link allows, but not before there is room for it.
+3. What is dead stays where a later storage takes its place, since a place that is mapped does not fault; as far as
+   there is room. The rest is discarded, so that it goes first and without a copy.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.device_profile import DeviceProfile
+from umadvise.planners.plan import Action, ActionKind
+from umadvise.planners.um_gaps import BLOCK_BYTES, Gaps, Lives
+from umadvise.planners.um_room import Room
+
+PIECE_BLOCKS = 32
+"""Most that one prefetch brings: a storage may come as room comes."""
+
+
+class Schedule:
+    """One schedule.
+
+    Attributes:
+        actions: in no order but that of each anchor.
+    """
+
+    def __init__(self, lives: Lives, device: DeviceProfile, budget_blocks: int, ahead_ns: int) -> None:
+        self.lives, self.device = lives, device
+        self.count = len(lives.trace.ops)
+        self.ahead_ns = ahead_ns
+        load = -(-lives.load_bytes() // BLOCK_BYTES)
+        self.gaps = lives.gaps()
+        leaving = _leaving(self.gaps, lives.blocks, load, budget_blocks)
+        self.room = Room(budget_blocks - load)
+        self.actions: list[Action] = []
+        gone = np.flatnonzero(leaving).tolist()
+        for gap in gone:
+            self.room.take(int(self.gaps.last[gap]) + 1, int(self.gaps.following[gap]), -int(leaving[gap]))
+        self._send(gone, leaving)
+        self.remains = lives.remains()
+        within = self.remains.reused < self.count
+        self._clear(np.flatnonzero(within))
+        self._bring(gone, leaving)
+        self._clear(np.flatnonzero(~within))
+
+    def _at(self, position: int, storage: int, heir: int) -> tuple[int, int]:
+        """Op and name of what is before an op of this step or the next."""
+        return (position, storage) if position < self.count else (position - self.count, heir)
+
+    def _send(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
+        gaps = self.gaps
+        for gap in gone:
+            op, storage = self._at(int(gaps.last[gap]) + 1, int(gaps.storage[gap]), int(gaps.heir[gap]))
+            kind = ActionKind.PREFETCH if gaps.kept[gap] else ActionKind.DISCARD
+            bytes_ = int(leaving[gap]) * BLOCK_BYTES
+            self.actions.append(Action(kind, op, storage, bytes=bytes_, argument=int(gaps.kept[gap])))
+
+    def _bring(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
+        gaps, link = self.gaps, self.device.link.h2d
+        durations = np.maximum(self.lives.trace.ops.duration_ns, 0)
+        begins = np.concatenate([[0], np.cumsum(np.concatenate([durations, durations]))])  # of this step, and the next
+        block_ns = BLOCK_BYTES * 1e9 / (link.both_bytes_per_s.value or link.bytes_per_s.value) + link.fixed_ns.value
+        free_ns = float("inf")
+        found: list[tuple[int, int, Action]] = []
+        for gap in sorted(gone, key=lambda gap: -int(gaps.following[gap])):
+            if not gaps.returns[gap]:
+                continue
+            need, earliest = int(gaps.following[gap]), int(gaps.last[gap]) + 1
+            discarded_first = bool(gaps.kept[gap]) and not gaps.read[gap]  # in the next step, not before
+            if discarded_first:
+                earliest = self.count
+            for first, blocks in _pieces(int(leaving[gap])):
+                takes_ns = block_ns * blocks if gaps.read[gap] else 0.0
+                free_ns = min(free_ns, float(begins[need]) - self.ahead_ns) - takes_ns
+                wanted = max(int(np.searchsorted(begins, free_ns, side="right")) - 1, earliest)
+                at = self.room.since(min(wanted, need), need, blocks)
+                self.room.take(at, need, blocks)
+                op, storage = self._at(at, int(gaps.storage[gap]), int(gaps.heir[gap]))
+                offset, bytes_ = first * BLOCK_BYTES, blocks * BLOCK_BYTES
+                kinds = (ActionKind.DISCARD,) * discarded_first + (ActionKind.PREFETCH,)
+                found.extend((need, first, Action(kind, op, storage, False, offset, bytes_)) for kind in kinds)
+        self.actions.extend(action for _, _, action in sorted(found, key=lambda row: row[:2]))
+
+    def _clear(self, rows: NDArray[np.int64]) -> None:
+        """Keeps what is dead where there is room until something else takes its place, first what waits shortest."""
+        remains = self.remains
+        waits = remains.reused[rows] - remains.last[rows]
+        for row in rows[np.argsort(waits, kind="stable")].tolist():
+            storage, last, reused = int(remains.storage[row]), int(remains.last[row]), int(remains.reused[row])
+            blocks = int(self.lives.blocks[storage])
+            if last + 1 >= reused:
+                continue
+            if not remains.reached[row] or self.room.since(last + 1, reused, blocks) == last + 1:
+                self.room.take(last + 1, reused, blocks)
+                continue
+            at_once = int(self.lives.trace.deaths[storage]) == last
+            op, bytes_ = (last if at_once else last + 1), blocks * BLOCK_BYTES
+            self.actions.append(Action(ActionKind.DISCARD, op, storage, after=at_once, bytes=bytes_))
+
+
+def _pieces(blocks: int) -> Iterator[tuple[int, int]]:
+    """First block and number of each piece, the last piece first."""
+    for first in range((blocks - 1) // PIECE_BLOCKS * PIECE_BLOCKS, -1, -PIECE_BLOCKS):
+        yield first, min(PIECE_BLOCKS, blocks - first)
+
+
+def _leaving(gaps: Gaps, sizes: NDArray[np.int64], load: NDArray[np.int64], budget_blocks: int) -> NDArray[np.int64]:
+    """Blocks that leave in each gap, so that the rest fits at every op as far as that can be."""
+    count = len(load)
+    leaving = np.zeros(len(gaps), np.int64)
+    opens: dict[int, list[int]] = {}
+    heap: list[tuple[int, int]] = []
+    for gap in range(len(gaps)):
+        opens.setdefault(int(gaps.last[gap]) + 1, []).append(gap)
+        if gaps.following[gap] > count:  # it reaches into the step from the one before
+            heap.append((count - int(gaps.following[gap]), gap))
+    heapq.heapify(heap)
+    change = np.zeros(count + 1, np.int64)  # of what is there, when an op is reached
+    there = 0
+    for op in range(count):
+        for gap in opens.get(op, ()):
+            heapq.heappush(heap, (-int(gaps.following[gap]), gap))
+        there += int(change[op])
+        while int(load[op]) + there > budget_blocks and heap and -heap[0][0] > op:
+            end, gap = heap[0]
+            last, following = int(gaps.last[gap]), int(gaps.following[gap])
+            size = int(sizes[gaps.storage[gap]]) - int(leaving[gap])
+            blocks = min(size, int(load[op]) + there - budget_blocks)
+            leaving[gap] += blocks
+            there -= blocks
+            if -end < following:  # chosen before it opens in this step
+                change[-end] += blocks
+                change[min(last + 1, count)] -= blocks
+            elif following < count:
+                change[following] += blocks
+            if blocks == size:
+                heapq.heappop(heap)
+    return leaving
