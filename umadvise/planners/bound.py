@@ -8,31 +8,38 @@
 - a linear programme over time.
 
 The linear programme, and why it bounds every schedule. Take any run of `simulator.swap.simulate_swap` whose steps
-repeat, and look at it at the instants at which chosen ops begin to execute; between two of them lies a slot of length
-d. For a storage that holds contents which are needed later let, at these instants, r be the share of its bytes that is
-on the device and h the share that the host has, where a copy that runs counts for the share it has moved; what a
-swap-out takes from stays on the device until the copy ends. Then, with `in` and `out` the shares copied in a slot:
+repeat, and look at it at the instants at which chosen ops begin to execute ("cells"); between two of them lies a slot
+of length d. Look at one byte of a storage in a gap, which is some cells in a row in which the storage has contents that
+are needed later, while nothing uses it between the first of them and the last. It is on the device at the use before
+the gap, if there is one, and at the use behind it. If it is missing in some of the cells, then:
 
-- r = 1 where the op uses it; the memory held is at least the sum of r * bytes, so that sum keeps the budget;
-- r + h >= 1: contents are somewhere. Not so after a last use, and before a use that does not need what was there;
-- r grows by at most `in`; between leaving and the next use in a slot too, so r + in >= 1 there;
-- h grows by at most `out`, begins at 0 with each write, and never falls else: a copy on the host stays valid until the
-  next write, so that a second eviction is free. What is on the host may vanish from the device at no cost;
-- d is at least the time of the slot's ops and of the program's own copies in it, and at least what the link needs for
-  all that is copied in it, with the slower speed of two directions at once; all slots together are at least as long
-  as the engines need with the fixed cost of each copy;
-- what is there after the last op is there before the first, under the name of its successor. A storage that a step
-  begins with and no step leaves behind comes at no cost.
+- it is copied to the device between the last cell in which it is missing and the use, hence in a slot of the gap;
+- before that the host got it, by a copy between the last write of the storage and the first cell in which it is
+  missing. Let it leave in the slot of the copy where that lies in the gap, and else as soon as the gap begins: so it
+  counts as missing in all the cells in which it is, and possibly in more. A copy on the host serves all gaps up to the
+  next write. Contents that no step writes, or that a step begins with and no step leaves behind, leave at no cost.
 
-Every run of this kind gives a point of the programme, and its length is the sum of the d: the least sum is a bound.
-For a run whose steps do not repeat it bounds their mean in the long run, as the programme is convex.
-Leaving rows and columns out only lowers the minimum. `coarse` does: memory is looked at in so many ops only, the one of
-largest load in each slice, copies and times are sums between them, and storages of less than 1 MiB move freely and take
-room only where ops use them. Storages to which the same happens at these ops are then one (`bound_lp.merged`).
+Amounts of bytes, which are no more than a storage has, do in each slot what these bytes do. They keep:
 
-With `recompute`, contents may also be lost and made again: v is the share that is valid anywhere, r + h >= v, and both
-v and r grow by what is made, for the least time of the ops that must run again (`bound_rerun`), during which no other
-op runs. Memory of these ops and the presence of their inputs are left out: valid, and loose for long chains.
+- memory: what is missing in a cell is at least what exceeds the budget, if all that is used, or waits, were there: what
+  is on the device takes room, as does a copy to the device for what has come and one to the host up to its end;
+- time: d is at least the time of the slot's ops and of the program's own copies in it, and at least what the link needs
+  for all that is copied in it, with the slower speed of two directions at once; all slots together are at least as long
+  as the engines need with the fixed cost of each copy.
+
+What leaves behind the last op is missing at the first, under the name of the storage's successor. So every run of this
+kind gives a point of the programme, whose length is the sum of the d: the least sum is a bound. For a run whose steps
+do not repeat it bounds their mean in the long run, as the programme is convex.
+Leaving rows out, and looking at fewer cells, only lowers the minimum. `coarse` does: memory is looked at in so many ops
+only, the one of largest load in each slice, copies and times are sums between them, and storages of less than 1 MiB
+move freely and take room only where ops use them.
+
+With `recompute`, a byte may also be lost and made again, with its storage, in the step that wrote it: for the least
+time of the ops that must run again (`bound_rerun`), during which no other op runs. If it is made again after it was
+last copied to the device in the gap, let it be lost when the gap begins, and made again that once. Else let it be lost
+when the gap begins and made again that last time, which comes before the copy to the host that later brings it back, as
+what is made again is no longer on the host: then let it leave a second time, as above. Memory of the ops that run again
+and the presence of their inputs are left out: valid, and loose for long chains.
 """
 
 import time
@@ -44,7 +51,8 @@ from numpy.typing import NDArray
 
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UmadviseError, UsageError
-from umadvise.planners.bound_lp import MS, Programme, cells, facets, merged
+from umadvise.planners.bound_cells import cells
+from umadvise.planners.bound_lp import MS, Programme, facets
 from umadvise.planners.bound_points import Points, points
 from umadvise.trace.schema import Trace
 
@@ -81,7 +89,7 @@ def regret(plan_step_ns: int, bound: Bound) -> float:
 
 
 def lower_bound(
-    trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = 100, recompute: bool = False
+    trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = 200, recompute: bool = False
 ) -> Bound:
     """The best bound for swapping, or for swapping and recomputation.
 
@@ -105,9 +113,8 @@ def lower_bound(
     chosen, least_bytes = np.arange(len(known)), 0
     if coarse is not None:
         chosen, least_bytes = _chosen(known, device, coarse), SMALL_BYTES
-    programme = Programme(
-        known, device, budget_bytes, merged(cells(known, chosen, least_bytes)), recompute=recompute, whole=False
-    )
+    seen = cells(known, chosen, least_bytes)
+    programme = Programme(known, device, budget_bytes, seen, recompute=recompute, whole=False)
     return _better(simple, "programme", *_linear(programme), programme)
 
 
@@ -200,7 +207,7 @@ def _better(simple: Bound, kind: Kind, found_ms: float, seconds: float, programm
     step_ns = int(found_ms * MS * (1 - _TOLERANCE))
     details = simple.details | {
         "programme_ns": step_ns,
-        "chosen": len(programme.cells.chosen),
+        "chosen": len(programme.chosen),
         "columns": programme.columns,
         "rows": programme.rows.count,
         "solve_ns": int(seconds * 1e9),
@@ -238,7 +245,7 @@ def _integer(programme: Programme, time_limit_s: float) -> tuple[float, float]:
     begin = time.perf_counter()
     cost, matrix, low = programme.matrices()
     whole = np.zeros(programme.columns)
-    whole[programme.block[programme.block >= 0]] = 1
+    whole[np.array(programme.gone, np.int64)] = 1
     solved = optimize.milp(
         cost,
         integrality=whole,
