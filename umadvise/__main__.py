@@ -38,6 +38,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except UmadviseError as error:
         print(f"umadvise {arguments.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        if arguments.command == "run":  # the script's to handle
+            raise
+        newline = "\n" if sys.stderr.isatty() else ""  # after what the terminal shows of the key
+        print(f"{newline}umadvise {arguments.command}: interrupted", file=sys.stderr)
+        return 1
     except OSError as error:
         ours = arguments.command != "run" and error.errno in (errno.EPIPE, errno.ENOSPC)
         if not ours:  # but a script's, or a factory's

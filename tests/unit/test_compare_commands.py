@@ -218,11 +218,66 @@ def test_an_interrupt_gives_what_is_ready() -> None:
     assert "Interrupted: 3 more were not ready." in reporter.render(compared)
 
 
+def test_planners_with_options_and_plans_take_part(
+    trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan for 3 GiB is worth in 4 what it is in 3, and cannot in 2; options give what `umadvise plan` gives."""
+    mine = tmp_path / "mine.plan"
+    words = ("--planner", "window", "--option", "refined=true", "--option", f"schedule_window={GIB}")
+    planned = json.loads(
+        command(capsys, "plan", trace_file, *words, "--budget", "3GiB", "-o", mine, "--no-regret", "--json")[1]
+    )["scores"][0]
+    taking_part = f"window:refined=true,schedule_window={GIB},lru,{mine},window"
+    code, out, err = command(
+        capsys, "compare", trace_file, "--planner", taking_part, "--budget", "4GiB,3GiB,2GiB", "--no-regret", "--json"
+    )
+    assert (code, err) == (0, "")
+    scores = {(score["planner"], score["budget_bytes"] // GIB): score for score in json.loads(out)["scores"]}
+    assert [name for name, gib in scores if gib == 3] == [
+        f"window:refined=true,schedule_window={GIB}",
+        "lru",
+        "mine.plan",
+        "window",
+    ]
+    same = ("step_ns", "peak_bytes", "bytes_h2d", "bytes_d2h")
+    for name in ("mine.plan", f"window:refined=true,schedule_window={GIB}"):
+        assert [scores[name, 3][field] for field in same] == [planned[field] for field in same]
+    assert scores["mine.plan", 4]["step_ns"] == planned["step_ns"]
+    assert "no room" in scores["mine.plan", 2]["problem"] or planned["peak_bytes"] <= 2 * GIB
+    assert scores["mine.plan", 3]["planning_ns"] is None
+
+
+def test_options_of_a_name_stand_below_it() -> None:
+    compared = comparisons.compare(
+        maps(2), V100, [comparisons.Competitor("lms:sync_mode=3,swapin_ahead=1", "lms", (("sync_mode", 3),))], [4 * GIB]
+    )
+    lines = [line[:18].rstrip() for line in reporter.render(compared).splitlines()]
+    row = lines.index("lms:")
+    assert lines[row + 1 : row + 3] == ["  sync_mode=3,", "  swapin_ahead=1"]
+
+
+def test_an_interrupt_before_there_is_anything(
+    trace_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_path: str) -> Trace:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(io, "read", interrupt)
+    assert command(capsys, "compare", trace_file) == (1, "", "umadvise compare: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
         (["compare", "--planner", "magic"], 2, "unknown planner 'magic'"),
         (["compare", "--planner", "lru,"], 2, "expected words with commas"),
+        (["compare", "--planner", "refined=true"], 2, "unknown planner 'refined=true'"),
+        (["compare", "--planner", "lru:speed=1"], 2, "has no option 'speed'"),
+        (["compare", "--planner", "lms:sync_mode=fast"], 2, "sync_mode=fast: expected int | none"),
+        (["compare", "--planner", "window:refined=1"], 2, "refined=1: expected bool"),
+        (["compare", "--planner", "superneurons:strategy=fast"], 2, "expected cost-aware or speed-centric"),
+        (["compare", "--planner", "lru,lms,lru"], 2, "two are called lru"),
+        (["compare", "--planner", "maps.trace"], 1, "is no plan of this trace"),
         (["compare", "--budget", "99GiB"], 2, "more than v100-pcie-16gb leaves"),
         (["compare", "--budget", "x%"], 2, "cannot read 'x%' as a budget"),
         (["compare", "--budget", "0%"], 2, "cannot read '0%' as a budget"),
@@ -258,11 +313,36 @@ def test_bad_input(
 
 
 @pytest.mark.parametrize(
-    ("most", "expected"),
-    [(8, [0, 1, 2, 3, 4, 5, 6, 7, 8]), (0.9, [0, 0.2, 0.4, 0.6, 0.8, 1.0]), (130, [0, 20, 40, 60, 80, 100, 120, 140])],
+    ("least", "most", "expected"),
+    [
+        (0, 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (0, 0.9, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0, 130, [0, 20, 40, 60, 80, 100, 120, 140]),
+        (11.6, 18.1, [11, 12, 13, 14, 15, 16, 17, 18, 19]),
+        (12, 18, [12, 13, 14, 15, 16, 17, 18]),
+        (5, 5, [0, 1, 2, 3, 4, 5]),
+        (0, 0, [0, 1]),
+    ],
 )
-def test_ticks_are_round(most: float, expected: list[float]) -> None:
-    assert svg.ticks(most) == pytest.approx(expected)
+def test_ticks_are_round(least: float, most: float, expected: list[float]) -> None:
+    assert svg.ticks(most, least) == pytest.approx(expected)
+
+
+@given(
+    names=st.lists(st.text("abc:=,", min_size=1, max_size=40), min_size=1, max_size=30),
+    title=st.text("t", max_size=200),
+)
+@settings(max_examples=30, deadline=None)
+def test_words_of_a_drawing_have_their_place(names: list[str], title: str) -> None:
+    """Letters of no more than 0.6 of the font's size: all words end before the edge, and no line of the legend meets
+    the next drawing's title."""
+    series = [svg.Series(name, [(5.0, 1.0), (6.0, 2.0)], row) for row, name in enumerate(names)]
+    drawing = ElementTree.fromstring(svg.render([svg.Panel(title, "x", "y", series, limit=(2.0, "budget"))] * 2))
+    width, height = float(drawing.attrib["width"]), float(drawing.attrib["height"])
+    for text in drawing.iter("{http://www.w3.org/2000/svg}text"):
+        letters = len("".join(text.itertext())) * 0.6 * float(text.attrib.get("font-size", 12))
+        assert text.attrib.get("text-anchor") or float(text.attrib["x"]) + letters <= width
+        assert float(text.attrib["y"]) <= height / 2
 
 
 def test_a_drawing_says_what_it_draws() -> None:

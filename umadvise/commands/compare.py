@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umadvise.commands import _step
+from umadvise.commands._options import parse_competitors
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='device memory, such as "8GiB,6GiB" or "75%%,50%%" of the step\'s peak; by default 90%% to 40%% of '
         "it, or of the device's memory where that is less",
     )
-    parser.add_argument("--planner", metavar="NAMES", help='such as "window,lms,vdnn-dyn"; all of them')
+    parser.add_argument(
+        "--planner",
+        metavar="NAMES",
+        help='planners, their options, and files of `umadvise plan`, such as "window,lms:sync_mode=3,mine.plan"; '
+        "all planners",
+    )
     parser.add_argument(
         "--no-regret",
         action="store_true",
@@ -51,9 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UsageError(f"--plot {arguments.plot}: expected a name that ends in .svg")
-    names = list(planners.PLANNERS) if arguments.planner is None else _words(arguments.planner, "--planner")
-    for name in names:
-        planners.planner(name)
+    competitors = parse_competitors(",".join(planners.PLANNERS) if arguments.planner is None else arguments.planner)
     trace, device = _step.read(arguments)
     budgets = _budgets(arguments.budget, trace, device)
     on_terminal = sys.stderr.isatty()
@@ -66,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     comparison = compare(
         trace,
         device,
-        names,
+        competitors,
         budgets,
         curves=arguments.plot is not None,
         regrets=not arguments.no_regret,
@@ -86,13 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _budgets(words: str | None, trace: "Trace", device: "DeviceProfile") -> list[int]:
     if words is not None:
-        return [_step.parse_budget(word, trace, device) for word in _words(words, "--budget")]
+        return [_step.parse_budget(word, trace, device) for word in _words(words)]
     most_bytes = min(trace.peak_bytes, device.usable_bytes)
     return [most_bytes * percent // 100 for percent in _PERCENTS]
 
 
-def _words(text: str, option: str) -> list[str]:
+def _words(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise UsageError(f"{option} {text!r}: expected words with commas between them")
+        raise UsageError(f"--budget {text!r}: expected sizes with commas between them")
     return words

@@ -6,18 +6,13 @@ TRACE is what `umadvise record` or `umadvise run --record` wrote. The plan goes 
 
 import argparse
 import contextlib
-import inspect
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from umadvise.commands import _step
-from umadvise.commands._options import parse_options
+from umadvise.commands._options import planner_options
 from umadvise.errors import UsageError
-
-if TYPE_CHECKING:
-    from umadvise.planners import Planner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output.exists() and Path(arguments.trace).exists() and arguments.output.samefile(arguments.trace):
         raise UsageError(f"-o {arguments.output} is the trace itself: expected another file")
-    options = parse_options(arguments.option)
-    _check_types(planners.planner(arguments.planner), options)
+    options = planner_options(arguments.planner, arguments.option)
     trace, device = _step.read(arguments)
     budget_bytes = device.usable_bytes
     if arguments.budget is not None:
@@ -74,16 +68,3 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(reporter.render_plan(plan) + reporter.render(comparison))
     print(f"umadvise: plan in {arguments.output}", file=sys.stderr)
     return 0
-
-
-def _check_types(planner: "Planner", options: dict[str, Any]) -> None:
-    """A word where a number is due would end in a planner's traceback; unknown names are the planner's to refuse."""
-    known = inspect.signature(planner).parameters
-    for name, value in options.items():
-        default = known[name].default if name in known else None
-        wanted = (int, float) if isinstance(default, float) else type(default)
-        wrong = default is not None and (
-            not isinstance(value, wanted) or isinstance(value, bool) is not (wanted is bool)
-        )
-        if wrong or isinstance(value, tuple):
-            raise UsageError(f"--option {name}={value}: expected {type(default).__name__}, such as {default!r}")

@@ -7,6 +7,7 @@ simulator says what its plan takes.
 
 import importlib
 import inspect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umadvise.errors import PolicyError, UsageError
@@ -72,9 +73,19 @@ def run(name: str, trace: "Trace", device: "DeviceProfile", budget_bytes: int, *
         UsageError: no such option, or it is wrong.
         BudgetError: the budget does not hold what has to be on the device at once.
     """
-    chosen = planner(name)
-    known = list(inspect.signature(chosen).parameters)[3:]
-    odd = sorted(set(options) - set(known))
+    known_options(name, options)
+    return planner(name)(trace, device, budget_bytes, **options)
+
+
+def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Parameter]:
+    """The options of a planner, where it has those that are given.
+
+    Raises:
+        PolicyError: no such planner.
+        UsageError: it has one of them not.
+    """
+    known = dict(list(inspect.signature(planner(name)).parameters.items())[3:])
+    odd = sorted(set(given) - set(known))
     if odd:
         raise UsageError(f"planner {name!r} has no option {odd[0]!r}: expected {', '.join(known) or 'none at all'}")
-    return chosen(trace, device, budget_bytes, **options)
+    return known

@@ -14,8 +14,9 @@ from umadvise import __version__, parallel, planners
 from umadvise.counters.records import Count, Record
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UmadviseError
+from umadvise.planners import io
 from umadvise.planners.bound import Bound, lower_bound, regret
-from umadvise.planners.plan import Plan
+from umadvise.planners.plan import Option, Plan
 from umadvise.planners.score import Score, pages, score, unlimited_step_ns
 from umadvise.simulator.swap import simulate_swap
 from umadvise.simulator.timeline import SpanKind, Track
@@ -72,27 +73,53 @@ class Comparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """One planner, one budget."""
+class Competitor:
+    """What takes part: a planner, or a plan that is there.
 
-    planner: str
+    Attributes:
+        name: as the comparison calls it.
+        planner: of `planners.PLANNERS`.
+        options: of the planner, by name.
+        plan_file: instead of both: what `umadvise plan` wrote.
+    """
+
+    name: str
+    planner: str = ""
+    options: tuple[tuple[str, Option], ...] = ()
+    plan_file: str | None = None
+
+    def plan(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> tuple[Plan, int | None]:
+        """Its plan, and how long it took to make it; None where it was there."""
+        if self.plan_file is not None:
+            return io.read(self.plan_file, trace), None
+        began_ns = time.perf_counter_ns()
+        plan = planners.run(self.planner, trace, device, budget_bytes, **dict(self.options))
+        return plan, time.perf_counter_ns() - began_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One competitor, one budget."""
+
+    competitor: Competitor
     budget_bytes: int
     curve: bool
 
     def run(self, trace: Trace, device: DeviceProfile) -> tuple[Score, Curve | None]:
         """Plans and simulates; what refuses has its reason for a problem."""
-        began_ns = time.perf_counter_ns()
+        name = self.competitor.name
         try:
-            plan = planners.run(self.planner, trace, device, self.budget_bytes)
-            planning_ns = time.perf_counter_ns() - began_ns
-            result = score(trace, device, plan, planning_ns=planning_ns)
+            plan, planning_ns = self.competitor.plan(trace, device, self.budget_bytes)
+            result = score(trace, device, plan, budget_bytes=self.budget_bytes, planning_ns=planning_ns)
+            curve = memory_over_time(trace, device, plan, self.budget_bytes) if self.curve else None
         except UmadviseError as error:
             return self.failed(str(error)), None
-        return result, memory_over_time(trace, device, plan) if self.curve else None
+        named = None if curve is None else msgspec.structs.replace(curve, planner=name)
+        return msgspec.structs.replace(result, planner=name), named
 
     def failed(self, problem: str) -> Score:
         """The score of a plan that there is not."""
-        return Score(planner=self.planner, budget_bytes=self.budget_bytes, problem=problem)
+        return Score(planner=self.competitor.name, budget_bytes=self.budget_bytes, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +140,7 @@ class _Bound:
 def compare(
     trace: Trace,
     device: DeviceProfile,
-    names: Sequence[str],
+    competitors: Sequence[Competitor | str],
     budgets: Sequence[int],
     *,
     curves: bool = False,
@@ -126,7 +153,7 @@ def compare(
     Args:
         trace: one step, with the durations of the device.
         device: what it is for.
-        names: of planners.
+        competitors: of different names; a word stands for the planner of that name.
         budgets: of device memory, in bytes.
         curves: whether memory over time is wanted, of the smallest budget that any plan of swaps keeps.
         regrets: whether to look for the lower bounds, which takes longer than most planners.
@@ -135,11 +162,16 @@ def compare(
 
     Raises:
         PolicyError: no such planner.
+        FormatError: a file is no plan of this trace.
     """
-    for name in names:
-        planners.planner(name)
+    taking_part = list(dict.fromkeys(Competitor(each, each) if isinstance(each, str) else each for each in competitors))
+    for each in taking_part:
+        if each.plan_file is not None:
+            io.read(each.plan_file, trace)
+        else:
+            planners.known_options(each.planner, dict(each.options))
     ordered = sorted(dict.fromkeys(budgets), reverse=True)
-    jobs = [_Plan(name, size, curves) for size in ordered for name in dict.fromkeys(names)]
+    jobs = [_Plan(each, size, curves) for size in ordered for each in taking_part]
     tasks: list[_Plan | _Bound] = [*jobs]
     scores: dict[_Plan, Score] = {}
     bounds: dict[_Bound, Bound | None] = {}
@@ -167,7 +199,7 @@ def compare(
             progress(done, len(jobs) + len(bounds))
     ready = [job for job in jobs if job in scores]
     comparison = Comparison.of(trace, device, [_judged(scores[job], bounds) for job in ready])
-    return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=_of_smallest(drawn, names))
+    return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=_of_smallest(drawn, taking_part))
 
 
 def _judged(given: Score, bounds: Mapping[_Bound, Bound | None]) -> Score:
@@ -176,8 +208,9 @@ def _judged(given: Score, bounds: Mapping[_Bound, Bound | None]) -> Score:
     return given if bound is None else judge(given, bound)
 
 
-def _of_smallest(curves: Sequence[Curve], names: Sequence[str]) -> tuple[Curve, ...]:
-    """The curves of the smallest budget, in the order of the names."""
+def _of_smallest(curves: Sequence[Curve], competitors: Sequence[Competitor]) -> tuple[Curve, ...]:
+    """The curves of the smallest budget, in the order of the competitors."""
+    names = [each.name for each in competitors]
     smallest = min((curve.budget_bytes for curve in curves), default=0)
     kept = (curve for curve in curves if curve.budget_bytes == smallest)
     return tuple(sorted(kept, key=lambda curve: names.index(curve.planner)))
@@ -207,11 +240,11 @@ def _run(trace: Trace, device: DeviceProfile, task: _Plan | _Bound) -> Any:
     return task.run(trace, device)
 
 
-def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan) -> Curve | None:
+def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int) -> Curve | None:
     """The device memory that a step with a plan holds; None for unified memory, where nobody knows it op by op."""
     if pages(plan) or not len(trace.ops):
         return None
-    simulation = simulate_swap(trace, device, plan)
+    simulation = simulate_swap(trace, device, plan, budget_bytes=budget_bytes)
     timeline = simulation.timeline
     assert timeline is not None
     rows = (timeline.track == Track.COMPUTE) & (timeline.kind == SpanKind.OP)
@@ -222,7 +255,7 @@ def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan) -> Curve |
     most = np.maximum.reduceat(simulation.live_bytes, bins)
     return Curve(
         planner=plan.planner,
-        budget_bytes=plan.budget_bytes,
+        budget_bytes=budget_bytes,
         time_ns=(*start_ns[bins].tolist(), simulation.step_ns),
         bytes=(*most.tolist(), int(most[-1])),
     )

@@ -15,6 +15,7 @@ from umadvise.reporters.tables import new_grid
 from umadvise.units import format_bytes, format_duration_ns
 
 DEFAULT_WIDTH = 120
+_NO_WIDTH = 1000  # tables are as wide as they are: numbers that are cut off say nothing
 CANNOT = "x"
 _HEADINGS = (
     "peak",
@@ -34,7 +35,9 @@ _GIB = 1 << 30
 def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
     """A table for each budget; below it why planners have an "x"."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, no_color=True, highlight=False, emoji=False)
+    console, tables = (
+        Console(file=buffer, width=each, no_color=True, highlight=False, emoji=False) for each in (width, _NO_WIDTH)
+    )
     console.print(
         Text(
             f"{comparison.workload or 'the step'} on {comparison.device}, simulated: in unlimited memory "
@@ -49,8 +52,8 @@ def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
         for heading in _HEADINGS:
             grid.add_column(heading, justify="right", no_wrap=True)
         for score in scores:
-            grid.add_row(score.planner, *_cells(score))
-        console.print(grid)
+            grid.add_row(_name(score), *_cells(score))
+        tables.print(grid)
         bounds = {score.bound: score.bound_ns for score in scores if score.bound is not None}
         for bound, bound_ns in bounds.items():
             console.print(Text(f"Regret is over the bound of {format_duration_ns(bound_ns)} ({bound})."))
@@ -90,6 +93,7 @@ def draw(comparison: Comparison) -> str:
             series=[
                 svg.Series(name, points, names.index(name), marks=True) for name, points in overheads.items() if points
             ],
+            x_least=min((score.budget_bytes for score in comparison.scores), default=0) / _GIB,
         )
     ]
     if comparison.curves:
@@ -112,6 +116,11 @@ def draw(comparison: Comparison) -> str:
             )
         )
     return svg.render(panels)
+
+
+def _name(score: Score) -> str:
+    """Options below."""
+    return score.planner.replace(":", ":\n  ").replace(",", ",\n  ")
 
 
 def _part(budget_bytes: int, peak_bytes: int) -> str:

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
-WIDTH = 860
-PANEL_HEIGHT = 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 50, 50
+PLOT_WIDTH = 580
+PLOT_HEIGHT = 280
+_LEFT, _TOP, _BOTTOM = 70, 50, 50
+_LEGEND = 60  # from the plot's right end; before it there is room for the limit's name
+_ROW = 18
+# Of the widest letters that words have on average, for the place that they need: no font is known here.
+_LETTER, _TITLE_LETTER = 7.2, 9.0
 _MOST_TICKS = 8
 # Okabe and Ito's colours, which colour-blind people tell apart; dashes tell the rest.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -28,56 +32,69 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing; both axes begin at zero. `limit`: a dashed line across, and what it is."""
+    """One drawing. `x_least`: the x axis begins no later; the y axis begins at zero. `limit`: a dashed line across."""
 
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
     limit: tuple[float, str] | None = None
+    x_least: float = 0.0
 
 
 def render(panels: Sequence[Panel]) -> str:
     """The drawings as one SVG document."""
-    height = PANEL_HEIGHT * len(panels)
+    names = [series.name for panel in panels for series in panel.series]
+    legend = _LEGEND + 30 + _LETTER * max(map(len, names), default=0) + 10
+    titles = _TITLE_LETTER * max((len(panel.title) for panel in panels), default=0)
+    width = round(_LEFT + max(PLOT_WIDTH + legend, titles))
+    rows = max((len(panel.series) for panel in panels), default=0)
+    panel_height = _TOP + max(PLOT_HEIGHT, _ROW * rows) + _BOTTOM
+    height = panel_height * len(panels)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for index, panel in enumerate(panels):
-        lines.append(f'<g transform="translate(0 {index * PANEL_HEIGHT})">')
+        lines.append(f'<g transform="translate(0 {index * panel_height})">')
         lines += _panel(panel)
         lines.append("</g>")
     return "\n".join([*lines, "</svg>", ""])
 
 
-def ticks(most: float) -> list[float]:
-    """Round numbers from 0 on, 1, 2 or 5 times a power of ten apart; the last is `most` or the next above it."""
+def ticks(most: float, least: float = 0.0) -> list[float]:
+    """Round numbers, 1, 2 or 5 times a power of ten apart; the outer ones are `least` and `most`, or next to them.
+
+    From 0 on where `least` is not below `most`.
+    """
     if most <= 0 or not math.isfinite(most):
         return [0.0, 1.0]
-    power = 10.0 ** math.floor(math.log10(most / _MOST_TICKS))
-    step = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power * _MOST_TICKS >= most * (1 - 1e-9))
-    return [index * step for index in range(math.ceil(most / step * (1 - 1e-9)) + 1)]
+    span = most - least if 0 < least < most else most
+    power = 10.0 ** math.floor(math.log10(span / _MOST_TICKS))
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power * _MOST_TICKS >= span * (1 - 1e-9))
+    first = math.floor((most - span) / step * (1 + 1e-9))
+    return [index * step for index in range(first, math.ceil(most / step * (1 - 1e-9)) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
+    x_least: float
     x_most: float
     y_most: float
 
     def x(self, value: float) -> float:
-        return _LEFT + value / self.x_most * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (value - self.x_least) / (self.x_most - self.x_least) * PLOT_WIDTH
 
     def y(self, value: float) -> float:
-        return PANEL_HEIGHT - _BOTTOM - value / self.y_most * (PANEL_HEIGHT - _TOP - _BOTTOM)
+        return _TOP + (1 - value / self.y_most) * PLOT_HEIGHT
 
 
 def _panel(panel: Panel) -> list[str]:
     points = [point for series in panel.series for point in series.points]
-    x_ticks = ticks(max((x for x, _ in points), default=0))
+    x_ticks = ticks(max((x for x, _ in points), default=0), panel.x_least)
     y_ticks = ticks(max([y for _, y in points] + ([panel.limit[0]] if panel.limit else []), default=0))
-    axes = _Axes(x_ticks[-1], y_ticks[-1])
+    axes = _Axes(x_ticks[0], x_ticks[-1], y_ticks[-1])
     right, bottom = axes.x(axes.x_most), axes.y(0)
     lines = [_text(_LEFT, 24, panel.title, 'font-size="14" font-weight="bold"')]
     for value in x_ticks:
@@ -112,7 +129,7 @@ def _series(series: Series, index: int, axes: _Axes) -> list[str]:
     lines = [f'<polyline points="{path}" fill="none" {style}/>'] if len(places) > 1 else []
     if series.marks:
         lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-    legend_x, legend_y = WIDTH - _RIGHT + 60, _TOP + 18 * index
+    legend_x, legend_y = _LEFT + PLOT_WIDTH + _LEGEND, _TOP + _ROW * index
     lines.append(_line(legend_x, legend_y, legend_x + 24, legend_y, style))
     lines.append(_text(legend_x + 30, legend_y + 4, series.name))
     return lines
