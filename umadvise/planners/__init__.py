@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PLANNERS = {
     "advice": "advice:advice",
     "belady": "on_demand:belady",
+    "dqn": "dqn:dqn",
     "lms": "lms:lms",
     "lru": "on_demand:lru",
     "sqrt-recompute": "sqrt_recompute:sqrt_recompute",
