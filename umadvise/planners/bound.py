@@ -30,9 +30,9 @@ Amounts of bytes, which are no more than a storage has, do in each slot what the
 What leaves behind the last op is missing at the first, under the name of the storage's successor. So every run of this
 kind gives a point of the programme, whose length is the sum of the d: the least sum is a bound. For a run whose steps
 do not repeat it bounds their mean in the long run, as the programme is convex.
-Leaving rows out, and looking at fewer cells, only lowers the minimum. `coarse` does: memory is looked at in so many ops
-only, the one of largest load in each slice, copies and times are sums between them, and storages of less than 1 MiB
-move freely and take room only where ops use them.
+Leaving rows out, and looking at fewer cells, only lowers the minimum. `coarse` does: memory is looked at in few ops
+only (`bound_search`), copies and times are sums between them, and storages of less than 1 MiB move freely and take room
+only where ops use them.
 
 With `recompute`, a byte may also be lost and made again, with its storage, in the step that wrote it: for the least
 time of the ops that must run again (`bound_rerun`), during which no other op runs. If it is made again after it was
@@ -42,22 +42,21 @@ what is made again is no longer on the host: then let it leave a second time, as
 and the presence of their inputs are left out: valid, and loose for long chains.
 """
 
-import time
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from umadvise.device_profile import DeviceProfile
-from umadvise.errors import UmadviseError, UsageError
+from umadvise.errors import UsageError
 from umadvise.planners.bound_cells import cells
 from umadvise.planners.bound_lp import MS, Programme, facets
 from umadvise.planners.bound_points import Points, points
+from umadvise.planners.bound_search import COARSE, search
+from umadvise.planners.bound_solver import integer
 from umadvise.trace.schema import Trace
 
 Kind: TypeAlias = Literal["feasibility", "compute", "link", "programme", "optimum"]
-SMALL_BYTES = 1 << 20
 _TOLERANCE = 1e-6
 """Of the solver, relative; HiGHS ends within 1e-7 of feasible and optimal."""
 
@@ -89,7 +88,7 @@ def regret(plan_step_ns: int, bound: Bound) -> float:
 
 
 def lower_bound(
-    trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = 200, recompute: bool = False
+    trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = COARSE, recompute: bool = False
 ) -> Bound:
     """The best bound for swapping, or for swapping and recomputation.
 
@@ -97,7 +96,7 @@ def lower_bound(
         trace: one step, which repeats.
         device: whose link copies.
         budget_bytes: of device memory.
-        coarse: in how many ops the programme looks at memory; None for all, and all storages.
+        coarse: in how many slices of the step the programme looks at memory at first; None for all ops and storages.
         recompute: whether plans may make contents again.
 
     Raises:
@@ -110,12 +109,8 @@ def lower_bound(
     simple = _simple(known, device, budget_bytes, recompute)
     if not simple.feasible or simple.details["excess_bytes"] <= 0:
         return simple
-    chosen, least_bytes = np.arange(len(known)), 0
-    if coarse is not None:
-        chosen, least_bytes = _chosen(known, device, coarse), SMALL_BYTES
-    seen = cells(known, chosen, least_bytes)
-    programme = Programme(known, device, budget_bytes, seen, recompute=recompute, whole=False)
-    return _better(simple, "programme", *_linear(programme), programme)
+    programme, solution = search(known, device, budget_bytes, coarse=coarse, recompute=recompute)
+    return _better(simple, "programme", solution.least_ms, solution.seconds, programme)
 
 
 def optimum(
@@ -147,7 +142,7 @@ def optimum(
         return simple
     every = cells(known, np.arange(len(known)), 0)
     programme = Programme(known, device, budget_bytes, every, recompute=recompute, whole=True)
-    return _better(simple, "optimum", *_integer(programme, time_limit_s), programme)
+    return _better(simple, "optimum", *integer(programme, time_limit_s), programme)
 
 
 def _simple(known: Points, device: DeviceProfile, budget_bytes: int, recompute: bool) -> Bound:
@@ -187,22 +182,6 @@ def _link_ns(known: Points, device: DeviceProfile, budget_bytes: int) -> float:
     return max(a * back + b * dirty for a, b in facets(device))
 
 
-def _chosen(known: Points, device: DeviceProfile, most: int) -> NDArray[np.int64]:
-    """The point of largest load in each of so many slices of the step.
-
-    Slices are equal in the time of ops, or of copies where all that is used more than once were copied and that takes
-    longer: where the link decides, slices of equal compute would be as coarse as the step is fast.
-    """
-    again = known.first[known.storage + 1] - known.first[known.storage] > 1
-    moving = np.bincount(known.point, weights=known.bytes[known.storage] * again, minlength=len(known))
-    spans_ns = np.maximum(known.duration_ns, moving * 1e9 / device.bandwidth_h2d)
-    begins = np.cumsum(spans_ns) - spans_ns
-    piece = np.minimum(begins / max(float(spans_ns.sum()), 1.0) * most, most - 1).astype(np.int64)
-    order = np.lexsort((-known.load_bytes(), piece))
-    _, first = np.unique(piece[order], return_index=True)
-    return np.sort(order[first])
-
-
 def _better(simple: Bound, kind: Kind, found_ms: float, seconds: float, programme: Programme) -> Bound:
     step_ns = int(found_ms * MS * (1 - _TOLERANCE))
     details = simple.details | {
@@ -215,44 +194,3 @@ def _better(simple: Bound, kind: Kind, found_ms: float, seconds: float, programm
     if step_ns <= simple.step_ns:
         return Bound(simple.kind if kind == "programme" else kind, simple.step_ns, True, details)
     return Bound(kind, step_ns, True, details)
-
-
-def _scipy() -> Any:
-    try:
-        import scipy.optimize
-    except ImportError as error:
-        raise UmadviseError(
-            "the lower bound needs scipy's solver, which is not installed: pip install 'umadvise[plan]'"
-        ) from error
-    return scipy.optimize
-
-
-def _linear(programme: Programme) -> tuple[float, float]:
-    """The least sum of the slots, in milliseconds, and the seconds that it took."""
-    optimize = _scipy()
-    begin = time.perf_counter()
-    cost, matrix, low = programme.matrices()
-    solved = optimize.linprog(
-        cost, A_ub=-matrix, b_ub=-low, bounds=np.stack(programme.limits(), axis=1), method="highs-ds"
-    )
-    if solved.status != 0:
-        raise UmadviseError(f"the solver found no bound: {solved.message}")
-    return float(solved.fun), time.perf_counter() - begin
-
-
-def _integer(programme: Programme, time_limit_s: float) -> tuple[float, float]:
-    optimize = _scipy()
-    begin = time.perf_counter()
-    cost, matrix, low = programme.matrices()
-    whole = np.zeros(programme.columns)
-    whole[np.array(programme.gone, np.int64)] = 1
-    solved = optimize.milp(
-        cost,
-        integrality=whole,
-        bounds=optimize.Bounds(*programme.limits()),
-        constraints=optimize.LinearConstraint(matrix, lb=low),
-        options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
-    )
-    if solved.mip_dual_bound is None:
-        raise UmadviseError(f"the solver found no bound: {solved.message}")
-    return float(solved.mip_dual_bound), time.perf_counter() - begin

@@ -99,6 +99,14 @@ class Programme:
         """The least and the most of each column."""
         return np.concatenate(self._low), np.concatenate(self._high)
 
+    def link_ns(self, row_prices: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What copying a byte costs in each slot, to the device and to the host, by a solution's prices."""
+        return np.stack([row_prices[rows] for rows in self._sums]) * (MS / UNIT_BYTES)
+
+    def memory_ns(self, column_prices: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What a byte of memory is worth at each chosen point, likewise."""
+        return column_prices[self._missing] * (MS / UNIT_BYTES)
+
     def _begin(self, count: int, *, low: NDArray[np.float64] | float = 0.0, high: float = np.inf) -> _Index:
         columns = np.arange(self.columns, self.columns + count)
         self.columns += count
@@ -140,10 +148,10 @@ class Programme:
         rows, slots = self.rows, len(self.chosen)
         self.gone: list[int] | None = [] if whole else None
         self._cells = rows.begin(self._excess if whole else np.zeros(slots))
+        self._missing = _NOTHING if whole else self._begin(slots, low=np.maximum(self._excess, 0.0))
         if not whole:
-            missing = self._begin(slots, low=np.maximum(self._excess, 0.0))
-            rows.put(self._cells, missing, -1.0)
-            rows.put(self._cells[1:], missing[:-1], 1.0)
+            rows.put(self._cells, self._missing, -1.0)
+            rows.put(self._cells[1:], self._missing[:-1], 1.0)
 
     def _chain(self, chain: Chain) -> None:
         """What leaves has been copied to the host since the last write, or is made again; what left comes back."""

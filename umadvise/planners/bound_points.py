@@ -26,7 +26,8 @@ class Points:
         duration_ns: of each point: so long nothing of the compute queue that comes after it can begin.
         host_bytes: two rows, to the device and to the host: what the program copies itself at each point.
         host_copies: likewise the number of these copies.
-        op_ns: the time of the op that runs at each point; 0 for the program's own copies.
+        op: index of the op that each point is; NONE for the program's own copies.
+        op_ns: the time of that op; 0 for copies.
         storage: of each use, ascending.
         point: of each use, ascending within a storage.
         needs: of each use: what was in the storage before must be on the device.
@@ -42,6 +43,7 @@ class Points:
     duration_ns: NDArray[np.float64]
     host_bytes: NDArray[np.int64]
     host_copies: NDArray[np.int64]
+    op: NDArray[np.int64]
     op_ns: NDArray[np.float64]
     storage: NDArray[np.int64]
     point: NDArray[np.int64]
@@ -116,6 +118,7 @@ def points(trace: Trace, device: DeviceProfile) -> Points:
         duration_ns=np.concatenate([duration_ns, host_ns])[order],
         host_bytes=host_bytes,
         host_copies=host_copies,
+        op=np.concatenate([np.arange(count), np.full(len(hosted), NONE)])[order],
         op_ns=np.concatenate([duration_ns, np.zeros(len(hosted))])[order],
         **_uses(trace, at[:count], at[count:], hosted),
     )
