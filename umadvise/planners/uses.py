@@ -29,11 +29,15 @@ class Uses:
         count = max(len(trace.ops), 1)
         accesses, events = trace.accesses, trace.events
         kinds = (EventKind.ALLOCATE, EventKind.HOST_WRITE, EventKind.HOST_READ)
-        with_op = np.isin(events.kind, kinds) & (events.op >= 0)
-        self._accessed: NDArray[np.int64] = accesses.storage.astype(np.int64) * count + accesses.op
-        pairs = np.union1d(self._accessed, events.storage[with_op].astype(np.int64) * count + events.op[with_op])
-        self.storage: NDArray[np.int64] = pairs // count
-        self.op: NDArray[np.int64] = pairs % count
+        self._event_rows = np.flatnonzero(np.isin(events.kind, kinds) & (events.op >= 0))
+        accessed = accesses.storage.astype(np.int64) * count + accesses.op
+        happened = events.storage[self._event_rows].astype(np.int64) * count + events.op[self._event_rows]
+        keys = np.sort(np.concatenate([accessed, happened]))
+        keys = keys[np.diff(keys, prepend=-1) > 0]
+        self._of_access = np.searchsorted(keys, accessed)  # the use that an access is part of
+        self._of_event = np.searchsorted(keys, happened)
+        self.storage: NDArray[np.int64] = keys // count
+        self.op: NDArray[np.int64] = keys % count
         self.first: NDArray[np.int64] = np.searchsorted(self.storage, np.arange(len(trace.storages) + 1))
 
     def of(self, storage: int) -> NDArray[np.int64]:
@@ -58,17 +62,6 @@ class Uses:
         return self.storage[order], first
 
     @cached_property
-    def _pairs(self) -> NDArray[np.int64]:
-        """Each use as one number: that of the storage, then that of the op."""
-        result: NDArray[np.int64] = self.storage * max(len(self.trace.ops), 1) + self.op
-        return result
-
-    def _of_host(self, *kinds: EventKind) -> NDArray[np.int64]:
-        """Rows of the events after ops that are of one of these kinds."""
-        events = self.trace.events
-        return np.flatnonzero(np.isin(events.kind, kinds) & (events.op >= 0))
-
-    @cached_property
     def host_begins(self) -> NDArray[np.bool_]:
         """Storages that the host writes or reads before the first op: they are on the device when the step begins."""
         events = self.trace.events
@@ -80,8 +73,7 @@ class Uses:
     @cached_property
     def accessed(self) -> NDArray[np.bool_]:
         """For each use: the op touches the storage itself."""
-        result: NDArray[np.bool_] = np.isin(self._pairs, self._accessed)
-        return result
+        return self._marked(self._of_access)
 
     @cached_property
     def written_whole(self) -> NDArray[np.bool_]:
@@ -89,33 +81,42 @@ class Uses:
         accesses, events, sizes = self.trace.accesses, self.trace.events, self.trace.storages.bytes
         whole = ((accesses.flags & Access.WHOLE) != 0) & (accesses.bytes == sizes[accesses.storage])
         reads = (accesses.flags & Access.READ) != 0
-        born = self.trace.births[self.storage] == self.op
-        # Of an op's accesses to a storage the first decides, which is what the executor goes by.
-        pairs, first = np.unique(self._accessed, return_index=True)
-        overwritten = np.isin(self._pairs, pairs[whole[first]]) & ~np.isin(self._pairs, self._accessed[reads])
-        # What the host does comes after the op's accesses; of several the first decides.
-        rows = self._of_host(EventKind.HOST_WRITE, EventKind.HOST_READ)
-        pairs, first = np.unique(self._key(rows), return_index=True)
-        rows = rows[first]
-        replaces = (events.kind[rows] == EventKind.HOST_WRITE) & (events.bytes[rows] == sizes[events.storage[rows]])
-        by_host = np.isin(self._pairs, pairs[replaces]) & ~self.accessed
-        result: NDArray[np.bool_] = born | overwritten | by_host
+        # Of an op's accesses to a storage the first decides, which is what the executor goes by; of what the host does
+        # after an op that does not touch the storage too.
+        overwritten = self._of_first(self._of_access, whole) & ~self._marked(self._of_access[reads])
+        kind, storage = events.kind[self._event_rows], events.storage[self._event_rows]
+        replaces = (kind == EventKind.HOST_WRITE) & (events.bytes[self._event_rows] == sizes[storage])
+        of_host = kind != EventKind.ALLOCATE
+        by_host = self._of_first(self._of_event[of_host], replaces[of_host]) & ~self.accessed
+        result: NDArray[np.bool_] = self._born | overwritten | by_host
         return result
 
     @cached_property
     def writes(self) -> NDArray[np.bool_]:
         """For each use: the storage changes, so that a copy on the host is no longer valid."""
-        written = self._accessed[(self.trace.accesses.flags & Access.WRITE) != 0]
-        by_host = self._key(self._of_host(EventKind.HOST_WRITE))
-        born = self.trace.births[self.storage] == self.op
-        result: NDArray[np.bool_] = np.isin(self._pairs, written) | np.isin(self._pairs, by_host) | born
+        written = (self.trace.accesses.flags & Access.WRITE) != 0
+        by_host = self.trace.events.kind[self._event_rows] == EventKind.HOST_WRITE
+        result: NDArray[np.bool_] = (
+            self._marked(self._of_access[written]) | self._marked(self._of_event[by_host]) | self._born
+        )
         return result
 
-    def _key(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of events, as `_pairs`."""
-        events = self.trace.events
-        keys: NDArray[np.int64] = events.storage[rows].astype(np.int64) * max(len(self.trace.ops), 1) + events.op[rows]
-        return keys
+    @cached_property
+    def _born(self) -> NDArray[np.bool_]:
+        result: NDArray[np.bool_] = self.trace.births[self.storage] == self.op
+        return result
+
+    def _marked(self, uses: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For each use: it is among these."""
+        result = np.zeros(len(self.storage), bool)
+        result[uses] = True
+        return result
+
+    def _of_first(self, uses: NDArray[np.int64], values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """For each use the first of its values; False where it has none."""
+        result = np.zeros(len(self.storage), bool)
+        result[uses[::-1]] = values[::-1]  # of several the last stays
+        return result
 
     def require_room(self, budget_bytes: int) -> None:
         """Returns where every op's working set fits the budget.

@@ -347,7 +347,8 @@ class Trace:
         made = (events.kind == EventKind.ALLOCATE) & (events.inside == 1)
         op = np.concatenate([accesses.op, events.op[made]]).astype(np.int64)
         storage = np.concatenate([accesses.storage, events.storage[made]]).astype(np.int64)
-        pairs = np.unique(op * storage_count + storage)
+        pairs = np.sort(op * storage_count + storage)
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         sizes = self.storages.bytes[pairs % storage_count]
         return np.bincount(pairs // storage_count, weights=sizes, minlength=op_count).astype(np.int64)
 
