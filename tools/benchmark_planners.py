@@ -69,10 +69,10 @@ CASES = {
     "vgg16": Case("vgg16", 192),
     "unet": Case("unet", 16),
     "densenet121": Case("densenet121", 128),
-    "char_lstm": Case("char_lstm", 4096, options={"length": 256, "hidden": 512}),
+    "stochastic_depth": Case("stochastic_depth_resnet", 2048),
     "alexnet": Case("alexnet", 4096),
     "deeplab": Case("deeplabv3plus", 9),
-    "pix2pixhd": Case("pix2pixhd", 4, options={"image": (256, 512)}),
+    "pix2pixhd": Case("pix2pixhd", 12, options={"image": (256, 512)}),
 }
 
 
