@@ -202,6 +202,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_simulate_swap": (Status, [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER]),
     "um_simulation_steps": (_U64, [_POINTER, _POINTER, _U64]),
     "um_simulation_spans": (_U64, [_POINTER, _POINTER, _U64]),
+    "um_simulation_addresses": (_U64, [_POINTER, _POINTER, _U64]),
     "um_simulation_destroy": (None, [_POINTER]),
 }
 _HOOKS: dict[str, tuple[Any, list[Any]]] = {
@@ -758,6 +759,9 @@ class Simulation:
             spans = int(core.um_simulation_spans(handle, None, 0))
             self.spans = bytearray(spans * SPAN_BYTES)
             core.um_simulation_spans(handle, (ctypes.c_char * len(self.spans)).from_buffer(self.spans), spans)
+            storages = int(core.um_simulation_addresses(handle, None, 0))
+            self.addresses = bytearray(8 * storages)
+            core.um_simulation_addresses(handle, (_U64 * storages).from_buffer(self.addresses), storages)
         finally:
             core.um_simulation_destroy(handle)
 

@@ -575,6 +575,8 @@ UM_API um_status um_simulate_unified(const um_trace* trace, const um_plan* plan,
 /* How many there are, the one before the first op included; writes up to `capacity` of them. */
 UM_API uint64_t um_simulation_steps(const um_simulation* simulation, um_simulated_step* out, uint64_t capacity);
 UM_API uint64_t um_simulation_spans(const um_simulation* simulation, um_span* out, uint64_t capacity);
+/* Of unified memory: where each storage of the trace was in the last iteration; 0: nowhere. */
+UM_API uint64_t um_simulation_addresses(const um_simulation* simulation, uint64_t* out, uint64_t capacity);
 UM_API void um_simulation_destroy(um_simulation* simulation);
 
 /* ---- simulation of explicit swapping: whole storages copied to the host and back, by a plan or on demand --- */

@@ -149,12 +149,33 @@ bool Space::first_mapping(uint32_t block) {
   return blocks_[block].mapped_once = true;
 }
 
+// The next owner of a chunk waits for the copy that empties it; chunks that nobody has left come first
+// (uvm/uvm_pmm_gpu.c: the free list, then what is unused, in order). 0 where no chunk is taken, or one that is evicted.
+int64_t Space::chunk_ready_ns(const Outcome& outcome) {
+  while (!leaving_ns_.empty() && leaving_ns_.front() <= clock->now_ns()) leaving_ns_.pop_front();
+  bool taken = false;
+  for (int i = 0; i < outcome.count; ++i) {
+    const Do what = outcome.actions[i].what;
+    if (what == Do::evict_copy || what == Do::evict_drop) return 0;
+    taken |= what == Do::zero_device || what == Do::copy_h2d;
+  }
+  if (!taken || leaving_ns_.size() <= model_.free_chunks()) return 0;
+  const int64_t ready_ns = leaving_ns_.front();
+  leaving_ns_.pop_front();
+  return ready_ns;
+}
+
 // `block` is what the outcome is about; Model::kNone: no block, only what has to leave.
 void Space::migrate(const Outcome& outcome, uint32_t block) {
   follow(outcome);
   if (clock == nullptr) return;
-  const int64_t ready_ns = clock->migrate(outcome, outcome.count > 0 && first_mapping(block), lane);
+  const int64_t chunk_ns = chunk_ready_ns(outcome);
+  const int64_t ready_ns = clock->migrate(outcome, outcome.count > 0 && first_mapping(block), lane, chunk_ns);
   if (lane == Lane::ops || block == Model::kNone) return;
+  for (int i = 0; i < outcome.count; ++i) {
+    if (outcome.actions[i].what != Do::drop_device) continue;
+    leaving_ns_.push_back(leaving_ns_.empty() ? ready_ns : std::max(ready_ns, leaving_ns_.back()));
+  }
   blocks_[block].ready_ns = ready_ns;
   last_ready_ns_ = std::max(last_ready_ns_, ready_ns);
 }
@@ -177,7 +198,7 @@ bool Space::serve(uint32_t index, bool write) {
   follow(outcome);
   if (clock != nullptr) {
     const bool at_once = outcome.first_touch && blocks_[index].preferred_here;
-    clock->serve(outcome, first_mapping(index), at_once);
+    clock->serve(outcome, first_mapping(index), at_once, chunk_ready_ns(outcome));
   }
   return true;
 }
@@ -226,9 +247,13 @@ void Space::advise(uint64_t address, uint64_t bytes, Advice advice, Processor pr
 }
 
 void Space::discard(uint64_t address, uint64_t bytes) {
+  int64_t discarded = 0;
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
-    if (blocks_[block].kind == Kind::managed) calls::discard(model_, block, piece);
+    if (blocks_[block].kind == Kind::managed) discarded += calls::discard(model_, block, piece);
   });
+  if (clock == nullptr) return;
+  const um_pages_costs& costs = clock->costs();  // each block is unmapped under its lock, as in a prefetch
+  clock->call(costs.prefetch_call_ns + discarded * costs.block_ns);
 }
 
 bool Space::pin(uint64_t address, uint64_t bytes) {

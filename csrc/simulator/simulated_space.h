@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "driver/emulated/resident_blocks.h"
@@ -71,6 +72,7 @@ class Space {
   bool serve(uint32_t block, bool write);
   void follow(const Outcome& outcome);
   void migrate(const Outcome& outcome, uint32_t block);
+  int64_t chunk_ready_ns(const Outcome& outcome);
   bool first_mapping(uint32_t block);
   void end_migration();
   template <class Each>
@@ -88,6 +90,8 @@ class Space {
   emulated::ResidentBlocks resident_;
   uint64_t managed_blocks_ = 0, host_blocks_ = 0;
   int64_t unordered_faults_ = 0, last_ready_ns_ = 0;
+  // Free chunks whose last contents are on their way to the host: when they will be there, ascending.
+  std::deque<int64_t> leaving_ns_;
   const bool ordered_;
 };
 

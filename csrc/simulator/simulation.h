@@ -8,4 +8,5 @@
 struct um_simulation {
   std::vector<um_simulated_step> steps;
   std::vector<um_span> spans;
+  std::vector<uint64_t> addresses;  // by storage; of unified memory
 };

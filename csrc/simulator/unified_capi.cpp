@@ -39,4 +39,8 @@ uint64_t um_simulation_spans(const um_simulation* simulation, um_span* out, uint
   return simulation == nullptr ? 0 : give(simulation->spans, out, capacity);
 }
 
+uint64_t um_simulation_addresses(const um_simulation* simulation, uint64_t* out, uint64_t capacity) {
+  return simulation == nullptr ? 0 : give(simulation->addresses, out, capacity);
+}
+
 void um_simulation_destroy(um_simulation* simulation) { delete simulation; }

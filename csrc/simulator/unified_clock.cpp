@@ -121,15 +121,15 @@ int64_t Clock::transfer(int direction, int64_t earliest_ns, int64_t before_ns, i
 
 // In the ops' order the driver's own thread does it when its turn has come; beside them the calling thread does
 // (uvm/uvm_migrate.c, and which stream it is decides).
-int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane) {
+int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane, int64_t chunk_ns) {
   // What is there already is looked at under its lock, as in a fault's service, and no more.
   const int64_t block_ns = outcome.count == 0 ? costs_.block_ns : costs_.prefetch_block_ns;
   const int64_t driver_ns = block_ns + (first_mapping ? costs_.first_map_ns : 0);
   if (lane == Lane::beside) call(driver_ns);
   int64_t issued_ns = std::max(now_ns_, host_ns_);
   if (lane == Lane::ops) migration_ns_ = issued_ns = std::max(issued_ns, migration_ns_) + driver_ns;
-  int64_t room_ns = issued_ns, ready_ns = issued_ns;
-  um_span_kind kind = UM_SPAN_WAIT_COPY;
+  int64_t room_ns = std::max(issued_ns, chunk_ns), ready_ns = room_ns;
+  um_span_kind kind = chunk_ns > issued_ns ? UM_SPAN_WAIT_ROOM : UM_SPAN_WAIT_COPY;
   for (int i = 0; i < outcome.count; ++i) {
     const Action& action = outcome.actions[i];
     switch (action.what) {
@@ -228,9 +228,10 @@ void Clock::copy_in_service(int direction, int64_t bytes, double records) {
   engine_free_ns_[direction] = now_ns_;
 }
 
-void Clock::serve(const Outcome& outcome, bool first_mapping, bool at_once) {
+void Clock::serve(const Outcome& outcome, bool first_mapping, bool at_once, int64_t chunk_ns) {
   open_faults();
   const int64_t begin_ns = now_ns_;
+  now_ns_ = std::max(now_ns_, chunk_ns);
   now_ns_ += std::exchange(lock_ns_, 0);
   const FaultShape shape = at_once ? FaultShape{1, 1, 1, 1} : shape_;
   bool migrates = false;

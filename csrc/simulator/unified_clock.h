@@ -46,10 +46,11 @@ class Clock {
   // Advice takes the lock that services of faults need (uvm/uvm_policy.c): those of the running op wait.
   void advise_call(int64_t duration_ns);
   // A fault group of the running op. `first_mapping`: the device has never seen the block; `at_once`: it comes as a
-  // whole whatever the kernel's shape is (1.3 of uvm_perf_prefetch.c: resident nowhere, preferred here).
-  void serve(const Outcome& outcome, bool first_mapping, bool at_once);
+  // whole whatever the kernel's shape is (1.3 of uvm_perf_prefetch.c: resident nowhere, preferred here); `chunk_ns`:
+  // when the free chunk that it takes is empty.
+  void serve(const Outcome& outcome, bool first_mapping, bool at_once, int64_t chunk_ns);
   // One block of a prefetch. When its data will be there.
-  int64_t migrate(const Outcome& outcome, bool first_mapping, Lane lane);
+  int64_t migrate(const Outcome& outcome, bool first_mapping, Lane lane, int64_t chunk_ns);
   // The end of a prefetch in the ops' order.
   void end_migration();
   // A copy between ordinary memory and the device, for which the host waits.

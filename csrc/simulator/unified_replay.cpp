@@ -34,6 +34,7 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
       clock_(options.link, options.costs, options.launch_ns),
       shapes_(options.costs.batch_max),
       addresses_(trace.storage_count),
+      places_(trace.storage_count),
       cached_(options.caching != 0 ? trace.storage_count : 0),
       continued_(trace.storage_count) {
   check(options, trace.storage_count);
@@ -77,6 +78,7 @@ um_simulation Replay::run() {
     device_->set_step(iteration);
     run_iteration();
     close_step(out);
+    out.addresses = places_;
     hand_over();
   }
   out.spans = clock_.take_spans();
@@ -205,6 +207,7 @@ void Replay::allocate(int32_t storage) {
   } else {
     addresses_[row] = reinterpret_cast<uint64_t>(device_->allocate(bytes, options_.placements[row], nullptr));
   }
+  places_[row] = addresses_[row];
 }
 
 void Replay::allocate_cached(int32_t storage) {
@@ -302,6 +305,7 @@ void Replay::hand_over() {
   }
   for (size_t storage = 0; storage < next.size(); ++storage) free(static_cast<int32_t>(storage));
   addresses_ = std::move(next);
+  places_ = addresses_;
   cached_ = std::move(next_cached);
 }
 

@@ -58,6 +58,7 @@ class Replay {
   Space* space_ = nullptr;
 
   std::vector<uint64_t> addresses_;  // by storage; 0: none now
+  std::vector<uint64_t> places_;     // by storage: its address of this iteration, also after its end; 0: none
   struct Cached {
     CachingHeap* heap;
     int64_t handle;

@@ -131,6 +131,36 @@ def test_a_prefetch_in_time_hides_its_copies(device: DeviceProfile) -> None:
         assert step.duration_ns == step.compute_ns
 
 
+def test_a_chunk_is_taken_when_the_copy_that_empties_it_has_ended(device: DeviceProfile) -> None:
+    """Two storages that fill the device in turn: each comes block by block, behind the other one that leaves."""
+    trace, count = sweep(2, 8 * PAGE), 8
+    actions = [
+        Action(ActionKind.PREFETCH, op, storage, argument=argument)
+        for op in (0, 1)
+        for storage, argument in ((1 - op, 1), (op, 0))
+    ]
+    plan = Plan.from_actions(trace, actions, planner="test", budget_bytes=0)
+    tight, ample = (
+        simulate_unified(trace, device, capacity_bytes=capacity_bytes, plan=plan)
+        for capacity_bytes in (count * PAGE, 2 * count * PAGE)
+    )
+    for step in tight.steady:
+        assert step.counters.evictions == step.counters.fault_groups == 0
+        # Of each of two: all that leaves, one after the other, and then the last block that comes.
+        least_ns = 2 * (count * copy_ns(device, "d2h") + copy_ns(device, "h2d"))
+        assert least_ns <= step.duration_ns - step.compute_ns <= 1.3 * least_ns
+    for step in ample.steady:  # nothing has to leave for it
+        assert step.duration_ns - step.compute_ns < 2 * (count + 0.9) * copy_ns(device, "h2d")
+
+
+def test_a_discard_takes_the_hosts_time(device: DeviceProfile) -> None:
+    trace, costs = sweep(1, 8 * PAGE), device.unified_memory.costs
+    discard = [Action(ActionKind.DISCARD, 0, 0, after=True)]
+    plan = Plan.from_actions(trace, discard, planner="test", budget_bytes=0)
+    step = simulate_unified(trace, device, plan=plan).steps[0]
+    assert step.call_ns == costs.prefetch_call_ns.value + 8 * costs.block_ns.value
+
+
 def test_an_op_waits_for_the_rest_of_a_prefetch(device: DeviceProfile) -> None:
     trace = sweep(1, 8 * PAGE, duration_ns=MS)
     simulation = simulate_unified(trace, device, plan=there_and_back(trace, back=True))

@@ -10,14 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._abi import Role
 from umadvise.planners.uses import Uses
-from umadvise.simulator.unified import arenas
 from umadvise.trace.schema import EventKind, Table, Trace
 
 BLOCK_BYTES = 2 << 20
 """uvm/uvm_va_block_types.h."""
-_GRANULE_BYTES = 512  # csrc/memory/arena.h
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,29 +41,13 @@ class Gaps(Table):
     returns: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
-class Remains(Table):
-    """What is left on the device of storages that nobody needs any more; one row a storage with whole blocks.
-
-    Attributes:
-        storage: index.
-        last: op of its last use.
-        reused: op that makes something in the same place, and the number of ops more where it is one of the next step.
-        reached: 1 where an action can reach it between its last use and its end.
-    """
-
-    storage: NDArray[np.int64]
-    last: NDArray[np.int64]
-    reused: NDArray[np.int64]
-    reached: NDArray[np.uint8]
-
-
 class Lives:
     """The storages of a trace over time. A copy of the host's after an op is a use of that op.
 
     Attributes:
         trace: the step.
         blocks: whole ones of each storage.
+        used: storages with a use.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -74,7 +55,7 @@ class Lives:
         self.blocks: NDArray[np.int64] = trace.storages.bytes // BLOCK_BYTES
         self._storage, self._op, self._overwritten = self._uses()
         self._begin = np.searchsorted(self._storage, np.arange(len(trace.storages) + 1))
-        self._used: NDArray[np.bool_] = np.diff(self._begin) > 0
+        self.used: NDArray[np.bool_] = np.diff(self._begin) > 0
 
     def _uses(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         uses, events, count = Uses(self.trace), self.trace.events, max(len(self.trace.ops), 1)
@@ -86,15 +67,15 @@ class Lives:
     @cached_property
     def first_use(self) -> NDArray[np.int64]:
         """Op of each storage's first use; -1 where there is none."""
-        result = np.full(len(self._used), -1, np.int64)
-        result[self._used] = self._op[self._begin[:-1][self._used]]
+        result = np.full(len(self.used), -1, np.int64)
+        result[self.used] = self._op[self._begin[:-1][self.used]]
         return result
 
     @cached_property
     def last_use(self) -> NDArray[np.int64]:
         """Op of each storage's last use; -1 where there is none."""
-        result = np.full(len(self._used), -1, np.int64)
-        result[self._used] = self._op[self._begin[1:][self._used] - 1]
+        result = np.full(len(self.used), -1, np.int64)
+        result[self.used] = self._op[self._begin[1:][self.used] - 1]
         return result
 
     @cached_property
@@ -107,27 +88,28 @@ class Lives:
         result[successor[heirs]] = heirs
         return result
 
-    def load_bytes(self) -> NDArray[np.int64]:
-        """For each op the bytes of what is alive and needed now or later; of this step's and the next one's."""
+    def load_blocks(self) -> NDArray[np.int64]:
+        """For each op the whole blocks of what is alive and needed now or later, in this step or the next one."""
         trace, count = self.trace, len(self.trace.ops)
         begin = np.maximum(trace.births, 0)
         # What goes on is needed by somebody, unless neither this step nor the next one uses it at all.
-        goes_on = (self.heir >= 0) & (self._used | self._used[self.heir])
+        goes_on = (self.heir >= 0) & (self.used | self.used[self.heir])
         end = np.where(goes_on, count, self.last_use + 1)
         counted = end > begin
         change = np.zeros(count + 1, np.int64)
-        np.add.at(change, begin[counted], trace.storages.bytes[counted])
-        np.add.at(change, end[counted], -trace.storages.bytes[counted])
-        return np.cumsum(change)[:count]
+        np.add.at(change, begin[counted], self.blocks[counted])
+        np.add.at(change, end[counted], -self.blocks[counted])
+        result: NDArray[np.int64] = np.cumsum(change)[:count]
+        return result
 
     def gaps(self) -> Gaps:
         """Those that at least one op lies in."""
         count = len(self.trace.ops)
         within = np.flatnonzero(self._storage[1:] == self._storage[:-1])
         storage = self._storage[within]
-        over = np.flatnonzero((self.heir >= 0) & self._used)
+        over = np.flatnonzero((self.heir >= 0) & self.used)
         heir = self.heir[over]
-        returns = self._used[heir]
+        returns = self.used[heir]
         ends = np.where(returns, self.first_use[heir], np.minimum(self.trace.deaths[heir], count - 1))
         read = ~self._overwritten[within + 1]
         read_next = ~self._overwritten[np.minimum(self._begin[:-1][heir], len(self._op) - 1)]
@@ -142,45 +124,3 @@ class Lives:
         )
         keep = (columns[3] - columns[2] > 1) & (self.blocks[columns[0]] > 0)
         return Gaps(*(column[keep] for column in columns))
-
-    def remains(self) -> Remains:
-        """Of all storages that end in the step."""
-        trace, count = self.trace, len(self.trace.ops)
-        ends = np.flatnonzero((trace.deaths < count) & (self.blocks > 0) & self._used)
-        reused = np.where(trace.births < 0, -1, trace.births)[ends] + count
-        later = self._next_in_place()
-        reused = np.where(later[ends] >= 0, later[ends], reused)
-        events = trace.events
-        freed_inside = np.zeros(len(trace.storages), bool)
-        freed_inside[events.storage[(events.kind == EventKind.FREE) & (events.inside == 1)]] = True
-        last = self.last_use[ends]
-        # What the host copies after the last op that uses it, it copies before it is freed and after the action.
-        copied = np.zeros(len(trace.storages), bool)
-        rows = ((events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ)) & (events.op >= 0)
-        copied[events.storage[rows][events.op[rows] == self.last_use[events.storage[rows]]]] = True
-        reached = (trace.deaths[ends] > last) | ~(freed_inside | copied)[ends]
-        return Remains(ends, last, reused, reached)  # type: ignore[arg-type]
-
-    def _next_in_place(self) -> NDArray[np.int64]:
-        """Op that makes a storage of equal size where each was, as far as can be said: what was freed last is first."""
-        trace, count = self.trace, len(self.trace.ops)
-        size = -(-trace.storages.bytes // _GRANULE_BYTES) * len(Role) + arenas(trace)
-        result = np.full(len(size), -1, np.int64)
-        free: dict[int, list[int]] = {}
-        late: list[tuple[int, int]] = []
-        events = trace.events
-        rows = np.flatnonzero((events.kind <= EventKind.FREE) & (events.op >= 0))
-        keys = size[events.storage[rows]].tolist()
-        for key, kind, storage, op in zip(
-            keys, events.kind[rows].tolist(), events.storage[rows].tolist(), events.op[rows].tolist(), strict=True
-        ):
-            if kind == EventKind.FREE:
-                free.setdefault(key, []).append(storage)
-            elif free.get(key):
-                result[free[key].pop()] = op
-            else:
-                late.append((key, op))
-        for key, op in late:  # of the next step
-            if free.get(key):
-                result[free[key].pop()] = op + count
-        return result

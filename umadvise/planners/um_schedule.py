@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from umadvise.device_profile import DeviceProfile
 from umadvise.planners.plan import Action, ActionKind
 from umadvise.planners.um_gaps import BLOCK_BYTES, Gaps, Lives
+from umadvise.planners.um_places import Places, Remains
 from umadvise.planners.um_room import Room
 
 PIECE_BLOCKS = 32
@@ -32,11 +33,11 @@ class Schedule:
         actions: in no order but that of each anchor.
     """
 
-    def __init__(self, lives: Lives, device: DeviceProfile, budget_blocks: int, ahead_ns: int) -> None:
+    def __init__(self, lives: Lives, places: Places, device: DeviceProfile, budget_blocks: int, ahead_ns: int) -> None:
         self.lives, self.device = lives, device
         self.count = len(lives.trace.ops)
         self.ahead_ns = ahead_ns
-        load = -(-lives.load_bytes() // BLOCK_BYTES)
+        load = lives.load_blocks() + places.shared_blocks()
         self.gaps = lives.gaps()
         leaving = _leaving(self.gaps, lives.blocks, load, budget_blocks)
         self.room = Room(budget_blocks - load)
@@ -45,11 +46,11 @@ class Schedule:
         for gap in gone:
             self.room.take(int(self.gaps.last[gap]) + 1, int(self.gaps.following[gap]), -int(leaving[gap]))
         self._send(gone, leaving)
-        self.remains = lives.remains()
-        within = self.remains.reused < self.count
-        self._clear(np.flatnonzero(within))
+        remains = places.remains()
+        within = remains.reused < self.count
+        self._clear(remains, np.flatnonzero(within))
         self._bring(gone, leaving)
-        self._clear(np.flatnonzero(~within))
+        self._clear(remains, np.flatnonzero(~within))
 
     def _at(self, position: int, storage: int, heir: int) -> tuple[int, int]:
         """Op and name of what is before an op of this step or the next."""
@@ -89,21 +90,21 @@ class Schedule:
                 found.extend((need, first, Action(kind, op, storage, False, offset, bytes_)) for kind in kinds)
         self.actions.extend(action for _, _, action in sorted(found, key=lambda row: row[:2]))
 
-    def _clear(self, rows: NDArray[np.int64]) -> None:
+    def _clear(self, remains: Remains, rows: NDArray[np.int64]) -> None:
         """Keeps what is dead where there is room until something else takes its place, first what waits shortest."""
-        remains = self.remains
         waits = remains.reused[rows] - remains.last[rows]
         for row in rows[np.argsort(waits, kind="stable")].tolist():
             storage, last, reused = int(remains.storage[row]), int(remains.last[row]), int(remains.reused[row])
-            blocks = int(self.lives.blocks[storage])
+            blocks = int(remains.blocks[row])
             if last + 1 >= reused:
                 continue
             if not remains.reached[row] or self.room.since(last + 1, reused, blocks) == last + 1:
                 self.room.take(last + 1, reused, blocks)
                 continue
             at_once = int(self.lives.trace.deaths[storage]) == last
-            op, bytes_ = (last if at_once else last + 1), blocks * BLOCK_BYTES
-            self.actions.append(Action(ActionKind.DISCARD, op, storage, after=at_once, bytes=bytes_))
+            offset, bytes_ = int(remains.offset_blocks[row]) * BLOCK_BYTES, blocks * BLOCK_BYTES
+            op = last if at_once else last + 1
+            self.actions.append(Action(ActionKind.DISCARD, op, storage, at_once, offset, bytes_))
 
 
 def _pieces(blocks: int) -> Iterator[tuple[int, int]]:

@@ -1,35 +1,34 @@
 """Unified memory with a window of prefetches: what is to come is brought, what is not needed is sent away in time.
 
-Choi and Lee (2021) prefetch memory once, when it is made; with the step known, prefetches follow its order. The rules
-that the schedule works with are `umadvise.planners.um_schedule`'s. How much of the budget it leaves to what it does not
-know of, blocks shared by small storages and places between two storages, is tried: each schedule is simulated, and
-those without any action, under plain advice by role, are among them. So no plan is slower in the simulator than
-unified memory without one, nor than the paper's recommended advice.
+Choi and Lee (2021) prefetch memory once, when it is made; with the step known, prefetches follow its order, by the
+rules of `umadvise.planners.um_schedule`. How much of the budget they leave free is tried: each schedule is simulated,
+and plain advice by role without any action is among what is tried. So no plan is slower in the simulator than unified
+memory without one, nor than the paper's recommended advice.
 
-A schedule that is wrong about the run only costs time: the driver serves a fault where something is not there.
+A schedule that is wrong about the run, or about where its allocator puts things, only costs time: the driver serves a
+fault where something is not there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from umadvise._abi import Advice, Role
 from umadvise.advice import PAPER_WORDS, parse_advice
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.plan import Action, Plan
+from umadvise.planners.plan import Action, Option, Plan
 from umadvise.planners.um_gaps import BLOCK_BYTES, Lives
+from umadvise.planners.um_places import Places
 from umadvise.planners.um_schedule import Schedule
 from umadvise.roles import ADVISE, ARENA_ROLES, UNADVISED
-from umadvise.simulator.unified import WARM_UP, simulate_unified
+from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
-RESERVES = (0.0, 0.04, 0.1)
-"""Parts of the budget that are tried as what is left to chance."""
+RESERVES = (0.0, 0.02, 0.05)
+"""Parts of the budget that are tried as what a schedule leaves free."""
 _LEAST_BLOCKS = 2  # of device memory, for any paging
 _ITERATIONS = WARM_UP + 2
 _WORDS = {advice: word for word, advice in PAPER_WORDS.items()}
-# What is resident nowhere then comes with one fault (uvm/uvm_perf_prefetch.c), and nothing else changes.
-_SCHEDULED = dict.fromkeys(ARENA_ROLES, Advice.PREFERRED_LOCATION)
 
 
 def um_window(
@@ -37,21 +36,21 @@ def um_window(
     device: DeviceProfile,
     budget_bytes: int,
     *,
-    advice: str | None = None,
+    advice: str = _WORDS[Advice.PREFERRED_LOCATION],
     reserve: float | None = None,
     ahead_ns: int = 0,
 ) -> Plan:
     """Plans prefetches to the device and to the host, and discards.
 
-    The advice by role that goes with the actions is given as memory is made; it is in the plan's options.
+    The advice by role that goes with them is given as memory is made; it is in the plan's options.
 
     Args:
         trace: one step.
         device: which has to page.
         budget_bytes: of device memory.
-        advice: one of the paper's five words, for memory of every role; by default preferred location, or without any
-            action what is fastest.
-        reserve: part of the budget that the schedule leaves free, 0 to 1; None tries several, and no action at all.
+        advice: one of the paper's five words, for memory of every role under a schedule. With the preferred location
+            what is resident nowhere comes with one fault (uvm/uvm_perf_prefetch.c).
+        reserve: part of the budget that the schedule leaves free, 0 to 1; None tries several, and no schedule at all.
         ahead_ns: how much earlier than the link asks for a prefetch begins, for ops or a link that may be faster.
 
     Raises:
@@ -62,44 +61,70 @@ def um_window(
     """
     device.require_unified_memory()
     if budget_bytes < _LEAST_BLOCKS * BLOCK_BYTES:
-        least = format_bytes(_LEAST_BLOCKS * BLOCK_BYTES)
         raise BudgetError(
-            f"a budget of {format_bytes(budget_bytes)} is below two blocks of 2 MiB: give at least {least}"
+            f"a budget of {format_bytes(budget_bytes)} is below two blocks of 2 MiB: "
+            f"give at least {format_bytes(_LEAST_BLOCKS * BLOCK_BYTES)}"
         )
     if not (reserve is None or 0 <= reserve <= 1) or ahead_ns < 0:
         raise UsageError(f"reserve {reserve}, ahead_ns {ahead_ns}: expected a reserve of 0 to 1, and at least 0 ns")
-    words = _SCHEDULED if advice is None else dict.fromkeys(ARENA_ROLES, parse_advice(advice))
+    words = dict.fromkeys(ARENA_ROLES, parse_advice(advice))
+    trials = _Trials(trace, device, budget_bytes)
+    alone = trials.run(trials.plan([], words, reserve=None, ahead_ns=ahead_ns), words)
+    if reserve is None and trials.best_ns <= sum(step.compute_ns for step in alone.steady):
+        return trials.best  # all fits
 
-    def plan(actions: list[Action], advised: dict[Role, Advice], reserved: float | None) -> Plan:
+    def scheduled(part: float) -> Plan:
+        blocks = int(budget_bytes // BLOCK_BYTES * (1 - part))
+        actions = Schedule(lives, places, device, blocks, ahead_ns).actions
+        return trials.plan(actions, words, reserve=part, ahead_ns=ahead_ns)
+
+    lives = Lives(trace)
+    places = Places(lives, alone.addresses)
+    if reserve is not None:
+        return scheduled(reserve)
+    for part in RESERVES:
+        trials.run(scheduled(part), words)
+    for policy in (UNADVISED, ADVISE):
+        trials.run(trials.plan([], policy.advice, reserve=None, ahead_ns=ahead_ns), policy.advice)
+    return trials.best
+
+
+class _Trials:
+    """Plans of which the fastest one is wanted: the first of those.
+
+    Attributes:
+        best: the fastest until now.
+        best_ns: what its steps took in all.
+    """
+
+    best: Plan
+
+    def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> None:
+        self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
+        self.best_ns = float("inf")
+
+    def plan(self, actions: list[Action], advised: Mapping[Role, Advice], **options: Option) -> Plan:
+        """A plan with the advice that is given with it."""
         by_role = {role.name.lower(): _WORDS[advised[role]] for role in ARENA_ROLES}
-        options = {**by_role, "reserve": reserved, "ahead_ns": ahead_ns}
-        return Plan.from_actions(trace, actions, planner="um-window", budget_bytes=budget_bytes, options={**options})
+        return Plan.from_actions(
+            self.trace,
+            actions,
+            planner="um-window",
+            budget_bytes=self.budget_bytes,
+            options={**by_role, **options},
+        )
 
-    def schedules() -> Iterator[tuple[Plan, dict[Role, Advice]]]:
-        if reserve is None:
-            for advised in [words] if advice is not None else [words, UNADVISED.advice, ADVISE.advice]:
-                yield plan([], advised, None), advised
-        lives = Lives(trace)
-        for reserved in RESERVES if reserve is None else (reserve,):
-            blocks = int(budget_bytes // BLOCK_BYTES * (1 - reserved))
-            yield plan(Schedule(lives, device, blocks, ahead_ns).actions, words, reserved), words
-
-    return _fastest(trace, device, budget_bytes, schedules())
-
-
-def _fastest(
-    trace: Trace, device: DeviceProfile, budget_bytes: int, plans: Iterator[tuple[Plan, dict[Role, Advice]]]
-) -> Plan:
-    """The first of those that are simulated fastest; no further one where a step takes no longer than its ops."""
-    best, best_ns = None, float("inf")
-    for plan, advised in plans:
-        steps = simulate_unified(
-            trace, device, capacity_bytes=budget_bytes, advice=advised, plan=plan, iterations=_ITERATIONS
-        ).steady
-        step_ns = sum(step.duration_ns for step in steps)
-        if step_ns < best_ns:
-            best, best_ns = plan, step_ns
-        if step_ns <= sum(step.compute_ns for step in steps):
-            break
-    assert best is not None
-    return best
+    def run(self, plan: Plan, advised: Mapping[Role, Advice]) -> Simulation:
+        """Simulates one."""
+        simulation = simulate_unified(
+            self.trace,
+            self.device,
+            capacity_bytes=self.budget_bytes,
+            advice=advised,
+            plan=plan,
+            iterations=_ITERATIONS,
+        )
+        step_ns = sum(step.duration_ns for step in simulation.steady)
+        if step_ns < self.best_ns:
+            self.best, self.best_ns = plan, step_ns
+        return simulation

@@ -109,11 +109,13 @@ class Simulation:
         setup: what lies before the first op of the first iteration.
         steps: the iterations.
         timeline: what happened when.
+        addresses: of each of the trace's storages in the last iteration; 0 where it had no memory.
     """
 
     setup: Step
     steps: tuple[Step, ...]
     timeline: Timeline
+    addresses: NDArray[np.uint64]
 
     @property
     def step_ns(self) -> tuple[int, ...]:
@@ -204,7 +206,8 @@ def simulate_unified(
         raise _in_words(error) from error
     setup, *steps = map(_step, simulation.steps)
     peak_bytes = max(step.memory.resident_peak_bytes or 0 for step in (setup, *steps))
-    return Simulation(setup, tuple(steps), Timeline.from_spans(np.frombuffer(simulation.spans, SPAN), peak_bytes))
+    timeline = Timeline.from_spans(np.frombuffer(simulation.spans, SPAN), peak_bytes)
+    return Simulation(setup, tuple(steps), timeline, np.frombuffer(simulation.addresses, np.uint64))
 
 
 def _check(trace: Trace, plan: Plan | None) -> None:
