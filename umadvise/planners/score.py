@@ -1,14 +1,13 @@
 """What a plan is worth: its step simulated by the rules of its kind, beside the same step with unlimited memory."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from umadvise.counters.records import BytesByCause, Count, Record
+from umadvise.counters.records import Count, Record
 from umadvise.device_profile import DeviceProfile
 from umadvise.planners.advice import by_role
 from umadvise.planners.plan import OF_UNIFIED_MEMORY, Plan
 from umadvise.simulator.stalls import Stalls
+from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 from umadvise.trace.schema import Trace
@@ -149,35 +148,22 @@ def _paged(
         plan=None if plan.planner == "advice" else plan,
         iterations=iterations,
     )
-    steps = simulation.steady
-
-    def mean(values: Iterable[int | None]) -> int:
-        return round(sum(value or 0 for value in values) / len(steps))
-
-    def total(by_cause: BytesByCause | None) -> int:
-        return 0 if by_cause is None else by_cause.total or 0
-
-    step_ns, unlimited_ns = mean(step.duration_ns for step in steps), unlimited_step_ns(trace, device)
+    steps, mean, unlimited_ns = simulation.steady, mean_step(simulation), unlimited_step_ns(trace, device)
     return Score(
         planner=plan.planner,
         budget_bytes=budget_bytes,
         peak_bytes=max(step.memory.resident_peak_bytes or 0 for step in steps),
-        step_ns=step_ns,
+        step_ns=mean.step_ns,
         unlimited_ns=unlimited_ns,
-        overhead=_part_more(step_ns, unlimited_ns),
-        compute_ns=mean(step.compute_ns for step in steps),
+        overhead=_part_more(mean.step_ns, unlimited_ns),
+        compute_ns=mean.compute_ns,
         recompute_ns=0,
         recomputed_ops=0,
-        stalls=Stalls(
-            fault_ns=mean(step.fault_ns for step in steps),
-            wait_copy_ns=mean(step.wait_copy_ns for step in steps),
-            wait_room_ns=mean(step.wait_room_ns for step in steps),
-            remote_ns=mean(step.remote_ns for step in steps),
-        ),
-        bytes_h2d=mean(total(step.counters.bytes_h2d) for step in steps),
-        bytes_d2h=mean(total(step.counters.bytes_d2h) for step in steps),
-        fault_groups=mean(step.counters.fault_groups for step in steps),
-        evictions=mean(step.counters.evictions for step in steps),
+        stalls=mean.stalls,
+        bytes_h2d=mean.bytes_h2d,
+        bytes_d2h=mean.bytes_d2h,
+        fault_groups=mean.fault_groups,
+        evictions=mean.evictions,
         fragmentation_bytes=max(step.memory.reserved_peak_bytes - step.memory.requested_peak_bytes for step in steps),
         planning_ns=planning_ns,
     )

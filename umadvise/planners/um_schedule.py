@@ -11,6 +11,7 @@ though nobody may need it. It chooses only where no chunk is free or discarded, 
 """
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -67,7 +68,8 @@ class Schedule:
     def _bring(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
         gaps, link = self.gaps, self.device.link.h2d
         durations = np.maximum(self.lives.trace.ops.duration_ns, 0)
-        begins = np.concatenate([[0], np.cumsum(np.concatenate([durations, durations]))])  # of this step, and the next
+        # Of this step's ops, and of the next one's.
+        begins = [0, *np.cumsum(np.concatenate([durations, durations])).tolist()]
         block_ns = BLOCK_BYTES * 1e9 / (link.both_bytes_per_s.value or link.bytes_per_s.value) + link.fixed_ns.value
         free_ns = float("inf")
         found: list[tuple[int, int, Action]] = []
@@ -80,8 +82,8 @@ class Schedule:
                 earliest = self.count
             for first, blocks in _pieces(int(leaving[gap])):
                 takes_ns = block_ns * blocks if gaps.read[gap] else 0.0
-                free_ns = min(free_ns, float(begins[need]) - self.ahead_ns) - takes_ns
-                wanted = max(int(np.searchsorted(begins, free_ns, side="right")) - 1, earliest)
+                free_ns = min(free_ns, begins[need] - self.ahead_ns) - takes_ns
+                wanted = max(bisect_right(begins, free_ns) - 1, earliest)
                 at = self.room.since(min(wanted, need), need, blocks)
                 self.room.take(at, need, blocks)
                 op, storage = self._at(at, int(gaps.storage[gap]), int(gaps.heir[gap]))

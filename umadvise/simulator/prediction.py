@@ -1,16 +1,15 @@
 """Would this step run on that device, how fast, and what would stand in its way: one row for each way to run it."""
 
-from collections.abc import Iterable
-
 from umadvise import __version__
 from umadvise._abi import Advice, Role
-from umadvise.counters.records import BytesByCause, Count, Record
+from umadvise.counters.records import Count, Record
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, PolicyError, UsageError
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import score
 from umadvise.roles import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
 from umadvise.simulator.stalls import Stalls
+from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 from umadvise.trace.roofline import retimed
@@ -132,31 +131,18 @@ def _unified(
         simulation = simulate_unified(trace, device, capacity_bytes=budget_bytes, advice=advice, iterations=iterations)
     except (PolicyError, BudgetError) as error:
         return Way(name, problem=str(error))
-    steps = simulation.steady
-
-    def mean(values: Iterable[int | None]) -> int:
-        return round(sum(value or 0 for value in values) / len(steps))
-
+    mean = mean_step(simulation)
     return Way(
         name,
-        step_ns=mean(step.duration_ns for step in steps),
-        compute_ns=mean(step.compute_ns for step in steps),
-        stalls=Stalls(
-            fault_ns=mean(step.fault_ns for step in steps),
-            wait_copy_ns=mean(step.wait_copy_ns for step in steps),
-            wait_room_ns=mean(step.wait_room_ns for step in steps),
-            remote_ns=mean(step.remote_ns for step in steps),
-        ),
-        bytes_h2d=mean(_total(step.counters.bytes_h2d) for step in steps),
-        bytes_d2h=mean(_total(step.counters.bytes_d2h) for step in steps),
-        fault_groups=mean(step.counters.fault_groups for step in steps),
-        evictions=mean(step.counters.evictions for step in steps),
-        needed_bytes=max(step.memory.reserved_peak_bytes for step in steps),
+        step_ns=mean.step_ns,
+        compute_ns=mean.compute_ns,
+        stalls=mean.stalls,
+        bytes_h2d=mean.bytes_h2d,
+        bytes_d2h=mean.bytes_d2h,
+        fault_groups=mean.fault_groups,
+        evictions=mean.evictions,
+        needed_bytes=max(step.memory.reserved_peak_bytes for step in simulation.steady),
     )
-
-
-def _total(by_cause: BytesByCause | None) -> int | None:
-    return None if by_cause is None else by_cause.total
 
 
 def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
