@@ -81,7 +81,7 @@ void SwapExecutor::carry_over() {
   for (int32_t storage = 0; storage < trace_.storage_count(); ++storage) {
     const int32_t from = trace_.continued_from(storage);
     state(storage) = from >= 0 ? old[static_cast<size_t>(from)] : SwapState{};
-    state(storage).from_before = from >= 0;
+    state(storage).birth = -1;
   }
   link_.rename(names);
   victims_.next_iteration();

@@ -26,14 +26,14 @@ struct SwapState {
   uint64_t pin = 0;                    // the op that it was last pinned for
   uint64_t made_again = 0;             // likewise the last that ran again and wrote all of it
   uint32_t copy = 0;                   // serial of its copy that is queued or runs; 0: none
-  int32_t last_writer = -1;            // op of this iteration
+  int32_t birth = -1;                  // op of this iteration; -1: it was there when that began
+  int32_t last_writer = -1;            // likewise
   Place place = Place::dead;
   bool copy_runs = false;
   bool on_demand = false;    // its swap-in: no plan asked for it in time
   bool copying_out = false;  // on the device: its swap-out was cancelled while it ran
   bool written = false;      // has contents
   bool host_valid = false;   // and the host has the same
-  bool from_before = false;  // it was there when the iteration began
 };
 
 class SwapExecutor final : CopyListener {
@@ -133,6 +133,7 @@ class SwapExecutor final : CopyListener {
   int64_t compute_ns_ = 0, host_ns_ = 0;
   uint64_t pin_ = 0;          // the present op: what it needs does not leave
   uint64_t rerun_begin_ = 0;  // that when the present recomputation began
+  int32_t rerun_first_ = -1;  // its first op
   uint32_t copies_ = 0;       // serial of the last copy
   uint32_t host_copy_ = 0;    // the copy of a host event that runs; 0: none
   uint64_t freeing_ = 0;      // copies whose end frees memory

@@ -24,6 +24,7 @@ void SwapExecutor::recompute(uint64_t row) {
   find_last_touches(row, first, last);
   const int32_t anchor = op_;
   rerun_begin_ = pin_;
+  rerun_first_ = first;
   for (op_ = first; op_ <= last; ++op_) rerun(row, target, last);
   op_ = anchor;
   state(target).place = Place::device;
@@ -94,8 +95,8 @@ void SwapExecutor::use_again(uint64_t row, uint64_t access, int32_t target, int3
   if (storage == target) return take_block_waiting(target);
   if (lost || (!reads && each.place == Place::host)) return borrow(storage);
   if (each.last_writer > last_op) cannot_run_again(row, storage, "has been overwritten since");
-  const bool made_again = each.made_again > rerun_begin_;
-  const bool running_statistics = each.from_before && writes;
+  const bool made_again = each.made_again > rerun_begin_ || each.birth >= rerun_first_;
+  const bool running_statistics = each.birth < 0 && writes;
   if (reads && each.last_writer >= op_ && !made_again && !running_statistics) {
     cannot_run_again(row, storage, "has been overwritten since");
   }

@@ -13,6 +13,7 @@ namespace um::simulator {
 void SwapExecutor::make(int32_t storage) {
   SwapState& each = state(storage);
   each = SwapState{};
+  each.birth = op_;
   each.pin = pin_;  // an op that makes something works with it
   take_block_waiting(storage);
   each.place = Place::device;
@@ -24,7 +25,7 @@ void SwapExecutor::make(int32_t storage) {
 void SwapExecutor::place_first(int32_t storage) {
   SwapState& each = state(storage);
   each = SwapState{};
-  each.written = each.from_before = true;
+  each.written = true;
   if (victims_.any()) victims_.made(storage, op_);
   bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0;
   if (!on_host && iteration_ > 1) take_block_waiting(storage);

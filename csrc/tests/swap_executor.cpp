@@ -254,6 +254,24 @@ TEST(recomputation_of_what_its_own_ops_have_overwritten_is_refused) {
   CHECK_EQ(run(trace, &longer, options(90)).error, "");
 }
 
+// a is made within the range, though no write of it is known to be of all bytes.
+TEST(recomputation_from_the_birth_of_what_it_reads) {
+  Trace trace;
+  trace.op(10);
+  const int32_t a = trace.allocate(30);
+  trace.access(a, kW);
+  trace.end();
+  trace.use(10, {a}, kRW);
+  const int32_t b = trace.make(10, 30, {a});
+  trace.use(10, {b});
+  Plan plan(trace);
+  plan.behind(2, UM_PLAN_DROP, b).before(3, UM_PLAN_RECOMPUTE, b, 0);
+  CHECK_EQ(run(trace, &plan, options(90)).error, "");
+  Plan later(trace);
+  later.behind(2, UM_PLAN_DROP, b).before(3, UM_PLAN_RECOMPUTE, b, 1);
+  CHECK(run(trace, &later, options(90)).error.find("op 1 cannot run again: storage 0") != std::string::npos);
+}
+
 TEST(recomputation_of_what_the_host_has_written_is_refused) {
   Trace trace;
   const int32_t a = trace.make(10, 30);

@@ -23,11 +23,12 @@ class _Replay:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.rows = [trace.op(op).accesses for op in range(len(trace.ops))]
-        self.events: list[list[tuple[int, int]]] = [[] for _ in self.rows]
+        self.events: list[list[tuple[int, int, int]]] = [[] for _ in self.rows]
         events = trace.events
-        for kind, op, storage in zip(events.kind.tolist(), events.op.tolist(), events.storage.tolist(), strict=True):
+        columns = (events.op, events.kind, events.storage, events.bytes)
+        for op, *what in zip(*(column.tolist() for column in columns), strict=True):
             if op >= 0:
-                self.events[op].append((kind, storage))
+                self.events[op].append((what[0], what[1], what[2]))
         before = [storage for storage, birth in enumerate(trace.births.tolist()) if birth < 0]
         self.contents: Contents = dict.fromkeys(before, "before")
 
@@ -46,7 +47,13 @@ class _Replay:
 
     def execute(self, op: int) -> list[Hashable]:
         rows, held = self.rows[op], self.contents
-        read = [held.get(row.storage, "lost") for row in rows if not row.flags & Access.WHOLE]
+        read: list[Hashable] = []
+        own: set[int] = set()  # what the op has written whole, and may read then
+        for row in rows:
+            if row.flags & Access.WHOLE:
+                own.add(row.storage)
+            elif row.storage not in own:
+                read.append(held.get(row.storage, "lost"))
         for row in rows:
             if self.trace.births[row.storage] < 0:
                 if row.flags & Access.WHOLE and row.bytes == self.trace.storages.bytes[row.storage]:
@@ -58,11 +65,14 @@ class _Replay:
 
     def host(self, op: int) -> list[Hashable]:
         read: list[Hashable] = []
-        for kind, storage in self.events[op]:
+        for kind, storage, bytes_ in self.events[op]:
+            whole = bytes_ == self.trace.storages.bytes[storage]
             if kind == EventKind.HOST_READ:
                 read.append(self.contents.get(storage, "lost"))
-            elif kind == EventKind.HOST_WRITE and self.trace.births[storage] >= 0:
-                self.contents[storage] = hash(("host", op, storage))
+            elif kind == EventKind.HOST_WRITE and self.trace.births[storage] < 0:
+                self.contents[storage] = "before" if whole else self.contents.get(storage, "lost")
+            elif kind == EventKind.HOST_WRITE:
+                self.contents[storage] = hash(("host", op, storage, None if whole else self.contents.get(storage)))
             elif kind == EventKind.FREE:
                 self.contents.pop(storage, None)
         return read
