@@ -31,8 +31,8 @@ What leaves behind the last op is missing at the first, under the name of the st
 kind gives a point of the programme, whose length is the sum of the d: the least sum is a bound. For a run whose steps
 do not repeat it bounds their mean in the long run, as the programme is convex.
 Leaving rows out, and looking at fewer cells, only lowers the minimum. `coarse` does: memory is looked at in few ops
-only (`bound_search`), copies and times are sums between them, and storages of less than 1 MiB move freely and take room
-only where ops use them.
+only (`bound_search`), copies and times are sums between them, and small storages move freely and take room only where
+ops use them.
 
 With `recompute`, a byte may also be lost and made again, with its storage, in the step that wrote it: for the least
 time of the ops that must run again (`bound_rerun`), during which no other op runs. If it is made again after it was

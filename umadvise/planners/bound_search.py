@@ -16,7 +16,8 @@ from umadvise.planners.bound_solver import Solution, linear
 
 COARSE = 50
 """Slices of the step, to begin with."""
-SMALL_BYTES = 1 << 20
+SMALL_BYTES, SMALL_SHARE = 1 << 20, 1e-4
+"""Storages that are smaller, and than this part of the budget, move freely."""
 _PIECES = 4
 """In which a slot is cut."""
 _GROWTH = 5e-4
@@ -34,8 +35,7 @@ def search(
         points: of the step.
         device: whose link copies.
         budget_bytes: less than the largest load.
-        coarse: in how many slices the programme looks at memory at first; None for all points and all storages, else
-            those of less than 1 MiB move freely.
+        coarse: in how many slices the programme looks at memory at first; None for all points and all storages.
         recompute: whether plans may make contents again.
 
     Raises:
@@ -43,7 +43,7 @@ def search(
     """
     slices = _Slices(points, device)
     chosen = np.arange(len(points)) if coarse is None else slices.coarse(coarse)
-    least_bytes = 0 if coarse is None else SMALL_BYTES
+    least_bytes = 0 if coarse is None else min(SMALL_BYTES, int(budget_bytes * SMALL_SHARE))
     best: tuple[Programme, Solution] | None = None
     while True:
         seen = cells(points, chosen, least_bytes)
