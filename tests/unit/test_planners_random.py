@@ -38,6 +38,8 @@ VARIANTS: dict[str, tuple[dict[str, Option], ...]] = {
     ),
 }
 """Options besides a planner's defaults."""
+EXAMPLES = {"best": 6, "dqn": 10, "um-window": 15}
+"""Of random steps, for planners that take their time."""
 
 
 @pytest.mark.parametrize("name", planners.PLANNERS)
@@ -45,7 +47,7 @@ def test_every_plan_runs_within_its_budget(name: str) -> None:
     moving = 0
 
     @given(make=st.sampled_from([random_step, random_step, random_ops]), seed=st.integers(0, 2**32))
-    @settings(max_examples=25, deadline=None, database=None)
+    @settings(max_examples=EXAMPLES.get(name, 25), deadline=None, database=None)
     def every_plan(make: Callable[[Random], Trace], seed: int) -> None:
         nonlocal moving
         trace = make(Random(seed))
