@@ -28,7 +28,7 @@ def dqn(
     episodes: int = 40,
     epsilon: float = 1.0,
     gamma: float = 0.8,
-    batch: int = 16,
+    batch: int = 8,
     p: int = 16,
     rounds: int = 4,
     learning_rate: float = 3e-3,

@@ -210,18 +210,21 @@ class Environment:
 
     def _repair(self, absences: tuple[Absence, ...], layout: Layout) -> tuple[tuple[Absence, ...], Layout]:
         """Offloads more until the step fits; with all of them offloaded it does."""
+        sizes = self.step.sizes
         while len(layout.over):
             op = int(layout.over[0])
+            missing_bytes = int(layout.needed_bytes[op]) - self.budget_bytes
             taken = {absence.gap for absence in absences}
-            spanning = np.flatnonzero(self._all_gaps.spans(layout.over[:1], -1)).tolist()
-            more = [self.arranger.gaps[row] for row in spanning if self.arranger.gaps[row] not in taken]
+            more = [self.arranger.gaps[row] for row in np.flatnonzero(self._all_gaps.spans(layout.over[:1], -1))]
+            more = sorted((gap for gap in more if gap not in taken), key=lambda gap: -sizes[gap.storage])
+            enough = int(np.searchsorted(np.cumsum([sizes[gap.storage] for gap in more]), missing_bytes)) + 1
             removed = [absence for absence in absences if absence.removed]
-            if more:
-                gap = max(more, key=lambda gap: self.step.sizes[gap.storage])
-                absences = (*absences, Absence(gap, gap.last, removed=False))
+            if more and (enough <= len(more) or not removed):
+                absences += tuple(Absence(gap, gap.last, removed=False) for gap in more[:enough])
             elif removed:  # making it again takes room, or what it takes comes back too early
-                nearest = min(removed, key=lambda absence: abs(absence.gap.following - op))
-                absences = tuple(replace(each, removed=each.removed and each is not nearest) for each in absences)
+                removed.sort(key=lambda absence: abs(absence.gap.following - op))
+                nearest = set(removed[: 1 + len(removed) // 8])
+                absences = tuple(replace(each, removed=each.removed and each not in nearest) for each in absences)
             else:  # some left too late
                 absences = tuple(replace(each, after=each.gap.last) for each in absences)
             absences, layout = self._arrange(absences)

@@ -5,7 +5,8 @@ variables that may leave. Left open by the paper, and decided here:
 
 - Two nodes of a variable have an edge where no third one of it is between; so do neighbours in time.
 - Offloading is the node of the last use before the gap. Removing is the variable's malloc: it is removed in one gap
-  only. Doing nothing is a node of its own before all others. So no node stands for two actions.
+  only, and only where it takes no longer to make it again than to copy it once. Doing nothing is a node of its own
+  before all others. So no node stands for two actions.
 - Sizes count in the mean size, times in the mean time of a transfer, of the variables that may leave; times enter as
   logarithms of 1 + them. So the numbers mean the same in a small graph and in a large one.
 """
@@ -102,7 +103,7 @@ def build_graph(step: Step, gaps: Sequence[Gap], clock: Clock) -> Graph:
         actions.append(NodeAction(use, Choice.OFFLOAD, gap))
         features[use, 3] = np.log1p(clock.away_ns(gap) / mean_ns)
         features[use, 4] = Choice.OFFLOAD
-        if gap.recompute_ns is not None:
+        if gap.recompute_ns is not None and gap.recompute_ns <= clock.transfer_ns(step.sizes[gap.storage]):
             malloc = place[gap.storage, step.births[gap.storage], _MALLOC]
             actions.append(NodeAction(malloc, Choice.REMOVE, gap))
             features[malloc, 4] = Choice.REMOVE

@@ -103,12 +103,12 @@ class Network:
         inputs = np.repeat(graph.features[:, None], len(valid), axis=1)
         inputs[:, :, VALID] = valid.T
         of_lag = (weights["W3"] @ np.maximum(weights["W4"], 0))[:, 0]
-        fixed = inputs @ weights["W1"].T + (graph.lag[:, None] * of_lag)[:, None]
+        fixed = _times(inputs, weights["W1"].T) + (graph.lag[:, None] * of_lag)[:, None]
         sums = [np.zeros_like(fixed)]
         states = [np.maximum(fixed, 0)]
         for _ in range(1, self.rounds):
             sums.append(neighbour_sum(graph, states[-1]))
-            states.append(np.maximum(fixed + sums[-1] @ weights["W2"].T, 0))
+            states.append(np.maximum(fixed + _times(sums[-1], weights["W2"].T), 0))
         return Embedding(inputs, sums, states)
 
     def graph_state(self, embedding: Embedding, current: NDArray[np.int64]) -> Floats:
@@ -129,7 +129,7 @@ class Network:
         embedding = self.embed(graph, valid)
         p = self.weights["W8"].shape[0]
         of_state = np.maximum(self.graph_state(embedding, current), 0) @ self.weights["W7"][0, : 2 * p]
-        of_action = np.maximum(embedding.last @ self.weights["W8"].T, 0) @ self.weights["W7"][0, 2 * p :]
+        of_action = np.maximum(_times(embedding.last, self.weights["W8"].T), 0) @ self.weights["W7"][0, 2 * p :]
         values: Floats = np.where(valid, of_state[:, None] + of_action.T, -np.inf).astype(np.float32)
         return values
 
@@ -194,7 +194,7 @@ class Network:
             of_fixed += of_sum
             of_w2 += of_sum.reshape(-1, p).T @ sums.reshape(-1, p)
             if sums is not embedding.sums[0]:
-                of_states = neighbour_sum(graph, of_sum @ weights["W2"])  # neighbours are each other's
+                of_states = neighbour_sum(graph, _times(of_sum, weights["W2"]))  # neighbours are each other's
         of_lag = graph.lag @ of_fixed.sum(axis=1)
         return {
             "W1": of_fixed.reshape(-1, p).T @ embedding.inputs.reshape(-1, FEATURES),
@@ -214,6 +214,12 @@ class Network:
             first = self._first[name] / np.float32(1 - _ADAM_DECAY[0] ** self._steps)
             second = self._second[name] / np.float32(1 - _ADAM_DECAY[1] ** self._steps)
             self.weights[name] -= np.float32(self.learning_rate) * first / (np.sqrt(second) + np.float32(_ADAM_EPSILON))
+
+
+def _times(states: Floats, matrix: Floats) -> Floats:
+    """Each node's state times a matrix; as one product of matrices, not as one a node."""
+    result: Floats = (states.reshape(-1, states.shape[-1]) @ matrix).reshape(*states.shape[:-1], -1)
+    return result
 
 
 def neighbour_sum(graph: Graph, states: Floats) -> Floats:
