@@ -66,31 +66,40 @@ class Schedule:
             self.actions.append(Action(kind, op, storage, bytes=bytes_, argument=int(gaps.kept[gap])))
 
     def _bring(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
+        """What is needed first has the first choice of room."""
+        gaps = self.gaps
+        for gap, first, blocks, wanted in reversed(self._wanted(gone, leaving)):
+            need = int(gaps.following[gap])
+            at = self.room.since(min(wanted, need), need, blocks)
+            self.room.take(at, need, blocks)
+            op, storage = self._at(at, int(gaps.storage[gap]), int(gaps.heir[gap]))
+            offset, bytes_ = first * BLOCK_BYTES, blocks * BLOCK_BYTES
+            if gaps.kept[gap] and not gaps.read[gap]:  # it was kept between the steps only
+                self.actions.append(Action(ActionKind.DISCARD, op, storage, False, offset, bytes_))
+            self.actions.append(Action(ActionKind.PREFETCH, op, storage, False, offset, bytes_))
+
+    def _wanted(self, gone: list[int], leaving: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+        """What comes back, the last need first: gap, first block, blocks, and the op before which the link wants it."""
         gaps, link = self.gaps, self.device.link.h2d
         durations = np.maximum(self.lives.trace.ops.duration_ns, 0)
         # Of this step's ops, and of the next one's.
         begins = [0, *np.cumsum(np.concatenate([durations, durations])).tolist()]
         block_ns = BLOCK_BYTES * 1e9 / (link.both_bytes_per_s.value or link.bytes_per_s.value) + link.fixed_ns.value
         free_ns = float("inf")
-        found: list[tuple[int, int, Action]] = []
-        for gap in sorted(gone, key=lambda gap: -int(gaps.following[gap])):
+        found = []
+        # Wherever a gap began: the link is one and the same in every step.
+        for gap in sorted(gone, key=lambda gap: -(int(gaps.following[gap]) % self.count)):
             if not gaps.returns[gap]:
                 continue
             need, earliest = int(gaps.following[gap]), int(gaps.last[gap]) + 1
-            discarded_first = bool(gaps.kept[gap]) and not gaps.read[gap]  # in the next step, not before
-            if discarded_first:
+            if gaps.kept[gap] and not gaps.read[gap]:  # what it holds is thrown away, but not before the next step
                 earliest = self.count
+            step_ns = begins[need] - begins[need % self.count]
             for first, blocks in _pieces(int(leaving[gap])):
-                takes_ns = block_ns * blocks if gaps.read[gap] else 0.0
-                free_ns = min(free_ns, begins[need] - self.ahead_ns) - takes_ns
-                wanted = max(bisect_right(begins, free_ns) - 1, earliest)
-                at = self.room.since(min(wanted, need), need, blocks)
-                self.room.take(at, need, blocks)
-                op, storage = self._at(at, int(gaps.storage[gap]), int(gaps.heir[gap]))
-                offset, bytes_ = first * BLOCK_BYTES, blocks * BLOCK_BYTES
-                kinds = (ActionKind.DISCARD,) * discarded_first + (ActionKind.PREFETCH,)
-                found.extend((need, first, Action(kind, op, storage, False, offset, bytes_)) for kind in kinds)
-        self.actions.extend(action for _, _, action in sorted(found, key=lambda row: row[:2]))
+                free_ns = min(free_ns, begins[need] - step_ns - self.ahead_ns)
+                free_ns -= block_ns * blocks if gaps.read[gap] else 0
+                found.append((gap, first, blocks, max(bisect_right(begins, step_ns + free_ns) - 1, earliest)))
+        return found
 
     def _clear(self, remains: Remains, rows: NDArray[np.int64]) -> None:
         """Keeps what is dead where there is room until something else takes its place, first what waits shortest."""
