@@ -328,6 +328,20 @@ def test_ticks_are_round(least: float, most: float, expected: list[float]) -> No
     assert svg.ticks(most, least) == pytest.approx(expected)
 
 
+def test_one_planner_that_thrashes_does_not_press_the_others_down() -> None:
+    """Four times the median of 10, 20, 40 and 5000 % is 120 %."""
+    compared = comparisons.compare(maps(2), V100, ["lru"], [4 * GIB], regrets=False)
+    (one,) = compared.scores
+    several = [structs.replace(one, planner=f"p{part}", overhead=part) for part in (0.1, 0.2, 0.4, 50.0)]
+    drawing = ElementTree.fromstring(reporter.draw(structs.replace(compared, scores=tuple(several))))
+    words = ["".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert "overhead, % (some have more)" in words and "120" in words and "140" not in words
+    assert {f"p{part}" for part in (0.1, 0.2, 0.4, 50.0)} <= set(words)
+    heights = [float(mark.attrib["cy"]) for mark in drawing.iter("{http://www.w3.org/2000/svg}circle")]
+    assert heights[0] - heights[1] == pytest.approx(280 / 12, abs=0.2)  # 10 of 120
+    assert heights[3] < 0  # beyond the clipped part
+
+
 @given(
     names=st.lists(st.text("abc:=,", min_size=1, max_size=40), min_size=1, max_size=30),
     title=st.text("t", max_size=200),

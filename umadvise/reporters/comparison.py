@@ -1,6 +1,8 @@
 """Planners side by side, for people: a table a budget, why some cannot, and drawings."""
 
 import io
+import math
+import statistics
 from collections import Counter
 from itertools import groupby
 
@@ -30,6 +32,8 @@ _HEADINGS = (
     "planning",
 )
 _GIB = 1 << 30
+_TIMES_THE_MEDIAN = 4
+_LEAST_MOST = 100.0
 
 
 def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
@@ -85,15 +89,20 @@ def draw(comparison: Comparison) -> str:
         for name in names
     }
     where = f"{comparison.workload or 'the step'} on {comparison.device}"
+    values = [value for points in overheads.values() for _, value in points]
+    # One planner that thrashes would press all others down to the axis.
+    most = max(_TIMES_THE_MEDIAN * statistics.median(values), _LEAST_MOST) if values else math.inf
+    cut = any(value > most for value in values)
     panels = [
         svg.Panel(
             title=f"Overhead over unlimited memory: {where}",
             x_label="budget, GiB",
-            y_label="overhead, %",
+            y_label="overhead, % (some have more)" if cut else "overhead, %",
             series=[
                 svg.Series(name, points, names.index(name), marks=True) for name, points in overheads.items() if points
             ],
             x_least=min((score.budget_bytes for score in comparison.scores), default=0) / _GIB,
+            y_most=most,
         )
     ]
     if comparison.curves:

@@ -32,7 +32,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing. `x_least`: the x axis begins no later; the y axis begins at zero. `limit`: a dashed line across."""
+    """One drawing, whose y axis begins at zero.
+
+    Attributes:
+        title: above it.
+        x_label: of the x axis.
+        y_label: of the y axis.
+        series: its lines.
+        limit: a dashed line across, and what it is.
+        x_least: the x axis begins no later.
+        y_most: what is above this is not drawn.
+    """
 
     title: str
     x_label: str
@@ -40,6 +50,7 @@ class Panel:
     series: Sequence[Series]
     limit: tuple[float, str] | None = None
     x_least: float = 0.0
+    y_most: float = math.inf
 
 
 def render(panels: Sequence[Panel]) -> str:
@@ -55,6 +66,9 @@ def render(panels: Sequence[Panel]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
+        # A little more than the plot, so that marks on its edges are whole.
+        f'<clipPath id="plot"><rect x="{_LEFT - 4}" y="{_TOP - 4}" '
+        f'width="{PLOT_WIDTH + 8}" height="{PLOT_HEIGHT + 8}"/></clipPath>',
     ]
     for index, panel in enumerate(panels):
         lines.append(f'<g transform="translate(0 {index * panel_height})">')
@@ -93,7 +107,8 @@ class _Axes:
 def _panel(panel: Panel) -> list[str]:
     points = [point for series in panel.series for point in series.points]
     x_ticks = ticks(max((x for x, _ in points), default=0), panel.x_least)
-    y_ticks = ticks(max([y for _, y in points] + ([panel.limit[0]] if panel.limit else []), default=0))
+    y_most = max([y for _, y in points] + ([panel.limit[0]] if panel.limit else []), default=0)
+    y_ticks = ticks(min(y_most, panel.y_most))
     axes = _Axes(x_ticks[0], x_ticks[-1], y_ticks[-1])
     right, bottom = axes.x(axes.x_most), axes.y(0)
     lines = [_text(_LEFT, 24, panel.title, 'font-size="14" font-weight="bold"')]
@@ -126,9 +141,11 @@ def _series(series: Series, index: int, axes: _Axes) -> list[str]:
         corners = [((x, before), (x, y)) for (_, before), (x, y) in pairwise(places)]
         places = places[:1] + [place for pair in corners for place in pair]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    lines = [f'<polyline points="{path}" fill="none" {style}/>'] if len(places) > 1 else []
+    lines = ['<g clip-path="url(#plot)">']
+    lines += [f'<polyline points="{path}" fill="none" {style}/>'] if len(places) > 1 else []
     if series.marks:
         lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+    lines.append("</g>")
     legend_x, legend_y = _LEFT + PLOT_WIDTH + _LEGEND, _TOP + _ROW * index
     lines.append(_line(legend_x, legend_y, legend_x + 24, legend_y, style))
     lines.append(_text(legend_x + 30, legend_y + 4, series.name))
