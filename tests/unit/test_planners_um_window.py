@@ -1,5 +1,7 @@
 """Windows of unified memory: a case worked by hand, what may be discarded, and that no plan is slower than none."""
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,15 @@ def test_faults_and_time_are_less_than_without() -> None:
     assert recommended.duration_ns < plain.duration_ns
     found = score(trace, V100, plan)
     assert (found.planner, found.evictions) == ("um-window", 0)
+
+
+def test_the_advice_goes_with_the_plan_whoever_gives_it() -> None:
+    trace = layers(40)
+    plan = planners.run("um-window", trace, V100, 200 * MIB)
+    given = replace(plan, planner="best", options=MappingProxyType({**plan.options, "from": plan.planner}))
+    assert score(trace, V100, given).step_ns == score(trace, V100, plan).step_ns
+    unadvised = simulate_unified(trace, V100, capacity_bytes=plan.budget_bytes, plan=plan)
+    assert unadvised.mean_step_ns > (score(trace, V100, plan).step_ns or 0)
 
 
 def test_a_budget_below_one_ops_working_set_is_only_slow() -> None:

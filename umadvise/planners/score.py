@@ -67,10 +67,15 @@ class Score(Record, frozen=True):
     regret: float | None = None
 
 
+def made_by(plan: Plan) -> str:
+    """Whose rules a plan goes by: what `best` gives may be another planner's."""
+    return str(plan.options.get("from", plan.planner))
+
+
 def pages(plan: Plan) -> bool:
     """Whether a plan is one for unified memory: the others swap."""
     if len(plan) == 0:
-        return plan.planner in PAGING_PLANNERS
+        return made_by(plan) in PAGING_PLANNERS
     return bool(np.isin(plan.actions.kind, OF_UNIFIED_MEMORY).all())
 
 
@@ -144,8 +149,8 @@ def _paged(
         device,
         capacity_bytes=budget_bytes,
         # Given as memory is made: no anchor of a plan is early enough.
-        advice=by_role(plan) if plan.planner in PAGING_PLANNERS else None,
-        plan=None if plan.planner == "advice" else plan,
+        advice=by_role(plan) if made_by(plan) in PAGING_PLANNERS else None,
+        plan=None if made_by(plan) == "advice" else plan,
         iterations=iterations,
     )
     steps, mean, unlimited_ns = simulation.steady, mean_step(simulation), unlimited_step_ns(trace, device)
