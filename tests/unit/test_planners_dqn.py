@@ -144,15 +144,20 @@ def test_ops_wait_for_room_and_the_reward_has_the_pause() -> None:
 
 
 def test_removing_costs_the_ops_that_run_again() -> None:
-    trace = chain(5, forward_ns=10**6, backward_ns=10**7)
+    trace = chain(5, forward_ns=6 * 10**5, backward_ns=10**7)
     environment = Environment(trace, GTX, 3 * MAP + MIB)
     reward, _ = act(environment, environment.initial, Choice.REMOVE, 1)
-    assert reward * environment.graph.mean_ns == pytest.approx(-(10**6))
+    assert reward * environment.graph.mean_ns == pytest.approx(-6 * 10**5)
+
+
+def test_what_is_dearer_to_make_again_than_to_copy_is_not_removed() -> None:
+    environment = Environment(chain(5, forward_ns=10**6, backward_ns=10**7), GTX, 3 * MAP + MIB)
+    assert {action.choice for action in environment.graph.actions} == {Choice.NOTHING, Choice.OFFLOAD}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rewards_sum_up_to_the_simulated_overhead(seed: int) -> None:
-    trace = chain(9, forward_ns=10**6, backward_ns=2 * 10**6)
+    trace = chain(9, forward_ns=7 * 10**5, backward_ns=2 * 10**6)
     environment = Environment(trace, GTX, 4 * MAP + MIB)
     random, state, total = np.random.default_rng(seed), environment.initial, 0.0
     while not state.terminal:
