@@ -4,7 +4,8 @@ The driver evicts what it has served least recently (uvm/uvm_pmm_gpu.c), not wha
 though nobody may need it. It chooses only where no chunk is free or discarded, so the schedule leaves room at every op:
 
 1. Where what is alive does not fit, what is used again furthest ahead (Belady 1966) leaves right after its last use:
-   by a prefetch to the host, or, where the next op overwrites it, by a discard.
+   by a prefetch to the host, or, where the next op overwrites it, by a discard. Without `sends` only the latter: the
+   driver evicts the rest.
 2. It comes back as late as the link allows, but not before there is room for it.
 3. What is dead stays where a later storage takes its place, since a place that is mapped does not fault; as far as
    there is room. The rest is discarded, so that it goes first and without a copy.
@@ -13,6 +14,7 @@ though nobody may need it. It chooses only where no chunk is free or discarded, 
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,14 @@ PIECE_BLOCKS = 32
 """Most that one prefetch brings: a storage may come as room comes."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """See `umadvise.planners.um_window.um_window`."""
+
+    sends: bool = True
+    ahead_ns: int = 0
+
+
 class Schedule:
     """One schedule.
 
@@ -34,10 +44,11 @@ class Schedule:
         actions: in no order but that of each anchor.
     """
 
-    def __init__(self, lives: Lives, places: Places, device: DeviceProfile, budget_blocks: int, ahead_ns: int) -> None:
-        self.lives, self.device = lives, device
+    def __init__(
+        self, lives: Lives, places: Places, device: DeviceProfile, budget_blocks: int, options: ScheduleOptions
+    ) -> None:
+        self.lives, self.device, self.options = lives, device, options
         self.count = len(lives.trace.ops)
-        self.ahead_ns = ahead_ns
         load = lives.load_blocks() + places.shared_blocks()
         self.gaps = lives.gaps()
         leaving = _leaving(self.gaps, lives.blocks, load, budget_blocks)
@@ -60,6 +71,8 @@ class Schedule:
     def _send(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
         gaps = self.gaps
         for gap in gone:
+            if gaps.kept[gap] and not self.options.sends:
+                continue
             op, storage = self._at(int(gaps.last[gap]) + 1, int(gaps.storage[gap]), int(gaps.heir[gap]))
             kind = ActionKind.PREFETCH if gaps.kept[gap] else ActionKind.DISCARD
             bytes_ = int(leaving[gap]) * BLOCK_BYTES
@@ -80,11 +93,11 @@ class Schedule:
 
     def _wanted(self, gone: list[int], leaving: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
         """What comes back, the last need first: gap, first block, blocks, and the op before which the link wants it."""
-        gaps, link = self.gaps, self.device.link.h2d
+        gaps = self.gaps
         durations = np.maximum(self.lives.trace.ops.duration_ns, 0)
         # Of this step's ops, and of the next one's.
         begins = [0, *np.cumsum(np.concatenate([durations, durations])).tolist()]
-        block_ns = BLOCK_BYTES * 1e9 / (link.both_bytes_per_s.value or link.bytes_per_s.value) + link.fixed_ns.value
+        block_ns = _block_ns(self.device)
         free_ns = float("inf")
         found = []
         # Wherever a gap began: the link is one and the same in every step.
@@ -96,7 +109,7 @@ class Schedule:
                 earliest = self.count
             step_ns = begins[need] - begins[need % self.count]
             for first, blocks in _pieces(int(leaving[gap])):
-                free_ns = min(free_ns, begins[need] - step_ns - self.ahead_ns)
+                free_ns = min(free_ns, begins[need] - step_ns - self.options.ahead_ns)
                 free_ns -= block_ns * blocks if gaps.read[gap] else 0
                 found.append((gap, first, blocks, max(bisect_right(begins, step_ns + free_ns) - 1, earliest)))
         return found
@@ -116,6 +129,22 @@ class Schedule:
             offset, bytes_ = int(remains.offset_blocks[row]) * BLOCK_BYTES, blocks * BLOCK_BYTES
             op = last if at_once else last + 1
             self.actions.append(Action(ActionKind.DISCARD, op, storage, at_once, offset, bytes_))
+
+
+def _block_ns(device: DeviceProfile) -> float:
+    """Of the copy of one block by a prefetch, while others leave."""
+    link = device.link.h2d
+    bytes_per_s = link.both_bytes_per_s.value or link.bytes_per_s.value
+    return link.fixed_ns.value + BLOCK_BYTES * 1e9 / min(bytes_per_s, _prefetch_bytes_per_s(device))
+
+
+def evicts_faster(device: DeviceProfile) -> bool:
+    """Whether the driver copies what it evicts faster than what it is told to move (POWER9)."""
+    return _prefetch_bytes_per_s(device) < device.bandwidth_d2h
+
+
+def _prefetch_bytes_per_s(device: DeviceProfile) -> float:
+    return device.unified_memory.costs.prefetch_bytes_per_s.value or float("inf")
 
 
 def _pieces(blocks: int) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.plan import Action, Option, Plan
 from umadvise.planners.um_gaps import BLOCK_BYTES, Lives
 from umadvise.planners.um_places import Places
-from umadvise.planners.um_schedule import Schedule
+from umadvise.planners.um_schedule import Schedule, ScheduleOptions, evicts_faster
 from umadvise.roles import ADVISE, ARENA_ROLES, UNADVISED
 from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
 from umadvise.trace.schema import Trace
@@ -36,8 +36,9 @@ def um_window(
     device: DeviceProfile,
     budget_bytes: int,
     *,
-    advice: str = _WORDS[Advice.PREFERRED_LOCATION],
+    advice: str | None = None,
     reserve: float | None = None,
+    sends: bool | None = None,
     ahead_ns: int = 0,
 ) -> Plan:
     """Plans prefetches to the device and to the host, and discards.
@@ -48,9 +49,12 @@ def um_window(
         trace: one step.
         device: which has to page.
         budget_bytes: of device memory.
-        advice: one of the paper's five words, for memory of every role under a schedule. With the preferred location
-            what is resident nowhere comes with one fault (uvm/uvm_perf_prefetch.c).
+        advice: one of the paper's five words, for memory of every role under a schedule; None tries the preferred
+            location, with which what is resident nowhere comes with one fault (uvm/uvm_perf_prefetch.c), and then
+            the paper's recommendation.
         reserve: part of the budget that the schedule leaves free, 0 to 1; None tries several, and no schedule at all.
+        sends: what has to leave is sent to the host in time, and not left to the driver; None tries both where the
+            driver evicts faster than it prefetches.
         ahead_ns: how much earlier than the link asks for a prefetch begins, for ops or a link that may be faster.
 
     Raises:
@@ -67,26 +71,35 @@ def um_window(
         )
     if not (reserve is None or 0 <= reserve <= 1) or ahead_ns < 0:
         raise UsageError(f"reserve {reserve}, ahead_ns {ahead_ns}: expected a reserve of 0 to 1, and at least 0 ns")
-    words = dict.fromkeys(ARENA_ROLES, parse_advice(advice))
+    words = dict.fromkeys(ARENA_ROLES, Advice.PREFERRED_LOCATION if advice is None else parse_advice(advice))
     trials = _Trials(trace, device, budget_bytes)
-    alone = trials.run(trials.plan([], words, reserve=None, ahead_ns=ahead_ns), words)
+    nothing: dict[str, Option] = {"reserve": None, "sends": None, "ahead_ns": ahead_ns}
+    alone = trials.run(trials.plan([], words, nothing), words)
     if reserve is None and trials.best_ns <= sum(step.compute_ns for step in alone.steady):
         return trials.best  # all fits
 
-    def scheduled(part: float) -> Plan:
+    def scheduled(part: float, chosen: bool) -> Plan:
         blocks = int(budget_bytes // BLOCK_BYTES * (1 - part))
-        actions = Schedule(lives, places, device, blocks, ahead_ns).actions
-        return trials.plan(actions, words, reserve=part, ahead_ns=ahead_ns)
+        actions = Schedule(lives, places, device, blocks, ScheduleOptions(chosen, ahead_ns)).actions
+        return trials.plan(actions, words, {"reserve": part, "sends": chosen, "ahead_ns": ahead_ns})
 
     lives = Lives(trace)
     places = Places(lives, alone.addresses)
     if reserve is not None:
-        return scheduled(reserve)
-    for part in RESERVES:
-        trials.run(scheduled(part), words)
+        return scheduled(reserve, sends is not False)
+    for chosen in (True, False) if sends is None and evicts_faster(device) else (sends is not False,):
+        for part in RESERVES:
+            trials.run(scheduled(part, chosen), words)
+    if advice is None:
+        trials.run(trials.plan([*trials.best], ADVISE.advice, _own(trials.best)), ADVISE.advice)
     for policy in (UNADVISED, ADVISE):
-        trials.run(trials.plan([], policy.advice, reserve=None, ahead_ns=ahead_ns), policy.advice)
+        trials.run(trials.plan([], policy.advice, nothing), policy.advice)
     return trials.best
+
+
+def _own(plan: Plan) -> dict[str, Option]:
+    """A plan's options without the advice."""
+    return {name: plan.options[name] for name in ("reserve", "sends", "ahead_ns")}
 
 
 class _Trials:
@@ -103,7 +116,7 @@ class _Trials:
         self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
         self.best_ns = float("inf")
 
-    def plan(self, actions: list[Action], advised: Mapping[Role, Advice], **options: Option) -> Plan:
+    def plan(self, actions: list[Action], advised: Mapping[Role, Advice], options: Mapping[str, Option]) -> Plan:
         """A plan with the advice that is given with it."""
         by_role = {role.name.lower(): _WORDS[advised[role]] for role in ARENA_ROLES}
         return Plan.from_actions(
