@@ -17,7 +17,7 @@ from umadvise.planners.bound_prices import prices
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
+from umadvise.trace.schema import Access, EventKind, Trace
 
 pytest.importorskip("scipy")
 V100 = load_device("v100-16gb")
@@ -173,6 +173,59 @@ def test_recompute_by_hand() -> None:
     either = lower_bound(trace, V100, 50 * MIB, coarse=None, recompute=True)
     assert either.step_ns == pytest.approx(20_000 + 5_000, rel=0.01)
     assert swapping.step_ns > 10 * either.step_ns
+
+
+def test_recompute_of_what_freed_memory_was_for() -> None:
+    """Each map is made of another one that is freed at once: both ops run again."""
+    builder, maps = TraceBuilder(), []
+    for _ in range(10):
+        builder.begin_op("aten::mm", duration_ns=1000)
+        between = builder.allocate(10 * MIB, Role.INTERMEDIATE)
+        builder.access(between, Access.WRITE | Access.WHOLE)
+        builder.end_op()
+        builder.begin_op("aten::relu", duration_ns=1000)
+        maps.append(builder.allocate(10 * MIB, Role.INTERMEDIATE))
+        builder.access(between, Access.READ)
+        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+        builder.free(between)
+    for each in reversed(maps):
+        builder.begin_op("aten::threshold_backward", duration_ns=1000)
+        builder.access(each, Access.READ)
+        builder.end_op()
+        builder.free(each)
+    trace = builder.finish(target="cuda", source="synthetic")
+    # The last map is made of one that has memory too, and so there is room for three more of nine.
+    found = lower_bound(trace, V100, 50 * MIB, coarse=None, recompute=True)
+    assert found.step_ns == pytest.approx(30_000 + 6 * 2_000, rel=0.01)
+
+
+def test_a_write_of_the_step_before() -> None:
+    """A weight changes in the last op of a step: what the host has of it is old at the beginning of the next one."""
+    builder = TraceBuilder()
+    weight, other = (builder.allocate(40 * MIB, Role.PARAMETER, name) for name in ("weight", "other"))
+    for each, access in ((weight, Access.READ), (other, Access.READ), (weight, Access.READ | Access.WRITE)):
+        builder.begin_op("aten::mul", duration_ns=1)
+        builder.access(each, access)
+        builder.end_op()
+    trace = builder.finish(target="cuda", source="synthetic")
+    # Room for one and a half: half of the weight is away at op 1, half of the other one at ops 2 and 0. The weight's
+    # goes out once a step, as it was since op 2, and comes in; so does the other's, which the host always has.
+    found = lower_bound(trace, V100, 60 * MIB, coarse=None)
+    assert found.details["programme_ns"] >= 0.999 * 40 * MIB * IN_NS
+    assert lower_bound(trace, V100, 60 * MIB, coarse=2).step_ns <= found.step_ns
+
+
+def test_what_the_host_wrote_before_the_step_is_there() -> None:
+    builder = TraceBuilder()
+    weight = builder.allocate(10 * MIB, Role.PARAMETER, "weight")
+    builder.event(EventKind.HOST_WRITE, weight, 0, 10 * MIB)
+    builder.begin_op("aten::mul", duration_ns=1000)
+    builder.access(weight, Access.READ)
+    builder.end_op()
+    trace = builder.finish(target="cuda", source="synthetic")
+    assert lower_bound(trace, V100, 20 * MIB).step_ns == 1000
+    assert simulate_swap(trace, V100, None, budget_bytes=20 * MIB, spans=False).step_ns == 1000
 
 
 def test_bad_input() -> None:

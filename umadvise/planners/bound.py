@@ -140,8 +140,8 @@ def optimum(
     simple = _simple(known, device, budget_bytes, recompute)
     if not simple.feasible or simple.details["excess_bytes"] <= 0:
         return simple
-    every = cells(known, np.arange(len(known)), 0)
-    programme = Programme(known, device, budget_bytes, every, recompute=recompute, whole=True)
+    every = cells(known, np.arange(len(known)), 0, recompute=recompute)
+    programme = Programme(known, device, budget_bytes, every, whole=True)
     return _better(simple, "optimum", *integer(programme, time_limit_s), programme)
 
 

@@ -22,7 +22,7 @@ class Cells:
         touched: there is a use at all in it.
         written: contents change in it, from the beginning of this point's op to that of the next chosen one's.
         following: row of each storage in the step that follows, or NONE.
-        rerun_ns: what making the contents again takes at least; infinite where they cannot be.
+        rerun_ns: what making the contents again from this point on takes at least; infinite where they cannot be.
     """
 
     bytes: NDArray[np.int64]
@@ -35,7 +35,7 @@ class Cells:
     rerun_ns: NDArray[np.float64]
 
 
-def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int) -> Cells:
+def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int, *, recompute: bool = False) -> Cells:
     """What happens to each storage of at least so many bytes at and between the chosen points."""
     width, count = len(points) + 1, len(points.bytes)
     everyone = np.arange(count)
@@ -71,5 +71,5 @@ def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int) -> Cells:
         touched=(own | heirs)[keep],
         written=changes[keep] > 0,
         following=row[points.heir[keep]],
-        rerun_ns=rerun_ns(points, keep, here[keep]),
+        rerun_ns=rerun_ns(points, keep, chosen, here[keep]) if recompute else np.full((len(keep), len(chosen)), np.inf),
     )

@@ -11,7 +11,7 @@ from umadvise.planners.bound_cells import Cells
 from umadvise.planners.bound_points import NONE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gap:
     """Cells in a row in which a storage waits and nothing uses it, so that its bytes may be elsewhere.
 
@@ -23,16 +23,17 @@ class Gap:
         first: cell.
         last: cell.
         fetched: what is elsewhere comes back, as the use at the end needs it.
-        rerun_ns: for each byte, what making it again takes at least; infinite where that cannot be.
+        rerun_ns: in each slot from the first on, up to the end of the step, what making it again takes at least, for
+            each byte; infinite where that cannot be.
     """
 
     first: int
     last: int
     fetched: bool
-    rerun_ns: float
+    rerun_ns: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """Gaps between two writes of a storage, or of several to which the same happens: one copy on the host serves all.
 
@@ -49,19 +50,17 @@ class Chain:
     largest_bytes: int
 
 
-def chains(cells: Cells, short: NDArray[np.bool_], *, recompute: bool) -> list[Chain]:
+def chains(cells: Cells, short: NDArray[np.bool_]) -> list[Chain]:
     """All of them, without gaps in which there is room for everything.
 
     Args:
         cells: of the step.
         short: for each cell whether there is no room for everything.
-        recompute: whether contents can be made again.
     """
     row, first, last, fetched = _gaps(cells)
     owner, written, turn = _last_writes(cells, row, first)
     before = np.concatenate([[0], np.cumsum(np.tile(short, 2))])
     order = np.lexsort((first + turn, owner))
-    rerun_ns = cells.rerun_ns[row, first] / cells.bytes[row] if recompute else np.full(len(row), np.inf)
     found: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
     for each in order[(before[last + 1] > before[first])[order]].tolist():
         alone = each if written[each] == NONE else NONE  # nothing connects gaps that need no copy to the host
@@ -69,11 +68,12 @@ def chains(cells: Cells, short: NDArray[np.bool_], *, recompute: bool) -> list[C
     result = []
     for (_, slot, _), members in found.items():
         size = int(cells.bytes[row[members[0]]])
-        gaps = tuple(
-            Gap(int(first[each] + turn[each]), int(last[each] + turn[each]), bool(fetched[each]), float(rerun_ns[each]))
-            for each in members
-        )
-        result.append(Chain(slot, gaps, size, size))
+        gaps = []
+        for each in members:
+            again = cells.rerun_ns[row[each], first[each] : last[each] + 1] / size  # up to the row's last cell
+            begin, end = int(first[each] + turn[each]), int(last[each] + turn[each])
+            gaps.append(Gap(begin, end, bool(fetched[each]), again))
+        result.append(Chain(slot, tuple(gaps), size, size))
     return result
 
 
@@ -85,13 +85,13 @@ def merged(each: Iterable[Chain]) -> list[Chain]:
     """
     alike: defaultdict[tuple[object, ...], list[Chain]] = defaultdict(list)
     for chain in each:
-        shape = tuple((gap.first, gap.last, gap.fetched, bool(np.isfinite(gap.rerun_ns))) for gap in chain.gaps)
+        shape = tuple((gap.first, gap.last, gap.fetched, np.isfinite(gap.rerun_ns).tobytes()) for gap in chain.gaps)
         alike[chain.written, shape].append(chain)
     return [
         Chain(
             chains[0].written,
             tuple(
-                Gap(gap.first, gap.last, gap.fetched, min(chain.gaps[index].rerun_ns for chain in chains))
+                Gap(gap.first, gap.last, gap.fetched, np.min([chain.gaps[index].rerun_ns for chain in chains], axis=0))
                 for index, gap in enumerate(chains[0].gaps)
             ),
             sum(chain.bytes for chain in chains),

@@ -66,9 +66,7 @@ class _Rows:
 class Programme:
     """Columns, rows and how long the step is; see `umadvise.planners.bound` for what they mean and why they hold."""
 
-    def __init__(
-        self, points: Points, device: DeviceProfile, budget_bytes: int, cells: Cells, *, recompute: bool, whole: bool
-    ) -> None:
+    def __init__(self, points: Points, device: DeviceProfile, budget_bytes: int, cells: Cells, *, whole: bool) -> None:
         self.rows = _Rows()
         self.columns = 0
         self.chosen = cells.chosen
@@ -85,7 +83,7 @@ class Programme:
         self._computing = self.rows.begin(self._slot_ns / MS)  # a slot lasts as long as all that runs in it
         self.rows.put(self._computing, self._slot, 1.0)
         self._memory(whole)
-        found = chains(cells, self._excess > 0, recompute=recompute)
+        found = chains(cells, self._excess > 0)
         for chain in found if whole else merged(found):
             self._chain(chain)
 
@@ -184,7 +182,7 @@ class Programme:
                 rows.at_most(elsewhere, brought)
                 coming = [(slots, brought)]
             moves = [(*each, 1.0) for each in leaving] + [(*each, -1.0) for each in coming]
-            if gap.fetched and np.isfinite(gap.rerun_ns):
+            if gap.fetched and np.isfinite(gap.rerun_ns).any():
                 moves += self._lose(gap, chain.bytes / UNIT_BYTES, moves)
             self._miss(gap, chain.bytes / UNIT_BYTES, moves)
 
@@ -198,10 +196,11 @@ class Programme:
     def _lose(self, gap: Gap, amount: float, moves: list[_Move]) -> list[_Move]:
         """What is dropped when a gap begins, and made again in the same step: besides what else leaves it."""
         rows, count = self.rows, len(self.chosen)
-        slots = np.arange(gap.first, min(gap.last, gap.first // count * count + count - 1) + 1)
+        can = np.flatnonzero(np.isfinite(gap.rerun_ns))
+        slots = gap.first + can
         lost, made = self._begin(1), self._begin(len(slots))
         rows.at_most(lost, made)
-        rows.put(self._computing[slots % count], made, -gap.rerun_ns * UNIT_BYTES / MS)
+        rows.put(self._computing[slots % count], made, -gap.rerun_ns[can] * UNIT_BYTES / MS)
         again: list[_Move] = [(np.array([gap.first - 1]), lost, 1.0), (slots, made, -1.0)]
         # At some cells at least, no more is missing than there is.
         cells = np.unique(np.linspace(gap.first, gap.last, _LOOKS).astype(np.int64))

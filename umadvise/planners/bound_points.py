@@ -36,6 +36,7 @@ class Points:
         resident: of each use: the storage holds memory while the op executes (what an op frees before its last
             allocation does not).
         first: row of each storage's first use, and one more entry.
+        death: the point of the op during or after which each storage is freed; beyond the last where none is.
         heir: which storage of the next step each one is; NONE for those whose contents end with the step.
     """
 
@@ -52,6 +53,7 @@ class Points:
     writes: NDArray[np.bool_]
     resident: NDArray[np.bool_]
     first: NDArray[np.int64]
+    death: NDArray[np.int64]
     heir: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -97,7 +99,9 @@ class Points:
 def points(trace: Trace, device: DeviceProfile) -> Points:
     """The points of a trace."""
     events, count = trace.events, len(trace.ops)
-    hosted = np.flatnonzero((events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ))
+    copies = (events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ)
+    # What the host wrote before a step that repeats is there already.
+    hosted = np.flatnonzero(copies & ((events.op >= 0) | ~_linked(trace)[0][events.storage]))
     position = events.op[hosted].astype(np.int64) * 3 + np.where(events.inside[hosted] == 1, 0, 2)
     positions = np.concatenate([np.arange(count) * 3 + 1, position])
     order = np.argsort(positions, kind="stable")
@@ -157,20 +161,27 @@ def _uses(
         "writes": writes,
         "resident": ~np.isin(keys, events.storage[gone].astype(np.int64) * width + op_at[events.op[gone]]),
         "first": first,
+        "death": np.append(op_at, len(op_at) + len(host_at))[trace.deaths],
         "heir": heir,
     }
 
 
 def _heirs(trace: Trace, written: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Which storage of the next step each one is, and which have contents when a step begins."""
-    count = len(trace.storages)
     old, dies = trace.births < 0, trace.deaths < len(trace.ops)
-    source = np.where(dies, trace.storages.successor, np.arange(count)).astype(np.int64)
+    linked, source = _linked(trace)
     known = np.maximum(source, 0)
-    linked = old & (source >= 0) & ~dies[known] & ~(dies & old[known])
-    heir = np.full(count, NONE, np.int64)
+    heir = np.full(len(trace.storages), NONE, np.int64)
     heir[source[linked]] = np.flatnonzero(linked)
     return heir, old & (~(linked & dies) | written[known])
+
+
+def _linked(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which storages are there when a step begins because one of the step before is, and which one that is."""
+    old, dies = trace.births < 0, trace.deaths < len(trace.ops)
+    source = np.where(dies, trace.storages.successor, np.arange(len(trace.storages))).astype(np.int64)
+    known = np.maximum(source, 0)
+    return old & (source >= 0) & ~dies[known] & ~(dies & old[known]), source
 
 
 def _freed_early(trace: Trace) -> NDArray[np.intp]:

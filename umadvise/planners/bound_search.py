@@ -20,7 +20,7 @@ SMALL_BYTES, SMALL_SHARE = 1 << 20, 1e-4
 """Storages that are smaller, and than this part of the budget, move freely."""
 _PIECES = 4
 """In which a slot is cut."""
-_GROWTH = 5e-4
+_GROWTH = 1e-3
 """By how much a closer look raises the minimum at least, if yet another one is worth it."""
 _ALIKE = 1e-3
 """Prices that differ by less, relative to the highest."""
@@ -46,8 +46,8 @@ def search(
     least_bytes = 0 if coarse is None else min(SMALL_BYTES, int(budget_bytes * SMALL_SHARE))
     best: tuple[Programme, Solution] | None = None
     while True:
-        seen = cells(points, chosen, least_bytes)
-        programme = Programme(points, device, budget_bytes, seen, recompute=recompute, whole=False)
+        seen = cells(points, chosen, least_bytes, recompute=recompute)
+        programme = Programme(points, device, budget_bytes, seen, whole=False)
         solution = linear(programme)
         enough = best is not None and solution.least_ms < best[1].least_ms * (1 + _GROWTH)
         if best is None or solution.least_ms > best[1].least_ms:
