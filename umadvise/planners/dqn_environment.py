@@ -11,6 +11,7 @@ the budget; when it never does, the state is terminal. Left open by the paper, a
   minus the pause of an op that waits for the room it makes. The last action of a plan gets what is missing then: the
   rewards sum up to minus the overhead of the plan, simulated in the budget. They count in the graph's
   unit of time.
+- What would be made again at an op that has no room for that, or for what it takes, is offloaded instead of removed.
 - Variables are those of at least a 512th of the excess, the 512 largest of them. Where they are not enough, others are
   offloaded, largest first; where that is not enough, what was removed is offloaded instead.
 """
@@ -155,19 +156,21 @@ class Environment:
         return replace(state, op=op, possible=self._possible(op, state.absences, state.layout))
 
     def _leave(self, state: State, action: int) -> State:
-        chosen = self.graph.actions[action]
         gap = self._gaps[action - 1]
-        removed = chosen.choice == Choice.REMOVE
+        removed = self.graph.actions[action].choice == Choice.REMOVE
         after = gap.last if gap.wraps else state.op
         absences, layout = self._arrange((*state.absences, Absence(gap, after, removed)))
+        rises = (layout.needed_bytes > self.budget_bytes) & (layout.needed_bytes > state.layout.needed_bytes)
+        if removed and rises.any():
+            absences, layout = self._arrange((*state.absences, Absence(gap, after, removed=False)))
         longer_ns = self.step_ns(layout.actions, _UNLIMITED) - self.unlimited_ns
         op, paused_ns = state.op, state.paused_ns
-        if not (removed or gap.overwritten or gap.wraps):
+        copied = not (absences[-1].removed or gap.overwritten)
+        if copied and not gap.wraps:
             op, pause_ns = self._after_copy(op, self.step.sizes[gap.storage], int(state.layout.over[0]))
             paused_ns += pause_ns
-        possible = self._possible(op, absences, layout)
-        left = State(op, absences, layout, possible, longer_ns, paused_ns)
-        return self._go_on(left) if removed or gap.overwritten else left
+        left = State(op, absences, layout, self._possible(op, absences, layout), longer_ns, paused_ns)
+        return left if copied else self._go_on(left)
 
     def _after_copy(self, op: int, bytes_: int, full_op: int) -> tuple[int, int]:
         """The op that has run when a copy has ended, and for how long the one that finds no room has waited for it."""
@@ -222,9 +225,11 @@ class Environment:
             if more and (enough <= len(more) or not removed):
                 absences += tuple(Absence(gap, gap.last, removed=False) for gap in more[:enough])
             elif removed:  # making it again takes room, or what it takes comes back too early
-                removed.sort(key=lambda absence: abs(absence.gap.following - op))
-                nearest = set(removed[: 1 + len(removed) // 8])
-                absences = tuple(replace(each, removed=each.removed and each not in nearest) for each in absences)
+                early = [absence for absence in removed if layout.back[absence] <= op < absence.gap.following]
+                early.sort(key=lambda absence: absence.gap.following)
+                nearest = min(removed, key=lambda absence: abs(absence.gap.following - op))
+                other = early[len(early) // 2] if early else nearest  # the middle of a chain halves it
+                absences = tuple(replace(each, removed=each.removed and each != other) for each in absences)
             else:  # some left too late
                 absences = tuple(replace(each, after=each.gap.last) for each in absences)
             absences, layout = self._arrange(absences)

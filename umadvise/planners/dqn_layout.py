@@ -58,12 +58,14 @@ class Layout:
     Attributes:
         needed_bytes: for each op the most that is there where nothing comes back before it must.
         over: ops that need more than the budget, ascending.
+        back: of each absence the op before which it has to be back.
         stuck: absences by removal that cannot be made again when they are needed; nothing else holds then.
         actions: of a plan.
     """
 
     needed_bytes: NDArray[np.int64]
     over: NDArray[np.int64]
+    back: dict[Absence, int]
     stuck: tuple[Absence, ...]
     actions: tuple[Action, ...]
 
@@ -133,7 +135,7 @@ class Arranger:
         needed = self._needed(returns)
         over = np.flatnonzero(needed > budget_bytes)
         actions = () if returns.stuck else tuple(self._actions(returns, needed.copy(), budget_bytes))
-        return Layout(needed, over, tuple(returns.stuck), actions)
+        return Layout(needed, over, returns.back, tuple(returns.stuck), actions)
 
     def _needed(self, returns: "_Returns") -> NDArray[np.int64]:
         change = np.zeros(self.op_count + 1, np.int64)

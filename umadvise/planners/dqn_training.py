@@ -97,7 +97,7 @@ class Trainer:
             q = self.network.q_of_all(self.environment.graph, valid[None], np.array([current]))
             action = int(self._action_of[int(q[0].argmax())])
         reward, following = self.environment.act(state, action)
-        reward += self.environment.shortage(state) - self.schedule.gamma * self.environment.shortage(following)
+        reward += self.environment.shortage(state) - self.environment.shortage(following)
         self._replay.append(_Transition(valid, current, int(self._node_of[action]), reward, *self._seen(following)))
         self._fit()
         return following
