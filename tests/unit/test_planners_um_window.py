@@ -133,6 +133,32 @@ def test_what_the_next_op_overwrites_is_thrown_away_and_gets_room_again() -> Non
     assert (found.bytes_h2d, found.bytes_d2h, found.evictions) == (0, 12 * MIB, 0)
 
 
+def test_what_stays_is_served_again_before_its_turn_comes() -> None:
+    """The weight was served before map 0, so that the driver would evict it first: it is prefetched, and map 0 goes."""
+    builder, maps = TraceBuilder(), []
+    weight = builder.allocate(10 * MIB, Role.PARAMETER, "weight")
+    for _ in range(3):
+        builder.begin_op("aten::mm", duration_ns=MS)
+        maps.append(builder.allocate(10 * MIB, Role.INTERMEDIATE))
+        builder.access(weight, Access.READ)
+        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+    for each in reversed(maps):
+        builder.begin_op("aten::mm", duration_ns=MS)
+        builder.access(weight, Access.READ)
+        builder.access(each, Access.READ)
+        builder.end_op()
+        builder.free(each)
+    trace = builder.finish(target="cuda", source="synthetic")
+    faulted = {}
+    for evictions in ("ordered", "left"):
+        plan = planners.run("um-window", trace, V100, 30 * MIB, reserve=0.0, evictions=evictions)
+        own = [move for move in moves(plan) if move[0] in ("in 0", "out 0")]
+        assert own == ([("in 0", 2, False, 0, 5)] if evictions == "ordered" else [])
+        faulted[evictions] = sum(step.counters.fault_groups or 0 for step in simulated(trace, plan).steady)
+    assert faulted["ordered"] < faulted["left"]  # map 0 comes back by a prefetch, the weight would by faults
+
+
 def test_faults_and_time_are_less_than_without() -> None:
     trace = layers(40)
     budget_bytes = 200 * MIB
@@ -195,14 +221,20 @@ def test_the_test_finds_what_is_lost() -> None:
     assert lost(trace, plan) == [next(iter(plan))]
 
 
-@given(trace=traces(), share=st.floats(0.05, 1.1), reserve=st.none() | st.floats(0, 1))
+@given(
+    trace=traces(),
+    share=st.floats(0.05, 1.1),
+    reserve=st.none() | st.floats(0, 1),
+    evictions=st.sampled_from([None, "ordered", "left"]),
+)
 @settings(max_examples=80, deadline=None)
-def test_plans_of_random_steps(trace: Trace, share: float, reserve: float | None) -> None:
+def test_plans_of_random_steps(trace: Trace, share: float, reserve: float | None, evictions: str | None) -> None:
     assume(len(trace.ops))
     budget_bytes = max(int(trace.peak_bytes * share), 4 * MIB)
-    plan = planners.run("um-window", trace, V100, budget_bytes, reserve=reserve)
+    plan = planners.run("um-window", trace, V100, budget_bytes, reserve=reserve, evictions=evictions)
     assert lost(trace, plan) == []
-    assert list(planners.run("um-window", trace, V100, budget_bytes, reserve=reserve)) == list(plan)
+    again = planners.run("um-window", trace, V100, budget_bytes, reserve=reserve, evictions=evictions)
+    assert list(again) == list(plan)
     assert list(io.decode(io.encode(plan), trace)) == list(plan)
     step_ns = simulated(trace, plan).mean_step_ns
     if reserve is None:
@@ -234,6 +266,7 @@ def test_room_is_what_a_list_would_say(data: st.DataObject) -> None:
         ("v100-16gb", 3 * MIB, {}, BudgetError, "3.00 MiB is below two blocks of 2 MiB: give at least 4.00 MiB"),
         ("v100-16gb", 1 << 30, {"reserve": 2.0}, UsageError, "expected a reserve of 0 to 1"),
         ("v100-16gb", 1 << 30, {"ahead_ns": -1}, UsageError, "at least 0 ns"),
+        ("v100-16gb", 1 << 30, {"evictions": "none"}, UsageError, "expected one of sent, ordered, left"),
         ("v100-16gb", 1 << 30, {"advice": "maybe"}, InvalidAdviceError, "maybe"),
     ],
 )

@@ -20,6 +20,11 @@ class Room:
         self._low = self._values.reshape(chunks, _CHUNK).min(axis=1)
         self._taken = np.zeros(chunks, np.int64)
 
+    def left(self) -> NDArray[np.int64]:
+        """The numbers."""
+        every = self._values.reshape(-1, _CHUNK) - self._taken[:, np.newaxis]
+        return every.reshape(-1)[: self.count]
+
     def _pieces(self, first: int, end: int) -> list[tuple[int, int]]:
         """On the circle, the later one first."""
         if first >= self.count:

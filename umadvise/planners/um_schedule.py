@@ -4,8 +4,7 @@ The driver evicts what it has served least recently (uvm/uvm_pmm_gpu.c), not wha
 though nobody may need it. It chooses only where no chunk is free or discarded, so the schedule leaves room at every op:
 
 1. Where what is alive does not fit, what is used again furthest ahead (Belady 1966) leaves right after its last use:
-   by a prefetch to the host, or, where the next op overwrites it, by a discard. Without `sends` only the latter: the
-   driver evicts the rest.
+   by a prefetch to the host, or, where the next op overwrites it, by a discard. The former can be left to the driver.
 2. It comes back as late as the link allows, but not before there is room for it.
 3. What is dead stays where a later storage takes its place, since a place that is mapped does not fault; as far as
    there is room. The rest is discarded, so that it goes first and without a copy.
@@ -15,6 +14,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,12 @@ from umadvise.device_profile import DeviceProfile
 from umadvise.planners.plan import Action, ActionKind
 from umadvise.planners.um_gaps import BLOCK_BYTES, Gaps, Lives
 from umadvise.planners.um_places import Places, Remains
+from umadvise.planners.um_refresh import refreshes
 from umadvise.planners.um_room import Room
 
+Evictions = Literal["sent", "ordered", "left"]
+"""What has to leave is sent to the host in time; or the driver evicts it, in the order that is wanted; or it evicts as
+it likes."""
 PIECE_BLOCKS = 32
 """Most that one prefetch brings: a storage may come as room comes."""
 
@@ -33,7 +37,7 @@ PIECE_BLOCKS = 32
 class ScheduleOptions:
     """See `umadvise.planners.um_window.um_window`."""
 
-    sends: bool = True
+    evictions: Evictions = "sent"
     ahead_ns: int = 0
 
 
@@ -63,6 +67,8 @@ class Schedule:
         self._clear(remains, np.flatnonzero(within))
         self._bring(gone, leaving)
         self._clear(remains, np.flatnonzero(~within))
+        if options.evictions == "ordered":
+            self.actions = [*refreshes(lives, self.gaps, leaving * self.gaps.kept, self.room.left()), *self.actions]
 
     def _at(self, position: int, storage: int, heir: int) -> tuple[int, int]:
         """Op and name of what is before an op of this step or the next."""
@@ -71,7 +77,7 @@ class Schedule:
     def _send(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
         gaps = self.gaps
         for gap in gone:
-            if gaps.kept[gap] and not self.options.sends:
+            if gaps.kept[gap] and self.options.evictions != "sent":
                 continue
             op, storage = self._at(int(gaps.last[gap]) + 1, int(gaps.storage[gap]), int(gaps.heir[gap]))
             kind = ActionKind.PREFETCH if gaps.kept[gap] else ActionKind.DISCARD

@@ -10,6 +10,7 @@ fault where something is not there.
 """
 
 from collections.abc import Mapping
+from typing import get_args
 
 from umadvise._abi import Advice, Role
 from umadvise.advice import PAPER_WORDS, parse_advice
@@ -18,7 +19,7 @@ from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.plan import Action, Option, Plan
 from umadvise.planners.um_gaps import BLOCK_BYTES, Lives
 from umadvise.planners.um_places import Places
-from umadvise.planners.um_schedule import Schedule, ScheduleOptions, evicts_faster
+from umadvise.planners.um_schedule import Evictions, Schedule, ScheduleOptions, evicts_faster
 from umadvise.roles import ADVISE, ARENA_ROLES, UNADVISED
 from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
 from umadvise.trace.schema import Trace
@@ -38,7 +39,7 @@ def um_window(
     *,
     advice: str | None = None,
     reserve: float | None = None,
-    sends: bool | None = None,
+    evictions: str | None = None,
     ahead_ns: int = 0,
 ) -> Plan:
     """Plans prefetches to the device and to the host, and discards.
@@ -53,14 +54,15 @@ def um_window(
             location, with which what is resident nowhere comes with one fault (uvm/uvm_perf_prefetch.c), and then
             the paper's recommendation.
         reserve: part of the budget that the schedule leaves free, 0 to 1; None tries several, and no schedule at all.
-        sends: what has to leave is sent to the host in time, and not left to the driver; None tries both where the
-            driver evicts faster than it prefetches.
+        evictions: "sent": what has to leave is sent to the host in time; "ordered": the driver evicts it, as all else
+            is refreshed before; "left": the driver evicts as it likes. None sends, and tries all three where the
+            driver evicts faster than it prefetches (POWER9).
         ahead_ns: how much earlier than the link asks for a prefetch begins, for ops or a link that may be faster.
 
     Raises:
         PolicyError: the device cannot page unified memory.
         BudgetError: the budget is less than two blocks of 2 MiB.
-        UsageError: reserve or ahead_ns is out of range.
+        UsageError: reserve or ahead_ns is out of range, or there is no such way of eviction.
         InvalidAdviceError: no such advice.
     """
     device.require_unified_memory()
@@ -72,22 +74,23 @@ def um_window(
     if not (reserve is None or 0 <= reserve <= 1) or ahead_ns < 0:
         raise UsageError(f"reserve {reserve}, ahead_ns {ahead_ns}: expected a reserve of 0 to 1, and at least 0 ns")
     words = dict.fromkeys(ARENA_ROLES, Advice.PREFERRED_LOCATION if advice is None else parse_advice(advice))
+    ways = _ways(evictions, device)
     trials = _Trials(trace, device, budget_bytes)
-    nothing: dict[str, Option] = {"reserve": None, "sends": None, "ahead_ns": ahead_ns}
+    nothing: dict[str, Option] = {"reserve": None, "evictions": None, "ahead_ns": ahead_ns}
     alone = trials.run(trials.plan([], words, nothing), words)
     if reserve is None and trials.best_ns <= sum(step.compute_ns for step in alone.steady):
         return trials.best  # all fits
 
-    def scheduled(part: float, chosen: bool) -> Plan:
+    def scheduled(part: float, chosen: Evictions) -> Plan:
         blocks = int(budget_bytes // BLOCK_BYTES * (1 - part))
         actions = Schedule(lives, places, device, blocks, ScheduleOptions(chosen, ahead_ns)).actions
-        return trials.plan(actions, words, {"reserve": part, "sends": chosen, "ahead_ns": ahead_ns})
+        return trials.plan(actions, words, {"reserve": part, "evictions": chosen, "ahead_ns": ahead_ns})
 
     lives = Lives(trace)
     places = Places(lives, alone.addresses)
     if reserve is not None:
-        return scheduled(reserve, sends is not False)
-    for chosen in (True, False) if sends is None and evicts_faster(device) else (sends is not False,):
+        return scheduled(reserve, ways[0])
+    for chosen in ways:
         for part in RESERVES:
             trials.run(scheduled(part, chosen), words)
     if advice is None:
@@ -97,9 +100,19 @@ def um_window(
     return trials.best
 
 
+def _ways(evictions: str | None, device: DeviceProfile) -> tuple[Evictions, ...]:
+    known: tuple[Evictions, ...] = get_args(Evictions)
+    if evictions is None:
+        return known if evicts_faster(device) else known[:1]
+    for each in known:
+        if each == evictions:
+            return (each,)
+    raise UsageError(f"evictions {evictions!r}: expected one of {', '.join(known)}")
+
+
 def _own(plan: Plan) -> dict[str, Option]:
     """A plan's options without the advice."""
-    return {name: plan.options[name] for name in ("reserve", "sends", "ahead_ns")}
+    return {name: plan.options[name] for name in ("reserve", "evictions", "ahead_ns")}
 
 
 class _Trials:
