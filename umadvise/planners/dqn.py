@@ -13,6 +13,7 @@ import numpy as np
 
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UsageError
+from umadvise.planners import Progress
 from umadvise.planners.dqn_environment import Environment
 from umadvise.planners.dqn_network import Network, initial_weights, load_weights, save_weights
 from umadvise.planners.dqn_training import Schedule, Trainer
@@ -36,6 +37,7 @@ def dqn(
     time_limit_s: float = 60.0,
     initial: str | None = None,
     save: str | None = None,
+    progress: Progress = lambda _done, _all: None,
 ) -> Plan:
     """Trains, and returns the best plan that came of it. A step that fits as it is keeps everything.
 
@@ -58,6 +60,7 @@ def dqn(
         time_limit_s: the training ends then.
         initial: a file that `save` wrote, for this step or another, smaller one.
         save: a file for the network that was trained.
+        progress: is told how many episodes are done, and how many there are.
 
     Raises:
         UsageError: an option is out of its range, or `initial` is no network.
@@ -75,7 +78,7 @@ def dqn(
     network = Network(weights, rounds=rounds, learning_rate=learning_rate)
     environment = Environment(trace, device, budget_bytes)
     trainer = Trainer(environment, network, Schedule(episodes, epsilon, gamma, batch, time_limit_s), seed)
-    trainer.train()
+    trainer.train(progress)
     if save is not None:
         save_weights(save, network.weights)
     assert trainer.best is not None  # train() has had one episode, or has raised

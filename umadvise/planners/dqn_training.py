@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.planners import Progress
 from umadvise.planners.dqn_environment import Environment, State
 from umadvise.planners.dqn_graph import Floats
 from umadvise.planners.dqn_network import Network
@@ -64,11 +65,11 @@ class Trainer:
         self._action_of = np.full(len(graph.op), -1, np.int64)
         self._action_of[self._node_of] = np.arange(len(graph.actions))
 
-    def train(self) -> None:
+    def train(self, progress: Progress = lambda _done, _all: None) -> None:
         """Trains until the last episode or the time limit; an interrupt ends it too once there is a plan."""
         try:
             for _ in self._run():
-                pass
+                progress(self.episodes, self.schedule.episodes)
         except KeyboardInterrupt:
             if self.best is None:
                 raise
