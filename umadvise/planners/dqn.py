@@ -8,12 +8,12 @@ decided, and said, there. It gives no sizes, rates or numbers of episodes.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import UsageError
-from umadvise.planners import Progress
 from umadvise.planners.dqn_environment import Environment
 from umadvise.planners.dqn_network import Network, initial_weights, load_weights, save_weights
 from umadvise.planners.dqn_training import Schedule, Trainer
@@ -37,7 +37,7 @@ def dqn(
     time_limit_s: float = 60.0,
     initial: str | None = None,
     save: str | None = None,
-    progress: Progress = lambda _done, _all: None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Plan:
     """Trains, and returns the best plan that came of it. A step that fits as it is keeps everything.
 

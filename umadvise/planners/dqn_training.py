@@ -5,13 +5,12 @@ of it. The random actions are drawn with the same chance each.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners import Progress
 from umadvise.planners.dqn_environment import Environment, State
 from umadvise.planners.dqn_graph import Floats
 from umadvise.planners.dqn_network import Network
@@ -65,7 +64,7 @@ class Trainer:
         self._action_of = np.full(len(graph.op), -1, np.int64)
         self._action_of[self._node_of] = np.arange(len(graph.actions))
 
-    def train(self, progress: Progress = lambda _done, _all: None) -> None:
+    def train(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> None:
         """Trains until the last episode or the time limit; an interrupt ends it too once there is a plan."""
         try:
             for _ in self._run():
