@@ -9,7 +9,7 @@ A schedule that is wrong about the run, or about where its allocator puts things
 fault where something is not there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from umadvise._abi import Advice, Role
@@ -25,7 +25,7 @@ from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
-RESERVES = (0.0, 0.02, 0.05)
+RESERVES = (0.02, 0.0, 0.05)
 """Parts of the budget that are tried as what a schedule leaves free."""
 _LEAST_BLOCKS = 2  # of device memory, for any paging
 _ITERATIONS = WARM_UP + 2
@@ -73,31 +73,17 @@ def um_window(
         )
     if not (reserve is None or 0 <= reserve <= 1) or ahead_ns < 0:
         raise UsageError(f"reserve {reserve}, ahead_ns {ahead_ns}: expected a reserve of 0 to 1, and at least 0 ns")
-    words = dict.fromkeys(ARENA_ROLES, Advice.PREFERRED_LOCATION if advice is None else parse_advice(advice))
     ways = _ways(evictions, device)
-    trials = _Trials(trace, device, budget_bytes)
-    nothing: dict[str, Option] = {"reserve": None, "evictions": None, "ahead_ns": ahead_ns}
-    alone = trials.run(trials.plan([], words, nothing), words)
-    if reserve is None and trials.best_ns <= sum(step.compute_ns for step in alone.steady):
-        return trials.best  # all fits
-
-    def scheduled(part: float, chosen: Evictions) -> Plan:
-        blocks = int(budget_bytes // BLOCK_BYTES * (1 - part))
-        actions = Schedule(lives, places, device, blocks, ScheduleOptions(chosen, ahead_ns)).actions
-        return trials.plan(actions, words, {"reserve": part, "evictions": chosen, "ahead_ns": ahead_ns})
-
-    lives = Lives(trace)
-    places = Places(lives, alone.addresses)
+    first = Advice.PREFERRED_LOCATION if advice is None else parse_advice(advice)
+    search = _Search(trace, device, budget_bytes, dict.fromkeys(ARENA_ROLES, first), ahead_ns)
     if reserve is not None:
-        return scheduled(reserve, ways[0])
-    for chosen in ways:
-        for part in RESERVES:
-            trials.run(scheduled(part, chosen), words)
-    if advice is None:
-        trials.run(trials.plan([*trials.best], ADVISE.advice, _own(trials.best)), ADVISE.advice)
-    for policy in (UNADVISED, ADVISE):
-        trials.run(trials.plan([], policy.advice, nothing), policy.advice)
-    return trials.best
+        return search.schedule(reserve, ways[0])
+    if not search.fits:
+        search.try_schedules(ways)
+        if advice is None:
+            search.try_recommended()
+        search.try_advice_alone()
+    return search.best
 
 
 def _ways(evictions: str | None, device: DeviceProfile) -> tuple[Evictions, ...]:
@@ -110,38 +96,65 @@ def _ways(evictions: str | None, device: DeviceProfile) -> tuple[Evictions, ...]
     raise UsageError(f"evictions {evictions!r}: expected one of {', '.join(known)}")
 
 
-def _own(plan: Plan) -> dict[str, Option]:
-    """A plan's options without the advice."""
-    return {name: plan.options[name] for name in ("reserve", "evictions", "ahead_ns")}
-
-
-class _Trials:
+class _Search:
     """Plans of which the fastest one is wanted: the first of those.
 
     Attributes:
         best: the fastest until now.
-        best_ns: what its steps took in all.
+        fits: it is as fast as its ops.
     """
 
     best: Plan
 
-    def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> None:
+    def __init__(
+        self, trace: Trace, device: DeviceProfile, budget_bytes: int, words: Mapping[Role, Advice], ahead_ns: int
+    ) -> None:
         self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
+        self.words, self.ahead_ns = words, ahead_ns
         self.best_ns = float("inf")
+        alone = self._run(self._plan([], words), words)
+        self.fits = self.best_ns <= max(step.compute_ns for step in alone.steady)
+        self.lives = Lives(trace)
+        self.places = Places(self.lives, alone.addresses)
 
-    def plan(self, actions: list[Action], advised: Mapping[Role, Advice], options: Mapping[str, Option]) -> Plan:
-        """A plan with the advice that is given with it."""
-        by_role = {role.name.lower(): _WORDS[advised[role]] for role in ARENA_ROLES}
+    def schedule(self, reserve: float, evictions: Evictions) -> Plan:
+        """A plan with actions."""
+        blocks = int(self.budget_bytes // BLOCK_BYTES * (1 - reserve))
+        options = ScheduleOptions(evictions, self.ahead_ns)
+        actions = Schedule(self.lives, self.places, self.device, blocks, options).actions
+        return self._plan(actions, self.words, reserve, evictions)
+
+    def try_schedules(self, ways: Sequence[Evictions]) -> None:
+        """Every way to evict, and the best one with other reserves."""
+        fastest = min(ways, key=lambda way: self._run(self.schedule(RESERVES[0], way), self.words).mean_step_ns)
+        for reserve in RESERVES[1:]:
+            self._run(self.schedule(reserve, fastest), self.words)
+
+    def try_recommended(self) -> None:
+        """The best actions until now with the paper's advice."""
+        options = self.best.options
+        plan = self._plan([*self.best], ADVISE.advice, options["reserve"], options["evictions"])
+        self._run(plan, ADVISE.advice)
+
+    def try_advice_alone(self) -> None:
+        """No actions: none of the paper's advice, and what it recommends."""
+        for policy in (UNADVISED, ADVISE):
+            self._run(self._plan([], policy.advice), policy.advice)
+
+    def _plan(
+        self,
+        actions: list[Action],
+        advised: Mapping[Role, Advice],
+        reserve: Option = None,
+        evictions: Option = None,
+    ) -> Plan:
+        options: dict[str, Option] = {role.name.lower(): _WORDS[advised[role]] for role in ARENA_ROLES}
+        options.update(reserve=reserve, evictions=evictions, ahead_ns=self.ahead_ns)
         return Plan.from_actions(
-            self.trace,
-            actions,
-            planner="um-window",
-            budget_bytes=self.budget_bytes,
-            options={**by_role, **options},
+            self.trace, actions, planner="um-window", budget_bytes=self.budget_bytes, options=options
         )
 
-    def run(self, plan: Plan, advised: Mapping[Role, Advice]) -> Simulation:
-        """Simulates one."""
+    def _run(self, plan: Plan, advised: Mapping[Role, Advice]) -> Simulation:
         simulation = simulate_unified(
             self.trace,
             self.device,
@@ -150,7 +163,6 @@ class _Trials:
             plan=plan,
             iterations=_ITERATIONS,
         )
-        step_ns = sum(step.duration_ns for step in simulation.steady)
-        if step_ns < self.best_ns:
-            self.best, self.best_ns = plan, step_ns
+        if simulation.mean_step_ns < self.best_ns:
+            self.best, self.best_ns = plan, simulation.mean_step_ns
         return simulation
