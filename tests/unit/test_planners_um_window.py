@@ -46,13 +46,11 @@ def layers(count: int, *, bytes_: int = 10 * MIB, duration_ns: int = MS) -> Trac
 
 
 def simulated(trace: Trace, plan: Plan) -> Simulation:
-    return simulate_unified(
-        trace, V100, capacity_bytes=plan.budget_bytes, advice=by_role(plan), plan=plan, iterations=4
-    )
+    return simulate_unified(trace, V100, capacity_bytes=plan.budget_bytes, advice=by_role(plan), plan=plan)
 
 
 def advised(trace: Trace, budget_bytes: int, advice: dict[Role, Advice]) -> Simulation:
-    return simulate_unified(trace, V100, capacity_bytes=budget_bytes, advice=advice, iterations=4)
+    return simulate_unified(trace, V100, capacity_bytes=budget_bytes, advice=advice)
 
 
 def moves(plan: Plan) -> list[tuple[str, int, bool, int, int]]:

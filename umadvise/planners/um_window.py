@@ -25,10 +25,10 @@ from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
-RESERVES = (0.02, 0.0, 0.05)
+RESERVES = (0.02, 0.0)
 """Parts of the budget that are tried as what a schedule leaves free."""
 _LEAST_BLOCKS = 2  # of device memory, for any paging
-_ITERATIONS = WARM_UP + 2
+_ITERATIONS = WARM_UP + 5  # as `umadvise.planners.score` has, so that what is fastest here is fastest there
 _WORDS = {advice: word for word, advice in PAPER_WORDS.items()}
 
 
