@@ -153,6 +153,22 @@ def test_a_chunk_is_taken_when_the_copy_that_empties_it_has_ended(device: Device
         assert step.duration_ns - step.compute_ns < 2 * (count + 0.9) * copy_ns(device, "h2d")
 
 
+def test_addresses_are_told(device: DeviceProfile) -> None:
+    """Large storages begin on a block, those that live at once share no byte, and a dead one's place is told."""
+    trace = sweep(3, PAGE + 4096)
+    addresses = simulate_unified(trace, device).addresses.astype(np.int64)
+    assert len(addresses) == 3 and (addresses % PAGE == 0).all()
+    assert (np.diff(np.sort(addresses)) >= PAGE + 4096).all()
+    builder = TraceBuilder()
+    builder.begin_op("aten::mul", duration_ns=MS)
+    for _ in range(2):
+        made = builder.allocate(PAGE, Role.INTERMEDIATE)
+        builder.free(made)
+    builder.end_op()
+    first, second = simulate_unified(builder.finish(target="cuda", source="synthetic"), device).addresses.tolist()
+    assert first == second > 0
+
+
 def test_a_discard_takes_the_hosts_time(device: DeviceProfile) -> None:
     trace, costs = sweep(1, 8 * PAGE), device.unified_memory.costs
     discard = [Action(ActionKind.DISCARD, 0, 0, after=True)]
