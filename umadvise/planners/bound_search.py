@@ -20,7 +20,7 @@ SMALL_BYTES, SMALL_SHARE = 1 << 20, 1e-4
 """Storages that are smaller, and than this part of the budget, move freely."""
 _PIECES = 4
 """In which a slot is cut."""
-_GROWTH = 1e-3
+_GROWTH = 2e-3
 """By how much a closer look raises the minimum at least, if yet another one is worth it."""
 _ALIKE = 1e-3
 """Prices that differ by less, relative to the highest."""

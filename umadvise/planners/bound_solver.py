@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from umadvise.errors import UmadviseError
 from umadvise.planners.bound_lp import Programme
 
+_LARGE = 20_000
+"""Columns above which interior points, with a crossover to a vertex, are faster than the dual simplex method."""
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -37,9 +40,8 @@ def linear(programme: Programme) -> Solution:
     optimize = _scipy()
     begin = time.perf_counter()
     cost, matrix, low = programme.matrices()
-    solved = optimize.linprog(
-        cost, A_ub=-matrix, b_ub=-low, bounds=np.stack(programme.limits(), axis=1), method="highs-ds"
-    )
+    method = "highs-ipm" if programme.columns > _LARGE else "highs-ds"
+    solved = optimize.linprog(cost, A_ub=-matrix, b_ub=-low, bounds=np.stack(programme.limits(), axis=1), method=method)
     if solved.status != 0:
         raise UmadviseError(f"the solver found no bound: {solved.message}")
     seconds = time.perf_counter() - begin
