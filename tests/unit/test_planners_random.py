@@ -27,6 +27,7 @@ V100 = load_device("v100-16gb")
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95)
 """Of the way from what the largest op uses, below which nothing can run, up to the peak."""
 VARIANTS: dict[str, tuple[dict[str, Option], ...]] = {
+    "best": ({"trials": 3},),
     "dqn": ({"episodes": 1, "rounds": 1, "time_limit_s": 1.0},),
     "window": ({}, {"refined": True}, {"refined": True, "schedule_window": 16 << 20}),
     "superneurons": ({}, {"strategy": "memory-centric"}, {"strategy": "speed-centric", "lru_on": False}),

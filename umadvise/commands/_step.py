@@ -1,12 +1,14 @@
 """What the commands that plan and simulate read: one step, a device, and budgets of its memory."""
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
     from umadvise.device_profile import DeviceProfile
+    from umadvise.planners import Progress
     from umadvise.trace.schema import Trace
 
 
@@ -84,3 +86,14 @@ def _own_device(trace: "Trace") -> "DeviceProfile":
         raise UsageError(
             f"the trace was recorded {where}: name one with --target (`umadvise devices` lists them)"
         ) from None
+
+
+def progress(command: str) -> "Progress":
+    """Says on a terminal how far a command is."""
+
+    def say(done: int, all_: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done == all_ else ""
+            print(f"\rumadvise {command}: {done} of {all_}", end=end, file=sys.stderr, flush=True)
+
+    return say

@@ -60,13 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     competitors = parse_competitors(",".join(planners.PLANNERS) if arguments.planner is None else arguments.planner)
     trace, device = _step.read(arguments)
     budgets = _budgets(arguments.budget, trace, device)
-    on_terminal = sys.stderr.isatty()
-
-    def progress(done: int, all_: int) -> None:
-        if on_terminal:
-            end = "\n" if done == all_ else ""
-            print(f"\rumadvise compare: {done} of {all_}", end=end, file=sys.stderr, flush=True)
-
     comparison = compare(
         trace,
         device,
@@ -74,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         budgets,
         curves=arguments.plot is not None,
         regrets=not arguments.no_regret,
-        progress=progress,
+        progress=_step.progress("compare"),
     )
     if arguments.plot is not None:
         write_atomically(arguments.plot, reporter.draw(comparison).encode())
@@ -83,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(reporter.render(comparison))
     if comparison.missing:
-        newline = "\n" if on_terminal else ""
+        newline = "\n" if sys.stderr.isatty() else ""
         print(f"{newline}umadvise compare: interrupted, {comparison.missing} not ready", file=sys.stderr)
     return 1 if comparison.missing else 0
 

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None:
         budget_bytes = _step.parse_budget(arguments.budget, trace, device)
     began_ns = time.perf_counter_ns()
-    plan = planners.run(arguments.planner, trace, device, budget_bytes, **options)
+    plan = planners.run(arguments.planner, trace, device, budget_bytes, _step.progress("plan"), **options)
     planning_ns = time.perf_counter_ns() - began_ns
     worth = score(trace, device, plan, planning_ns=planning_ns)
     io.write(plan, arguments.output)

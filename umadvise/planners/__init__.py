@@ -7,8 +7,8 @@ simulator says what its plan takes.
 
 import importlib
 import inspect
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from umadvise.errors import PolicyError, UsageError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PLANNERS = {
     "advice": "advice:advice",
     "belady": "on_demand:belady",
+    "best": "best:best",
     "dqn": "dqn:dqn",
     "lms": "lms:lms",
     "lru": "on_demand:lru",
@@ -32,6 +33,10 @@ PLANNERS = {
     "window": "window:window",
 }
 """Name: module and function."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how much of a search is done, and how much there is."""
+_NO_OPTIONS = ("plans", "progress")
+"""What a planner that searches takes besides its options."""
 
 
 class Planner(Protocol):
@@ -59,7 +64,15 @@ def planner(name: str) -> Planner:
     return found
 
 
-def run(name: str, trace: "Trace", device: "DeviceProfile", budget_bytes: int, **options: "Option") -> "Plan":
+def run(
+    name: str,
+    trace: "Trace",
+    device: "DeviceProfile",
+    budget_bytes: int,
+    progress: Progress | None = None,
+    /,
+    **options: "Option",
+) -> "Plan":
     """Plans one step of training.
 
     Args:
@@ -67,6 +80,7 @@ def run(name: str, trace: "Trace", device: "DeviceProfile", budget_bytes: int, *
         trace: one step.
         device: whose link and memory it is for.
         budget_bytes: of device memory.
+        progress: is told how far a planner is that searches.
         options: of the planner.
 
     Raises:
@@ -75,7 +89,9 @@ def run(name: str, trace: "Trace", device: "DeviceProfile", budget_bytes: int, *
         BudgetError: the budget does not hold what has to be on the device at once.
     """
     known_options(name, options)
-    return planner(name)(trace, device, budget_bytes, **options)
+    chosen = planner(name)
+    told = {} if progress is None or "progress" not in inspect.signature(chosen).parameters else {"progress": progress}
+    return chosen(trace, device, budget_bytes, **told, **options)
 
 
 def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Parameter]:
@@ -85,7 +101,8 @@ def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Paramete
         PolicyError: no such planner.
         UsageError: it has one of them not.
     """
-    known = dict(list(inspect.signature(planner(name)).parameters.items())[3:])
+    parameters = list(inspect.signature(planner(name)).parameters.items())[3:]
+    known = {name: parameter for name, parameter in parameters if name not in _NO_OPTIONS}
     odd = sorted(set(given) - set(known))
     if odd:
         raise UsageError(f"planner {name!r} has no option {odd[0]!r}: expected {', '.join(known) or 'none at all'}")

@@ -99,9 +99,7 @@ class Points:
 def points(trace: Trace, device: DeviceProfile) -> Points:
     """The points of a trace."""
     events, count = trace.events, len(trace.ops)
-    copies = (events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ)
-    # What the host wrote before a step that repeats is there already.
-    hosted = np.flatnonzero(copies & ((events.op >= 0) | ~_linked(trace)[0][events.storage]))
+    hosted = program_copies(trace)
     position = events.op[hosted].astype(np.int64) * 3 + np.where(events.inside[hosted] == 1, 0, 2)
     positions = np.concatenate([np.arange(count) * 3 + 1, position])
     order = np.argsort(positions, kind="stable")
@@ -126,6 +124,14 @@ def points(trace: Trace, device: DeviceProfile) -> Points:
         op_ns=np.concatenate([duration_ns, np.zeros(len(hosted))])[order],
         **_uses(trace, at[:count], at[count:], hosted),
     )
+
+
+def program_copies(trace: Trace) -> NDArray[np.intp]:
+    """Events that are copies which the program makes itself, in every step."""
+    events = trace.events
+    copies = (events.kind == EventKind.HOST_WRITE) | (events.kind == EventKind.HOST_READ)
+    # What the host wrote before a step that repeats is there already.
+    return np.flatnonzero(copies & ((events.op >= 0) | ~_linked(trace)[0][events.storage]))
 
 
 def _uses(

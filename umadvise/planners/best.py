@@ -1,0 +1,292 @@
+"""The best plan that is found: swaps and recomputation, decided by timed simulation.
+
+It begins with the plans of all the other planners and of those it is handed, and so is never slower than any of them.
+Then it plans itself, in three nested choices, each judged by the simulated step:
+
+1. What is dropped and made again (`recompute_choice`): a share of what exceeds the budget, those storages first that
+   take the least time for their bytes, in chains up to a length. What other planners' plans make again is tried too.
+   The step with these recomputations as ops (`unrolled`) is a step like any other from here on.
+2. In which gaps between two uses storages leave (`swap_choice`): those that last longest beyond their copies, at the
+   fullest moment first. What stays clean leaves without a copy, what nobody needs any more leaves at once, and skip
+   connections leave within forward, by the same rule.
+3. When copies begin (`swap_schedule`): to the host at once, back as early as there is room, in the order of need, with
+   the stalls that the simulation of the schedule before has shown.
+
+Then single decisions are changed, as long as the step gets shorter: a storage is made again or not, leaves or stays.
+Layers of one shape have gaps of one shape, so that decisions by value are the same for all of them at once.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import planners
+from umadvise.device_profile import DeviceProfile
+from umadvise.errors import BudgetError, NoRoomError, UmadviseError, UsageError
+from umadvise.planners import Progress
+from umadvise.planners.gaps import Gaps, gaps
+from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.recomputation import Step
+from umadvise.planners.recompute_choice import candidates, cheapest, recompute_actions
+from umadvise.planners.score import score
+from umadvise.planners.swap_choice import enough, slack_ns
+from umadvise.planners.swap_schedule import Times, schedule
+from umadvise.planners.unrolled import Unrolled, unroll
+from umadvise.simulator.swap import simulate_swap
+from umadvise.trace.schema import Trace
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+"""Of the excess that is made again; more than all of it makes up for what recomputation itself takes."""
+CHAINS = (0.125, 0.5)
+"""Bytes of a chain of recomputations over the budget."""
+HALVINGS = 3
+"""Of the distance between shares, beside the best of them."""
+ROUNDS = 3
+"""Schedules of one choice, each with the times of the one before."""
+TRIALS_OF_OPS = 30_000
+"""Trials of each kind for a step of one op: longer steps have fewer, each of which takes longer."""
+MOST_TRIALS = 300
+_NEVER = -1e18
+_NO_STEP_NS = 1 << 62
+LONG = ("dqn", "best")
+"""Planners that search themselves."""
+
+
+def best(
+    trace: Trace,
+    device: DeviceProfile,
+    budget_bytes: int,
+    *,
+    trials: int | None = None,
+    plans: Sequence[Plan] = (),
+    progress: Progress = lambda _done, _all: None,
+) -> Plan:
+    """Searches. An interrupt (Ctrl-C) ends that early, with the best plan so far.
+
+    Args:
+        trace: one step.
+        device: whose link copies.
+        budget_bytes: of device memory.
+        trials: changes of single decisions that are tried; by default fewer for long steps, at most 400.
+        plans: of other planners, to begin with.
+        progress: is told how much of the search is done, and how much there is.
+
+    Raises:
+        BudgetError: no plan was found that keeps the budget.
+        UsageError: trials is below zero.
+    """
+    if trials is None:
+        trials = min(MOST_TRIALS, TRIALS_OF_OPS // max(len(trace.ops), 1))
+    if trials < 0:
+        raise UsageError(f"trials: expected at least 0, found {trials}")
+    search = _Search(trace, device, budget_bytes)
+    with contextlib.suppress(KeyboardInterrupt):
+        search.begin_with(plans)
+        if not search.ideal:
+            search.run(trials, progress)
+    progress(search.steps, search.steps)
+    return search.plan(trials)
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    """A choice of recomputations and of gaps, and how long the step is with it."""
+
+    unrolled: Unrolled
+    gaps: Gaps
+    leaves: NDArray[np.bool_]
+    times: Times
+    step_ns: int
+    again: frozenset[int] = frozenset()
+    plan: Plan | None = None
+
+
+class _Search:
+    def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> None:
+        self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
+        self.found: tuple[int, Plan] | None = None
+        self.reasons: list[str] = []
+        self.remakes: list[list[Action]] = []  # of others' plans
+        self.steps = 1
+
+    @property
+    def ideal(self) -> bool:
+        """Whether a plan without any stall is there."""
+        least_ns = int(np.maximum(self.trace.ops.duration_ns, 0).sum())
+        return self.found is not None and self.found[0] <= least_ns
+
+    def plan(self, trials: int) -> Plan:
+        """The best one."""
+        if self.found is None:
+            raise BudgetError(self.reasons[0] if self.reasons else "the search was interrupted before it found a plan")
+        _, plan = self.found
+        options = {**plan.options, "trials": trials, "from": plan.planner}
+        return replace(plan, planner="best", options=MappingProxyType(options))
+
+    # ---- others ------------------------------------------------------------------------------------------------------
+
+    def begin_with(self, plans: Sequence[Plan]) -> None:
+        """Scores what the other planners plan, and what was handed in."""
+        for plan in (*plans, *self._of_others()):
+            try:
+                worth = score(self.trace, self.device, plan, budget_bytes=self.budget_bytes)
+            except UmadviseError as error:
+                self.reasons.append(str(error))
+                continue
+            self._keep(worth.step_ns or 0, plan)
+            if (plan.actions.kind == ActionKind.RECOMPUTE).any():
+                self.remakes.append(list(plan))
+
+    def _of_others(self) -> Iterator[Plan]:
+        for name in planners.PLANNERS:
+            if name in LONG:
+                continue
+            try:
+                yield planners.run(name, self.trace, self.device, self.budget_bytes)
+            except UmadviseError as error:
+                self.reasons.append(str(error))
+
+    def _keep(self, step_ns: int, plan: Plan) -> None:
+        if self.found is None or step_ns < self.found[0]:
+            self.found = step_ns, plan
+
+    # ---- our own -----------------------------------------------------------------------------------------------------
+
+    def run(self, trials: int, progress: Progress) -> None:
+        """Tries choices of recomputations, and then changes of the best one."""
+        self.step = Step(self.trace)
+        self.gaps = gaps(self.trace, self.device)
+        self.known = candidates(self.step)
+        self.alike = self._kinds()
+        self.steps = 2 * trials + len(SHARES) * len(CHAINS) + 2 * HALVINGS + len(self.remakes)
+        done = itertools.count()
+        now: _Solution | None = None
+
+        def take(solution: _Solution | None) -> None:
+            nonlocal now
+            progress(min(next(done), self.steps - 1), self.steps)
+            if solution is not None and (now is None or solution.step_ns < now.step_ns):
+                now = solution
+
+        for actions in self.remakes:
+            take(self._swaps(unroll(self.trace, actions), frozenset()))
+        self._try_shares(take)
+        for number, change in enumerate((self._change_again, self._change_gap)):
+            random = np.random.default_rng(number)
+            for _ in range(trials):
+                if now is None or self.ideal:
+                    return
+                take(change(now, random))
+
+    def _try_shares(self, take: Callable[[_Solution | None], None]) -> None:
+        """Shares of the excess, coarsely, and then finer and finer beside the best one."""
+        tried: dict[frozenset[int], int] = {}
+
+        def step_ns(share: float, chain: float) -> int:
+            again = self._cheapest(share, chain * self.budget_bytes)
+            if again not in tried:
+                solution = self._solve(again)
+                tried[again] = _NO_STEP_NS if solution is None else solution.step_ns
+                take(solution)
+            return tried[again]
+
+        _, share, chain = min((step_ns(share, chain), share, chain) for share in SHARES for chain in CHAINS)
+        width = SHARES[1] - SHARES[0]
+        for _ in range(HALVINGS):
+            width /= 2
+            _, share = min((step_ns(each, chain), each) for each in (share, max(share - width, 0.0), share + width))
+
+    def _cheapest(self, share: float, chain_bytes: float) -> frozenset[int]:
+        return cheapest(self.gaps, self.step, self.known, self.budget_bytes, share=share, chain_bytes=chain_bytes)
+
+    def _solve(self, again: frozenset[int]) -> _Solution | None:
+        """Without what finds no room to be made again."""
+        while True:
+            unrolled = unroll(self.trace, recompute_actions(self.step, again))
+            too_large = unrolled.trace.working_set_bytes() > self.budget_bytes
+            stuck = {action.storage for op, action in unrolled.actions if too_large[op] and unrolled.again[op]}
+            if not stuck & again:
+                return self._swaps(unrolled, again)
+            again -= stuck
+
+    def _swaps(self, unrolled: Unrolled, again: frozenset[int]) -> _Solution | None:
+        its = gaps(unrolled.trace, self.device) if unrolled.actions else self.gaps
+        start = _Solution(unrolled, its, np.zeros(len(its), bool), Times.of_compute(its), _NO_STEP_NS, again)
+        result: _Solution | None = None
+        for _ in range(ROUNDS):
+            solution = self._schedule(start, start.leaves, np.zeros(len(its), bool))
+            if solution is None:
+                break
+            if result is None or solution.step_ns < result.step_ns:
+                result = solution
+            start = replace(start, times=solution.times)
+        return result
+
+    def _schedule(self, start: _Solution, leaves: NDArray[np.bool_], stays: NDArray[np.bool_]) -> _Solution | None:
+        """With these gaps and more, but not those in which storages stay, at the times of a solution."""
+        worth = np.where(stays, _NEVER, slack_ns(start.gaps, start.times))
+        chosen = enough(start.gaps, leaves, self.budget_bytes, worth)
+        if chosen is None:
+            return None
+        plan = schedule(start.gaps, chosen, self.budget_bytes, start.times)
+        try:
+            simulation = simulate_swap(start.unrolled.trace, self.device, plan)
+        except NoRoomError:
+            return None
+        times = Times.of_simulation(start.gaps, simulation)
+        result = replace(start, leaves=chosen, times=times, step_ns=simulation.step_ns, plan=plan)
+        self._offer(result)
+        return result
+
+    def _offer(self, solution: _Solution) -> None:
+        """What is better than all others in the unrolled step is, where it is in the step itself."""
+        if self.found is not None and solution.step_ns >= self.found[0]:
+            return
+        assert solution.plan is not None
+        plan = solution.unrolled.plan(solution.plan)
+        try:
+            result = simulate_swap(self.trace, self.device, plan, spans=False).result
+        except (NoRoomError, UsageError):
+            return
+        if not result.on_demand_swap_ins:
+            self._keep(result.step_ns, plan)
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    def _kinds(self) -> list[tuple[int, int, int]]:
+        """Of each candidate, what it has in common with that of another layer of the same shape."""
+        name = self.trace.ops.name
+        return [
+            (self.step.sizes[each.storage], each.rerun.duration_ns, int(name[each.rerun.last])) for each in self.known
+        ]
+
+    def _change_again(self, now: _Solution, random: np.random.Generator) -> _Solution | None:
+        """One storage more or less is made again, or all of the same kind."""
+        if not self.known:
+            return None
+        chosen = np.array([each.storage in now.again for each in self.known])
+        cost = np.array([each.rerun.duration_ns + 1 for each in self.known], float)
+        worth = np.array([self.step.sizes[each.storage] for each in self.known], float)
+        weight = np.where(chosen, cost / max(cost[chosen].sum(), 1.0), worth / max(worth[~chosen].sum(), 1.0))
+        row = int(random.choice(len(weight), p=weight / weight.sum()))
+        rows = [row]
+        if random.integers(2):
+            rows = [each for each, kind in enumerate(self.alike) if kind == self.alike[row]]
+        changed = {self.known[each].storage for each in rows if chosen[each] == chosen[row]}
+        return self._solve(now.again ^ changed)
+
+    def _change_gap(self, now: _Solution, random: np.random.Generator) -> _Solution | None:
+        """One storage stays in a gap, or leaves in it."""
+        weight = np.where(now.gaps.needed, now.gaps.bytes, 0).astype(float)
+        if not weight.sum():
+            return None
+        row = int(random.choice(len(weight), p=weight / weight.sum()))
+        leaves, stays = now.leaves.copy(), np.zeros(len(weight), bool)
+        stays[row] = leaves[row]
+        leaves[row] = not leaves[row]
+        return self._schedule(now, leaves, stays)

@@ -1,0 +1,82 @@
+"""What is dropped in forward and made again in backward: as much as is wanted, at the least time for its bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from umadvise.planners.gaps import Gaps
+from umadvise.planners.plan import Action
+from umadvise.planners.recomputation import DEVICE, GONE, Rerun, Segments, Step, find_rerun
+from umadvise.planners.recompute_walk import walk
+
+_WITHOUT_END = 1 << 61
+SMALL_BYTES = 1 << 16
+"""What is smaller stays: an op more would take longer than its bytes are worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A storage that can be made again.
+
+    Attributes:
+        storage: which one.
+        last: its last op in forward.
+        following: its first op in backward.
+        rerun: how it is made again, where all that it needs and that lives is on the device.
+    """
+
+    storage: int
+    last: int
+    following: int
+    rerun: Rerun
+
+
+def candidates(step: Step) -> list[Candidate]:
+    """All of them, those first that take the least time for each byte."""
+    found = []
+    for storage, (last, following) in step.gaps.items():
+        if step.sizes[storage] < SMALL_BYTES:
+            continue
+
+        def place(each: int, following: int = following) -> int:
+            return DEVICE if step.births[each] < following <= step.deaths[each] else GONE
+
+        rerun = find_rerun(step, storage, following, place, Segments({storage: 0}, [0], [True]))
+        if rerun is not None:
+            found.append(Candidate(storage, last, following, rerun))
+    return sorted(found, key=lambda each: each.rerun.duration_ns / step.sizes[each.storage])
+
+
+def cheapest(
+    gaps: Gaps, step: Step, known: list[Candidate], budget_bytes: int, *, share: float, chain_bytes: float
+) -> frozenset[int]:
+    """Storages to make again, the cheapest first, until at every point they take away a share of the excess.
+
+    Args:
+        gaps: of the step.
+        step: likewise.
+        known: candidates, in the order of preference.
+        budget_bytes: of device memory.
+        share: of what there is beyond the budget; the rest is for swaps.
+        chain_bytes: what is made again from what is made again itself may add up to so much.
+    """
+    excess = np.maximum(gaps.kept_bytes - budget_bytes, 0) * share
+    chosen: dict[int, int] = {}  # with the bytes of their chains
+    for each in known:
+        size = step.sizes[each.storage]
+        begin, end = int(gaps.point[each.last]) + 1, int(gaps.point[each.following])
+        if begin >= end or excess[begin:end].max() <= 0:
+            continue
+        chain = size + sum(chosen.get(needed, 0) for needed in each.rerun.inputs)
+        if chain <= chain_bytes:
+            chosen[each.storage] = chain
+            excess[begin:end] -= size
+    return frozenset(chosen)
+
+
+def recompute_actions(step: Step, storages: Iterable[int]) -> list[Action]:
+    """Drops and recomputations of these storages, each once; what cannot be made again after all stays."""
+    segments = {storage: index for index, storage in enumerate(sorted(storages))}
+    count = len(segments)
+    return walk(step, Segments(segments, [0] * count, [True] * count), _WITHOUT_END).actions
