@@ -15,7 +15,7 @@ from umadvise.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.dqn_environment import NOTHING, Environment, State
 from umadvise.planners.dqn_graph import FEATURES, VALID, Choice, Graph
-from umadvise.planners.dqn_network import Network, initial_weights, load_weights, save_weights
+from umadvise.planners.dqn_network import Network, initial_weights, load_weights
 from umadvise.planners.dqn_training import Schedule, Trainer
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
@@ -82,6 +82,23 @@ def test_what_is_made_fast_is_removed() -> None:
     plan = planners.run("dqn", trace, GTX, 2 * MAP + MIB, episodes=20)
     assert kinds(plan) == {ActionKind.DROP, ActionKind.RECOMPUTE}
     assert step_ns(trace, plan) == 7 * 10**4
+
+
+def test_steps_without_forward_and_backward() -> None:
+    """As K-means has them: two passes over three parts, room for two. They are read only: nothing is copied out, and no
+    part comes in more than twice."""
+    builder = TraceBuilder()
+    parts = [builder.allocate(MAP, Role.INPUT, f"part{index}") for index in range(3)]
+    for part in parts * 2:
+        builder.begin_op("aten::argmin", duration_ns=10**6)
+        builder.access(part, Access.READ)
+        builder.end_op()
+    trace = builder.finish(target="cuda", source="synthetic")
+    plan = planners.run("dqn", trace, GTX, 2 * MAP)
+    result = simulate_swap(trace, GTX, plan, spans=False).result
+    assert result.peak_live_bytes == 2 * MAP
+    assert result.swap_out_bytes == 0
+    assert 0 < result.swap_in_bytes <= 6 * MAP
 
 
 def test_what_fits_stays() -> None:
@@ -270,20 +287,18 @@ def trained(trace: Trace, budget_bytes: int, network: Network, episodes: int) ->
     return trainer
 
 
-def test_what_was_learned_on_a_small_step_serves_a_large_one(tmp_path: Path) -> None:
-    """Where ops are short and transfers long, the network learns to remove; on a chain of four times the layers its
-    first plan, without any random action, has less overhead than that of a network which has learned nothing."""
-    small = chain(8, forward_ns=10**4, backward_ns=2 * 10**4)
-    large = chain(32, forward_ns=10**4, backward_ns=2 * 10**4)
-    beginner = initial_weights(16, np.random.default_rng(1))
-    teacher = trained(small, 4 * MAP + MIB, Network(beginner, rounds=4, learning_rate=3e-3), 50).network
-    save_weights(str(tmp_path / "small.npz"), teacher.weights)
-    found = []
-    for weights in (beginner, load_weights(str(tmp_path / "small.npz"))):
-        best = trained(large, 20 * MAP + MIB, Network(weights, rounds=4, learning_rate=0.0), 1).best
-        assert best is not None
-        found.append(best.longer_ns)
-    assert found[1] < found[0]
+def test_what_was_learned_on_one_step_serves_others(tmp_path: Path) -> None:
+    """Steps that change, as with stochastic depth, and a much larger one, each planned without any random action. A
+    transfer takes a hundred ops: the network has learned to remove, and one that has learned nothing offloads."""
+    small, *others = (chain(count, forward_ns=10**4, backward_ns=2 * 10**4) for count in (12, 9, 14, 40))
+    file = str(tmp_path / "q.npz")
+    planners.run("dqn", small, GTX, 8 * MAP + MIB, episodes=30, seed=4, save=file)
+    for trace in others:
+        budget_bytes = trace.peak_bytes - 3 * MAP
+        plan = planners.run("dqn", trace, GTX, budget_bytes, episodes=1, epsilon=0.0, initial=file)
+        assert kinds(plan) == {ActionKind.DROP, ActionKind.RECOMPUTE}
+        beginner = planners.run("dqn", trace, GTX, budget_bytes, episodes=1, epsilon=0.0, seed=4)
+        assert step_ns(trace, plan) < step_ns(trace, beginner)
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -343,7 +358,7 @@ def test_options_out_of_range(option: str, value: float) -> None:
 
 
 @given(trace=traces(), share=st.sampled_from([0.3, 0.6, 0.9]), seed=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_simulator_executes_every_plan(trace: Trace, share: float, seed: int) -> None:
     budget_bytes = int(trace.peak_bytes * share)
     try:
