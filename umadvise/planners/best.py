@@ -46,9 +46,9 @@ CHAINS = (0.125, 0.5)
 """Bytes of a chain of recomputations over the budget."""
 HALVINGS = 3
 """Of the distance between shares, beside the best of them."""
-ROUNDS = 3
+ROUNDS = 2
 """Schedules of one choice, each with the times of the one before."""
-TRIALS_OF_OPS = 30_000
+TRIALS_OF_OPS = 20_000
 """Trials of each kind for a step of one op: longer steps have fewer, each of which takes longer."""
 MOST_TRIALS = 300
 _NEVER = -1e18

@@ -20,7 +20,8 @@ def enough(
 ) -> NDArray[np.bool_] | None:
     """Adds gaps until every point finds room, were copies to the host to take no time; None where that cannot be.
 
-    At the fullest point that gap is next which is worth most for what it takes away there of the excess.
+    At the fullest point those gaps are next which are worth most, and of what exceeds the excess there that which is
+    worth most for what it takes away of it.
 
     Args:
         gaps: of the step.
@@ -39,10 +40,18 @@ def enough(
         found = np.flatnonzero(waiting & inside)
         if not len(found):
             return None
-        share = np.minimum(gaps.bytes[found], used[point] - budget_bytes) / gaps.bytes[found]
-        row = int(found[np.where(worth[found] > 0, worth[found] * share, worth[found]).argmax()])
-        leaves[row], waiting[row] = True, False
-        begin, end = int(gaps.begin[row]) + 1, int(gaps.end[row])
-        used[begin : min(end, count)] -= gaps.bytes[row]
-        used[: max(end - count, 0)] -= gaps.bytes[row]
+        excess = int(used[point]) - budget_bytes
+        ranked = found[np.argsort(-worth[found], kind="stable")]
+        whole = int(np.searchsorted(np.cumsum(gaps.bytes[ranked]), excess, "right"))
+        chosen, rest = ranked[:whole], ranked[whole:]
+        excess -= int(gaps.bytes[chosen].sum())
+        if excess > 0 and len(rest):
+            share = np.minimum(gaps.bytes[rest], excess) / gaps.bytes[rest]
+            chosen = np.append(chosen, rest[np.where(worth[rest] > 0, worth[rest] * share, worth[rest]).argmax()])
+        leaves[chosen], waiting[chosen] = True, False
+        for begin, end, size in zip(
+            (gaps.begin[chosen] + 1).tolist(), gaps.end[chosen].tolist(), gaps.bytes[chosen].tolist(), strict=True
+        ):
+            used[begin : min(end, count)] -= size
+            used[: max(end - count, 0)] -= size
     return leaves
