@@ -204,8 +204,10 @@ class Environment:
     def _settle(self, state: State) -> State:
         while len(state.layout.over) and state.possible.any() and not state.possible[NOTHING + 1 :].any():
             state = self._go_on(state)
-        if state.possible.any():
-            return state
+        return state if state.possible.any() else self.finish(state)
+
+    def finish(self, state: State) -> State:
+        """The terminal state that comes of no further choice."""
         absences, layout = self._repair(state.absences, state.layout)
         nothing = np.zeros_like(state.possible)
         longer_ns = self.step_ns(layout.actions, self.budget_bytes) - self.unlimited_ns

@@ -1,7 +1,9 @@
 """Fitted Q-iteration with experience replay: algorithm 1 of the DQN paper (sections 4.8 to 4.10).
 
 Each transition goes to the replay dataset, and after each the network is fitted to a mini-batch that is drawn from all
-of it. The random actions are drawn with the same chance each.
+of it. The random actions are drawn with the same chance each. To the reward is added by how much less memory is missing
+then: over a plan these sum up to what was missing at first, whatever the plan, but an action is worth at once what it
+brings.
 """
 
 import time
@@ -25,7 +27,7 @@ class Schedule:
         epsilon: the chance of a random action before the first episode; it falls to 0 with the last one.
         gamma: decay factor of equation 5.
         batch: transitions of a mini-batch.
-        time_limit_s: no episode begins later, and none goes on.
+        time_limit_s: the training ends then; the first episode does without further choices.
     """
 
     episodes: int
@@ -80,10 +82,10 @@ class Trainer:
             chance = self.schedule.epsilon * (1 - (self.episodes + 1) / self.schedule.episodes)
             state = self.environment.initial
             while not state.terminal:
-                # Without any plan yet, the time limit waits for the first one.
-                if self.best is not None and time.monotonic() > end_s:
+                late = time.monotonic() > end_s
+                if late and self.best is not None:
                     return
-                state = self._decide(state, chance)
+                state = self.environment.finish(state) if late else self._decide(state, chance)
             self.episodes += 1
             if self.best is None or state.longer_ns < self.best.longer_ns:
                 self.best = state
