@@ -31,6 +31,7 @@ class _Replay:
                 self.events[op].append((what[0], what[1], what[2]))
         before = [storage for storage, birth in enumerate(trace.births.tolist()) if birth < 0]
         self.contents: Contents = dict.fromkeys(before, "before")
+        self.before: dict[tuple[int, Hashable], Hashable] = {}  # of an op's own writes, by what they left
 
     def run(self, plan: Iterable[Action]) -> list[list[Hashable]]:
         actions: dict[tuple[int, bool], list[Action]] = {}
@@ -53,15 +54,21 @@ class _Replay:
             if row.flags & Access.WHOLE:
                 own.add(row.storage)
             elif row.storage not in own:
-                read.append(held.get(row.storage, "lost"))
+                read.append(self.rest(op, row.storage, row.flags))
         for row in rows:
             if self.trace.births[row.storage] < 0:
                 if row.flags & Access.WHOLE and row.bytes == self.trace.storages.bytes[row.storage]:
                     held[row.storage] = "before"
             elif row.flags & Access.WRITE:
-                part = () if row.flags & Access.WHOLE else held.get(row.storage, "lost")
+                part = () if row.flags & Access.WHOLE else self.rest(op, row.storage, row.flags)
                 held[row.storage] = hash((op, row.storage, row.offset_bytes, part, tuple(read)))
+                self.before[op, held[row.storage]] = part
         return read
+
+    def rest(self, op: int, storage: int, flags: int) -> Hashable:
+        """What an op finds in a storage; where it only writes again what it has written, what was there before."""
+        contents = self.contents.get(storage, "lost")
+        return contents if flags & Access.READ else self.before.get((op, contents), contents)
 
     def host(self, op: int) -> list[Hashable]:
         read: list[Hashable] = []

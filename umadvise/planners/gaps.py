@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from umadvise.device_profile import DeviceProfile
 from umadvise.planners.bound_points import Points, points, program_copies
+from umadvise.planners.uses import Uses
 from umadvise.trace.schema import EventKind, Trace
 
 
@@ -109,8 +110,10 @@ def gaps(trace: Trace, device: DeviceProfile) -> Gaps:
     end = np.where(needed, np.searchsorted(op, op[known.point[following]], "left"), known.point[following])
     end += count * again
     first_op, last_op = op[begin] + 1, op[known.point[following]] + ops * again
-    # What comes back before the first op finds no anchor to come back at, nor does what is back within one op.
-    anchored = (first_op <= last_op) & ~(needed & (op[known.point[following]] < 0))
+    # What is needed before the first op, in the first step of all, finds no anchor to come back at, what is used before
+    # it none to leave at, nor does what is back within one op.
+    early = Uses(trace).host_begins[known.storage[following]] & again
+    anchored = (op[begin] >= 0) & (first_op <= last_op) & ~(needed & early)
     order = np.lexsort((begin, storage))
     order = order[(anchored & (end > begin + 1) & (known.bytes[storage] > 0))[order]]
     written, carried = _contents(known)

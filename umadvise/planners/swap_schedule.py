@@ -120,7 +120,7 @@ def _arrivals(
 def _plan(gaps: Gaps, rows: NDArray[np.int64], back: NDArray[np.int64], budget_bytes: int) -> Plan:
     """The actions. Who comes back before one op comes in the order of need."""
     trace, known, ops = gaps.trace, gaps.points, len(gaps.point)
-    leaving, dead = gaps.begin[rows], np.flatnonzero(~gaps.needed & (gaps.op[gaps.begin] >= 0))
+    leaving, dead = gaps.begin[rows], np.flatnonzero(~gaps.needed)
     ended, last = gaps.ended
     # In the first step of all they are there.
     begins = gaps.heir[dead[gaps.end[dead] > len(known)]]
