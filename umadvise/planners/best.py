@@ -72,7 +72,7 @@ def best(
         trace: one step.
         device: whose link copies.
         budget_bytes: of device memory.
-        trials: changes of single decisions that are tried; by default fewer for long steps, at most 400.
+        trials: changes of single decisions that are tried; by default fewer for long steps, at most 300.
         plans: of other planners, to begin with.
         progress: is told how much of the search is done, and how much there is.
 
@@ -85,10 +85,13 @@ def best(
     if trials < 0:
         raise UsageError(f"trials: expected at least 0, found {trials}")
     search = _Search(trace, device, budget_bytes)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         search.begin_with(plans)
         if not search.ideal:
             search.run(trials, progress)
+    except KeyboardInterrupt:
+        if search.found is None:
+            raise
     progress(search.steps, search.steps)
     return search.plan(trials)
 
@@ -123,7 +126,7 @@ class _Search:
     def plan(self, trials: int) -> Plan:
         """The best one."""
         if self.found is None:
-            raise BudgetError(self.reasons[0] if self.reasons else "the search was interrupted before it found a plan")
+            raise BudgetError(self.reasons[0])
         _, plan = self.found
         options = {**plan.options, "trials": trials, "from": plan.planner}
         return replace(plan, planner="best", options=MappingProxyType(options))
@@ -174,7 +177,9 @@ class _Search:
                 now = solution
 
         for actions in self.remakes:
-            take(self._swaps(unroll(self.trace, actions), frozenset()))
+            with contextlib.suppress(ValueError):  # it lets go of what it makes again elsewhere
+                remade = {each.storage for each in actions if each.kind == ActionKind.RECOMPUTE}
+                take(self._swaps(unroll(self.trace, actions), frozenset(remade)))
         self._try_shares(take)
         for number, change in enumerate((self._change_again, self._change_gap)):
             random = np.random.default_rng(number)
