@@ -33,7 +33,7 @@ from umadvise.planners.gaps import Gaps, gaps
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest, recompute_actions
-from umadvise.planners.score import score
+from umadvise.planners.score import made_by, score
 from umadvise.planners.swap_choice import enough, slack_ns
 from umadvise.planners.swap_schedule import Times, schedule
 from umadvise.planners.unrolled import Unrolled, unroll
@@ -128,8 +128,8 @@ class _Search:
         if self.found is None:
             raise BudgetError(self.reasons[0])
         _, plan = self.found
-        options = {**plan.options, "trials": trials, "from": plan.planner}
-        return replace(plan, planner="best", options=MappingProxyType(options))
+        options = {**plan.options, "trials": trials, "from": made_by(plan)}
+        return replace(plan, planner="best", budget_bytes=self.budget_bytes, options=MappingProxyType(options))
 
     # ---- others ------------------------------------------------------------------------------------------------------
 
