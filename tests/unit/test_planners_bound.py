@@ -13,7 +13,6 @@ from umadvise._abi import Role
 from umadvise.catalogue import load_device
 from umadvise.errors import BudgetError, NoRoomError, UsageError
 from umadvise.planners.bound import Bound, lower_bound, optimum, regret
-from umadvise.planners.bound_prices import prices
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.builder import TraceBuilder
@@ -239,22 +238,6 @@ def test_few_points_are_enough(op_ns: int) -> None:
     few, all_ = (lower_bound(trace, V100, 200 * MIB, coarse=coarse) for coarse in (8, None))
     assert few.details["chosen"] < all_.details["chosen"] / 2
     assert 0.99 * all_.step_ns <= few.step_ns <= all_.step_ns * (1 + 3e-6)
-
-
-def test_prices_are_what_a_change_is_worth() -> None:
-    trace, budget_bytes = layers(40, op_ns=10**5), 100 * MIB
-    found = prices(trace, V100, budget_bytes)
-    more = lower_bound(trace, V100, budget_bytes + MIB).step_ns
-    less = lower_bound(trace, V100, budget_bytes - MIB).step_ns
-    assert float(found.memory_ns.sum()) * 2 * MIB == pytest.approx(less - more, rel=0.01)
-    # The link decides nearly all over the step: out up to the peak, in from there on.
-    assert found.to_host_ns[10] == pytest.approx(OUT_NS, rel=1e-3)
-    assert found.to_device_ns[70] == pytest.approx(IN_NS, rel=1e-3)
-
-
-def test_prices_where_everything_fits() -> None:
-    found = prices(layers(4), V100, 40 * MIB)
-    assert [each.tolist() for each in (found.memory_ns, found.to_device_ns, found.to_host_ns)] == [[0.0] * 8] * 3
 
 
 def test_coarser_is_never_more() -> None:
