@@ -3,10 +3,10 @@
 python tools/benchmark_planners.py [--network bert gpt2 ...] [--planner NAMES] [--budgets 6] [--cache DIR] [--no-regret]
     [--only tables times growth] [--growth 10000 100000 1000000]
 
-Steps are recorded dry. The budgets go in equal steps from 90 % of the unlimited peak down to the smallest in which any
-planner can, one of them at half the peak. Exits 3 when something that is to hold of `best`, or of planning times, does
-not: window planning of BERT-Large at most 100 ms, `best` and the bound at most 10 s, and the window planner's time an
-op no more than twice as long for the largest as for the smallest step.
+Steps are recorded dry. The budgets go in equal steps from 90 % of the unlimited peak down to the smallest in which a
+planner of swaps can, one of them at half the peak. Exits 3 when something that is to hold of `best`, or of planning
+times, does not: window planning of BERT-Large at most 100 ms, `best` and the bound at most 10 s, and the window
+planner's time an op no more than twice as long for the largest as for the smallest step.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FIRST_SHARE = 0.9
 LIMITS_S = {"window": 0.1, BEST: 10.0, "the bound": 10.0}
 MOST_GROWTH = 2.0
 PARTS = ("tables", "times", "growth")
-_QUICK = ("belady", "lru", "window", "superneurons")  # who is asked for the smallest budget, and `best`
+_QUICK = ("belady", "lru", "window", "superneurons")  # who is asked for the smallest budget: unified memory knows none
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ CASES = {
 
 
 def budgets(trace: Trace, device: DeviceProfile, names: Sequence[str], count: int) -> list[int]:
-    """In equal steps from 90 % of the peak to the smallest in which one of the planners can, and half the peak."""
+    """In equal steps from 90 % of the peak to the smallest in which a planner of swaps can, and half the peak."""
     most, least = int(trace.peak_bytes * FIRST_SHARE), smallest(trace, device, names)
     sizes = [most - (most - least) * step // max(count - 1, 1) for step in range(count)]
     half = trace.peak_bytes // 2
@@ -89,7 +89,7 @@ def budgets(trace: Trace, device: DeviceProfile, names: Sequence[str], count: in
 
 def smallest(trace: Trace, device: DeviceProfile, names: Sequence[str]) -> int:
     """Halves, to 1 % of the peak, between the largest working set, below which nothing can run, and 90 %."""
-    asked = [name for name in (*_QUICK, BEST) if name in names] or list(names)
+    asked = [name for name in _QUICK if name in names] or list(names)
 
     def runs(budget_bytes: int) -> bool:
         return any(_plans(name, trace, device, budget_bytes) for name in asked)
