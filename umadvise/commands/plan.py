@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-regret",
         action="store_true",
-        help="do not look for the lower bound, which takes longer than most planners",
+        help="do not look for the lower bound, which takes seconds for large steps",
     )
     parser.add_argument("--json", action="store_true", help="print data instead of text")
 
