@@ -5,7 +5,7 @@ from pathlib import Path
 import fidelity
 import pytest
 import torch
-from replay import hayakawa, outcome, published, table
+from replay import outcome, published, table
 from replay.network_wide import network_wide
 from replay.outcome import Status
 from replay.published import Figure
@@ -86,16 +86,16 @@ def test_calibration_and_pending_judge_nothing_however_far_off() -> None:
 
 def test_the_fit_finds_what_made_the_times() -> None:
     roofline = [0.1, 0.2, 0.3]
-    time = hayakawa.fit(roofline, [0.05 + seconds / 1.6 for seconds in roofline])
+    time = step_time.fit(roofline, [0.05 + seconds / 1.6 for seconds in roofline])
     assert (time.fixed_s, time.efficiency) == pytest.approx((0.05, 1.6))
-    without = hayakawa.fit(roofline, [seconds - 0.01 for seconds in roofline])  # would want less than nothing fixed
+    without = step_time.fit(roofline, [seconds - 0.01 for seconds in roofline])  # would want less than nothing fixed
     assert without.fixed_s == 0
     assert without.seconds(0.2) == pytest.approx(0.19, rel=0.02)
 
 
 def test_the_window_papers_baseline_is_a_fixed_time_and_one_an_image() -> None:
     batches, speeds = (64, 128, 190), (336, 492, 581)
-    time = hayakawa.fit(batches, [batch / speed for batch, speed in zip(batches, speeds, strict=True)])
+    time = step_time.fit(batches, [batch / speed for batch, speed in zip(batches, speeds, strict=True)])
     for batch, speed in zip(batches, speeds, strict=True):
         assert batch / time.seconds(batch) == pytest.approx(speed, rel=0.01)
 

@@ -5,15 +5,13 @@ Memory is that of live tensors in PyTorch's order, as the dry recorder sees it; 
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator
 
 from replay import lms, window_batches
 from replay.outcome import Outcome, calibration, holds, within
 from replay.published import Figure, known
 from replay.recording import largest_batch, trace
+from replay.step_time import StepTime, fit
 from replay.window_rows import METHODS, WindowRows, resnet
 from umadvise.catalogue import load_device
 from umadvise.trace.schema import Trace
@@ -29,29 +27,6 @@ _RECORDERS: dict[str, Callable[[int, str], Trace]] = {
     "baseline_lms": functools.partial(trace, "resnet50"),
 }
 """From the name of a method in which everything stays on the device: its steps, by batch and device."""
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Time of a step: `fixed_s` and the roofline's time divided by `efficiency`, the same for all classes of ops."""
-
-    fixed_s: float
-    efficiency: float
-
-    def seconds(self, roofline_s: float) -> float:
-        """Of a step that takes so long by the roofline."""
-        return self.fixed_s + roofline_s / self.efficiency
-
-
-def fit(roofline_s: Sequence[float], measured_s: Sequence[float]) -> StepTime:
-    """Least squares of the relative errors; neither part is below zero."""
-    roofline, measured = np.array(roofline_s), np.array(measured_s)
-    design = np.stack([1 / measured, roofline / measured], axis=1)
-    fixed, factor = np.linalg.lstsq(design, np.ones(len(measured)), rcond=None)[0]
-    if fixed < 0:
-        ratio = roofline / measured
-        fixed, factor = 0.0, float(ratio.sum() / (ratio**2).sum())
-    return StepTime(float(fixed), 1 / float(factor))
 
 
 def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:

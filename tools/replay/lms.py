@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from replay.outcome import Outcome, holds, number, within
 from replay.published import Figure
 from replay.recording import trace
+from replay.step_time import StepTime
 from umadvise import planners
 from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile, LinkDirection
@@ -24,9 +24,6 @@ from umadvise.errors import BudgetError, NoRoomError
 from umadvise.planners.plan import Plan
 from umadvise.simulator.swap import simulate_swap
 from umadvise.trace.schema import Trace
-
-if TYPE_CHECKING:
-    from replay.hayakawa import StepTime
 
 METHOD = "lms"
 MEDIAN_BOUND = 0.15
@@ -36,7 +33,7 @@ _LINK_SHARE = 0.83
 _TENSORFLOW_SHARE = 0.95
 
 
-def outcome(figure: Figure, figures: Sequence[Figure], device: str, time: "StepTime") -> Outcome:
+def outcome(figure: Figure, figures: Sequence[Figure], device: str, time: StepTime) -> Outcome:
     """One row: speed of a tuned plan, or that there is none.
 
     Each row may be off by the bound of the worst, if half of the rows in which something moves are within the median's.
@@ -83,7 +80,7 @@ def _options(found: _Prediction | None) -> str:
 
 
 @functools.cache
-def _prediction(figure: Figure, device_name: str, time: "StepTime") -> _Prediction | None:
+def _prediction(figure: Figure, device_name: str, time: StepTime) -> _Prediction | None:
     batch = int(figure.key[-1])
     device = load_device(device_name)
     step = _calibrated(trace("resnet50", batch, device_name), time.efficiency)

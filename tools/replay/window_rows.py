@@ -9,13 +9,13 @@ import functools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from networks import NETWORKS
 
 from replay.outcome import Outcome, calibration, holds, number, within
 from replay.published import Figure
+from replay.step_time import StepTime
 from replay.window_runs import GIB, Costs, largest_plan, step_s, with_durations, with_link
 from umadvise.catalogue import load_device
 from umadvise.errors import FormatError
@@ -24,9 +24,6 @@ from umadvise.simulator.swap import AllocatorModel
 from umadvise.trace import dry
 from umadvise.trace.schema import Trace
 from umadvise.trace.workload import Workload
-
-if TYPE_CHECKING:
-    from replay.hayakawa import StepTime
 
 OWN_LINK_BYTES_PER_S = 50e9
 
@@ -75,7 +72,7 @@ class WindowRows:
         time: of steps by the roofline, fitted to the same paper's baseline.
     """
 
-    def __init__(self, figures: Sequence[Figure], gpu: str, device: str, time: "StepTime") -> None:
+    def __init__(self, figures: Sequence[Figure], gpu: str, device: str, time: StepTime) -> None:
         self._figures = [figure for figure in figures if figure.key[0] in METHODS and figure.key[1] == gpu]
         self._name, self._time = device, time
         self._device = load_device(device)
