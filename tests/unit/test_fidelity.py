@@ -5,7 +5,7 @@ from pathlib import Path
 import fidelity
 import pytest
 import torch
-from replay import outcome, published, table
+from replay import outcome, published, step_time, table
 from replay.network_wide import network_wide
 from replay.outcome import Status
 from replay.published import Figure
