@@ -112,8 +112,8 @@ def test_what_nobody_needs_any_more_leaves_at_once() -> None:
 
 
 def test_the_cheapest_are_made_again_until_their_share_is_reached() -> None:
-    """Maps of one size in ops of 4, 1, 3 and 2 ms, with room for two of four: at the turn half of the excess is one
-    map, which is the cheapest; all of it are the two cheapest; the last map has no gap to leave in."""
+    """Five maps of one size, made in 4, 1, 3, 2 and 5 ms, and room for three: at the turn half of the excess is one
+    map, which is the cheapest one; all of it are the two cheapest. The last map has no gap to leave in."""
     trace = layers([8 * MIB] * 5, [4 * MS, MS, 3 * MS, 2 * MS, 5 * MS])
     step, its = Step(trace), gaps(trace, V100)
     known = candidates(step)
@@ -121,7 +121,7 @@ def test_the_cheapest_are_made_again_until_their_share_is_reached() -> None:
     assert [(each.rerun.first, each.rerun.last) for each in known] == [(1, 1), (3, 3), (2, 2), (0, 0), (4, 4)]
 
     def made_again(share: float, chain_bytes: float = 1e9) -> frozenset[int]:
-        return cheapest(its, step, known, 24 * MIB, share=share, chain_bytes=chain_bytes)
+        return cheapest(its, step, known, 24 * MIB, share, chain_bytes)
 
     assert made_again(0.0) == frozenset()
     assert made_again(0.5) == {1}

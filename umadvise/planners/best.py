@@ -44,6 +44,12 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 """Of the excess that is made again; more than all of it makes up for what recomputation itself takes."""
 CHAINS = (0.125, 0.5)
 """Bytes of a chain of recomputations over the budget."""
+TIGHT = 1.05
+"""Where the step is longer than so much of its ops, what is made again also comes in order, as much as can be."""
+PRICES = (0.3, 1.0)
+"""Most time of making a byte again, over that of a copy, likewise."""
+LONG_CHAINS = (0.35, 0.5, 0.7)
+"""Chains, likewise: between them stays what swaps take away, as between the checkpoints of a square root."""
 HALVINGS = 3
 """Of the distance between shares, beside the best of them."""
 ROUNDS = 2
@@ -53,6 +59,8 @@ TRIALS_OF_OPS = 20_000
 MOST_TRIALS = 300
 _NEVER = -1e18
 _NO_STEP_NS = 1 << 62
+_ALL = 1e6
+"""A share that nothing uses up."""
 LONG = ("dqn", "best")
 """Planners that search themselves."""
 
@@ -120,8 +128,11 @@ class _Search:
     @property
     def ideal(self) -> bool:
         """Whether a plan without any stall is there."""
+        return self._within(1.0)
+
+    def _within(self, times: float) -> bool:
         least_ns = int(np.maximum(self.trace.ops.duration_ns, 0).sum())
-        return self.found is not None and self.found[0] <= least_ns
+        return self.found is not None and self.found[0] <= times * least_ns
 
     def plan(self, trials: int) -> Plan:
         """The best one."""
@@ -167,6 +178,7 @@ class _Search:
         self.known = candidates(self.step)
         self.alike = self._kinds()
         self.steps = 2 * trials + len(SHARES) * len(CHAINS) + 2 * HALVINGS + len(self.remakes)
+        self.steps += len(PRICES) * len(LONG_CHAINS)
         done = itertools.count()
         now: _Solution | None = None
 
@@ -181,6 +193,8 @@ class _Search:
                 remade = {each.storage for each in actions if each.kind == ActionKind.RECOMPUTE}
                 take(self._swaps(unroll(self.trace, actions), frozenset(remade)))
         self._try_shares(take)
+        if not self._within(TIGHT):
+            self._try_chains(take)
         for number, change in enumerate((self._change_again, self._change_gap)):
             random = np.random.default_rng(number)
             for _ in range(trials):
@@ -206,8 +220,21 @@ class _Search:
             width /= 2
             _, share = min((step_ns(each, chain), each) for each in (share, max(share - width, 0.0), share + width))
 
+    def _try_chains(self, take: Callable[[_Solution | None], None]) -> None:
+        """All that is cheap enough, in the order of the step."""
+        copy_ns = 1e9 / self.device.bandwidth_h2d
+        for price in PRICES:
+            cheap = [
+                each
+                for each in sorted(self.known, key=lambda each: each.last)
+                if each.rerun.duration_ns <= price * copy_ns * self.step.sizes[each.storage]
+            ]
+            for chain in LONG_CHAINS:
+                chain_bytes = chain * self.budget_bytes
+                take(self._solve(cheapest(self.gaps, self.step, cheap, self.budget_bytes, _ALL, chain_bytes)))
+
     def _cheapest(self, share: float, chain_bytes: float) -> frozenset[int]:
-        return cheapest(self.gaps, self.step, self.known, self.budget_bytes, share=share, chain_bytes=chain_bytes)
+        return cheapest(self.gaps, self.step, self.known, self.budget_bytes, share, chain_bytes)
 
     def _solve(self, again: frozenset[int]) -> _Solution | None:
         """Without what finds no room to be made again."""

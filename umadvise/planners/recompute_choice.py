@@ -1,6 +1,6 @@
 """What is dropped in forward and made again in backward: as much as is wanted, at the least time for its bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +49,14 @@ def candidates(step: Step) -> list[Candidate]:
 
 
 def cheapest(
-    gaps: Gaps, step: Step, known: list[Candidate], budget_bytes: int, *, share: float, chain_bytes: float
+    gaps: Gaps, step: Step, known: Sequence[Candidate], budget_bytes: int, share: float, chain_bytes: float
 ) -> frozenset[int]:
-    """Storages to make again, the cheapest first, until at every point they take away a share of the excess.
+    """Storages to make again, in order, until at every point they take away a share of the excess.
 
     Args:
         gaps: of the step.
         step: likewise.
-        known: candidates, in the order of preference.
+        known: candidates, in the order of preference: the cheapest first.
         budget_bytes: of device memory.
         share: of what there is beyond the budget; the rest is for swaps.
         chain_bytes: what is made again from what is made again itself may add up to so much.
