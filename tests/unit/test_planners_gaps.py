@@ -115,10 +115,10 @@ def test_what_is_kept_is_what_the_simulator_has(make: Callable[[Random], Trace],
     inside = its.op >= 0
     np.maximum.at(kept, its.op[inside], its.kept_bytes[inside])
     assert (kept >= live).all()
-    # What nobody uses up to its end counts, dropped in the step before or not: it is there in the first step.
+    # What is there before the first op counts at that, what nobody uses up to its end: so it is in the first step.
     idle = (trace.births < 0) & (its.points.first[1:] == its.points.first[:-1])
-    until = int(trace.deaths[idle].max(initial=-1))
-    assert (kept == live)[until + 1 :].all()
+    until = np.where(trace.deaths < len(trace.ops), trace.deaths, 0)[idle].max(initial=0)
+    assert (kept == live)[int(until) + 1 :].all()
 
 
 def copied_in_a_step_bytes(simulation: SwapSimulation) -> int:

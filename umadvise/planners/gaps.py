@@ -64,15 +64,26 @@ class Gaps:
         return ended[outlives], last[outlives]
 
     @cached_property
+    def idle(self) -> NDArray[np.int64]:
+        """Storages that are there before the step and after it, and that nobody uses: they leave after op 0."""
+        known = self.points
+        unused = (known.first[1:] == known.first[:-1]) & (known.heir == np.arange(len(known.heir)))
+        return np.flatnonzero(unused & (known.bytes > 0) & (len(self.trace.ops) > 0))
+
+    @cached_property
     def kept_bytes(self) -> NDArray[np.int64]:
-        """At each point the most bytes on the device where only what nobody needs any more leaves."""
+        """At each point the most bytes on the device where only that leaves which nobody needs, or uses."""
         ended, last = self.ended
         dead = np.flatnonzero(~self.needed)
         leaves = np.searchsorted(self.op, last, "right")  # after all that is after the op
         gone = np.bincount(leaves, weights=self.points.bytes[ended], minlength=len(self.op) + 1)
         result: NDArray[np.int64] = _live_bytes(self.trace, self.op, self.point, ended)
         result = result - np.cumsum(gone[:-1]).astype(np.int64)
-        return result - self.bytes_in(dead, self.begin[dead] + 1, self.end[dead])
+        result[self.op > 0] -= self.points.bytes[self.idle].sum()
+        result -= self.bytes_in(dead, self.begin[dead] + 1, self.end[dead])
+        # The first step of all begins with everything on the device that has not been swapped out.
+        result[:1] = np.maximum(result[:1], self.trace.storages.bytes[self.trace.births < 0].sum())
+        return result
 
     def bytes_in(self, rows: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
         """At each point the bytes of gaps over points begin..end - 1, which go on in the next step."""

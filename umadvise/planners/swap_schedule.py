@@ -131,6 +131,7 @@ def _plan(gaps: Gaps, rows: NDArray[np.int64], back: NDArray[np.int64], budget_b
         (gaps.op[gaps.begin[dead]], AFTER, ActionKind.DROP, gaps.storage[dead], gaps.begin[dead] * 0 - 1),
         (last, AFTER, ActionKind.DROP, ended, ended * 0 - 1),
         (begins * 0, BEFORE, ActionKind.DROP, begins, begins * 0 - 1),
+        (gaps.idle * 0, AFTER, ActionKind.SWAP_OUT, gaps.idle, gaps.idle * 0 - 1),
     ]  # fmt: skip
     op = np.concatenate([each[0] for each in anchored])
     side = np.repeat([each[1] for each in anchored], [len(each[0]) for each in anchored])
