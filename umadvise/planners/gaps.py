@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise._abi import Role
 from umadvise.device_profile import DeviceProfile
 from umadvise.planners.bound_points import Points, points, program_copies
 from umadvise.planners.uses import Uses
@@ -65,10 +66,14 @@ class Gaps:
 
     @cached_property
     def idle(self) -> NDArray[np.int64]:
-        """Storages that are there before the step and after it, and that nobody uses: they leave after op 0."""
+        """Storages that are there before the step and after it, and that nobody uses: they leave after op 0.
+
+        A library's workspace is not among them: its kernels use it, though no op names it.
+        """
         known = self.points
         unused = (known.first[1:] == known.first[:-1]) & (known.heir == np.arange(len(known.heir)))
-        return np.flatnonzero(unused & (known.bytes > 0) & (len(self.trace.ops) > 0))
+        movable = (self.trace.storages.role != Role.WORKSPACE) & (known.bytes > 0)
+        return np.flatnonzero(unused & movable & (len(self.trace.ops) > 0))
 
     @cached_property
     def kept_bytes(self) -> NDArray[np.int64]:
