@@ -164,6 +164,23 @@ def test_a_plan_is_what_its_file_says(trace_file: Path, tmp_path: Path, capsys: 
     assert "your plan" in command(capsys, "simulate", *words, "--plan", plan_file)[1]
 
 
+def test_best_begins_with_a_plan_from_a_file(
+    trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, found = tmp_path / "given.plan", tmp_path / "found.plan"
+    step = ["plan", str(trace_file), "--budget", "60%", "--no-regret", "--json"]
+    steps_ns = []
+    for words in (
+        ["--planner", "window", "--option", "refined=true", "-o", str(given)],
+        ["--planner", "best", "--option", "trials=1", "--begin-with", str(given), "-o", str(found)],
+    ):
+        assert main([*step, *words]) == 0
+        steps_ns.append(json.loads(capsys.readouterr().out)["scores"][0]["step_ns"])
+    assert steps_ns[1] <= steps_ns[0]
+    assert main([*step, "--planner", "lms", "--begin-with", str(given), "-o", str(found)]) != 0
+    assert "begins with no other plan" in capsys.readouterr().err
+
+
 def test_a_plan_of_another_device_is_refused(
     trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

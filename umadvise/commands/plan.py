@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help='device memory, such as "8GiB" or "50%%" of the step\'s peak; all that there is',
     )
+    parser.add_argument(
+        "--begin-with",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a plan of the same step, than which the one that `best` makes is no slower; repeatable",
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the plan goes")
     parser.add_argument(
         "--no-regret",
@@ -53,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     budget_bytes = device.usable_bytes
     if arguments.budget is not None:
         budget_bytes = _step.parse_budget(arguments.budget, trace, device)
+    plans = [io.read(file, trace) for file in arguments.begin_with]
     began_ns = time.perf_counter_ns()
-    plan = planners.run(arguments.planner, trace, device, budget_bytes, _step.progress("plan"), **options)
+    plan = planners.run(arguments.planner, trace, device, budget_bytes, _step.progress("plan"), plans, **options)
     planning_ns = time.perf_counter_ns() - began_ns
     worth = score(trace, device, plan, planning_ns=planning_ns)
     io.write(plan, arguments.output)

@@ -7,7 +7,7 @@ simulator says what its plan takes.
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from umadvise.errors import PolicyError, UsageError
@@ -70,6 +70,7 @@ def run(
     device: "DeviceProfile",
     budget_bytes: int,
     progress: Progress | None = None,
+    plans: "Sequence[Plan]" = (),
     /,
     **options: "Option",
 ) -> "Plan":
@@ -81,17 +82,23 @@ def run(
         device: whose link and memory it is for.
         budget_bytes: of device memory.
         progress: is told how far a planner is that searches.
+        plans: of the same trace, for a planner that begins with others' plans.
         options: of the planner.
 
     Raises:
         PolicyError: no such planner.
-        UsageError: no such option, or it is wrong.
+        UsageError: no such option, or it is wrong, or the planner begins with no plan.
         BudgetError: the budget does not hold what has to be on the device at once.
     """
     known_options(name, options)
     chosen = planner(name)
-    told = {} if progress is None or "progress" not in inspect.signature(chosen).parameters else {"progress": progress}
-    return chosen(trace, device, budget_bytes, **told, **options)
+    takes = inspect.signature(chosen).parameters
+    if plans and "plans" not in takes:
+        raise UsageError(f"planner {name!r} begins with no other plan: expected one that does, such as best")
+    besides: dict[str, Any] = {"progress": progress} if progress is not None and "progress" in takes else {}
+    if plans:
+        besides["plans"] = plans
+    return chosen(trace, device, budget_bytes, **besides, **options)
 
 
 def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Parameter]:
