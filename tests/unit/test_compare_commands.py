@@ -164,6 +164,26 @@ def test_a_plan_is_what_its_file_says(trace_file: Path, tmp_path: Path, capsys: 
     assert "your plan" in command(capsys, "simulate", *words, "--plan", plan_file)[1]
 
 
+def test_best_begins_with_what_the_others_plan() -> None:
+    trace = maps(12)
+    quick = (("episodes", 2), ("rounds", 1))
+    names = [
+        comparisons.Competitor("dqn", "dqn", quick),
+        comparisons.Competitor("one", "best", (("trials", 0),)),
+        comparisons.Competitor("two", "best", (("trials", 2),)),
+    ]
+    budgets = [trace.peak_bytes * percent // 100 for percent in (80, 60)]
+    calls: list[tuple[int, int]] = []
+    found = comparisons.compare(
+        trace, load_device("v100-16gb"), names, budgets, workers=1, progress=lambda *done: calls.append(done)
+    )
+    steps_ns = {(each.planner, each.budget_bytes): each.step_ns for each in found.scores}
+    assert (len(steps_ns), found.missing) == (6, 0)
+    assert calls[-1][0] == calls[-1][1]  # nobody planned twice
+    for size in budgets:
+        assert max(steps_ns["one", size], steps_ns["two", size]) <= steps_ns["dqn", size]
+
+
 def test_best_begins_with_a_plan_from_a_file(
     trace_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,13 +92,21 @@ def run(
     """
     known_options(name, options)
     chosen = planner(name)
-    takes = inspect.signature(chosen).parameters
-    if plans and "plans" not in takes:
+    if plans and not begins_with_plans(name):
         raise UsageError(f"planner {name!r} begins with no other plan: expected one that does, such as best")
-    besides: dict[str, Any] = {"progress": progress} if progress is not None and "progress" in takes else {}
-    if plans:
-        besides["plans"] = plans
+    besides: dict[str, Any] = {"plans": plans} if plans else {}
+    if progress is not None and "progress" in inspect.signature(chosen).parameters:
+        besides["progress"] = progress
     return chosen(trace, device, budget_bytes, **besides, **options)
+
+
+def begins_with_plans(name: str) -> bool:
+    """Whether a planner begins with plans that others made, and so is never slower than they are.
+
+    Raises:
+        PolicyError: no such planner.
+    """
+    return "plans" in inspect.signature(planner(name)).parameters
 
 
 def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Parameter]:

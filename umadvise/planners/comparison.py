@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -88,35 +88,44 @@ class Competitor:
     options: tuple[tuple[str, Option], ...] = ()
     plan_file: str | None = None
 
-    def plan(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> tuple[Plan, int | None]:
+    @property
+    def follows(self) -> bool:
+        """Whether it begins with what the others plan."""
+        return self.plan_file is None and planners.begins_with_plans(self.planner)
+
+    def plan(
+        self, trace: Trace, device: DeviceProfile, budget_bytes: int, others: Sequence[Plan]
+    ) -> tuple[Plan, int | None]:
         """Its plan, and how long it took to make it; None where it was there."""
         if self.plan_file is not None:
             return io.read(self.plan_file, trace), None
         planners.planner(self.planner)  # what is imported for it is no planning
         began_ns = time.perf_counter_ns()
-        plan = planners.run(self.planner, trace, device, budget_bytes, **dict(self.options))
+        plan = planners.run(self.planner, trace, device, budget_bytes, None, others, **dict(self.options))
         return plan, time.perf_counter_ns() - began_ns
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One competitor, one budget."""
+    """One competitor, one budget; for one that begins with the others' plans these."""
 
     competitor: Competitor
     budget_bytes: int
     curve: bool
+    others: tuple[bytes, ...] = field(default=(), compare=False)  # as files have them
 
-    def run(self, trace: Trace, device: DeviceProfile) -> tuple[Score, Curve | None]:
+    def run(self, trace: Trace, device: DeviceProfile) -> tuple[Score, Curve | None, bytes | None]:
         """Plans and simulates; what refuses has its reason for a problem."""
         name = self.competitor.name
+        others = [io.decode(plan, trace) for plan in self.others]
         try:
-            plan, planning_ns = self.competitor.plan(trace, device, self.budget_bytes)
+            plan, planning_ns = self.competitor.plan(trace, device, self.budget_bytes, others)
             result = score(trace, device, plan, budget_bytes=self.budget_bytes, planning_ns=planning_ns)
             curve = memory_over_time(trace, device, plan, self.budget_bytes) if self.curve else None
         except UmadviseError as error:
-            return self.failed(str(error)), None
+            return self.failed(str(error)), None, None
         named = None if curve is None else msgspec.structs.replace(curve, planner=name)
-        return msgspec.structs.replace(result, planner=name), named
+        return msgspec.structs.replace(result, planner=name), named, io.encode(plan)
 
     def failed(self, problem: str) -> Score:
         """The score of a plan that there is not."""
@@ -151,6 +160,8 @@ def compare(
 ) -> Comparison:
     """Runs planners and simulates their plans. An interrupt (Ctrl-C) ends that early, with what is ready.
 
+    A planner that begins with others' plans begins with those of the others here, and waits for them.
+
     Args:
         trace: one step, with the durations of the device.
         device: what it is for.
@@ -173,18 +184,28 @@ def compare(
             planners.known_options(each.planner, dict(each.options))
     ordered = sorted(dict.fromkeys(budgets), reverse=True)
     jobs = [_Plan(each, size, curves) for size in ordered for each in taking_part]
-    tasks: list[_Plan | _Bound] = [*jobs]
+    first: list[_Plan | _Bound] = [job for job in jobs if not job.competitor.follows] or [*jobs]
     scores: dict[_Plan, Score] = {}
     bounds: dict[_Bound, Bound | None] = {}
     drawn: list[Curve] = []
+    found: dict[_Plan, bytes | None] = {}
 
-    def follow(task: _Plan | _Bound, result: Any) -> Iterator[_Bound]:
-        wanted = _bound_of(result[0]) if regrets and isinstance(task, _Plan) else None
+    def follow(task: _Plan | _Bound, result: Any) -> Iterator[_Plan | _Bound]:
+        if isinstance(task, _Bound):
+            return
+        wanted = _bound_of(result[0]) if regrets else None
         if wanted is not None and wanted not in bounds:
             bounds[wanted] = None
             yield wanted
+        found[task] = result[2]
+        of_size = [job for job in jobs if job.budget_bytes == task.budget_bytes]
+        waiting = [job for job in of_size if job not in first and job not in found]
+        if task in first and all(job in found for job in of_size if job in first):
+            plans = (found[job] for job in of_size if job in first)
+            others = tuple(plan for plan in plans if plan is not None)
+            yield from (replace(job, others=others) for job in waiting)
 
-    finished = parallel.run(functools.partial(_run, trace, device), tasks, workers=workers, follow=follow)
+    finished = parallel.run(functools.partial(_run, trace, device), first, workers=workers, follow=follow)
     done = 0
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(finished):
         progress(0, len(jobs))
@@ -194,7 +215,7 @@ def compare(
             elif result is None:
                 scores[task] = task.failed("the process that planned has died: too little memory?")
             else:
-                scores[task], curve = result
+                scores[task], curve, _ = result
                 drawn += [] if curve is None else [curve]
             done += 1
             progress(done, len(jobs) + len(bounds))
