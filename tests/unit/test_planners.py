@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from traces import traces
+from traces import layers, traces
 
 from umadvise import planners
 from umadvise._abi import Role
@@ -21,22 +21,6 @@ from umadvise.trace.schema import Access, EventKind, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
-
-
-def layers(count: int, *, bytes_: int = 10 * MIB) -> Trace:
-    """Forward makes a map a layer, backward reads them in the opposite order; each op takes a millisecond."""
-    builder, maps = TraceBuilder(), []
-    for _ in range(count):
-        builder.begin_op("aten::relu", duration_ns=10**6)
-        maps.append(builder.allocate(bytes_, Role.INTERMEDIATE))
-        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
-        builder.end_op()
-    for each in reversed(maps):
-        builder.begin_op("aten::threshold_backward", duration_ns=10**6)
-        builder.access(each, Access.READ)
-        builder.end_op()
-        builder.free(each)
-    return builder.finish(target="cuda", source="synthetic")
 
 
 def moves(plan: Plan) -> list[tuple[str, int, int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from traces import traces
+from traces import layers, traces
 
 from umadvise import planners
 from umadvise._abi import Role
@@ -23,22 +23,6 @@ V100 = load_device("v100-16gb")
 MIB = 1 << 20
 IN_NS = 1e9 / V100.bandwidth_h2d
 OUT_NS = 1e9 / V100.bandwidth_d2h
-
-
-def layers(count: int, *, bytes_: int = 10 * MIB, op_ns: int = 10**6) -> Trace:
-    """Forward makes a map a layer, backward reads them in the opposite order."""
-    builder, maps = TraceBuilder(), []
-    for _ in range(count):
-        builder.begin_op("aten::relu", duration_ns=op_ns)
-        maps.append(builder.allocate(bytes_, Role.INTERMEDIATE))
-        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
-        builder.end_op()
-    for each in reversed(maps):
-        builder.begin_op("aten::threshold_backward", duration_ns=op_ns)
-        builder.access(each, Access.READ)
-        builder.end_op()
-        builder.free(each)
-    return builder.finish(target="cuda", source="synthetic")
 
 
 def weights(count: int, *, written: bool, bytes_: int = 10 * MIB) -> Trace:

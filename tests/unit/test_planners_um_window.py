@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from traces import traces
+from traces import layers, traces
 
 from umadvise import planners
 from umadvise._abi import Advice, Role
@@ -27,22 +27,6 @@ from umadvise.trace.schema import Access, EventKind, Trace
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
 MS = 1_000_000
-
-
-def layers(count: int, *, bytes_: int = 10 * MIB, duration_ns: int = MS) -> Trace:
-    """Forward makes a map a layer, backward reads them in the opposite order and frees each."""
-    builder, maps = TraceBuilder(), []
-    for _ in range(count):
-        builder.begin_op("aten::relu", duration_ns=duration_ns)
-        maps.append(builder.allocate(bytes_, Role.INTERMEDIATE))
-        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
-        builder.end_op()
-    for each in reversed(maps):
-        builder.begin_op("aten::threshold_backward", duration_ns=duration_ns)
-        builder.access(each, Access.READ)
-        builder.end_op()
-        builder.free(each)
-    return builder.finish(target="cuda", source="synthetic")
 
 
 def simulated(trace: Trace, plan: Plan) -> Simulation:

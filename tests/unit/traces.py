@@ -37,3 +37,19 @@ def traces(draw: st.DrawFn, most_ops: int = 12) -> Trace:
                 builder.event(EventKind.HOST_READ, storage, 0, 0)
             builder.free(storage)
     return builder.finish(target=draw(st.sampled_from(["cpu", "cuda"])), source="synthetic", workload="random")
+
+
+def layers(count: int, *, bytes_: int = 10 << 20, op_ns: int = 10**6) -> Trace:
+    """Forward makes a map a layer, backward reads them in the opposite order."""
+    builder, maps = TraceBuilder(), []
+    for _ in range(count):
+        builder.begin_op("aten::relu", duration_ns=op_ns)
+        maps.append(builder.allocate(bytes_, Role.INTERMEDIATE))
+        builder.access(maps[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+    for each in reversed(maps):
+        builder.begin_op("aten::threshold_backward", duration_ns=op_ns)
+        builder.access(each, Access.READ)
+        builder.end_op()
+        builder.free(each)
+    return builder.finish(target="cuda", source="synthetic")

@@ -1,6 +1,7 @@
 """The best plan that is found: swaps and recomputation, decided by timed simulation.
 
-It begins with the plans of all the other planners and of those it is handed, and so is never slower than any of them.
+It begins with the plans of the other planners, but for those that search long (`LONG`), and with those that it is
+handed, and so is never slower than any of them.
 Then it plans itself, in three nested choices, each judged by the simulated step:
 
 1. What is dropped and made again (`recompute_choice`): a share of what exceeds the budget, those storages first that

@@ -100,11 +100,7 @@ def points(trace: Trace, device: DeviceProfile) -> Points:
     """The points of a trace."""
     events, count = trace.events, len(trace.ops)
     hosted = program_copies(trace)
-    position = events.op[hosted].astype(np.int64) * 3 + np.where(events.inside[hosted] == 1, 0, 2)
-    positions = np.concatenate([np.arange(count) * 3 + 1, position])
-    order = np.argsort(positions, kind="stable")
-    at = np.empty(len(order), np.int64)
-    at[order] = np.arange(len(order))
+    at, order = _moments(trace, hosted)
     duration_ns = np.maximum(trace.ops.duration_ns, 0).astype(np.float64)
     host_bytes = np.zeros((2, len(order)), np.int64)
     host_copies = np.zeros((2, len(order)), np.int64)
@@ -124,6 +120,23 @@ def points(trace: Trace, device: DeviceProfile) -> Points:
         op_ns=np.concatenate([duration_ns, np.zeros(len(hosted))])[order],
         **_uses(trace, at[:count], at[count:], hosted),
     )
+
+
+def op_of_points(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The op that each point is, or in or after which it is (-1 before the first); and the point of each op."""
+    hosted, ops = program_copies(trace), np.arange(len(trace.ops))
+    at, order = _moments(trace, hosted)
+    return np.concatenate([ops, trace.events.op[hosted].astype(np.int64)])[order], at[: len(ops)]
+
+
+def _moments(trace: Trace, hosted: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Of all ops and then of these copies the place in time, and the reverse: copies within an op come before it."""
+    events = trace.events
+    position = events.op[hosted].astype(np.int64) * 3 + np.where(events.inside[hosted] == 1, 0, 2)
+    order = np.argsort(np.concatenate([np.arange(len(trace.ops)) * 3 + 1, position]), kind="stable")
+    at = np.empty(len(order), np.int64)
+    at[order] = np.arange(len(order))
+    return at, order
 
 
 def program_copies(trace: Trace) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from umadvise._abi import Role
 from umadvise.device_profile import DeviceProfile
-from umadvise.planners.bound_points import Points, points, program_copies
+from umadvise.planners.bound_points import Points, op_of_points, points, program_copies
 from umadvise.planners.uses import Uses
 from umadvise.trace.schema import EventKind, Trace
 
@@ -113,7 +113,7 @@ def gaps(trace: Trace, device: DeviceProfile) -> Gaps:
     """The gaps of a step."""
     known = points(trace, device)
     count, ops = len(known), len(trace.ops)
-    op, point = _ops_of(trace)
+    op, point = op_of_points(trace)
     opening = known.opening()
     inner = np.flatnonzero(known.storage[1:] == known.storage[:-1])
     onward = np.flatnonzero((known.first[1:] > known.first[:-1]) & (opening >= 0))
@@ -175,17 +175,6 @@ def _contents(known: Points) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     source = ancestor[known.storage]
     of_last = np.where(last[source] > before[known.first[source]], last[source] * (len(known.bytes) + 1) + source, -1)
     return np.where(carried, of_last, written * (len(known.bytes) + 1) + known.storage), carried
-
-
-def _ops_of(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The op of each point, and the point of each op."""
-    events, ops, hosted = trace.events, len(trace.ops), program_copies(trace)
-    after = events.op[hosted].astype(np.int64) * 3 + np.where(events.inside[hosted] == 1, 0, 2)
-    order = np.argsort(np.concatenate([np.arange(ops) * 3 + 1, after]), kind="stable")
-    point = np.empty(len(order), np.int64)
-    point[order] = np.arange(len(order))
-    of = np.concatenate([np.arange(ops), events.op[hosted].astype(np.int64)])[order]
-    return of, point[:ops]
 
 
 def _live_bytes(

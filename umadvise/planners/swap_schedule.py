@@ -9,6 +9,7 @@ so a plan may stand still, but never runs out of memory.
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ from umadvise.planners.plan import ActionKind, Actions, Plan, check
 from umadvise.simulator.swap import SwapSimulation
 from umadvise.simulator.timeline import SpanKind, Track
 
-AFTER, BEFORE = 0, 1
-"""Order of actions between two ops."""
+_FIRST = -1
+"""Rank of what leaves before all that is copied at the same place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,25 +125,23 @@ def _plan(gaps: Gaps, rows: NDArray[np.int64], back: NDArray[np.int64], budget_b
     ended, last = gaps.ended
     # In the first step of all they are there.
     begins = gaps.heir[dead[gaps.end[dead] > len(known)]]
-    anchored = [
-        (gaps.op[leaving], AFTER, ActionKind.SWAP_OUT, gaps.storage[rows], leaving),
-        (back % ops, BEFORE, ActionKind.SWAP_IN, np.where(back >= ops, gaps.heir[rows], gaps.storage[rows]),
-         gaps.end[rows] % len(known)),
-        (gaps.op[gaps.begin[dead]], AFTER, ActionKind.DROP, gaps.storage[dead], gaps.begin[dead] * 0 - 1),
-        (last, AFTER, ActionKind.DROP, ended, ended * 0 - 1),
-        (begins * 0, BEFORE, ActionKind.DROP, begins, begins * 0 - 1),
-        (gaps.idle * 0, AFTER, ActionKind.SWAP_OUT, gaps.idle, gaps.idle * 0 - 1),
-    ]  # fmt: skip
-    op = np.concatenate([each[0] for each in anchored])
-    side = np.repeat([each[1] for each in anchored], [len(each[0]) for each in anchored])
-    kind = np.repeat([int(each[2]) for each in anchored], [len(each[0]) for each in anchored])
-    storage = np.concatenate([each[3] for each in anchored])
-    order = np.lexsort((np.concatenate([each[4] for each in anchored]), side == AFTER, op))
+    returning = np.where(back >= ops, gaps.heir[rows], gaps.storage[rows])
+    anchored: list[tuple[Any, ...]] = [  # kind, op, whether after it, storages, and their order there
+        (ActionKind.SWAP_OUT, gaps.op[leaving], True, gaps.storage[rows], leaving),
+        (ActionKind.SWAP_IN, back % ops, False, returning, gaps.end[rows] % len(known)),
+        (ActionKind.DROP, gaps.op[gaps.begin[dead]], True, gaps.storage[dead], _FIRST),
+        (ActionKind.DROP, last, True, ended, _FIRST),
+        (ActionKind.DROP, 0, False, begins, _FIRST),
+        (ActionKind.SWAP_OUT, 0, True, gaps.idle, _FIRST),
+    ]
+    columns = zip(*(np.broadcast_arrays(*each) for each in anchored), strict=True)
+    kind, op, after, storage, rank = (np.concatenate(each) for each in columns)
+    order = np.lexsort((rank, after, op))
     zeros = np.zeros(len(op), np.int64)
     actions = Actions(
         kind=kind[order],
         op=op[order],
-        after=(side == AFTER)[order],
+        after=after[order],
         storage=storage[order],
         offset_bytes=zeros,
         bytes=trace.storages.bytes[storage[order]],
