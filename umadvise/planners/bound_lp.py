@@ -78,7 +78,11 @@ class Programme:
         self._slot = self._begin(slots, low=self._slot_ns / MS)
         self._copied = (self._begin(slots), self._begin(slots))
         needed = points.working_set_bytes()[cells.chosen] + cells.bytes @ cells.waits
-        self._excess = (needed - budget_bytes) / UNIT_BYTES
+        # A choice about whole storages is no finer than the smallest of them, and no coarser than the solver's tolerance.
+        self._unit_bytes = UNIT_BYTES
+        if whole and len(cells.bytes):
+            self._unit_bytes = min(UNIT_BYTES, float(cells.bytes.min()))
+        self._excess = (needed - budget_bytes) / self._unit_bytes
         self._link(points, device)
         self._computing = self.rows.begin(self._slot_ns / MS)  # a slot lasts as long as all that runs in it
         self.rows.put(self._computing, self._slot, 1.0)
@@ -99,11 +103,11 @@ class Programme:
 
     def link_ns(self, row_prices: NDArray[np.float64]) -> NDArray[np.float64]:
         """What copying a byte costs in each slot, to the device and to the host, by a solution's prices."""
-        return np.stack([row_prices[rows] for rows in self._sums]) * (MS / UNIT_BYTES)
+        return np.stack([row_prices[rows] for rows in self._sums]) * (MS / self._unit_bytes)
 
     def memory_ns(self, column_prices: NDArray[np.float64]) -> NDArray[np.float64]:
         """What a byte of memory is worth at each chosen point, likewise."""
-        return column_prices[self._missing] * (MS / UNIT_BYTES)
+        return column_prices[self._missing] * (MS / self._unit_bytes)
 
     def _begin(self, count: int, *, low: NDArray[np.float64] | float = 0.0, high: float = np.inf) -> _Index:
         columns = np.arange(self.columns, self.columns + count)
@@ -123,7 +127,7 @@ class Programme:
             new = rows.begin(sum(host[way] * facet[way] for way in (TO_DEVICE, TO_HOST)) / MS)
             rows.put(new, self._slot, 1.0)
             for way in (TO_DEVICE, TO_HOST):
-                rows.put(new, self._copied[way], -facet[way] * UNIT_BYTES / MS)
+                rows.put(new, self._copied[way], -facet[way] * self._unit_bytes / MS)
         self._sums = (rows.begin(np.zeros(slots)), rows.begin(np.zeros(slots)))
         self._engines: list[_Index] = []
         self._fixed_ms: list[float] = []
@@ -134,7 +138,7 @@ class Programme:
             busy_ns += float(points.host_bytes[way].sum()) * ns_per_byte
             new = rows.begin(np.array([busy_ns / engines / MS]))
             rows.put(new, self._slot, 1.0)
-            rows.put(new, self._copied[way], -ns_per_byte * UNIT_BYTES / engines / MS)
+            rows.put(new, self._copied[way], -ns_per_byte * self._unit_bytes / engines / MS)
             self._engines.append(new)
             self._fixed_ms.append(link.fixed_ns.value / engines / MS)
 
@@ -157,7 +161,7 @@ class Programme:
         until, host = chain.written, _NOTHING
         for gap in chain.gaps:
             begin = np.array([gap.first - 1])
-            elsewhere = self._begin(1, high=chain.bytes / UNIT_BYTES)
+            elsewhere = self._begin(1, high=chain.bytes / self._unit_bytes)
             leaving: list[tuple[_Index, _Index]] = []
             if chain.written == NONE:
                 leaving.append((begin, self._begin(1)))
@@ -183,14 +187,14 @@ class Programme:
                 coming = [(slots, brought)]
             moves = [(*each, 1.0) for each in leaving] + [(*each, -1.0) for each in coming]
             if gap.fetched and np.isfinite(gap.rerun_ns).any():
-                moves += self._lose(gap, chain.bytes / UNIT_BYTES, moves)
-            self._miss(gap, chain.bytes / UNIT_BYTES, moves)
+                moves += self._lose(gap, chain.bytes / self._unit_bytes, moves)
+            self._miss(gap, chain.bytes / self._unit_bytes, moves)
 
     def _copy(self, chain: Chain, way: int, slots: _Index) -> _Index:
         """New columns: what is copied in each of these slots."""
         columns = self._begin(len(slots))
         self.rows.put(self._sums[way][slots % len(self.chosen)], columns, -1.0)
-        self.rows.put(self._engines[way], columns, -self._fixed_ms[way] * UNIT_BYTES / chain.largest_bytes)
+        self.rows.put(self._engines[way], columns, -self._fixed_ms[way] * self._unit_bytes / chain.largest_bytes)
         return columns
 
     def _lose(self, gap: Gap, amount: float, moves: list[_Move]) -> list[_Move]:
@@ -200,7 +204,7 @@ class Programme:
         slots = gap.first + can
         lost, made = self._begin(1), self._begin(len(slots))
         rows.at_most(lost, made)
-        rows.put(self._computing[slots % count], made, -gap.rerun_ns[can] * UNIT_BYTES / MS)
+        rows.put(self._computing[slots % count], made, -gap.rerun_ns[can] * self._unit_bytes / MS)
         again: list[_Move] = [(np.array([gap.first - 1]), lost, 1.0), (slots, made, -1.0)]
         # At some cells at least, no more is missing than there is.
         cells = np.unique(np.linspace(gap.first, gap.last, _LOOKS).astype(np.int64))
