@@ -78,7 +78,7 @@ class Programme:
         self._slot = self._begin(slots, low=self._slot_ns / MS)
         self._copied = (self._begin(slots), self._begin(slots))
         needed = points.working_set_bytes()[cells.chosen] + cells.bytes @ cells.waits
-        # A choice about whole storages is no finer than the smallest of them, and no coarser than the solver's tolerance.
+        # Whole storages are counted in the smallest of them, which the solver would else take for nothing.
         self._unit_bytes = UNIT_BYTES
         if whole and len(cells.bytes):
             self._unit_bytes = min(UNIT_BYTES, float(cells.bytes.min()))
