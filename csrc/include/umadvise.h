@@ -108,8 +108,9 @@ typedef enum {
 
 typedef enum {
   UM_MEMORY_MANAGED = 0,
-  UM_MEMORY_DEVICE = 1,       /* plain device memory: never paged */
-  UM_MEMORY_PREFER_DEVICE = 2 /* plain while there is any left, else managed */
+  UM_MEMORY_DEVICE = 1,        /* plain device memory: never paged */
+  UM_MEMORY_PREFER_DEVICE = 2, /* plain while there is any left, else managed */
+  UM_MEMORY_CHUNKED = 3        /* chunks of physical memory under stable addresses, swapped explicitly: um_chunks_set */
 } um_memory;
 
 typedef struct um_placement {
@@ -379,6 +380,61 @@ typedef struct um_plan {
   const int32_t* storage;
   const int64_t *offset_bytes, *bytes, *argument;
 } um_plan;
+
+/* ---- explicit swapping: physical chunks under stable addresses --------------------------------------------- */
+typedef struct um_chunk_options {
+  uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
+  uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available */
+  uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
+  uint32_t host_mapped;       /* 1: what is on the host stays accessible at its address; 0: access there is fatal */
+  uint32_t protect_clean; /* 1: what the host has unchanged is mapped read-only; writes that no op announced count */
+} um_chunk_options;
+/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and protect_clean: another
+ * budget, from the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any
+ * time outside of ops; smaller ones share chunks and stay. What an allocation holds is on the device only while an op
+ * needs it: data goes in and out through ops and the functions above. */
+UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
+
+/* One step that will come again and what is to be done in it. Everything is copied. */
+typedef struct um_program {
+  const um_trace* trace;   /* of one step, as recorded from this device */
+  const um_plan* plan;     /* NULL: none, but what is used furthest ahead leaves first */
+  const uint32_t* op_name; /* for each op, interned */
+  const uint64_t*
+      first_serials; /* for each storage: the allocation that it is when the next step begins; 0: none yet */
+} um_program;
+/* Follows this program in every step from the next um_step_set on; NULL: none. The running step is compared with the
+ * trace, op by op; from the first difference on the plan does nothing more in that step, and none later. */
+UM_API um_status um_program_set(um_device* device, const um_program* program);
+
+typedef enum {
+  UM_PROGRAM_NONE = 0,
+  UM_PROGRAM_WAITING = 1, /* between steps */
+  UM_PROGRAM_DRIVING = 2,
+  UM_PROGRAM_DIVERGED = 3 /* and over */
+} um_program_status;
+
+/* Totals since the device was opened; levels now; peaks since um_memory_reset_peaks. The words are those of
+ * um_swap_result. */
+typedef struct um_swap_counters {
+  int64_t swap_ins, swap_outs, swap_in_bytes, swap_out_bytes; /* copies that were begun */
+  int64_t on_demand_swap_ins;                                 /* of the swap-ins: no plan asked for them in time */
+  int64_t evictions, cancelled, clean_drops, redundant_actions;
+  int64_t actions, skipped_actions;   /* of plans: carried out; not, as what they are about was not there */
+  int64_t wait_copy_ns, wait_room_ns; /* ops stood still: for bytes on their way; for device memory */
+  int64_t silent_writes;              /* protect_clean: to clean memory, by an op that announced none */
+  int64_t host_accesses;              /* reserved for accesses outside of ops; UM_UNKNOWN where they cannot be seen */
+  uint64_t chunk_bytes, budget_bytes;
+  uint64_t used_bytes, used_peak_bytes;       /* chunks under live allocations, those that still leave included */
+  uint64_t pinned_bytes, pinned_peak_bytes;   /* of those: of allocations that never leave */
+  uint64_t host_bytes, host_peak_bytes;       /* of the host, that hold what is swapped out */
+  uint64_t host_pool_bytes;                   /* kept for that */
+  uint32_t program;                           /* um_program_status */
+  uint32_t diverged_op;                       /* index within the step, 1, 2, ..., of the first difference; 0: none */
+  uint32_t diverged_expected, diverged_found; /* interned names; equal where operands differ */
+  uint64_t programs_followed;                 /* steps that were driven to their end */
+} um_swap_counters;
+UM_API um_status um_swap_read(um_device* device, um_swap_counters* out);
 
 /* What happened when. Spans of one track do not overlap, except that each copy engine is one track. */
 typedef enum { UM_TRACK_COMPUTE = 0, UM_TRACK_H2D = 1, UM_TRACK_D2H = 2, UM_TRACK_HOST = 3 } um_track;
