@@ -15,6 +15,7 @@ inline constexpr uint64_t kGranuleBytes = 512;  // every block starts on one: wh
 
 class Arena;
 class ManagedHeap;
+struct Swapped;
 
 // What the front remembers about an allocation; the heap only keeps it beside the block.
 struct Record {
@@ -37,6 +38,7 @@ struct Block {
   Block* next_free = nullptr;
   bool free = false;
   Record record;
+  Swapped* swapped = nullptr;  // engine/swapper.h: of chunked memory that may leave the device
 
   uint64_t end() const { return address + bytes; }
 };

@@ -1,0 +1,138 @@
+// Memory for explicit swapping: address space in slots of one chunk, physical chunks under some of them, and host
+// memory for the contents of blocks that left. It knows no ops: who is where, and when, is engine/swapper.h's.
+//
+// A slot is empty; or its chunk is a live block's; or it is cached: the block was freed, and its chunk stays mapped
+// until somebody needs it elsewhere or gets the same addresses again. Not thread-safe: the device's lock is held, and
+// the device's context is current.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "memory/arena.h"
+#include "memory/backend.h"
+#include "memory/chunk_pool.h"
+#include "memory/chunk_slots.h"
+#include "memory/fence.h"
+#include "memory/host_chunks.h"
+#include "memory/managed_heap.h"
+#include "memory/statistics.h"
+#include "umadvise.h"
+
+namespace um {
+
+class ChunkedMemory {
+ public:
+  using HostRange = um::HostRange;
+
+  // Throws um::Error: UM_UNSUPPORTED where the device cannot do it, UM_INVALID_ARGUMENT for a bad chunk size or budget.
+  ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences);
+  // Every block and arena was freed before (Allocations::trim). Whoever cares whether the driver takes its memory back
+  // calls give_back.
+  ~ChunkedMemory() = default;
+  ChunkedMemory(const ChunkedMemory&) = delete;
+  ChunkedMemory& operator=(const ChunkedMemory&) = delete;
+
+  uint64_t chunk_bytes() const { return chunk_bytes_; }
+  // Requests above this many bytes have chunks of their own.
+  uint64_t most_small_bytes() const { return chunk_bytes_ / 2; }
+  // Chunks beyond it are given back as soon as they are free; until then surplus() tells how many there are. Throws
+  // um::Error for less than one chunk.
+  void set_budget(uint64_t bytes);
+  void set_host_budget(uint64_t bytes) { host_.set_budget(bytes); }  // 0: what the machine has available now
+  uint64_t surplus() const { return pool_.surplus(); }
+  // A fence after everything that the device has been given until now, with one reference: asked for when an arena of
+  // small blocks empties. Without it the chunk is taken elsewhere only after the whole device has been waited for.
+  void set_marker(std::function<Fences::Fence()> marker) { marker_ = std::move(marker); }
+
+  // ---- chunks under large blocks ----
+  uint64_t chunks_of(const Block& block) const { return block.bytes / chunk_bytes_; }
+  // Those of the block that are its own: all or none.
+  uint64_t backed(const Block& block) const;
+  // How many could be had now without taking any from live blocks; those whose last use must be waited for included.
+  uint64_t obtainable() const;
+  // A chunk under every slot, which the device may read and write. Waits for the last use of what is taken from freed
+  // ranges, and of what lay here before. False, and nothing changed, when there are not enough. Throws um::Error, and
+  // then the block has none.
+  bool back(const Block& block);
+  // The same, but what lay here before is not waited for: what `first_user` is given from now on runs after it.
+  bool back(const Block& block, driver::CUstream first_user);
+  // The block has no chunks any more, and they are no longer mapped here; nobody uses them. One that the driver refuses
+  // to unmap is unmapped when somebody needs it.
+  void strip(const Block& block) noexcept;
+  // Before the block is freed: its chunks stay where they are. Also right for blocks without any.
+  void freed(const Block& block, Fences::Fence last_use) noexcept;
+  // Of a backed block, for the device: read and write, or only read. Throws um::Error.
+  void protect(const Block& block, bool writable);
+
+  // ---- host memory ----
+  // For all chunks of the block. nullptr when the host's budget is used up. Throws um::Error.
+  HostRange* take_host(const Block& block) { return host_.take(chunks_of(block)); }
+  void give_host(HostRange* range, Fences::Fence last_use) noexcept { host_.give(range, last_use); }
+  // The bytes that were asked for when the block was allocated, chunk by chunk. Throw um::Error: then some copies may
+  // run.
+  void copy_out(const Block& block, HostRange* to, driver::CUstream stream) const;
+  void copy_in(const Block& block, HostRange* from, driver::CUstream stream) const;
+  // By the CPU, which waits for nothing.
+  void read(const HostRange* from, uint64_t offset, void* to, uint64_t bytes) const;
+  void write(HostRange* to, uint64_t offset, const void* from, uint64_t bytes) const;
+  // With um_chunk_options::host_mapped: the host's chunks at the addresses of a block that has none of the device's.
+  // Throws um::Error, and then none is mapped there that the driver would take away again.
+  void map_host(const Block& block, HostRange* range);
+  // Throws um::Error; may be called again.
+  void unmap_host(const Block& block, HostRange* range);
+
+  // ---- for Allocations ----
+  // Address space without chunks, for large blocks: whole slots. Released, whatever is cached there is unmapped.
+  ArenaSource& address_space() { return address_space_; }
+  // One chunk, mapped. Throws UM_OUT_OF_DEVICE_MEMORY when none is obtainable.
+  ArenaSource& small_arenas() { return small_arenas_; }
+  void count_in(Level* reserved_bytes) { pool_.count_in(reserved_bytes); }
+  // Everything that nobody uses goes back to the driver. False when it kept something.
+  bool give_back() noexcept;
+
+  // ---- what there is, in chunks ----
+  uint64_t budget() const { return pool_.budget(); }
+  uint64_t created() const { return pool_.created(); }
+  const Level& large() const { return large_; }   // under live large blocks
+  const Level& pinned() const { return small_; }  // of arenas of small blocks
+  const Level& host_in_use() const { return host_.in_use; }
+  uint64_t host_pool() const { return host_.created(); }
+  uint64_t map_calls() const { return slots_.map_calls(); }
+  void reset_peaks();
+
+ private:
+  class AddressSpace : public ArenaSource {
+   public:
+    explicit AddressSpace(ChunkedMemory& memory) : memory_(memory) {}
+    Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
+    bool release(Range range) noexcept override;
+
+   private:
+    ChunkedMemory& memory_;
+  };
+  class SmallArenas : public ArenaSource {
+   public:
+    explicit SmallArenas(ChunkedMemory& memory) : memory_(memory) {}
+    Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
+    bool release(Range range) noexcept override;
+
+   private:
+    ChunkedMemory& memory_;
+  };
+
+  const Backend& backend_;
+  Fences& fences_;
+  const uint64_t chunk_bytes_;
+  ChunkPool pool_;
+  ChunkSlots slots_;
+  HostChunks host_;
+  AddressSpace address_space_{*this};
+  SmallArenas small_arenas_{*this};
+  std::function<Fences::Fence()> marker_;
+  Level large_, small_;
+};
+
+}  // namespace um

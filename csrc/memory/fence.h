@@ -1,0 +1,68 @@
+// Moments in the work that streams were given, as events of one device that are recycled: none is created in the steady
+// state. Not thread-safe: the device's lock is held, and its context is current.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "memory/backend.h"
+
+namespace um {
+
+class Fences {
+ public:
+  using Fence = uint32_t;  // 0: nothing to wait for
+
+  explicit Fences(const Backend& backend) : backend_(backend) {}
+  // Every fence must have been released; nothing is waited for.
+  ~Fences();
+  Fences(const Fences&) = delete;
+  Fences& operator=(const Fences&) = delete;
+
+  // After everything that those streams have been given until now; the caller has one reference to it. Throws um::Error
+  // or std::bad_alloc.
+  Fence record(driver::CUstream const* streams, size_t count);
+  // Throws um::Error when the driver fails.
+  bool passed(Fence fence);
+  // The host waits. Throws um::Error.
+  void wait(Fence fence);
+  // What the stream is given from now on runs after it. Throws um::Error.
+  void order(driver::CUstream stream, Fence fence);
+  void retain(Fence fence) noexcept;
+  void release(Fence fence) noexcept;
+
+  uint64_t live() const { return entries_.size() - unused_.size(); }
+  uint64_t events() const { return event_count_; }  // that were created
+
+ private:
+  struct Entry {
+    std::vector<driver::CUevent> events;  // that have not been seen to have passed
+    uint32_t references = 0;
+  };
+  driver::CUevent take_event();
+  void recycle(Entry& entry) noexcept;
+
+  const Backend& backend_;
+  std::vector<Entry> entries_;  // of fence 1, 2, ...
+  std::vector<Fence> unused_;   // both have room for all there are
+  std::vector<driver::CUevent> idle_;
+  uint64_t event_count_ = 0;
+};
+
+// One reference to a fence.
+class HeldFence {
+ public:
+  // Takes over the caller's reference.
+  HeldFence(Fences& fences, Fences::Fence fence) : fences_(fences), fence_(fence) {}
+  ~HeldFence() { fences_.release(fence_); }
+  HeldFence(const HeldFence&) = delete;
+  HeldFence& operator=(const HeldFence&) = delete;
+  operator Fences::Fence() const { return fence_; }
+
+ private:
+  Fences& fences_;
+  const Fences::Fence fence_;
+};
+
+}  // namespace um
