@@ -39,6 +39,19 @@
   X(mem_discard_and_prefetch_batch_async, cuMemDiscardAndPrefetchBatchAsync, 13000, CUdeviceptr* addresses,          \
     size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_starts, size_t location_count,           \
     unsigned long long flags, CUstream stream)                                                                       \
+  X(mem_address_reserve, cuMemAddressReserve, 10020, CUdeviceptr* address, size_t bytes, size_t alignment,           \
+    CUdeviceptr hint, unsigned long long flags)                                                                      \
+  X(mem_address_free, cuMemAddressFree, 10020, CUdeviceptr address, size_t bytes)                                    \
+  X(mem_create, cuMemCreate, 10020, CUmemGenericAllocationHandle* handle, size_t bytes,                              \
+    const CUmemAllocationProp* properties, unsigned long long flags)                                                 \
+  X(mem_release, cuMemRelease, 10020, CUmemGenericAllocationHandle handle)                                           \
+  X(mem_map, cuMemMap, 10020, CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, \
+    unsigned long long flags)                                                                                        \
+  X(mem_unmap, cuMemUnmap, 10020, CUdeviceptr address, size_t bytes)                                                 \
+  X(mem_set_access, cuMemSetAccess, 10020, CUdeviceptr address, size_t bytes, const CUmemAccessDesc* accesses,       \
+    size_t count)                                                                                                    \
+  X(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020, size_t* bytes,                             \
+    const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags which)                                   \
   X(memcpy_htod_async, cuMemcpyHtoDAsync, 3020, CUdeviceptr to, const void* from, size_t bytes, CUstream stream)     \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync, 3020, void* to, CUdeviceptr from, size_t bytes, CUstream stream)           \
   X(memset_d8_async, cuMemsetD8Async, 3020, CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream) \

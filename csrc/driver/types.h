@@ -71,12 +71,43 @@ enum CUmem_advise : unsigned {
 enum CUmemLocationType : unsigned {
   CU_MEM_LOCATION_TYPE_INVALID = 0,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
-  CU_MEM_LOCATION_TYPE_HOST = 2,  // `id` is ignored
+  CU_MEM_LOCATION_TYPE_HOST = 2,       // `id` is ignored
+  CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,  // `id` is a node of the host
 };
 // Passed by value. CUDA 13.2 put `id` into an anonymous union with smaller members; size and offset did not change.
 struct CUmemLocation {
   CUmemLocationType type;
   int id;
+};
+
+// What cuMemCreate makes, until its release and its last unmapping.
+using CUmemGenericAllocationHandle = unsigned long long;
+enum CUmemAllocationType : unsigned { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
+enum CUmemAllocationHandleType : unsigned { CU_MEM_HANDLE_TYPE_NONE = 0 };  // others share with other processes
+enum CUmemAllocationGranularity_flags : unsigned {
+  CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
+  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
+};
+enum CUmemAccess_flags : unsigned {
+  CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
+  CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
+  CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+};
+struct CUmemAllocationProp {
+  CUmemAllocationType type;
+  CUmemAllocationHandleType requestedHandleTypes;
+  CUmemLocation location;
+  void* win32HandleMetaData;
+  struct {
+    unsigned char compressionType;
+    unsigned char gpuDirectRDMACapable;
+    unsigned short usage;
+    unsigned char reserved[4];
+  } allocFlags;
+};
+struct CUmemAccessDesc {
+  CUmemLocation location;  // who gets access
+  CUmemAccess_flags flags;
 };
 
 enum CUdevice_attribute : unsigned {
@@ -88,6 +119,8 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
   CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
   CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
+  CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+  CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,  // cuMemCreate at HOST_NUMA locations
 };
 
 }  // namespace um::driver

@@ -38,6 +38,14 @@ SAME_VALUE(CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_INVALID)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_DEVICE)
 SAME_VALUE(CU_MEM_LOCATION_TYPE_HOST)
+SAME_VALUE(CU_MEM_LOCATION_TYPE_HOST_NUMA)
+SAME_VALUE(CU_MEM_ALLOCATION_TYPE_PINNED)
+SAME_VALUE(CU_MEM_HANDLE_TYPE_NONE)
+SAME_VALUE(CU_MEM_ALLOC_GRANULARITY_MINIMUM)
+SAME_VALUE(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_NONE)
+SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READ)
+SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_INTEGRATED)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
@@ -46,6 +54,8 @@ SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 static_assert(ours::kLegacyStream == CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 // --- Types. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
@@ -77,9 +87,15 @@ REPLACED(CUctx_st)
 REPLACED(CUstream_st)
 REPLACED(CUevent_st)
 REPLACED(CUmemLocation)
+REPLACED(CUmemAllocationProp)
+REPLACED(CUmemAccessDesc)
 REPLACED_ENUM(CUresult)
 REPLACED_ENUM(CUmem_advise)
 REPLACED_ENUM(CUmemLocationType)
+REPLACED_ENUM(CUmemAllocationType)
+REPLACED_ENUM(CUmemAllocationHandleType)
+REPLACED_ENUM(CUmemAllocationGranularity_flags)
+REPLACED_ENUM(CUmemAccess_flags)
 REPLACED_ENUM(CUdevice_attribute)
 REPLACED_ENUM(CUdriverProcAddressQueryResult)
 
@@ -93,6 +109,26 @@ static_assert(alignof(ours::CUmemLocation) == alignof(::CUmemLocation));
 static_assert(offsetof(ours::CUmemLocation, type) == offsetof(::CUmemLocation, type));
 static_assert(offsetof(ours::CUmemLocation, id) == offsetof(::CUmemLocation, id));
 static_assert(std::is_same_v<decltype(ours::CUmemLocation::id), decltype(::CUmemLocation::id)>);
+static_assert(std::is_same_v<ours::CUmemGenericAllocationHandle, ::CUmemGenericAllocationHandle>);
+
+#define SAME_MEMBER(type, member)                                          \
+  static_assert(offsetof(ours::type, member) == offsetof(::type, member)); \
+  static_assert(sizeof(ours::type::member) == sizeof(::type::member));
+static_assert(sizeof(ours::CUmemAllocationProp) == sizeof(::CUmemAllocationProp));
+static_assert(alignof(ours::CUmemAllocationProp) == alignof(::CUmemAllocationProp));
+SAME_MEMBER(CUmemAllocationProp, type)
+SAME_MEMBER(CUmemAllocationProp, requestedHandleTypes)
+SAME_MEMBER(CUmemAllocationProp, location)
+SAME_MEMBER(CUmemAllocationProp, win32HandleMetaData)
+SAME_MEMBER(CUmemAllocationProp, allocFlags)
+SAME_MEMBER(CUmemAllocationProp, allocFlags.compressionType)
+SAME_MEMBER(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable)
+SAME_MEMBER(CUmemAllocationProp, allocFlags.usage)
+SAME_MEMBER(CUmemAllocationProp, allocFlags.reserved)
+static_assert(sizeof(ours::CUmemAccessDesc) == sizeof(::CUmemAccessDesc));
+static_assert(alignof(ours::CUmemAccessDesc) == alignof(::CUmemAccessDesc));
+SAME_MEMBER(CUmemAccessDesc, location)
+SAME_MEMBER(CUmemAccessDesc, flags)
 
 // --- Signatures. A form that these headers do not know (void) must be newer than they are.
 template <class Real, class Declared, int version>
