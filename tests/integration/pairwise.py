@@ -1,6 +1,6 @@
 """A small set of cases in which every pair of values of any two factors occurs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -8,10 +8,15 @@ Case = dict[str, Any]
 Pair = tuple[str, Any, str, Any]
 
 
-def covering(factors: Mapping[str, Sequence[Any]]) -> list[Case]:
+def covering(factors: Mapping[str, Sequence[Any]], possible: Callable[[Case], bool] = lambda _: True) -> list[Case]:
     """Greedy and deterministic: each case starts from a pair that is missing, and takes what covers most of the others.
 
     Where nothing is missing the first value is taken: put the hardest one there.
+
+    Args:
+        factors: by name, the values that each can take.
+        possible: of a case that need not be whole, whether its values go together. It must hold of every part of a
+            case that it holds of, and any such case must be possible with some value of any other factor.
     """
 
     def pairs(case: Case) -> list[Pair]:
@@ -20,7 +25,11 @@ def covering(factors: Mapping[str, Sequence[Any]]) -> list[Case]:
 
     values = [[(name, value) for value in options] for name, options in factors.items()]
     missing: dict[Pair, None] = {  # a dict keeps its order, a set of strings has none
-        (*first, *second): None for one, other in combinations(values, 2) for first in one for second in other
+        (*first, *second): None
+        for one, other in combinations(values, 2)
+        for first in one
+        for second in other
+        if possible(dict([first, second]))
     }
     cases = []
     while missing:
@@ -28,7 +37,7 @@ def covering(factors: Mapping[str, Sequence[Any]]) -> list[Case]:
         case = {one: value, other: second}
         for name in factors:
             if name not in case:
-                options = [{**case, name: option} for option in factors[name]]
+                options = [found for option in factors[name] if possible(found := {**case, name: option})]
                 case = max(options, key=lambda option: sum(pair in missing for pair in pairs(option)))
         cases.append({name: case[name] for name in factors})
         for pair in pairs(case):

@@ -34,12 +34,12 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Sequential):
-    def __init__(self, channels: int = 16, layers: int = 7) -> None:
+    def __init__(self, channels: int = 16, layers: int = 7, side: int = 128) -> None:
         parts: list[nn.Module] = []
         for index in range(layers):
             inside = channels if index > 0 else 3
             parts += [nn.Conv2d(inside, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
-        parts += [nn.MaxPool2d(4), nn.Flatten(), nn.Linear(channels * 32 * 32, 10)]
+        parts += [nn.MaxPool2d(4), nn.Flatten(), nn.Linear(channels * (side // 4) ** 2, 10)]
         super().__init__(*parts)
 
 

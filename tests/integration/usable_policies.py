@@ -1,0 +1,20 @@
+"""The policies that this version's sessions take: what all tests of "every rung and planner" go through."""
+
+from umadvise.errors import PolicyError
+from umadvise.planners import PLANNERS
+from umadvise.roles import check_policy
+
+
+def _usable(name: str) -> bool:
+    try:
+        check_policy(name)
+    except PolicyError:
+        return False
+    return True
+
+
+RUNGS = [name for name in ("swap", "swap+recompute", "window", "auto", "advise", "resident") if _usable(name)]
+"""The hardest first."""
+SESSION_PLANNERS = [name for name in PLANNERS if name not in RUNGS and _usable(name)]
+MOVING = [name for name in (*RUNGS, *SESSION_PLANNERS) if name not in ("resident", "advise")]
+"""What may move tensors between host and device while Python holds them."""
