@@ -218,7 +218,8 @@ typedef enum {
   UM_EVENT_EVICTION = 3, /* a block left the device to make room; bytes copied, 0 when dropped */
   UM_EVENT_COLLAPSE = 4, /* a write ended a read-mostly duplicate */
   UM_EVENT_REMOTE_MAP = 5,
-  UM_EVENT_OVERSIZED_OP = 6 /* an op's working set (bytes) exceeds the capacity or budget */
+  UM_EVENT_OVERSIZED_OP = 6, /* an op's working set (bytes) exceeds the capacity or budget */
+  UM_EVENT_SILENT_WRITE = 7  /* to a block that is mapped read-only, by whoever announced none; writable from now on */
 } um_event_kind;
 
 typedef struct um_event {

@@ -195,6 +195,7 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, const um_link*, const um_driver_costs*) {},
     [](int32_t, um_charged* out) { *out = {}; },
     [] {},
+    [](emulated::Describer) {},
 };
 
 }  // namespace

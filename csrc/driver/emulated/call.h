@@ -1,8 +1,6 @@
 // What every emulated driver function begins with.
 #pragma once
 
-#include <cstring>
-
 #include "driver/emulated/device.h"
 #include "driver/table.h"
 
@@ -14,14 +12,22 @@ using namespace um::driver;  // NOLINT(google-build-using-namespace): all that i
 // The device of the calling thread's context, -1 for none.
 extern thread_local int current_ordinal;
 
+// Those that fail for want of memory where a test asks for a failure.
+constexpr bool needs_memory(Function function) {
+  return function == Function::mem_alloc || function == Function::mem_alloc_managed ||
+         function == Function::mem_host_alloc || function == Function::mem_address_reserve ||
+         function == Function::mem_create || function == Function::mem_map;
+}
+
 // Counts the call, finds the device it is about, fails when a test asked for it.
 struct Call {
   Call(Function function, Device* about) : device(about) {
     if (device == nullptr) {
       result = CUDA_ERROR_INVALID_CONTEXT;
     } else if (device->log.fails(function)) {
-      const bool creates = std::strstr(kFunctions[static_cast<size_t>(function)].name, "alloc") != nullptr;
-      result = creates ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+      result = needs_memory(function) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+    } else if (device->lost) {
+      result = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
   }
   // About the device of the current context.
@@ -45,6 +51,7 @@ inline CUresult submitted(bool done) { return done ? CUDA_SUCCESS : CUDA_ERROR_I
 // Each file fills its part of the table.
 void fill_context_functions(Table& table);
 void fill_memory_functions(Table& table);
+void fill_virtual_functions(Table& table);
 void fill_copy_functions(Table& table);
 void fill_stream_functions(Table& table);
 

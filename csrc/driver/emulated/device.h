@@ -39,6 +39,8 @@ class Device {
   bool owns(Stream* stream);
 
   const int ordinal;
+  // Work in a stream used an address where nothing is mapped: every call fails from then on, as on a GPU.
+  std::atomic<bool> lost{false};
   CallLog log;
   Space space;
   std::mutex streams_lock;

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 
 #include "driver/emulated/device.h"
 
@@ -17,20 +16,32 @@ namespace {
 
 struct sigaction previous;  // whom foreign signals belong to
 std::atomic<bool> in_child{false};
-std::atomic<bool> swallowed{false};     // a raised signal was ignored since the last fault that we served
-std::atomic<pthread_t> passing{};       // the thread whose signal is with `previous`, which may call us in turn
+std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
+std::atomic<pthread_t> passing{};    // the thread whose signal is with `previous`, which may call us in turn
+std::atomic<Describer> describing{nullptr};
 std::atomic<bool> raised_again{false};  // a signal went to `previous`, which raised it once more: that one is the end
 
-void say(const char* text) {
-  const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
-  static_cast<void>(written);
-}
+// One line, written at once: other threads may be talking too.
+class Line {
+ public:
+  void add(const char* text) {
+    while (*text != '\0' && used_ + 1 < sizeof(text_)) text_[used_++] = *text++;
+  }
+  void add_address(uint64_t address) {
+    char text[] = "0x0000000000000000";
+    for (int digit = 17; digit >= 2; --digit, address >>= 4) text[digit] = "0123456789abcdef"[address & 15];
+    add(text);
+  }
+  void say() {
+    text_[used_++] = '\n';
+    const ssize_t written = write(STDERR_FILENO, text_, used_);
+    static_cast<void>(written);
+  }
 
-void say_address(uint64_t address) {
-  char text[] = "0x0000000000000000\n";
-  for (int digit = 17; digit >= 2; --digit, address >>= 4) text[digit] = "0123456789abcdef"[address & 15];
-  say(text);
-}
+ private:
+  char text_[512];
+  size_t used_ = 0;
+};
 
 void die_by_default(bool raised) {
   struct sigaction standard{};
@@ -62,14 +73,25 @@ Service serve(uint64_t address, bool write) {
 }
 
 void describe(uint64_t address, Service service) {
+  Line line;
   if (in_child) {
-    say("umadvise: a forked child touched memory of the emulated device, which stays with its parent (use spawn): ");
+    line.add(
+        "umadvise: a forked child touched memory of the emulated device, which stays with its parent (use spawn): ");
   } else if (service == Service::failed) {
-    say("umadvise: the kernel refused to map a block of the emulated device (vm.max_map_count?): ");
+    line.add("umadvise: the kernel refused to map a block of the emulated device (vm.max_map_count?): ");
+  } else if (service == Service::refused) {
+    line.add("umadvise: access to emulated device memory that is not on the device: ");
   } else {
-    say("umadvise: access to emulated device memory that is not allocated: ");
+    line.add("umadvise: access to emulated device memory that is not allocated: ");
   }
-  say_address(address);
+  line.add_address(address);
+  if (const Describer describer = describing; describer != nullptr && service == Service::refused) {
+    char text[256] = "";
+    describer(address, text, sizeof(text));
+    line.add(text[0] != '\0' ? ", " : "");
+    line.add(text);
+  }
+  line.say();
 }
 
 void on_signal(int signal, siginfo_t* information, void* context) {
@@ -117,6 +139,8 @@ void seal_child() {
 }  // namespace
 
 bool forked() { return in_child; }
+
+void set_describer(Describer describer) { describing = describer; }
 
 void install_fault_handler() {
   static const int at_fork = pthread_atfork(nullptr, nullptr, seal_child);

@@ -24,7 +24,10 @@ CUresult get_error_name(CUresult error, const char** name) {
 }
 
 CUresult get_error_string(CUresult error, const char** message) {
-  *message = error_message(error);
+  // The one call that fails here: mappings of blocks whose neighbours are unlike them are limited in number.
+  *message = error == CUDA_ERROR_OPERATING_SYSTEM
+                 ? "the kernel refused to map memory of the emulated device: raise vm.max_map_count"
+                 : error_message(error);
   return *message != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -57,8 +60,10 @@ CUresult device_total_mem(size_t* bytes, CUdevice device) {
 CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   Call call(Function::device_get_attribute, device_at(device));
   if (call.failed()) return call.result;
-  *value =
-      attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY || attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+  *value = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY ||
+           attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS ||
+           attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
+           attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
   return CUDA_SUCCESS;
 }
 

@@ -38,6 +38,7 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) { space(ordinal).set_link(*link, *costs); },
     [](int32_t ordinal, um_charged* out) { *out = space(ordinal).charged(); },
     install_fault_handler,
+    set_describer,
 };
 
 }  // namespace
@@ -50,6 +51,7 @@ const Driver* emulated() {
     Driver made{"emulated", kMissingTable, {}, &um::emulated::kHooks};
     um::emulated::fill_context_functions(made.call);
     um::emulated::fill_memory_functions(made.call);
+    um::emulated::fill_virtual_functions(made.call);
     um::emulated::fill_copy_functions(made.call);
     um::emulated::fill_stream_functions(made.call);
     return made;

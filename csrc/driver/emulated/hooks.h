@@ -2,6 +2,7 @@
 // pin, events, failure injection. On CUDA these hooks are a null pointer and the core does without.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "um/model.h"
@@ -30,15 +31,18 @@ inline constexpr uint32_t kTags = 8;
 struct Totals {
   Counters model;
   int64_t unordered_faults, fault_service_ns;
-  uint64_t device_bytes, host_bytes;  // taken now: plain and managed memory on the device, managed memory on the host
+  uint64_t device_bytes, host_bytes;  // taken now, by all kinds of memory; what has a handle counts mapped or not
   uint64_t device_peak_bytes;         // the most there ever was, since the last reset_peaks
   uint64_t tag_bytes[kTags], tag_peak_bytes[kTags];  // the same by tag, without what has none
+  int64_t silent_writes;                             // to memory that is mapped read-only; each once a block
 };
+
+using Describer = void (*)(uint64_t address, char* text, size_t text_bytes);
 
 struct Hooks {
   // Opens a device and gives it the next ordinal (for cuDeviceGet). UM_OK, or a code with the message in `message`.
   um_status (*open)(const um_emulated_options* options, int32_t* ordinal, char* message, uint64_t message_bytes);
-  // Gives everything back; every managed and plain range must have been freed.
+  // Gives everything back; every range must have been freed.
   void (*close)(int32_t ordinal);
 
   // Makes [address, address + bytes) accessible as an op needs it, in ascending address, and counts what that took as
@@ -75,9 +79,13 @@ struct Hooks {
 
   // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
   void (*claim_signals)();
+
+  // Who can tell what a fatal access was about: writes one line's end, such as a tensor's name, to `text`. Called in
+  // the signal handler, whatever locks the thread holds; nullptr: nobody.
+  void (*set_describer)(Describer describer);
 };
 
-// All managed and plain memory of all emulated devices lies in one reserved range: [range_begin, range_end).
+// All memory of all emulated devices lies in one reserved range: [range_begin, range_end).
 uint64_t range_begin();
 uint64_t range_end();
 // True in a process forked from one that used an emulated device: nothing of ours is mapped there.

@@ -23,6 +23,11 @@ bool make_inaccessible(void* address) {
          MAP_FAILED;
 }
 
+bool map_file(const Tier& tier, uint32_t slot, uint64_t address, bool writable, int flags) {
+  return mmap(reinterpret_cast<void*>(address), kBlockBytes, writable ? kReadWrite : PROT_READ,
+              MAP_SHARED | MAP_FIXED | flags, tier.file(), static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
+}
+
 }  // namespace
 
 Mapper::Method Mapper::best() {
@@ -34,11 +39,8 @@ Mapper::Method Mapper::best() {
 }
 
 bool Mapper::show(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
+  if (method_ == Method::populate) return map_file(tier, slot, address, writable, MAP_POPULATE);
   void* target = reinterpret_cast<void*>(address);
-  if (method_ == Method::populate) {
-    return mmap(target, kBlockBytes, writable ? kReadWrite : PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
-                tier.file(), static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
-  }
   char* home = tier.alias(slot);
   if (writable) return move_page_tables(home, target);
   if (mprotect(home, kBlockBytes, PROT_READ) != 0) return false;
@@ -54,8 +56,14 @@ bool Mapper::hide(const Tier& tier, uint32_t slot, uint64_t address) const {
   return mprotect(tier.alias(slot), kBlockBytes, kReadWrite) == 0;
 }
 
-bool Mapper::make_writable(uint64_t address) const {
-  return mprotect(reinterpret_cast<void*>(address), kBlockBytes, kReadWrite) == 0;
+bool Mapper::show_again(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
+  return map_file(tier, slot, address, writable, 0);
+}
+
+bool Mapper::hide_again(uint64_t address) const { return make_inaccessible(reinterpret_cast<void*>(address)); }
+
+bool Mapper::protect(uint64_t address, bool writable) const {
+  return mprotect(reinterpret_cast<void*>(address), kBlockBytes, writable ? kReadWrite : PROT_READ) == 0;
 }
 
 }  // namespace um::emulated

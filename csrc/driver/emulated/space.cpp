@@ -30,7 +30,14 @@ Space::Space(int device, const um_emulated_options& options, Mapper::Method meth
 }
 
 Space::~Space() {
-  while (!ranges_.empty()) free(address_of(ranges_.first()));
+  while (!mappings_.empty()) {
+    const auto& [first, mapping] = *mappings_.begin();
+    if (unmap(address_of(first), mapping.count * kBlockBytes) != driver::CUDA_SUCCESS) break;
+  }
+  while (!ranges_.empty()) {
+    const uint32_t first = ranges_.first();
+    if (!free(address_of(first))) ranges_.give(first);
+  }
   munmap(blocks_, kSpanBlocks * sizeof(Block));
 }
 
@@ -41,7 +48,7 @@ uint64_t Space::address_of(uint32_t block) const { return block_address(device_,
 uint64_t Space::allocate_managed(uint64_t bytes) {
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
   const uint32_t count = blocks_for(bytes);
-  if (bytes > kSpanBytes || managed_blocks_ + count > host_tier_.slots()) return 0;
+  if (bytes > kSpanBytes || managed_blocks_ + host_handle_slots_ + count > host_tier_.slots()) return 0;
   const uint32_t first = ranges_.find_room(count);
   if (first == Model::kNone) return 0;
   ranges_.take(first, count);
@@ -96,6 +103,7 @@ bool Space::free(uint64_t address) {
   const uint32_t first = place_of(address).block, count = ranges_.count_at(first);
   if (count == 0 || address_of(first) != address) return false;
   const Guard guard(lock_);
+  if (blocks_[first].kind == Kind::reserved) return false;
   if (blocks_[first].kind == Kind::managed) managed_blocks_ -= count;
   for (uint32_t block = first; block < first + count; ++block) release_block(block);
   ranges_.give(first);
@@ -162,6 +170,7 @@ Totals Space::totals() {
   totals.model = model_.counters();
   totals.unordered_faults = unordered_faults_;
   totals.fault_service_ns = fault_service_ns_;
+  totals.silent_writes = silent_writes_;
   totals.host_bytes = host_tier_.taken() * kBlockBytes;
   resident_.tell(totals);
   return totals;

@@ -1,9 +1,11 @@
-// The address space of one emulated device: managed blocks that move between two tiers as um::Model says, and plain
-// blocks that stay. Everything that touches pages is here; the fault handler is one caller among several.
+// The address space of one emulated device: managed blocks that move between two tiers as um::Model says, plain blocks
+// that stay, and reserved ones under which physical memory is mapped by hand. Everything that touches pages is here;
+// the fault handler is one caller among several.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -16,13 +18,15 @@
 #include "driver/emulated/resident_blocks.h"
 #include "driver/emulated/spin_lock.h"
 #include "driver/emulated/tier.h"
+#include "driver/emulated/virtual_memory.h"
+#include "driver/types.h"
 #include "um/block_ranges.h"
 #include "um/model.h"
 #include "um/plain_chunks.h"
 
 namespace um::emulated {
 
-enum class Service { served, not_ours, failed };
+enum class Service { served, not_ours, refused, failed };
 
 class Space {
  public:
@@ -48,10 +52,28 @@ class Space {
   bool pin(uint64_t address, uint64_t bytes);
   void unpin(uint64_t address, uint64_t bytes);
 
-  // The copy engine: works on any state of residency.
-  void copy_in(uint64_t address, const char* source, uint64_t bytes);
-  void copy_out(char* target, uint64_t address, uint64_t bytes);
+  // CUDA's virtual memory management (space_virtual.cpp): what a GPU's driver would refuse is refused. Unmapping and
+  // changes of access wait for the copies that are at work on the range, not for those that wait in a stream.
+  driver::CUresult reserve(uint64_t bytes, uint64_t* address);
+  driver::CUresult free_reserved(uint64_t address, uint64_t bytes);
+  driver::CUresult create(uint64_t bytes, bool on_device, uint64_t* handle);
+  driver::CUresult release(uint64_t handle);
+  driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
+  driver::CUresult unmap(uint64_t address, uint64_t bytes);
+  driver::CUresult set_access(uint64_t address, uint64_t bytes, AccessGrant grant);
+
+  // The copy engine, a piece within one block at a time: works on any state of residency of managed and plain memory,
+  // and says whether the piece was on the device.
+  bool copy_in(uint64_t address, const char* source, uint64_t bytes);
+  bool copy_out(char* target, uint64_t address, uint64_t bytes);
   void fill(uint64_t address, uint8_t value, uint64_t bytes);
+  // Reserved memory is lent to whoever copies instead, unless nothing that may be accessed is mapped there. A mapping
+  // that is read-only for the device is lent for writing too.
+  Lending lend(uint64_t address, bool write, Loan* loan);
+  void end_loan(uint64_t address);
+  bool may_copy(uint64_t address, uint64_t bytes);  // all of it is memory that is there
+  // One copy over the link that could begin at `start_ns`.
+  void charge_copy(Link::Direction direction, uint64_t bytes, int64_t start_ns);
 
   // From now on everything takes the time it would take there (link.h).
   void set_link(const um_link& link, const um_driver_costs& costs);
@@ -77,7 +99,7 @@ class Space {
 
  private:
   using Guard = std::lock_guard<SpinLock>;
-  enum class Kind : uint8_t { free, managed, plain };
+  enum class Kind : uint8_t { free, managed, plain, reserved };
   struct Block {
     uint32_t device_slot, host_slot;  // 0: none, else the slot's index + 1
     std::atomic<uint8_t> mapping;     // um::Mapping as the page tables are now
@@ -85,6 +107,14 @@ class Space {
     uint8_t tag;
     bool had;                       // the device had it before: its pages are mapped there
     std::atomic<int64_t> ready_ns;  // when the charged link has brought it; 0 without one
+    // Reserved blocks: the slots above are those that are mapped here.
+    uint32_t reservation;  // its first block
+    uint8_t device_access, host_access;
+    std::atomic<uint32_t> copies;  // at work here
+    uint8_t access() const { return device_access | host_access; }
+  };
+  struct Run {
+    uint32_t first, count;
   };
 
   // With the lock held.
@@ -101,8 +131,19 @@ class Space {
   void push(Change change, const Block& block);
   char* copy_source(uint32_t block) const;
   void open_for_store(uint32_t block);
-  void charge_copy(Link::Direction direction, uint64_t bytes, int64_t start_ns);  // without the lock
   void release_block(uint32_t block);
+  Service serve_reserved(uint32_t block, uint64_t address, bool write);
+  bool set_block_access(uint32_t block, Handle::Slot& slot, uint8_t device, uint8_t host);
+  void put_slot(uint32_t block, const Handle& handle, uint32_t slot);
+  void take_slot_away(uint32_t block);
+  bool take_slot(Handle& handle);
+  void give_slots(const Handle& handle);
+  // Without the lock, but with that of the ranges.
+  bool whole_blocks(uint64_t address, uint64_t bytes, Run* out) const;
+  bool whole_mappings(Run run) const;
+  template <class Each>
+  bool each_mapped_block(Run run, const Each& each);
+  std::unique_lock<SpinLock> lock_without_copies(Run run);
   // The only ways in which a block gets and loses its place on a tier. False when the tier is full.
   bool take_device_slot(Block& block);
   bool take_host_slot(Block& block);
@@ -130,7 +171,11 @@ class Space {
 
   std::mutex ranges_lock_;  // taken before lock_, never in the handler
   BlockRanges ranges_{kSpanBlocks};
-  uint64_t managed_blocks_ = 0;
+  uint64_t managed_blocks_ = 0, host_handle_slots_ = 0;  // together at most the host tier's
+  std::map<uint64_t, Handle> handles_;
+  std::map<uint32_t, MappedRange> mappings_;  // by first block
+  uint64_t last_handle_ = 0;
+  int64_t silent_writes_ = 0;
 
  public:
   ~Space();

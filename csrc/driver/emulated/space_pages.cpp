@@ -76,7 +76,7 @@ bool Space::settle(uint32_t index) {
   if (now == wanted) return true;
   bool done = true;
   if (on_device(now) == on_device(wanted) && now != Mapping::none && writable(wanted)) {
-    done = mapper_.make_writable(address_of(index));
+    done = mapper_.protect(address_of(index), true);
   } else {
     done = unmap(index);
     if (wanted != Mapping::none) {
@@ -189,6 +189,7 @@ Service Space::fault(uint64_t address, bool write) {
   const uint32_t block = place_of(address).block;
   Moment over;
   const Guard guard(lock_);
+  if (blocks_[block].kind == Kind::reserved) return serve_reserved(block, address, write);
   const Service service = serve(block, address, write, ordered_);
   over.ns = blocks_[block].ready_ns;
   return service;

@@ -74,8 +74,12 @@ void Tier::give(uint32_t slot) {
 bool Tier::populate(uint32_t slot) {
   if (populated_[slot]) return false;
   populated_[slot] = true;
-  madvise(alias(slot), kBlockBytes, MADV_POPULATE_WRITE);  // an old kernel says no and the first touch does it instead
+  fill_tables(slot);
   return true;
+}
+
+void Tier::fill_tables(uint32_t slot) const {
+  madvise(alias(slot), kBlockBytes, MADV_POPULATE_WRITE);  // an old kernel says no and the first touch does it instead
 }
 
 }  // namespace um::emulated

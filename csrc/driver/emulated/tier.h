@@ -24,6 +24,8 @@ class Tier {
   char* alias(uint32_t slot) const;
   // Makes sure that memory backs the slot, all pages in one call. True when they are new, hence zero.
   bool populate(uint32_t slot);
+  // Gives the alias page tables of its own, all pages in one call; elsewhere they stay as well.
+  void fill_tables(uint32_t slot) const;
 
   int file() const { return file_; }
   uint32_t slots() const { return slots_; }
