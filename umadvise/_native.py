@@ -216,6 +216,7 @@ _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_storage_adopt": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_hooks_storage_give_back": (Status, [_POINTER]),
     "um_hooks_interpose": (Status, [_POINTER]),
+    "um_hooks_split_set": (Status, [_U64, _U64]),
     "um_hooks_phase_set": (None, [_U32]),
     "um_hooks_module_set": (_U32, [_U32]),
 }
@@ -651,6 +652,19 @@ def give_back_storage(storage: int) -> None:
 def interpose(device: Device | None) -> None:
     """Lets this thread's ops go through the interposer for a device; None ends it for this thread."""
     _hooks().um_hooks_interpose(device.handle if device else None)
+
+
+def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
+    """Ops on lists that go by element run from now on as several, each within a limit: see um_hooks_split_set.
+
+    Args:
+        limit_bytes: of the storages that one op may need; None ends it.
+        unit_bytes: in which storages above half of it count; smaller ones count nothing.
+
+    Raises:
+        NativeError: a unit of 0 bytes.
+    """
+    _hooks().um_hooks_split_set(limit_bytes or 0, unit_bytes)
 
 
 def set_phase(phase: Phase) -> None:

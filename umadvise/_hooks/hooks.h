@@ -48,6 +48,10 @@ UM_API um_status um_hooks_storage_give_back(void* storage);
 // Lets the ops of this thread, and of autograd's threads on its behalf, go through um_op_begin / um_op_end of `device`;
 // NULL ends it for this thread. UM_BAD_STATE while another thread interposes for another device.
 UM_API um_status um_hooks_interpose(um_device* device);
+// Ops on lists that go by element run from now on as several, so that the storages of each, in whole units where they
+// are above half a one, take no more than the limit; smaller ones count nothing. A single element may take more. The
+// unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.
+UM_API um_status um_hooks_split_set(uint64_t limit_bytes, uint64_t unit_bytes);
 // What this thread's ops belong to from now on (um_phase). Ops of a backward node are backward whatever this says,
 // except when it says optimizer.
 UM_API void um_hooks_phase_set(uint32_t phase);

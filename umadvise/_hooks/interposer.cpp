@@ -18,6 +18,7 @@
 #include "errors.h"
 #include "hooks.h"
 #include "operator_info.h"
+#include "split.h"
 
 namespace um::hooks {
 namespace {
@@ -122,6 +123,10 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   if (comes_apart(info, keys)) return op.redispatchBoxed(below, stack);
   const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
   if (info.kind == Kind::untouching) return op.redispatchBoxed(below, stack);
+  if (info.split.by_element) {
+    const auto run = [&](DispatchKeySet part_keys, torch::jit::Stack* part) { run_op(op, part_keys, part, info); };
+    if (run_in_parts(op, below, stack, info, run)) return;
+  }
   run_op(op, below, stack, info);
 }
 

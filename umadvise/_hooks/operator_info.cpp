@@ -112,6 +112,7 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
   info->argument_count = static_cast<uint32_t>(schema.arguments().size());
   info->return_count = static_cast<uint32_t>(schema.returns().size());
   info->training_argument = 0;
+  info->split = split_rule(op);
   for (uint32_t index = 0; index < info->argument_count; ++index) {
     const c10::Argument& argument = schema.arguments()[index];
     if (argument.name() == "training") info->training_argument = index;

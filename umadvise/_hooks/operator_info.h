@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "split.h"
+
 namespace um::hooks {
 
 enum class Kind : uint8_t {
@@ -26,7 +28,8 @@ struct OperatorInfo {
   Kind kind;
   bool composite_on_cpu, composite_on_cuda;  // its only kernel there is a sequence of other operators
   uint32_t argument_count, return_count;
-  uint32_t training_argument;           // meaningful where an argument is written when_training
+  uint32_t training_argument;  // meaningful where an argument is written when_training
+  SplitRule split;
   std::vector<TensorArgument> tensors;  // those that may hold tensors or lists of tensors
 
   bool composite(c10::DispatchKeySet keys) const {

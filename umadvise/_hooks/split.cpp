@@ -1,0 +1,280 @@
+// Whole-model ops take lists of every parameter, gradient or state, and need all of it on the device at once. Where
+// that is more than the limit, the op runs as several, each on as many consecutive elements as fit. Consecutive,
+// because a tensor that is in a list twice must be worked on in the same order as before.
+#include "split.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "accesses.h"
+#include "errors.h"
+#include "hooks.h"
+#include "operator_info.h"
+
+namespace um::hooks {
+namespace {
+
+// What follows "aten::_foreach_" in the names of the operators, with and without a final "_", that do to each element
+// what the op of that name does to one tensor (torch 2.9 to 2.15, aten/src/ATen/native/native_functions.yaml). Not
+// among them is "mm": a kernel may group its products.
+constexpr std::array<std::string_view, 48> kByElement = {
+    "abs",   "acos", "add",    "addcdiv", "addcmul", "asin",       "atan",  "ceil",  "clamp_max", "clamp_min",
+    "clone", "copy", "cos",    "cosh",    "div",     "erf",        "erfc",  "exp",   "expm1",     "floor",
+    "frac",  "lerp", "lgamma", "log",     "log10",   "log1p",      "log2",  "max",   "maximum",   "minimum",
+    "mul",   "neg",  "norm",   "pow",     "powsum",  "reciprocal", "round", "rsqrt", "sigmoid",   "sign",
+    "sin",   "sinh", "sqrt",   "sub",     "tan",     "tanh",       "trunc", "zero"};
+constexpr std::array<std::string_view, 3> kToNumbers = {"max", "norm", "powsum"};
+// The same of whole names. The last one also collects in `found_inf`, where what is found stays found.
+constexpr std::array<std::string_view, 5> kOthersByElement = {"aten::_fused_adagrad_", "aten::_fused_adam_",
+                                                              "aten::_fused_adamw_", "aten::_fused_sgd_",
+                                                              "aten::_amp_foreach_non_finite_check_and_unscale_"};
+constexpr std::string_view kForeach = "aten::_foreach_";
+
+template <size_t size>
+bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_tensor_list(const c10::Type& type) {
+  return type.kind() == c10::TypeKind::ListType && type.containedType(0)->kind() == c10::TypeKind::TensorType;
+}
+
+std::atomic<uint64_t> limit_bytes{0};
+std::atomic<uint64_t> unit_bytes{1};
+
+// What a storage takes of the limit: allocations above half a unit have whole units, smaller ones never leave.
+uint64_t in_units(uint64_t bytes) {
+  const uint64_t unit = unit_bytes.load(std::memory_order_relaxed);
+  return bytes <= unit / 2 ? 0 : (bytes + unit - 1) / unit * unit;
+}
+
+// A call whose lists are of one length.
+class Call {
+ public:
+  static std::optional<Call> of(const OperatorInfo& info, const torch::jit::Stack& stack) {
+    Call call(info, stack);
+    for (uint32_t index = 0; index < info.argument_count; ++index) {
+      if (!call.take(index)) return std::nullopt;  // torch has an error for that
+    }
+    return call.length_ > 1 ? std::optional(std::move(call)) : std::nullopt;
+  }
+
+  size_t length() const { return length_; }
+
+  template <class Visit>
+  void each_tensor_of(size_t element, Visit&& visit) const {
+    for (const uint32_t index : lists_) {
+      const c10::IValue& value = arguments_[index].toListRef()[element];
+      if (value.isTensor()) visit(*value.unsafeToTensorImpl());
+    }
+  }
+  template <class Visit>
+  void each_shared_tensor(Visit&& visit) const {
+    for (const c10::IValue& argument : arguments_) {
+      if (argument.isTensor()) visit(*argument.unsafeToTensorImpl());
+    }
+  }
+
+  // The same call on the elements from `begin` to before `end`.
+  torch::jit::Stack part(size_t begin, size_t end) const {
+    torch::jit::Stack part(arguments_.begin(), arguments_.end());
+    for (const uint32_t index : lists_) {
+      const c10::ArrayRef<c10::IValue> all = arguments_[index].toListRef();
+      c10::impl::GenericList some(arguments_[index].toList().elementType());
+      some.reserve(end - begin);
+      for (const c10::IValue& element : all.slice(begin, end - begin)) some.push_back(element);
+      part[index] = std::move(some);
+    }
+    if (rule_.packed >= 0) part[rule_.packed] = part[rule_.packed].toTensor().slice(0, begin, end);
+    return part;
+  }
+
+  // Memory that the op makes for an element; never too little. Whole numbers may become floating-point ones.
+  uint64_t made_bytes(size_t element) const {
+    if (!makes_tensors_) return 0;
+    uint64_t most = 0;
+    each_tensor_of(element, [&](const c10::TensorImpl& tensor) {
+      const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor.dtype()), true);
+      most = std::max<uint64_t>(most, tensor.numel() * std::max<size_t>(tensor.itemsize(), integral ? 4 : 0));
+    });
+    return in_units(most);
+  }
+
+ private:
+  Call(const OperatorInfo& info, const torch::jit::Stack& stack)
+      : arguments_(stack.data() + (stack.size() - info.argument_count), info.argument_count),
+        rule_(info.split),
+        makes_tensors_(info.return_count == 1 && !info.split.to_numbers) {}
+
+  bool take(uint32_t index) {
+    const c10::IValue& argument = arguments_[index];
+    if (static_cast<int32_t>(index) == rule_.packed) {
+      const at::Tensor& numbers = argument.toTensor();
+      return numbers.dim() == 1 && static_cast<size_t>(numbers.size(0)) == length_;
+    }
+    if (!argument.isList()) return true;
+    const size_t length = argument.toListRef().size();
+    if (length == 0) return true;  // a state that this call has not
+    if (length_ == 0) length_ = length;
+    lists_.push_back(index);
+    return length == length_;
+  }
+
+  c10::ArrayRef<c10::IValue> arguments_;
+  SplitRule rule_;
+  bool makes_tensors_;
+  c10::SmallVector<uint32_t, 8> lists_;
+  size_t length_ = 0;
+};
+
+// Autograd makes one node for a list; several would add up the gradients in another order.
+bool autograd_records(const Call& call) {
+  if (!c10::GradMode::is_enabled()) return false;
+  bool records = false;
+  for (size_t element = 0; element < call.length() && !records; ++element) {
+    call.each_tensor_of(element, [&](const c10::TensorImpl& tensor) { records |= tensor.requires_grad(); });
+  }
+  return records;
+}
+
+// What a part of a list needs on the device. Tensors on one storage need it once.
+class WorkingSet {
+ public:
+  explicit WorkingSet(const Call& call) : call_(call) { clear(); }
+
+  void clear() {
+    storages_.clear();
+    bytes_ = 0;
+    call_.each_shared_tensor([this](const c10::TensorImpl& tensor) { add(tensor); });
+  }
+  void add(size_t element) {
+    call_.each_tensor_of(element, [this](const c10::TensorImpl& tensor) { add(tensor); });
+    bytes_ += call_.made_bytes(element);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void add(const c10::TensorImpl& tensor) {
+    const char* const storage = storage_address(tensor);
+    if (storage == nullptr || um_owns(storage) == 0 || !storages_.insert(storage).second) return;
+    bytes_ += in_units(tensor.unsafe_storage().nbytes());
+  }
+
+  const Call& call_;
+  std::unordered_set<const void*> storages_;
+  uint64_t bytes_ = 0;
+};
+
+// Where the parts end: each takes as many elements as fit, and at least one.
+std::vector<size_t> ends_of_parts(const Call& call, uint64_t limit) {
+  std::vector<size_t> ends;
+  WorkingSet part(call);
+  size_t begin = 0;
+  for (size_t element = 0; element < call.length(); ++element) {
+    part.add(element);
+    if (part.bytes() <= limit || element == begin) continue;
+    ends.push_back(begin = element);
+    part.clear();
+    part.add(element);
+  }
+  ends.push_back(call.length());
+  return ends;
+}
+
+// What torch looks at, in all elements at once, to decide whether its one kernel for whole lists will do or the op runs
+// tensor by tensor (ATen/native/ForeachUtils.h, can_use_fast_route).
+bool alike(const Call& call) {
+  c10::SmallVector<const c10::TensorImpl*, 8> first, other;
+  call.each_tensor_of(0, [&](const c10::TensorImpl& tensor) { first.push_back(&tensor); });
+  const auto form = [](const c10::TensorImpl& tensor) {
+    const bool strided = tensor.layout() == c10::kStrided;
+    return std::tuple(tensor.device(), c10::typeMetaToScalarType(tensor.dtype()), tensor.layout(),
+                      strided && tensor.is_non_overlapping_and_dense());
+  };
+  const auto placed_as_its_first = [](const auto& tensors, size_t index) {
+    return tensors[index]->layout() == c10::kStrided && tensors[0]->layout() == c10::kStrided &&
+           tensors[index]->sizes() == tensors[0]->sizes() && tensors[index]->strides() == tensors[0]->strides();
+  };
+  for (size_t element = 1; element < call.length(); ++element) {
+    other.clear();
+    call.each_tensor_of(element, [&](const c10::TensorImpl& tensor) { other.push_back(&tensor); });
+    if (other.size() != first.size()) return false;
+    for (size_t index = 0; index < first.size(); ++index) {
+      if (form(*other[index]) != form(*first[index])) return false;
+      if (placed_as_its_first(other, index) != placed_as_its_first(first, index)) return false;
+    }
+  }
+  return true;
+}
+
+// A list that runs tensor by tensor must do so in parts too, which may be fit for the other kernel: its last bits
+// differ. That way is the kernel of no backend.
+c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call) {
+  const bool can_choose = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  return can_choose && !alike(call) ? c10::DispatchKeySet() : keys;
+}
+
+}  // namespace
+
+SplitRule split_rule(const c10::OperatorHandle& op) {
+  const std::string_view name = op.operator_name().name;
+  const c10::FunctionSchema& schema = op.schema();
+  const bool foreach = name.substr(0, kForeach.size()) == kForeach;
+  std::string_view does = foreach ? name.substr(kForeach.size()) : "";
+  if (!does.empty() && does.back() == '_') does.remove_suffix(1);
+
+  SplitRule rule;
+  const auto& results = schema.returns();
+  const bool gives_elements = results.empty() || (results.size() == 1 && is_tensor_list(*results[0].type()));
+  const bool fills_given_ones = std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                                            [](const c10::Argument& argument) { return argument.is_out(); });
+  rule.by_element =
+      gives_elements && !fills_given_ones && (contains(kByElement, does) || contains(kOthersByElement, name));
+  rule.to_numbers = contains(kToNumbers, does);
+  const auto packed = schema.argumentIndexWithName("scalars");
+  if (packed && schema.arguments()[*packed].type()->kind() == c10::TypeKind::TensorType) rule.packed = *packed;
+  return rule;
+}
+
+bool run_in_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                  const OperatorInfo& info, RunPart run) {
+  const uint64_t limit = limit_bytes.load(std::memory_order_relaxed);
+  if (limit == 0) return false;
+  const std::optional<Call> call = Call::of(info, *stack);
+  if (!call || autograd_records(*call)) return false;
+  const std::vector<size_t> ends = ends_of_parts(*call, limit);
+  if (ends.size() == 1) return false;
+
+  const c10::DispatchKeySet keys_of_parts = keys_for_parts(op, keys, *call);
+  c10::List<at::Tensor> results;
+  size_t begin = 0;
+  for (const size_t end : ends) {
+    torch::jit::Stack part = call->part(begin, end);
+    run(keys_of_parts, &part);
+    if (info.return_count != 0) {
+      for (const c10::IValue& result : part.back().toListRef()) results.push_back(result.toTensor());
+    }
+    begin = end;
+  }
+  torch::jit::drop(*stack, info.argument_count);
+  if (info.return_count != 0) stack->emplace_back(std::move(results));
+  return true;
+}
+
+}  // namespace um::hooks
+
+um_status um_hooks_split_set(uint64_t limit, uint64_t unit) {
+  return um::hooks::guarded([&] {
+    if (unit == 0) throw um::hooks::CoreError{UM_INVALID_ARGUMENT, "a unit of 0 bytes; expected 1 or more"};
+    um::hooks::unit_bytes.store(unit, std::memory_order_relaxed);
+    um::hooks::limit_bytes.store(limit, std::memory_order_relaxed);
+  });
+}
