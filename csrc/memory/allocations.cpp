@@ -8,21 +8,48 @@
 namespace um {
 namespace {
 
+// A heap of chunked memory has addresses in arenas of this size.
+constexpr uint64_t kAddressArenaBytes = uint64_t{1} << 30;
+
 void check(const um_placement& placement) {
-  if (placement.memory > UM_MEMORY_DEVICE || placement.role > UM_ROLE_INTERMEDIATE ||
-      placement.advice >= UM_ADVICE_COUNT) {
+  const bool known = placement.memory == UM_MEMORY_MANAGED || placement.memory == UM_MEMORY_DEVICE ||
+                     placement.memory == UM_MEMORY_CHUNKED;
+  if (!known || placement.role > UM_ROLE_INTERMEDIATE || placement.advice >= UM_ADVICE_COUNT) {
     throw Error(UM_INVALID_ARGUMENT,
                 "no such placement: memory " + std::to_string(placement.memory) +
-                    " (0 managed, 1 device, 2 device if there is room), role " + std::to_string(placement.role) +
-                    " (0 parameter, 1 input, 2 intermediate), advice " + std::to_string(placement.advice) + " (0 to " +
-                    std::to_string(UM_ADVICE_COUNT - 1) + ")");
+                    " (0 managed, 1 device, 2 device if there is room, 3 chunked), role " +
+                    std::to_string(placement.role) + " (0 parameter, 1 input, 2 intermediate), advice " +
+                    std::to_string(placement.advice) + " (0 to " + std::to_string(UM_ADVICE_COUNT - 1) + ")");
   }
 }
 
 }  // namespace
 
-ManagedHeap& Allocations::heap_of(const um_placement& placement) {
+Allocations::~Allocations() {
+  if (chunked_ != nullptr) chunked_->count_in(nullptr);
+}
+
+void Allocations::set_chunked(ChunkedMemory* chunked) {
+  const um_placement key{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};  // all of them: there is one budget
+  const uint64_t unit_bytes = chunked->chunk_bytes();
+  const uint64_t arena_bytes = (kAddressArenaBytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+  large_chunked_ =
+      std::make_unique<ManagedHeap>(device_, key, chunked->address_space(), pool_, arena_bytes, unit_bytes);
+  small_chunked_ = std::make_unique<ManagedHeap>(device_, key, chunked->small_arenas(), pool_, unit_bytes);
+  chunked_ = chunked;
+  chunked_->count_in(&statistics.reserved_bytes);
+}
+
+ManagedHeap& Allocations::chunked_heap(uint64_t bytes) {
+  if (chunked_ == nullptr) {
+    throw Error(UM_BAD_STATE, "the device has no chunks for explicit swapping yet: call um_chunks_set first");
+  }
+  return bytes > chunked_->most_small_bytes() ? *large_chunked_ : *small_chunked_;
+}
+
+ManagedHeap& Allocations::heap_of(const um_placement& placement, uint64_t bytes) {
   check(placement);
+  if (placement.memory == UM_MEMORY_CHUNKED) return chunked_heap(bytes);
   um_placement key = placement;
   const bool plain = key.memory == UM_MEMORY_DEVICE;
   if (plain) key.advice = UM_ADVICE_NONE;  // plain memory takes none
@@ -41,24 +68,26 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement) {
 }
 
 Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth) {
-  ManagedHeap& heap = heap_of(placement);
+  ManagedHeap& heap = heap_of(placement, bytes);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   Block* block = allocate_or_trim(heap, bytes);
   if (heap.reserved_bytes() != reserved_before_bytes) {
     count_arenas(heap, reserved_before_bytes);
-    if (statistics.reserved_bytes.now > room_bytes_) trim();
+    if (statistics.reserved_bytes.now > room_bytes_) {
+      trim(UM_MEMORY_MANAGED);
+      trim(UM_MEMORY_DEVICE);
+    }
   }
+  block->swapped = nullptr;
   Record& record = block->record;
+  record = {};  // the descriptor is another block's no longer
   record.serial = ++last_serial_;
   record.bytes = bytes;
   record.role = placement.role;
-  record.name = 0;
   record.birth_step = birth.step;
   record.birth_op_index = birth.op_index;
   record.birth_op = birth.op;
   record.birth_module = birth.module;
-  record.exports = 0;
-  record.seen = record.counted = false;
   ++statistics.allocation_count;
   statistics.requested_bytes.add(bytes);
   statistics.by_role[record.role].add(bytes);
@@ -73,7 +102,7 @@ Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
     const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
     if (!out_of_memory) throw;
     const uint64_t changes = arena_changes_;
-    trim(static_cast<um_memory>(heap.placement.memory));
+    trim(static_cast<um_memory>(heap.placement.memory));  // chunked memory keeps no empty arenas of small blocks
     if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
   try {
@@ -93,12 +122,14 @@ std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes
          ". Live: " + in_words(statistics.requested_bytes.now) + " in " +
          std::to_string(statistics.live_allocations()) + " allocations, " + in_words(statistics.reserved_bytes.now) +
          " reserved; the device has " + in_words(backend_.total_bytes) + ", " + in_words(free_bytes) + " free. " +
-         (managed ? "Free host memory, or make the model or batch smaller"
-                  : "Use unified memory (managed placements), or a larger capacity");
+         (managed                                 ? "Free host memory, or make the model or batch smaller"
+          : placement.memory == UM_MEMORY_CHUNKED ? "Give chunks a larger budget (um_chunks_set)"
+                                                  : "Use unified memory (managed placements), or a larger capacity");
 }
 
 void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept {
   ++arena_changes_;
+  if (heap.placement.memory == UM_MEMORY_CHUNKED) return;  // its chunks count, wherever they are, not its addresses
   const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64: also when less
   statistics.reserved_bytes.set(statistics.reserved_bytes.now + delta_bytes);
   statistics.reserved_by_role[heap.placement.role] += delta_bytes;
@@ -111,8 +142,22 @@ void Allocations::free(Block* block) noexcept {
   statistics.requested_bytes.subtract(block->record.bytes);
   statistics.by_role[block->record.role].subtract(block->record.bytes);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
-  heap.free(block, statistics.reserved_bytes.now <= room_bytes_);
+  if (heap.placement.memory == UM_MEMORY_CHUNKED) {
+    free_chunked(block);
+  } else {
+    heap.free(block, statistics.reserved_bytes.now <= room_bytes_);
+  }
   if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+}
+
+// Addresses are kept: what is mapped there serves the next block of that size. An arena of small blocks is kept by
+// chunked memory, for as long as nobody needs its chunk.
+void Allocations::free_chunked(Block* block) noexcept {
+  const Arena* arena = block->arena;
+  ManagedHeap& heap = *arena->heap;
+  block->swapped = nullptr;
+  heap.free(block, true);
+  if (&heap == small_chunked_.get() && arena->empty()) heap.trim();
 }
 
 void Allocations::label(Block* block, uint32_t role, uint32_t name) {
@@ -125,7 +170,18 @@ void Allocations::label(Block* block, uint32_t role, uint32_t name) {
 
 bool Allocations::trim() noexcept {
   const bool managed = trim(UM_MEMORY_MANAGED);
-  return trim(UM_MEMORY_DEVICE) && managed;
+  const bool plain = trim(UM_MEMORY_DEVICE);
+  return trim_chunked() && plain && managed;
+}
+
+bool Allocations::trim_chunked() noexcept {
+  if (chunked_ == nullptr) return true;
+  bool all = true;
+  for (ManagedHeap* heap : {large_chunked_.get(), small_chunked_.get()}) {
+    if (heap->reserved_bytes() != 0) ++arena_changes_;
+    all = heap->trim() && all;
+  }
+  return chunked_->give_back() && all;
 }
 
 bool Allocations::trim(um_memory memory) noexcept {

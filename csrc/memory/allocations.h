@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "memory/backend.h"
+#include "memory/chunked_memory.h"
 #include "memory/driver_arenas.h"
 #include "memory/managed_heap.h"
 #include "memory/statistics.h"
@@ -20,12 +21,21 @@ class Allocations {
  public:
   Allocations(um_device* device, const Backend& backend)
       : device_(device), backend_(backend), room_bytes_(backend.total_bytes) {}
+  ~Allocations();
+  Allocations(const Allocations&) = delete;
+  Allocations& operator=(const Allocations&) = delete;
 
-  // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed.
+  // From now on there is UM_MEMORY_CHUNKED; borrowed, and outlives this. Large blocks get addresses there, no chunks;
+  // small ones lie in chunks at once. Throws std::bad_alloc.
+  void set_chunked(ChunkedMemory* chunked);
+
+  // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed. UM_OUT_OF_DEVICE_MEMORY for a
+  // small chunked block: it may fit once a chunk is obtainable.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth);
   void free(Block* block) noexcept;
   void label(Block* block, uint32_t role, uint32_t name);
-  // Gives back every empty arena of every heap. False when the driver kept something.
+  // Gives back every empty arena of every heap, and all of chunked memory that nobody uses. False when the driver kept
+  // something.
   bool trim() noexcept;
   // Of the heaps of one kind of memory.
   bool trim(um_memory memory) noexcept;
@@ -37,12 +47,19 @@ class Allocations {
       if (each_heap == nullptr) continue;
       for (const Arena* arena : each_heap->heap.arenas()) each(*arena);
     }
+    if (chunked_ == nullptr) return;
+    for (const ManagedHeap* heap : {large_chunked_.get(), small_chunked_.get()}) {
+      for (const Arena* arena : heap->arenas()) each(*arena);
+    }
   }
   // Arenas in order of address.
   std::vector<const Arena*> arenas_by_address() const;
   // Changes whenever an arena comes or goes.
   uint64_t arena_changes() const { return arena_changes_; }
-  uint64_t plain_bytes() const { return plain_bytes_; }  // reserved for plain device memory
+  // Reserved for what is on the device whatever happens: plain memory and chunks.
+  uint64_t plain_bytes() const {
+    return plain_bytes_ + (chunked_ != nullptr ? chunked_->created() * chunked_->chunk_bytes() : 0);
+  }
 
   // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages
   // next finds them on the device. Above it they are given back: eviction would copy contents that nobody needs.
@@ -60,7 +77,10 @@ class Allocations {
   };
   static constexpr size_t kPlacements = 2 * 3 * UM_ADVICE_COUNT;
 
-  ManagedHeap& heap_of(const um_placement& placement);
+  ManagedHeap& heap_of(const um_placement& placement, uint64_t bytes);
+  ManagedHeap& chunked_heap(uint64_t bytes);
+  void free_chunked(Block* block) noexcept;
+  bool trim_chunked() noexcept;
   Block* allocate_or_trim(ManagedHeap& heap, uint64_t bytes);
   std::string diagnosis(const um_placement& placement, uint64_t bytes, const char* reason) const;
   void count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept;
@@ -69,6 +89,8 @@ class Allocations {
   const Backend& backend_;
   StablePool<Block> pool_;
   std::unique_ptr<Heap> heaps_[kPlacements];
+  ChunkedMemory* chunked_ = nullptr;
+  std::unique_ptr<ManagedHeap> large_chunked_, small_chunked_;  // once there is chunked memory
   uint64_t last_serial_ = 0;
   uint64_t arena_changes_ = 0, plain_bytes_ = 0;
   uint64_t room_bytes_;

@@ -12,12 +12,12 @@ namespace um {
 
 class ChunkPool {
  public:
-  using Chunk = unsigned long long;  // CUmemGenericAllocationHandle
+  using Chunk = driver::CUmemGenericAllocationHandle;
 
   ChunkPool(const Backend& backend, uint64_t chunk_bytes, uint64_t budget_chunks)
       : backend_(backend), chunk_bytes_(chunk_bytes), budget_(budget_chunks) {}
-  // Whoever cares whether the driver takes the chunks back calls give_back before.
-  ~ChunkPool() { static_cast<void>(give_back()); }
+  // Every chunk was given back to the driver before.
+  ~ChunkPool() = default;
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
 
@@ -35,7 +35,8 @@ class ChunkPool {
   // Makes one more that is unused. False when there may be no more, or the driver has none; throws um::Error on another
   // failure.
   bool create();
-  // One that is unused.
+  // The unused one that take() gives.
+  Chunk newest() const { return unused_.back(); }
   Chunk take() noexcept;
   void give(Chunk chunk) noexcept { unused_.push_back(chunk); }  // has room for all that were created
   // Gives unused chunks beyond the budget back to the driver; what it refuses is kept and tried again.
@@ -49,7 +50,8 @@ class ChunkPool {
   const Backend& backend_;
   const uint64_t chunk_bytes_;
   uint64_t budget_, created_ = 0;
-  uint64_t ceiling_ = ~uint64_t{0};
+  static constexpr uint64_t kNoCeiling = ~uint64_t{0};
+  uint64_t ceiling_ = kNoCeiling;  // chunks that there were when the driver had no more
   std::vector<Chunk> unused_;
   Level* reserved_bytes_ = nullptr;
 };

@@ -21,8 +21,10 @@ enum class Access : uint8_t { none, read, write };
 
 struct Slot {
   uint64_t address = 0;
-  ChunkPool::Chunk chunk = 0;  // owned and cached
-  Fences::Fence last_use = 0;  // cached: before it is unmapped, or used by somebody else
+  ChunkPool::Chunk chunk = 0;  // or the host's
+  // Holds a reference. Cached: what must have passed before the chunk is used elsewhere. Owned: likewise, and what is
+  // about the block that lay here before; whoever uses the chunk here runs after it.
+  Fences::Fence last_use = 0;
   SlotState state = SlotState::empty;
   Access access = Access::none;  // the device's
   Slot* older = nullptr;         // of the cached ones, in the order in which they became that
@@ -31,30 +33,28 @@ struct Slot {
 
 class ChunkSlots {
  public:
-  ChunkSlots(const Backend& backend, Fences& fences, uint64_t chunk_bytes)
-      : backend_(backend), fences_(fences), chunk_bytes_(chunk_bytes) {}
+  ChunkSlots(const Backend& backend, uint64_t chunk_bytes) : backend_(backend), chunk_bytes_(chunk_bytes) {}
   ChunkSlots(const ChunkSlots&) = delete;
   ChunkSlots& operator=(const ChunkSlots&) = delete;
 
   // Whole chunks of address space, on a multiple of 2 MiB. Throws um::Error.
   uint64_t reserve(uint64_t bytes);
-  // All of it is empty. False when the driver refused.
+  // What reserve gave, all of it empty. False when the driver refused.
   bool free(uint64_t address) noexcept;
-  // Those of [address, address + count chunks) lie one after the other.
+  // The slots of one reservation lie one after the other, in order of address.
   Slot* at(uint64_t address) const;
 
-  // An empty slot. Nothing may access it yet. Throws um::Error.
+  // Into an empty slot, where nothing may access it yet. Throws um::Error.
   void map(Slot& slot, ChunkPool::Chunk chunk, SlotState state);
-  // Whatever is mapped there, which is not cached. False when the driver refused.
+  // What is mapped there and not cached. False when the driver refused.
   bool unmap(Slot& slot) noexcept;
-  // Mapped slots, one after the other, for the device. Throws um::Error.
+  // For the device, in mapped slots that lie one after the other. Throws um::Error.
   void allow(Slot* first, uint64_t count, Access access);
 
-  // Owned to cached and back.
-  void cache(Slot& slot, Fences::Fence last_use) noexcept;
+  // From owned to cached, and back.
+  void cache(Slot& slot) noexcept;
   void claim(Slot& slot) noexcept;
   Slot* oldest_cached() const { return oldest_; }
-  uint64_t cached() const { return cached_; }
   uint64_t map_calls() const { return map_calls_; }
 
  private:
@@ -62,14 +62,14 @@ class ChunkSlots {
     uint64_t address, bytes;
     std::unique_ptr<Slot[]> slots;
   };
+  const Region& region_of(uint64_t address) const;
 
   const Backend& backend_;
-  Fences& fences_;
   const uint64_t chunk_bytes_;
   std::vector<Region> regions_;  // in order of address
   Slot* oldest_ = nullptr;
   Slot* newest_ = nullptr;
-  uint64_t cached_ = 0, map_calls_ = 0;
+  uint64_t map_calls_ = 0;
 };
 
 }  // namespace um

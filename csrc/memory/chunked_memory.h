@@ -29,9 +29,9 @@ class ChunkedMemory {
 
   // Throws um::Error: UM_UNSUPPORTED where the device cannot do it, UM_INVALID_ARGUMENT for a bad chunk size or budget.
   ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences);
-  // Every block and arena was freed before (Allocations::trim). Whoever cares whether the driver takes its memory back
-  // calls give_back.
-  ~ChunkedMemory() = default;
+  // Every block and arena was freed before (Allocations::trim), and fences are still there. Whoever cares whether the
+  // driver takes its memory back calls give_back before.
+  ~ChunkedMemory() { static_cast<void>(give_back()); }
   ChunkedMemory(const ChunkedMemory&) = delete;
   ChunkedMemory& operator=(const ChunkedMemory&) = delete;
 
@@ -82,7 +82,7 @@ class ChunkedMemory {
   // Throws um::Error, and then none is mapped there that the driver would take away again.
   void map_host(const Block& block, HostRange* range);
   // Throws um::Error; may be called again.
-  void unmap_host(const Block& block, HostRange* range);
+  void unmap_host(const Block& block, const HostRange* range);
 
   // ---- for Allocations ----
   // Address space without chunks, for large blocks: whole slots. Released, whatever is cached there is unmapped.
@@ -123,12 +123,32 @@ class ChunkedMemory {
     ChunkedMemory& memory_;
   };
 
+  static constexpr uint64_t kSmallRegionSlots = 512;
+
+  bool back_after(const Block& block, const driver::CUstream* first_user);
+  bool gather(uint64_t chunks);
+  void take_passed(uint64_t chunks);
+  void take(Slot& slot);
+  void clear(Slot& slot);
+  void claim_cached(Slot* slots, uint64_t count) noexcept;
+  void disown(Slot* slots, uint64_t count) noexcept;
+  void settle(Slot* slots, uint64_t count, const driver::CUstream* first_user);
+  void replace_fence(Slot& slot, Fences::Fence fence) noexcept;
+  void shed() noexcept;
+  bool clear_all(Slot* slots, uint64_t count) noexcept;
+  template <class Copy>
+  void each_piece(const HostRange& range, uint64_t offset, uint64_t bytes, const Copy& copy) const;
+  Slot* small_slot();
+  Slot* own_small();
+  void disown_small(Slot* slot) noexcept;
+
   const Backend& backend_;
   Fences& fences_;
   const uint64_t chunk_bytes_;
   ChunkPool pool_;
   ChunkSlots slots_;
   HostChunks host_;
+  std::vector<uint64_t> small_regions_;  // addresses of reservations for arenas of small blocks
   AddressSpace address_space_{*this};
   SmallArenas small_arenas_{*this};
   std::function<Fences::Fence()> marker_;

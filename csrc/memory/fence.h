@@ -13,6 +13,8 @@ namespace um {
 class Fences {
  public:
   using Fence = uint32_t;  // 0: nothing to wait for
+  // Never passes: whoever waits for it waits for everything that the device has been given. Needs no reference.
+  static constexpr Fence kWholeDevice = ~Fence{0};
 
   explicit Fences(const Backend& backend) : backend_(backend) {}
   // Every fence must have been released; nothing is waited for.
@@ -42,6 +44,7 @@ class Fences {
   };
   driver::CUevent take_event();
   void recycle(Entry& entry) noexcept;
+  static bool counted(Fence fence) { return fence != 0 && fence != kWholeDevice; }
 
   const Backend& backend_;
   std::vector<Entry> entries_;  // of fence 1, 2, ...

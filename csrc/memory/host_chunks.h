@@ -14,10 +14,12 @@
 namespace um {
 
 struct HostChunk {
-  char* data = nullptr;           // for the CPU and for copies
-  unsigned long long handle = 0;  // CUmemGenericAllocationHandle; 0: page-locked
-  Fences::Fence last_use = 0;
-  HostChunk* next_free = nullptr;
+  char* data = nullptr;                             // for the CPU and for copies
+  driver::CUmemGenericAllocationHandle handle = 0;  // 0: page-locked
+  bool mapped = false;                              // the handle, at `data`
+  Fences::Fence last_use = 0;                       // of who gave it back
+  HostChunk* newer = nullptr;                       // of those that nobody has
+  size_t index = 0;                                 // among all
 };
 
 // The chunks of one block, in order of its addresses.
@@ -28,38 +30,45 @@ struct HostRange {
 
 class HostChunks {
  public:
-  HostChunks(const Backend& backend, Fences& fences, uint64_t chunk_bytes, uint64_t budget_bytes, bool mapped);
-  // Every range was given back before. Whoever cares whether the driver takes the memory back calls give_back.
-  ~HostChunks();
+  // Throws um::Error.
+  HostChunks(const Backend& backend, Fences& fences, uint64_t chunk_bytes, uint64_t budget_bytes, bool mappable);
+  // Every range was given back, and every chunk to the driver, before.
+  ~HostChunks() = default;
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
-  // nullptr when the budget is used up, or the machine has no more; throws um::Error on another failure. Waits for the
-  // last use of chunks that were given back.
+  // nullptr when the budget is used up, or the driver has no more. Waits for the last use of what it takes: throws
+  // um::Error.
   HostRange* take(uint64_t chunks);
   void give(HostRange* range, Fences::Fence last_use) noexcept;
-  // Gives chunks that nobody holds back to the driver. False when it kept one.
+  // Chunks that nobody has go back to the driver. False when it kept one.
   bool give_back() noexcept;
-  // What is held beyond it stays until it is given back.
-  void set_budget(uint64_t bytes) noexcept;
+  // 0: what the machine has available now. What is in use beyond it stays. Throws um::Error.
+  void set_budget(uint64_t bytes);
 
   uint64_t created() const { return all_.size(); }
   Level in_use;  // chunks
 
  private:
-  void create();
-  bool destroy(HostChunk& chunk) noexcept;
-  HostChunk* take_idle();
+  HostChunk* create();
+  driver::CUresult obtain(HostChunk& chunk) const;
+  driver::CUresult obtain_mappable(HostChunk& chunk) const;
+  bool destroy(HostChunk& chunk) const noexcept;
+  HostChunk* take_one();
+  HostChunk* pop_oldest() noexcept;
+  void put(HostRange* range, Fences::Fence last_use) noexcept;
+  void shed() noexcept;
+  void drop_oldest() noexcept;
 
   const Backend& backend_;
   Fences& fences_;
   const uint64_t chunk_bytes_;
-  const bool mapped_;
-  uint64_t budget_;  // chunks
+  const bool mappable_;
+  uint64_t budget_ = 0;  // chunks
   std::vector<std::unique_ptr<HostChunk>> all_;
-  HostChunk* oldest_ = nullptr;  // nobody's, in the order in which they were given back
+  std::vector<std::unique_ptr<HostChunk>> leftovers_;  // half made, or half taken back
+  HostChunk* oldest_ = nullptr;                        // that nobody has, in the order in which they were given back
   HostChunk* newest_ = nullptr;
-  uint64_t idle_ = 0;
   StablePool<HostRange> ranges_;
 };
 

@@ -36,16 +36,22 @@ void give_arena(Arena* arena) noexcept {
 }  // namespace
 
 ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks,
-                         uint64_t first_arena_bytes)
-    : placement(where), device_(device), source_(source), blocks_(blocks), next_arena_bytes_(first_arena_bytes) {}
+                         uint64_t first_arena_bytes, uint64_t unit_bytes)
+    : placement(where),
+      device_(device),
+      source_(source),
+      blocks_(blocks),
+      next_arena_bytes_(first_arena_bytes),
+      unit_bytes_(unit_bytes) {}
 
 Block* ManagedHeap::allocate(uint64_t bytes) {
-  const uint64_t alignment = bytes >= kBlockBytes ? kBlockBytes : kGranuleBytes;
-  if (bytes > FreeLists::kMostBytes - kBlockBytes) {
+  // Units lie on multiples of themselves by being all that an arena is cut into.
+  const uint64_t alignment = bytes >= kBlockBytes && unit_bytes_ == kGranuleBytes ? kBlockBytes : kGranuleBytes;
+  if (bytes > FreeLists::kMostBytes - kBlockBytes - unit_bytes_) {
     throw Error(UM_OUT_OF_HOST_MEMORY,
                 "a request of " + std::to_string(bytes) + " bytes is more than any machine holds");
   }
-  const uint64_t rounded = round_up(bytes, kGranuleBytes);
+  const uint64_t rounded = round_up(bytes, unit_bytes_);
   blocks_.prepare(3);  // the arena's first block, and what is left on either side of this one
   Block* block = free_lists_.find(rounded, alignment);
   if (block == nullptr) block = grow(rounded);

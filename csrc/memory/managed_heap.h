@@ -1,5 +1,6 @@
 // Cuts arenas of one placement (memory, role, advice) into blocks. Arenas are whole 2 MiB pages and belong to one heap,
-// so two placements never share a page: advice and eviction act on pages. Not thread-safe: the device's lock is held.
+// so two placements never share a page: advice and eviction act on pages. Where a chunk is the least that moves, blocks
+// are whole chunks. Not thread-safe: the device's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +31,17 @@ class ManagedHeap {
   static constexpr uint64_t kFirstArenaBytes = uint64_t{64} << 20;
   static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request has an arena of its own
 
-  // `blocks`: the descriptors of one device, shared by its heaps.
+  // `blocks`: the descriptors of one device, shared by its heaps. Blocks are multiples of `unit_bytes` and start on
+  // multiples of it in their arena; a unit above 512 bytes is a multiple of 2 MiB that divides `first_arena_bytes`.
   ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks,
-              uint64_t first_arena_bytes);
+              uint64_t first_arena_bytes, uint64_t unit_bytes = kGranuleBytes);
   // Every block must have been freed and every arena given back (trim) before.
   ~ManagedHeap() = default;
   ManagedHeap(const ManagedHeap&) = delete;
   ManagedHeap& operator=(const ManagedHeap&) = delete;
 
-  // A block of at least `bytes` (not 0) on a multiple of 512 bytes; from 2 MiB on, on a multiple of 2 MiB. Throws, and
-  // then nothing has changed.
+  // A block of at least `bytes` (not 0) on a multiple of 512 bytes; from 2 MiB on, and of a larger unit, on a multiple
+  // of 2 MiB. Throws, and then nothing has changed.
   Block* allocate(uint64_t bytes);
   // An arena that this leaves empty is given back unless empty ones are kept, or it is the largest empty one: a heap
   // that lives off one arena must not ask the driver for it again and again.
@@ -63,6 +65,7 @@ class ManagedHeap {
   FreeLists free_lists_;
   std::vector<Arena*> arenas_;
   uint64_t next_arena_bytes_;
+  const uint64_t unit_bytes_;
   uint64_t reserved_bytes_ = 0;
 };
 

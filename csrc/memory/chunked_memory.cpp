@@ -1,0 +1,269 @@
+#include "memory/chunked_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "memory/error.h"
+#include "memory/host_memory.h"
+#include "memory/physical.h"
+
+namespace um {
+
+using driver::CUDA_SUCCESS;
+using driver::CUstream;
+
+namespace {
+
+constexpr uint64_t kDefaultChunkBytes = uint64_t{20} << 20;
+constexpr uint64_t kEmulatedChunkBytes = uint64_t{2} << 20;
+// Of the chunks that were freed last, so many fences are asked at most whether they have passed: younger ones hardly
+// have where these have not.
+constexpr int kFencesAsked = 16;
+
+void require_virtual_memory(const Backend& backend, bool on_host) {
+  using driver::Function;
+  for (const Function function :
+       {Function::mem_address_reserve, Function::mem_address_free, Function::mem_create, Function::mem_release,
+        Function::mem_map, Function::mem_unmap, Function::mem_set_access, Function::mem_get_allocation_granularity}) {
+    const char* reason = backend.driver->reason[static_cast<size_t>(function)];
+    if (reason != nullptr) throw Error(UM_UNSUPPORTED, std::string("explicit swapping is not possible: ") + reason);
+  }
+  const auto require = [&](driver::CUdevice_attribute attribute, const char* what) {
+    int value = 0;
+    backend.check(backend.call().device_get_attribute(&value, attribute, backend.device), "asking for an attribute");
+    if (value != 1) {
+      throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + backend.name + " has no " + what +
+                                      " (attribute " + std::to_string(attribute) + ")");
+    }
+  };
+  require(driver::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "management of virtual memory");
+  if (on_host) {
+    require(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            "virtual memory on the host, which host_mapped needs");
+  }
+}
+
+uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
+  require_virtual_memory(backend, options.host_mapped != 0);
+  uint64_t unit = kBlockBytes;  // what the driver's granularity divides, or is a multiple of: both powers of two
+  for (const bool on_host : {false, true}) {
+    if (on_host && options.host_mapped == 0) break;
+    const driver::CUmemAllocationProp properties = physical_properties(backend, on_host);
+    size_t granularity = 0;
+    backend.check(backend.call().mem_get_allocation_granularity(&granularity, &properties,
+                                                                driver::CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                  "asking for the granularity of physical memory");
+    unit = std::max<uint64_t>(unit, granularity);
+  }
+  uint64_t bytes = options.chunk_bytes;
+  if (bytes == 0) bytes = backend.hooks != nullptr ? kEmulatedChunkBytes : kDefaultChunkBytes;
+  if (bytes % unit != 0) {
+    throw Error(UM_INVALID_ARGUMENT, "chunks of " + std::to_string(bytes) + " bytes: expected a multiple of " +
+                                         in_words(unit) + ", or 0 for the default");
+  }
+  return bytes;
+}
+
+uint64_t checked_budget(uint64_t bytes, uint64_t chunk_bytes) {
+  if (bytes < chunk_bytes) {
+    throw Error(UM_INVALID_ARGUMENT, "a budget of " + in_words(bytes) + " is below one chunk of " +
+                                         in_words(chunk_bytes) + ": give it more, or make the chunks smaller");
+  }
+  return bytes / chunk_bytes;
+}
+
+}  // namespace
+
+ChunkedMemory::ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences)
+    : backend_(backend),
+      fences_(fences),
+      chunk_bytes_(checked_chunk_bytes(backend, options)),
+      pool_(backend, chunk_bytes_, checked_budget(options.budget_bytes, chunk_bytes_)),
+      slots_(backend, chunk_bytes_),
+      host_(backend, fences, chunk_bytes_, options.host_budget_bytes, options.host_mapped != 0) {}
+
+void ChunkedMemory::set_budget(uint64_t bytes) {
+  pool_.set_budget(checked_budget(bytes, chunk_bytes_));
+  shed();
+}
+
+void ChunkedMemory::reset_peaks() {
+  for (Level* level : {&large_, &small_, &host_.in_use}) level->reset_peak();
+}
+
+// ---- where chunks come from ----------------------------------------------------------------------------------
+
+uint64_t ChunkedMemory::obtainable() const {
+  const uint64_t used = large_.now + small_.now;
+  return pool_.most() > used ? pool_.most() - used : 0;
+}
+
+// The chunk of a cached slot becomes an unused one. Throws um::Error.
+void ChunkedMemory::take(Slot& slot) {
+  fences_.wait(slot.last_use);
+  replace_fence(slot, 0);
+  slots_.claim(slot);
+  const ChunkPool::Chunk chunk = slot.chunk;
+  if (!slots_.unmap(slot)) {
+    slots_.cache(slot);
+    throw Error(UM_DRIVER_ERROR, "the driver does not unmap a chunk that nobody uses");
+  }
+  pool_.give(chunk);
+}
+
+// Until that many are unused, or no cached one is known to be ready.
+void ChunkedMemory::take_passed(uint64_t chunks) {
+  Fences::Fence pending = 0;  // asked last, and had not passed
+  int asked = 0;
+  for (Slot* slot = slots_.oldest_cached(); slot != nullptr && pool_.unused() < chunks && asked < kFencesAsked;) {
+    Slot* newer = slot->newer;
+    if (slot->last_use == 0 || slot->last_use != pending) {
+      if (fences_.passed(slot->last_use)) {
+        take(*slot);
+      } else {
+        pending = slot->last_use;
+        ++asked;
+      }
+    }
+    slot = newer;
+  }
+}
+
+// True when that many chunks are unused now: unused ones, new ones, then those of freed ranges.
+bool ChunkedMemory::gather(uint64_t chunks) {
+  while (pool_.unused() < chunks && pool_.create()) {
+  }
+  take_passed(chunks);
+  while (pool_.unused() < chunks && slots_.oldest_cached() != nullptr) take(*slots_.oldest_cached());
+  return pool_.unused() >= chunks;
+}
+
+// Gives back what there is beyond the budget, as far as nobody has to be waited for.
+void ChunkedMemory::shed() noexcept {
+  if (pool_.surplus() == 0) return;
+  try {
+    take_passed(pool_.surplus());
+  } catch (const Error&) {  // another time
+  }
+  pool_.shed();
+}
+
+// Nothing is mapped in the slot then. Throws um::Error.
+void ChunkedMemory::clear(Slot& slot) {
+  if (slot.state == SlotState::cached) take(slot);
+  if (slot.state == SlotState::host && !slots_.unmap(slot)) {
+    throw Error(UM_DRIVER_ERROR, "the driver does not unmap memory of the host");
+  }
+}
+
+// ---- chunks under blocks -------------------------------------------------------------------------------------
+
+uint64_t ChunkedMemory::backed(const Block& block) const {
+  return slots_.at(block.address)->state == SlotState::owned ? chunks_of(block) : 0;
+}
+
+bool ChunkedMemory::back(const Block& block) { return back_after(block, nullptr); }
+
+bool ChunkedMemory::back(const Block& block, CUstream first_user) { return back_after(block, &first_user); }
+
+bool ChunkedMemory::back_after(const Block& block, const CUstream* first_user) {
+  Slot* slots = slots_.at(block.address);
+  const uint64_t count = chunks_of(block);
+  if (slots->state == SlotState::owned) return true;
+  if (large_.now + small_.now + count > pool_.budget()) return false;
+  claim_cached(slots, count);  // first of all: else their chunks would be taken for the other slots
+  try {
+    uint64_t missing = 0;
+    for (Slot* slot = slots; slot != slots + count; ++slot) {
+      clear(*slot);
+      missing += slot->state == SlotState::empty;
+    }
+    if (!gather(missing)) {
+      disown(slots, count);
+      return false;
+    }
+    settle(slots, count, first_user);
+    for (Slot* slot = slots; slot != slots + count; ++slot) {
+      if (slot->state == SlotState::owned) continue;
+      slots_.map(*slot, pool_.newest(), SlotState::owned);
+      pool_.take();
+    }
+    slots_.allow(slots, count, Access::write);
+  } catch (...) {
+    disown(slots, count);
+    throw;
+  }
+  large_.add(count);
+  return true;
+}
+
+void ChunkedMemory::claim_cached(Slot* slots, uint64_t count) noexcept {
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    if (slot->state == SlotState::cached) slots_.claim(*slot);
+  }
+}
+
+void ChunkedMemory::disown(Slot* slots, uint64_t count) noexcept {
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    if (slot->state == SlotState::owned) slots_.cache(*slot);
+  }
+  shed();
+}
+
+// What used the chunks before comes before what uses them now. For a stream the fences are kept: others of its device
+// know nothing of that order.
+void ChunkedMemory::settle(Slot* slots, uint64_t count, const CUstream* first_user) {
+  Fences::Fence done = 0;
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    if (slot->last_use != done) {
+      first_user != nullptr ? fences_.order(*first_user, slot->last_use) : fences_.wait(slot->last_use);
+      done = slot->last_use;
+    }
+  }
+  if (first_user != nullptr) return;
+  for (Slot* slot = slots; slot != slots + count; ++slot) replace_fence(*slot, 0);
+}
+
+void ChunkedMemory::replace_fence(Slot& slot, Fences::Fence fence) noexcept {
+  fences_.retain(fence);
+  fences_.release(slot.last_use);
+  slot.last_use = fence;
+}
+
+void ChunkedMemory::strip(const Block& block) noexcept {
+  if (backed(block) == 0) return;
+  Slot* slots = slots_.at(block.address);
+  const uint64_t count = chunks_of(block);
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    slots_.cache(*slot);
+    try {
+      if (fences_.passed(slot->last_use)) take(*slot);
+    } catch (const Error&) {  // stays cached
+    }
+  }
+  large_.subtract(count);
+  shed();
+}
+
+void ChunkedMemory::freed(const Block& block, Fences::Fence last_use) noexcept {
+  Slot* slots = slots_.at(block.address);
+  const uint64_t count = chunks_of(block);
+  if (backed(block) != 0) {
+    for (Slot* slot = slots; slot != slots + count; ++slot) {
+      if (last_use != 0) replace_fence(*slot, last_use);
+    }
+    large_.subtract(count);
+    disown(slots, count);
+  }
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    // Refused, it is unmapped when somebody needs the slot.
+    if (slot->state == SlotState::host) static_cast<void>(slots_.unmap(*slot));
+  }
+}
+
+void ChunkedMemory::protect(const Block& block, bool writable) {
+  slots_.allow(slots_.at(block.address), chunks_of(block), writable ? Access::write : Access::read);
+}
+
+}  // namespace um

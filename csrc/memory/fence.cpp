@@ -1,0 +1,103 @@
+#include "memory/fence.h"
+
+#include "memory/error.h"
+
+namespace um {
+
+using driver::CUDA_ERROR_NOT_READY;
+using driver::CUDA_SUCCESS;
+using driver::CUevent;
+using driver::CUresult;
+
+Fences::~Fences() {
+  constexpr int kAttempts = 3;  // for each: a driver that failed once may do it the next time
+  for (const CUevent event : idle_) {
+    for (int i = 0; i < kAttempts && backend_.call().event_destroy(event) != CUDA_SUCCESS; ++i) {
+    }
+  }
+}
+
+CUevent Fences::take_event() {
+  if (idle_.empty()) {
+    idle_.reserve(event_count_ + 1);  // recycling never allocates
+    CUevent event = nullptr;
+    backend_.check(backend_.call().event_create(&event, driver::CU_EVENT_DISABLE_TIMING), "creating an event");
+    ++event_count_;
+    return event;
+  }
+  const CUevent event = idle_.back();
+  idle_.pop_back();
+  return event;
+}
+
+void Fences::recycle(Entry& entry) noexcept {
+  for (const CUevent event : entry.events) idle_.push_back(event);
+  entry.events.clear();
+}
+
+Fences::Fence Fences::record(driver::CUstream const* streams, size_t count) {
+  if (count == 0) return 0;
+  if (unused_.empty()) {
+    unused_.reserve(entries_.size() + 1);
+    entries_.emplace_back();
+    unused_.push_back(static_cast<Fence>(entries_.size()));
+  }
+  const Fence fence = unused_.back();
+  Entry& entry = entries_[fence - 1];
+  entry.events.reserve(count);
+  try {
+    for (size_t i = 0; i < count; ++i) {
+      entry.events.push_back(take_event());
+      backend_.check(backend_.call().event_record(entry.events.back(), streams[i]), "recording an event");
+    }
+  } catch (...) {
+    recycle(entry);
+    throw;
+  }
+  unused_.pop_back();
+  entry.references = 1;
+  return fence;
+}
+
+bool Fences::passed(Fence fence) {
+  if (!counted(fence)) return fence == 0;
+  Entry& entry = entries_[fence - 1];
+  while (!entry.events.empty()) {
+    const CUresult result = backend_.call().event_query(entry.events.back());
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    backend_.check(result, "asking for an event");
+    idle_.push_back(entry.events.back());
+    entry.events.pop_back();
+  }
+  return true;
+}
+
+void Fences::wait(Fence fence) {
+  if (fence == kWholeDevice) backend_.check(backend_.call().ctx_synchronize(), "waiting for the device");
+  if (!counted(fence)) return;
+  Entry& entry = entries_[fence - 1];
+  while (!entry.events.empty()) {
+    backend_.check(backend_.call().event_synchronize(entry.events.back()), "waiting for an event");
+    idle_.push_back(entry.events.back());
+    entry.events.pop_back();
+  }
+}
+
+void Fences::order(driver::CUstream stream, Fence fence) {
+  if (!counted(fence)) return wait(fence);
+  for (const CUevent event : entries_[fence - 1].events) {
+    backend_.check(backend_.call().stream_wait_event(stream, event, 0), "ordering a stream after an event");
+  }
+}
+
+void Fences::retain(Fence fence) noexcept {
+  if (counted(fence)) ++entries_[fence - 1].references;
+}
+
+void Fences::release(Fence fence) noexcept {
+  if (!counted(fence) || --entries_[fence - 1].references > 0) return;
+  recycle(entries_[fence - 1]);
+  unused_.push_back(fence);
+}
+
+}  // namespace um
