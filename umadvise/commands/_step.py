@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from umadvise.trace.schema import Trace
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A step of a trace, and a device."""
-    parser.add_argument("trace", metavar="TRACE", help="a trace")
+def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """A step of a trace, or of several, and a device."""
+    if several:
+        parser.add_argument("trace", metavar="TRACE", nargs="+", help="traces")
+    else:
+        parser.add_argument("trace", metavar="TRACE", help="a trace")
     parser.add_argument("--target", metavar="NAME", help="a device of the catalogue, or a device file; the trace's own")
     parser.add_argument(
         "--step", type=int, metavar="N", help="which step, where the trace holds several; the last whole one"
@@ -22,7 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
-    """The step with the durations of the device, and the device.
+    """The step with the durations of the device, and the device: see `read_step`."""
+    return read_step(arguments.trace, arguments)
+
+
+def read_step(path: str, arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
+    """The same for one trace of several.
 
     Raises:
         UsageError: no such step or device.
@@ -32,7 +40,7 @@ def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
     from umadvise.trace import cut, io
     from umadvise.trace.roofline import retimed
 
-    trace = io.read(arguments.trace)
+    trace = io.read(path)
     steps = sorted(set(trace.ops.step.tolist()) - {0})
     if arguments.step is not None or len(steps) > 1:
         chosen = arguments.step if arguments.step is not None else _last_whole_step(trace, steps)
