@@ -123,7 +123,7 @@ class ChunkedMemory {
     ChunkedMemory& memory_;
   };
 
-  static constexpr uint64_t kSmallRegionSlots = 512;
+  static constexpr uint64_t kSmallRegionSlots = 64;
 
   bool back_after(const Block& block, const driver::CUstream* first_user);
   bool gather(uint64_t chunks);

@@ -58,8 +58,8 @@ class MappedSource : public ArenaSource {
 };
 
 struct Fixture {
-  explicit Fixture(uint64_t first_arena_bytes = ManagedHeap::kFirstArenaBytes)
-      : heap(nullptr, {}, source, blocks, first_arena_bytes) {}
+  explicit Fixture(uint64_t first_arena_bytes = ManagedHeap::kFirstArenaBytes, uint64_t unit_bytes = kGranuleBytes)
+      : heap(nullptr, {}, source, blocks, first_arena_bytes, unit_bytes) {}
   ~Fixture() {
     source.refuse_release = false;
     heap.trim();
@@ -257,6 +257,36 @@ TEST(two_heaps_never_share_two_mebibytes) {
   }
   for (const auto& [which, block] : live) heaps[which].free(block, false);
   for (ManagedHeap& heap : heaps) CHECK(heap.trim());
+}
+
+TEST(blocks_of_a_larger_unit_are_whole_units_of_their_arena) {
+  constexpr uint64_t kUnit = 6 * kMiB;
+  Fixture f(10 * kUnit, kUnit);
+  std::mt19937_64 random(13);
+  std::vector<Block*> live;
+  for (int i = 0; i < 3000; ++i) {
+    if (live.size() < 2 || (random() % 2 == 0 && live.size() < 60)) {
+      const uint64_t bytes = 1 + random() % (i % 100 == 0 ? 15 * kUnit : 4 * kUnit);
+      Block* block = f.heap.allocate(bytes);
+      CHECK(block->bytes >= bytes && block->bytes < bytes + kUnit);
+      CHECK_EQ(block->bytes % kUnit, uint64_t{0});
+      CHECK_EQ((block->address - block->arena->address()) % kUnit, uint64_t{0});
+      CHECK_EQ(block->arena->bytes() % kUnit, uint64_t{0});
+      CHECK(found_at(block->address + bytes - 1) == block);
+      live.push_back(block);
+    } else {
+      std::swap(live[random() % live.size()], live.back());
+      f.heap.free(live.back(), true);
+      live.pop_back();
+    }
+  }
+  uint64_t free_blocks, live_blocks;
+  check_arenas(f.heap, &free_blocks, &live_blocks);
+  CHECK_EQ(live_blocks, live.size());
+  for (Block* block : live) f.heap.free(block, true);
+  CHECK(f.heap.arenas().size() > 1);  // empty ones are kept until they are asked for
+  CHECK(f.heap.trim());
+  CHECK_EQ(f.source.live_bytes, uint64_t{0});
 }
 
 TEST(the_same_sequence_gives_the_same_offsets) {

@@ -1,0 +1,839 @@
+// Chunked memory on an emulated device: real bytes in chunks that move, counted driver calls, failures, and a random
+// run against a model that knows nothing of chunks' places.
+#include "memory/chunked_memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "check.h"
+#include "memory/allocations.h"
+#include "memory/error.h"
+
+namespace {
+
+using um::Block;
+using um::ChunkedMemory;
+using um::Error;
+using um::Fences;
+using um::driver::CUstream;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kChunk = 2 * kMiB;
+constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+
+struct Rig {
+  explicit Rig(uint64_t budget_chunks, um_chunk_options options = {}, uint32_t delay_max_us = 0)
+      : backend(um::Backend::open_emulated({64 * kMiB, 256 * kMiB, UM_COUNTING_ORDERED, delay_max_us, 3})),
+        current(std::make_unique<um::CurrentContext>(backend)),
+        fences(std::make_unique<Fences>(backend)) {
+    options.budget_bytes = budget_chunks * (options.chunk_bytes != 0 ? options.chunk_bytes : kChunk);
+    if (options.host_budget_bytes == 0) options.host_budget_bytes = 64 * kMiB;
+    memory = std::make_unique<ChunkedMemory>(backend, options, *fences);
+    allocations = std::make_unique<um::Allocations>(nullptr, backend);
+    allocations->set_chunked(memory.get());
+    CHECK_EQ(backend.call().stream_create(&stream, um::driver::CU_STREAM_NON_BLOCKING), um::driver::CUDA_SUCCESS);
+  }
+  ~Rig() {
+    backend.hooks->fail(backend.ordinal, nullptr, 0);
+    for (const auto& each : blocks) free_later(each.second);
+    for (int i = 0; i < 3 && !allocations->trim(); ++i) {
+    }
+    allocations.reset();
+    memory.reset();
+    backend.call().stream_destroy(stream);
+    fences.reset();
+    current.reset();
+    backend.close();
+  }
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  Block* allocate(uint64_t bytes) {
+    Block* block = allocations->allocate(bytes, kChunked, {});
+    blocks[block->address] = block;
+    return block;
+  }
+  Block* backed(uint64_t chunks) {
+    Block* block = allocate(chunks * kChunk);
+    CHECK(memory->back(*block));
+    return block;
+  }
+  void free(Block* block, Fences::Fence last_use = 0) {
+    blocks.erase(block->address);
+    free_later(block, last_use);
+  }
+  uint64_t calls(const char* function = nullptr) const { return backend.hooks->calls(backend.ordinal, function); }
+  void fail(const char* function, uint64_t nth) const { CHECK(backend.hooks->fail(backend.ordinal, function, nth)); }
+  uint64_t device_bytes() const {
+    um::emulated::Totals totals{};
+    backend.hooks->totals(backend.ordinal, &totals);
+    return totals.device_bytes;
+  }
+  void synchronize() const { CHECK_EQ(backend.call().stream_synchronize(stream), um::driver::CUDA_SUCCESS); }
+
+  um::Backend backend;
+  std::unique_ptr<um::CurrentContext> current;
+  std::unique_ptr<Fences> fences;
+  std::unique_ptr<ChunkedMemory> memory;
+  std::unique_ptr<um::Allocations> allocations;
+  CUstream stream = nullptr;
+  std::map<uint64_t, Block*> blocks;
+
+ private:
+  void free_later(Block* block, Fences::Fence last_use = 0) {
+    if (block->record.bytes > memory->most_small_bytes()) memory->freed(*block, last_use);
+    allocations->free(block);
+  }
+};
+
+unsigned char* data(const Block* block) { return reinterpret_cast<unsigned char*>(block->address); }
+
+// Contents that differ between blocks and along each of them.
+void fill(unsigned char* to, uint64_t bytes, uint64_t seed) {
+  for (uint64_t at = 0; at < bytes; at += 512) to[at] = static_cast<unsigned char>(seed * 31 + at / 512 * 7 + 1);
+  to[bytes - 1] = static_cast<unsigned char>(seed);
+}
+bool filled(const unsigned char* from, uint64_t bytes, uint64_t seed) {
+  if (from[bytes - 1] != static_cast<unsigned char>(seed)) return false;
+  for (uint64_t at = 0; at < bytes - 1; at += 512) {
+    if (from[at] != static_cast<unsigned char>(seed * 31 + at / 512 * 7 + 1)) return false;
+  }
+  return true;
+}
+
+// The status of the um::Error that it throws, UM_OK when it throws none.
+um_status status_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.what()[0] != '\0');
+    return error.status();
+  }
+  return UM_OK;
+}
+
+}  // namespace
+
+// ---- options -------------------------------------------------------------------------------------------------
+
+TEST(what_cannot_be_is_refused_with_a_reason) {
+  Rig rig(4);
+  const auto make = [&](um_chunk_options options) {
+    return status_of([&] { ChunkedMemory made(rig.backend, options, *rig.fences); });
+  };
+  CHECK_EQ(make({8 * kMiB, 0, 3 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 1 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({2 * kMiB - 1, 0, 0, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 1, 0, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 0, 0, 0}), UM_OK);
+  CHECK_EQ(make({8 * kMiB, 0, 6 * kMiB, 1, 0}), UM_OK);
+  CHECK_EQ(status_of([&] { rig.memory->set_budget(kChunk - 1); }), UM_INVALID_ARGUMENT);
+  um::Backend simulated = um::Backend::open_simulated({64 * kMiB, 0, UM_COUNTING_ORDERED, 0, 0});
+  CHECK_EQ(status_of([&] { ChunkedMemory made(simulated, {8 * kMiB, 0, 0, 0, 0}, *rig.fences); }), UM_UNSUPPORTED);
+  simulated.close();
+  um::Allocations without(nullptr, rig.backend);
+  CHECK_EQ(status_of([&] { without.allocate(kChunk, kChunked, {}); }), UM_BAD_STATE);
+}
+
+TEST(blocks_above_half_a_chunk_have_chunks_of_their_own) {
+  Rig rig(8);
+  CHECK_EQ(rig.memory->chunks_of(*rig.allocate(kChunk / 2 + 1)), uint64_t{1});
+  CHECK_EQ(rig.memory->chunks_of(*rig.allocate(3 * kChunk)), uint64_t{3});
+  CHECK_EQ(rig.memory->chunks_of(*rig.allocate(3 * kChunk + 1)), uint64_t{4});
+  CHECK_EQ(rig.memory->created(), uint64_t{0});
+  CHECK_EQ(rig.allocations->statistics.reserved_bytes.now, uint64_t{0});  // addresses are not memory
+  CHECK_EQ(rig.allocations->statistics.requested_bytes.now, kChunk / 2 + 1 + 3 * kChunk + 3 * kChunk + 1);
+  rig.allocate(kChunk / 2);
+  CHECK_EQ(rig.memory->created(), uint64_t{1});
+  CHECK_EQ(rig.allocations->statistics.reserved_bytes.now, kChunk);
+  CHECK_EQ(rig.allocations->plain_bytes(), kChunk);
+  CHECK_EQ(rig.device_bytes(), kChunk);
+}
+
+// ---- chunks under blocks -------------------------------------------------------------------------------------
+
+TEST(contents_survive_the_way_to_the_host_and_back_through_other_chunks) {
+  Rig rig(3);
+  Block* block = rig.allocate(2 * kChunk + 1000);
+  CHECK(rig.memory->back(*block));
+  CHECK_EQ(rig.memory->backed(*block), uint64_t{3});
+  fill(data(block), block->record.bytes, 5);
+  um::HostRange* host = rig.memory->take_host(*block);
+  rig.memory->copy_out(*block, host, rig.stream);
+  rig.synchronize();
+  rig.memory->strip(*block);
+  CHECK_EQ(rig.memory->backed(*block), uint64_t{0});
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{3});
+  Block* other = rig.backed(3);  // has those chunks now
+  std::memset(data(other), 0xEE, 3 * kChunk);
+  CHECK_EQ(rig.memory->created(), uint64_t{3});
+  CHECK(!rig.memory->back(*block));
+  rig.memory->strip(*other);
+  CHECK(rig.memory->back(*block));
+  rig.memory->copy_in(*block, host, rig.stream);
+  rig.synchronize();
+  CHECK(filled(data(block), block->record.bytes, 5));
+  CHECK_EQ(data(block)[2 * kChunk + 1000], 0xEE);  // only what was asked for is copied
+  rig.memory->give_host(host, 0);
+}
+
+TEST(equal_sizes_again_cost_no_driver_call) {
+  Rig rig(4);
+  rig.free(rig.backed(3));
+  const uint64_t before = rig.calls();
+  for (int i = 0; i < 10; ++i) rig.free(rig.backed(3));
+  CHECK_EQ(rig.calls(), before);
+}
+
+TEST(a_block_that_grows_over_a_freed_neighbour_maps_only_what_is_missing) {
+  Rig rig(8);
+  Block* low = rig.backed(2);
+  Block* middle = rig.backed(3);
+  Block* high = rig.backed(1);
+  CHECK_EQ(middle->address, low->end());
+  rig.free(low);
+  rig.memory->strip(*middle);
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{7});
+  rig.free(middle);
+  const uint64_t maps = rig.calls("cuMemMap"), creates = rig.calls("cuMemCreate");
+  Block* large = rig.backed(5);
+  CHECK_EQ(large->end(), high->address);
+  CHECK_EQ(rig.calls("cuMemMap"), maps + 3);
+  CHECK_EQ(rig.calls("cuMemCreate"), creates);
+  std::memset(data(large), 1, large->bytes);
+}
+
+TEST(what_is_cached_under_a_block_is_not_taken_for_its_other_slots) {
+  Rig rig(4);
+  Block* low = rig.backed(2);
+  rig.free(rig.backed(2));
+  rig.memory->strip(*low);
+  rig.free(low);
+  const uint64_t maps = rig.calls("cuMemMap"), unmaps = rig.calls("cuMemUnmap");
+  Block* all = rig.backed(4);
+  CHECK_EQ(rig.calls("cuMemMap"), maps + 2);
+  CHECK_EQ(rig.calls("cuMemUnmap"), unmaps);
+  std::memset(data(all), 1, all->bytes);
+}
+
+TEST(no_chunk_is_created_once_as_many_as_are_needed_at_once_exist) {
+  Rig rig(6);
+  std::vector<Block*> blocks;
+  for (int step = 0; step < 5; ++step) {
+    for (const uint64_t chunks : {1, 3, 2}) blocks.push_back(rig.backed(chunks));
+    std::rotate(blocks.begin(), blocks.begin() + step % 3, blocks.end());
+    for (Block* block : blocks) rig.free(block);
+    blocks.clear();
+  }
+  CHECK_EQ(rig.calls("cuMemCreate"), uint64_t{6});
+  CHECK_EQ(rig.memory->created(), uint64_t{6});
+}
+
+TEST(read_only_memory_is_writable_for_the_next_one) {
+  Rig rig(2);
+  Block* block = rig.backed(2);
+  fill(data(block), block->bytes, 9);
+  rig.memory->protect(*block, false);
+  CHECK(filled(data(block), block->bytes, 9));
+  const uint64_t calls = rig.calls("cuMemSetAccess");
+  rig.memory->protect(*block, false);
+  CHECK_EQ(rig.calls("cuMemSetAccess"), calls);
+  rig.free(block);
+  Block* next = rig.backed(2);
+  CHECK_EQ(rig.calls("cuMemSetAccess"), calls + 1);
+  fill(data(next), next->bytes, 10);
+  um::emulated::Totals totals{};
+  rig.backend.hooks->totals(rig.backend.ordinal, &totals);
+  CHECK_EQ(totals.silent_writes, 0);
+}
+
+// ---- fences --------------------------------------------------------------------------------------------------
+
+TEST(a_fence_covers_all_its_streams_and_is_recycled) {
+  Rig rig(1);
+  Fences& fences = *rig.fences;
+  CHECK_EQ(fences.record(nullptr, 0), Fences::Fence{0});
+  CHECK(fences.passed(0));
+  const CUstream both[] = {rig.stream, nullptr};
+  uint64_t created = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Fences::Fence first = fences.record(both, 2);
+    const Fences::Fence second = fences.record(both, 1);
+    CHECK(first != second);
+    fences.retain(first);
+    fences.release(first);
+    fences.order(nullptr, first);
+    fences.wait(second);
+    CHECK(fences.passed(second));
+    fences.release(first);
+    fences.release(second);
+    if (i == 0) created = rig.calls("cuEventCreate");
+  }
+  CHECK_EQ(rig.calls("cuEventCreate"), created);
+  CHECK_EQ(fences.live(), uint64_t{0});
+}
+
+// Delays of the streams make a chunk that is taken too early show: the copy of its former contents is wrong then.
+TEST(chunks_are_taken_only_after_the_last_use_of_their_former_owner) {
+  Rig rig(2, {}, 3000);
+  std::vector<um::HostRange*> copies;
+  for (uint64_t i = 0; i < 12; ++i) {
+    const bool in_place = i % 2 == 0;  // else the chunks must move to another place
+    Block* keeps_place = in_place ? nullptr : rig.allocate(2 * kChunk);
+    Block* block = rig.backed(2);
+    fill(data(block), block->bytes, i);
+    copies.push_back(rig.memory->take_host(*block));
+    rig.memory->copy_out(*block, copies.back(), rig.stream);
+    const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+    rig.free(block, fence);
+    if (keeps_place != nullptr) {
+      CHECK(rig.memory->back(*keeps_place));
+      std::memset(data(keeps_place), 0xEE, keeps_place->bytes);
+      rig.free(keeps_place);
+    }
+  }
+  rig.synchronize();
+  std::vector<unsigned char> contents(2 * kChunk);
+  for (uint64_t i = 0; i < copies.size(); ++i) {
+    rig.memory->read(copies[i], 0, contents.data(), contents.size());
+    CHECK(filled(contents.data(), contents.size(), i));
+    rig.memory->give_host(copies[i], 0);
+  }
+}
+
+TEST(chunks_whose_last_use_is_over_are_preferred) {
+  Rig rig(2, {}, 3000);
+  Block* busy = rig.backed(1);
+  Block* ready = rig.backed(1);
+  Block* elsewhere = rig.allocate(kChunk);
+  um::HostRange* host = rig.memory->take_host(*busy);
+  for (int i = 0; i < 20; ++i) rig.memory->copy_out(*busy, host, rig.stream);
+  const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+  rig.free(busy, fence);
+  rig.free(ready);
+  const uint64_t waits = rig.calls("cuEventSynchronize");
+  CHECK(rig.memory->back(*elsewhere));
+  CHECK_EQ(rig.calls("cuEventSynchronize"), waits);
+  rig.synchronize();
+  rig.memory->give_host(host, 0);
+}
+
+TEST(the_first_user_of_a_place_runs_after_the_last_one_and_the_host_waits_for_nothing) {
+  Rig rig(2, {}, 3000);
+  Block* first = rig.backed(2);
+  fill(data(first), first->bytes, 1);
+  um::HostRange* out = rig.memory->take_host(*first);
+  um::HostRange* in = rig.memory->take_host(*first);
+  const std::vector<unsigned char> zeros(2 * kChunk);
+  rig.memory->write(in, 0, zeros.data(), zeros.size());
+  CUstream other = nullptr;
+  CHECK_EQ(rig.backend.call().stream_create(&other, um::driver::CU_STREAM_NON_BLOCKING), um::driver::CUDA_SUCCESS);
+  const uint64_t waits = rig.calls("cuEventSynchronize");
+  for (int i = 0; i < 10; ++i) rig.memory->copy_out(*first, out, rig.stream);
+  const um::HeldFence copied_out(*rig.fences, rig.fences->record(&rig.stream, 1));
+  rig.free(first, copied_out);
+  Block* second = rig.allocate(2 * kChunk);
+  CHECK(rig.memory->back(*second, other));
+  rig.memory->copy_in(*second, in, other);
+  CHECK_EQ(rig.calls("cuEventSynchronize"), waits);
+  const um::HeldFence copied_in(*rig.fences, rig.fences->record(&other, 1));
+  rig.free(second, copied_in);
+  rig.fences->wait(copied_in);
+  CHECK(rig.fences->passed(copied_out));
+  std::vector<unsigned char> contents(2 * kChunk);
+  rig.memory->read(out, 0, contents.data(), contents.size());
+  CHECK(filled(contents.data(), contents.size(), 1));
+  rig.memory->give_host(out, 0);
+  rig.memory->give_host(in, 0);
+  CHECK_EQ(rig.backend.call().stream_destroy(other), um::driver::CUDA_SUCCESS);
+}
+
+TEST(a_block_that_was_never_used_still_remembers_who_used_its_chunks_before) {
+  for (const bool freed : {true, false}) {
+    Rig rig(2, {}, 3000);
+    Block* first = rig.backed(2);
+    fill(data(first), first->bytes, 1);
+    um::HostRange* out = rig.memory->take_host(*first);
+    for (int i = 0; i < 10; ++i) rig.memory->copy_out(*first, out, rig.stream);
+    const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+    rig.free(first, fence);
+    Block* second = rig.allocate(2 * kChunk);
+    CHECK(rig.memory->back(*second, rig.stream));
+    Block* elsewhere = rig.allocate(2 * kChunk);
+    freed ? rig.free(second) : rig.memory->strip(*second);
+    CHECK(rig.memory->back(*elsewhere));
+    CHECK(rig.fences->passed(fence));
+    rig.memory->give_host(out, 0);
+  }
+}
+
+// ---- budgets -------------------------------------------------------------------------------------------------
+
+TEST(a_smaller_budget_takes_chunks_as_they_become_free) {
+  Rig rig(6);
+  Block* first = rig.backed(3);
+  Block* second = rig.backed(2);
+  rig.free(rig.backed(1));
+  rig.memory->set_budget(2 * kChunk);
+  CHECK_EQ(rig.memory->created(), uint64_t{5});  // what was free went at once
+  CHECK_EQ(rig.memory->surplus(), uint64_t{3});
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{0});
+  rig.memory->strip(*first);
+  CHECK_EQ(rig.memory->surplus(), uint64_t{0});
+  CHECK_EQ(rig.device_bytes(), 2 * kChunk);
+  CHECK(!rig.memory->back(*first));
+  rig.free(second);
+  CHECK(!rig.memory->back(*first));
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{2});
+  rig.memory->set_budget(3 * kChunk + 100);
+  CHECK_EQ(rig.memory->budget(), uint64_t{3});
+  CHECK(rig.memory->back(*first));
+  CHECK_EQ(rig.device_bytes(), 3 * kChunk);
+}
+
+TEST(a_device_without_room_is_like_a_smaller_budget) {
+  Rig rig(16);
+  um::driver::CUdeviceptr plain = 0;
+  CHECK_EQ(rig.backend.call().mem_alloc(&plain, 56 * kMiB), um::driver::CUDA_SUCCESS);
+  Block* first = rig.backed(3);
+  Block* second = rig.allocate(2 * kChunk);
+  CHECK(!rig.memory->back(*second));
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{1});
+  rig.memory->strip(*first);
+  CHECK(rig.memory->back(*second));
+  CHECK_EQ(rig.backend.call().mem_free(plain), um::driver::CUDA_SUCCESS);
+  CHECK(rig.memory->back(*first));  // it is asked again
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{11});
+}
+
+TEST(host_chunks_are_recycled_and_have_a_budget) {
+  Rig rig(4, {0, 3 * kChunk, 0, 0, 0});
+  Block* one = rig.allocate(kChunk);
+  Block* two = rig.allocate(2 * kChunk);
+  um::HostRange* of_two = rig.memory->take_host(*two);
+  um::HostRange* of_one = rig.memory->take_host(*one);
+  CHECK(of_two != nullptr && of_one != nullptr);
+  CHECK(rig.memory->take_host(*one) == nullptr);
+  CHECK_EQ(rig.memory->host_in_use().now, uint64_t{3});
+  rig.memory->give_host(of_two, 0);
+  const uint64_t calls = rig.calls();
+  for (int i = 0; i < 5; ++i) rig.memory->give_host(rig.memory->take_host(*two), 0);
+  CHECK_EQ(rig.calls(), calls);
+  CHECK_EQ(rig.memory->host_pool(), uint64_t{3});
+  rig.memory->set_host_budget(kChunk);
+  CHECK_EQ(rig.memory->host_pool(), uint64_t{1});
+  CHECK(rig.memory->take_host(*one) == nullptr);
+  rig.memory->give_host(of_one, 0);
+  CHECK_EQ(rig.memory->host_in_use().now, uint64_t{0});
+  CHECK_EQ(rig.memory->host_in_use().peak, uint64_t{3});
+}
+
+TEST(host_contents_are_read_and_written_across_chunks) {
+  Rig rig(4);
+  Block* block = rig.allocate(3 * kChunk);
+  um::HostRange* host = rig.memory->take_host(*block);
+  std::vector<unsigned char> in(2 * kChunk), out(2 * kChunk);
+  fill(in.data(), in.size(), 4);
+  rig.memory->write(host, kChunk / 2 + 3, in.data(), in.size());
+  rig.memory->read(host, kChunk / 2 + 3, out.data(), out.size());
+  CHECK(in == out);
+  CHECK(rig.memory->back(*block));
+  rig.memory->copy_in(*block, host, rig.stream);
+  rig.synchronize();
+  CHECK(std::memcmp(data(block) + kChunk / 2 + 3, in.data(), in.size()) == 0);
+  rig.memory->give_host(host, 0);
+}
+
+TEST(mapped_host_memory_is_at_the_blocks_address_while_it_is_away) {
+  Rig rig(3, {0, 0, 0, 1, 0});
+  Block* block = rig.backed(2);
+  fill(data(block), block->bytes, 6);
+  um::HostRange* host = rig.memory->take_host(*block);
+  rig.memory->copy_out(*block, host, rig.stream);
+  rig.synchronize();
+  rig.memory->strip(*block);
+  rig.memory->map_host(*block, host);
+  CHECK_EQ(rig.memory->backed(*block), uint64_t{0});
+  CHECK(filled(data(block), block->bytes, 6));
+  data(block)[kChunk + 5] = 77;
+  unsigned char seen = 0;
+  rig.memory->read(host, kChunk + 5, &seen, 1);
+  CHECK_EQ(seen, 77);
+  rig.memory->unmap_host(*block, host);
+  CHECK(rig.memory->back(*block));
+  rig.memory->copy_in(*block, host, rig.stream);
+  rig.synchronize();
+  CHECK_EQ(data(block)[kChunk + 5], 77);
+  rig.memory->strip(*block);
+  rig.memory->map_host(*block, host);
+  rig.memory->give_host(host, 0);
+  rig.free(block);  // the mapping goes with it
+  std::memset(data(rig.backed(3)), 1, 3 * kChunk);
+}
+
+// ---- small blocks --------------------------------------------------------------------------------------------
+
+TEST(small_blocks_share_chunks_that_stay) {
+  Rig rig(3);
+  std::vector<Block*> small;
+  for (uint64_t i = 0; i < 8; ++i) {
+    small.push_back(rig.allocate(kChunk / 4));
+    fill(data(small.back()), small.back()->record.bytes, i);
+  }
+  CHECK_EQ(rig.memory->pinned().now, uint64_t{2});
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{1});
+  rig.backed(1);
+  CHECK_EQ(status_of([&] { rig.allocate(512); }), UM_OUT_OF_DEVICE_MEMORY);
+  CHECK_EQ(rig.memory->pinned().now, uint64_t{2});
+  for (uint64_t i = 0; i < 8; ++i) CHECK(filled(data(small[i]), small[i]->record.bytes, i));
+  CHECK_EQ(rig.allocations->statistics.by_role[UM_ROLE_INTERMEDIATE].now, 3 * kChunk);
+}
+
+TEST(an_empty_arena_of_small_blocks_gives_its_chunk_to_whoever_needs_it) {
+  Rig rig(2);
+  rig.free(rig.allocate(1000));
+  CHECK_EQ(rig.memory->pinned().now, uint64_t{0});
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{2});
+  const uint64_t calls = rig.calls("cuMemMap");
+  rig.free(rig.allocate(1000));  // nobody needed it: the same arena again
+  CHECK_EQ(rig.calls("cuMemMap"), calls);
+  const uint64_t waits = rig.calls("cuCtxSynchronize");
+  Block* large = rig.backed(2);
+  CHECK_EQ(rig.calls("cuCtxSynchronize"), waits + 1);
+  CHECK_EQ(status_of([&] { rig.allocate(1000); }), UM_OUT_OF_DEVICE_MEMORY);
+  rig.memory->strip(*large);
+  rig.memory->set_marker([&] { return rig.fences->record(&rig.stream, 1); });
+  rig.free(rig.allocate(1000));
+  CHECK(rig.memory->back(*large));
+  CHECK_EQ(rig.calls("cuCtxSynchronize"), waits + 1);
+  rig.memory->strip(*large);
+  CHECK_EQ(rig.fences->live(), uint64_t{0});
+}
+
+TEST(chunks_need_not_be_a_power_of_two) {
+  Rig rig(4, {0, 0, 6 * kMiB, 0, 0});
+  Block* small = rig.allocate(3 * kMiB);
+  CHECK_EQ(small->address % um::kBlockBytes, uint64_t{0});
+  CHECK_EQ(rig.memory->pinned().now, uint64_t{1});
+  Block* low = rig.allocate(3 * kMiB + 1);
+  Block* high = rig.allocate(12 * kMiB);
+  CHECK_EQ(rig.memory->chunks_of(*low), uint64_t{1});
+  CHECK_EQ(high->address, low->address + 6 * kMiB);
+  CHECK(rig.memory->back(*low) && rig.memory->back(*high));
+  for (const Block* block : {small, low, high}) fill(data(block), block->record.bytes, block->address);
+  for (const Block* block : {small, low, high}) CHECK(filled(data(block), block->record.bytes, block->address));
+}
+
+// ---- failures ------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Work that goes on after whatever fails. Blocks that are on the device keep their contents, those on the host theirs.
+class Session {
+ public:
+  explicit Session(Rig& rig, bool host_mapped) : rig_(rig), host_mapped_(host_mapped) {}
+  ~Session() { end(); }
+
+  void run() {
+    for (const uint64_t bytes : {2 * kChunk, kChunk + 5, 3 * kChunk, uint64_t{700}}) add(bytes);
+    for (size_t i = 0; i < entries_.size(); ++i) out(i);
+    for (size_t i = entries_.size(); i-- > 0;) in(i);
+    remove(0);
+    add(3 * kChunk);
+    attempt([&] { rig_.memory->set_budget(4 * kChunk); });
+    for (size_t i = 0; i < entries_.size(); ++i) out(i);
+    in(0);
+    attempt([&] { rig_.memory->set_budget(6 * kChunk); });
+    in(1);
+    verify();
+    static_cast<void>(rig_.allocations->trim());
+  }
+
+  void verify() const {
+    for (const Entry& entry : entries_) {
+      if (!entry.there) continue;
+      CHECK(filled(data(entry.block), entry.bytes, entry.seed));
+    }
+    const uint64_t used = rig_.memory->large().now + rig_.memory->pinned().now;
+    CHECK(rig_.memory->created() >= used);
+    CHECK_EQ(rig_.memory->created() * kChunk, rig_.device_bytes());
+    CHECK_EQ(rig_.allocations->statistics.reserved_bytes.now, rig_.device_bytes());
+  }
+
+  void end() {
+    while (!entries_.empty()) remove(0);
+  }
+
+ private:
+  struct Entry {
+    Block* block;
+    uint64_t bytes, seed;
+    bool there;
+    um::HostRange* host;
+  };
+
+  bool attempt(const std::function<void()>& work) const { return status_of(work) == UM_OK; }
+
+  void add(uint64_t bytes) {
+    Block* block = nullptr;
+    if (!attempt([&] { block = rig_.allocate(bytes); })) return;
+    entries_.push_back({block, bytes, ++seeds_, bytes <= kChunk / 2, nullptr});
+    Entry& entry = entries_.back();
+    if (!entry.there) attempt([&] { entry.there = rig_.memory->back(*block); });
+    if (entry.there) fill(data(block), bytes, entry.seed);
+    verify();
+  }
+
+  void out(size_t index) {
+    if (index >= entries_.size()) return;
+    Entry& entry = entries_[index];
+    if (!entry.there || entry.bytes <= kChunk / 2) return;
+    if (!attempt([&] { entry.host = rig_.memory->take_host(*entry.block); }) || entry.host == nullptr) return;
+    const bool copied = attempt([&] { rig_.memory->copy_out(*entry.block, entry.host, rig_.stream); });
+    while (rig_.backend.call().stream_synchronize(rig_.stream) != um::driver::CUDA_SUCCESS) {
+    }
+    if (!copied) {
+      rig_.memory->give_host(entry.host, 0);
+      entry.host = nullptr;
+      return;
+    }
+    rig_.memory->strip(*entry.block);
+    entry.there = false;
+    if (host_mapped_) attempt([&] { rig_.memory->map_host(*entry.block, entry.host); });
+    verify();
+  }
+
+  void in(size_t index) {
+    if (index >= entries_.size()) return;
+    Entry& entry = entries_[index];
+    if (entry.host == nullptr) return;
+    if (host_mapped_ && !attempt([&] { rig_.memory->unmap_host(*entry.block, entry.host); })) return;
+    bool backed = false;
+    attempt([&] { backed = rig_.memory->back(*entry.block); });
+    if (!backed) return;
+    const bool copied = attempt([&] { rig_.memory->copy_in(*entry.block, entry.host, rig_.stream); });
+    while (rig_.backend.call().stream_synchronize(rig_.stream) != um::driver::CUDA_SUCCESS) {
+    }
+    if (!copied) return rig_.memory->strip(*entry.block);
+    entry.there = true;
+    rig_.memory->give_host(entry.host, 0);
+    entry.host = nullptr;
+    verify();
+  }
+
+  void remove(size_t index) {
+    if (index >= entries_.size()) return;
+    const Entry entry = entries_[index];
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
+    Fences::Fence fence = 0;
+    attempt([&] { fence = rig_.fences->record(&rig_.stream, 1); });
+    if (entry.host != nullptr) rig_.memory->give_host(entry.host, fence);
+    rig_.free(entry.block, fence);
+    rig_.fences->release(fence);
+  }
+
+  Rig& rig_;
+  const bool host_mapped_;
+  std::vector<Entry> entries_;
+  uint64_t seeds_ = 0;
+};
+
+// Runs the session once for each of its driver calls, with that call made to fail.
+void fail_each_call(bool host_mapped) {
+  uint64_t calls = 1;
+  for (uint64_t nth = 0; nth <= calls; ++nth) {
+    Rig rig(6, {0, 0, 0, host_mapped, 0});
+    const uint64_t before = rig.calls();
+    rig.fail(nullptr, nth);  // 0: none
+    {
+      Session session(rig, host_mapped);
+      session.run();
+      if (nth == 0) calls = rig.calls() - before;
+      rig.fail(nullptr, 0);
+      session.verify();
+    }
+    CHECK(rig.allocations->trim());
+    CHECK_EQ(rig.fences->live(), uint64_t{0});
+    CHECK_EQ(rig.device_bytes(), uint64_t{0});
+    CHECK_EQ(rig.memory->created() + rig.memory->host_pool(), uint64_t{0});
+    rig.backed(6);  // and it works on
+  }
+  CHECK(calls > 50);
+}
+
+}  // namespace
+
+TEST(any_driver_call_may_fail) { fail_each_call(false); }
+
+TEST(any_driver_call_may_fail_with_mapped_host_memory) { fail_each_call(true); }
+
+TEST(construction_may_fail) {
+  Rig rig(1);
+  for (const char* function : {"cuDeviceGetAttribute", "cuMemGetAllocationGranularity"}) {
+    rig.fail(function, 1);
+    CHECK(status_of([&] { ChunkedMemory made(rig.backend, {8 * kMiB, 0, 0, 1, 0}, *rig.fences); }) != UM_OK);
+  }
+}
+
+// ---- a random run against a model ----------------------------------------------------------------------------
+
+namespace {
+
+// What must be true of any placement of chunks: who has some, how many are left, and what everybody's bytes are.
+class Model {
+ public:
+  static constexpr uint64_t kHostChunks = 12;
+
+  Model(uint64_t seed, uint32_t delay_max_us, bool host_mapped)
+      : rig_(10, {0, kHostChunks * kChunk, 0, host_mapped, 0}, delay_max_us), host_mapped_(host_mapped), random_(seed) {
+    rig_.memory->set_marker([this] { return rig_.fences->record(&rig_.stream, 1); });
+  }
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) {
+      step();
+      const uint64_t used = used_chunks();
+      CHECK_EQ(rig_.memory->obtainable(), budget_ > used ? budget_ - used : 0);
+      CHECK_EQ(rig_.memory->created() * kChunk, rig_.device_bytes());
+      if (used <= budget_) CHECK(rig_.memory->created() <= std::max(budget_, created_));
+      created_ = rig_.memory->created();
+      most_ = std::max(most_, budget_);
+      CHECK(created_ <= most_);
+    }
+    while (!entries_.empty()) remove(0);
+    rig_.synchronize();
+    CHECK(rig_.allocations->trim());
+    CHECK_EQ(rig_.fences->live(), uint64_t{0});
+    CHECK_EQ(rig_.device_bytes(), uint64_t{0});
+  }
+
+ private:
+  struct Entry {
+    Block* block;
+    uint64_t bytes, seed;
+    bool there, small;
+    um::HostRange* host;
+  };
+
+  // From the arenas of small blocks, which the model does not predict, and its own books.
+  uint64_t used_chunks() const {
+    uint64_t used = rig_.memory->pinned().now;
+    for (const Entry& entry : entries_) {
+      if (entry.there && !entry.small) used += (entry.bytes + kChunk - 1) / kChunk;
+    }
+    return used;
+  }
+
+  void step() {
+    const uint64_t what = random_() % 100;
+    if (entries_.empty() || (what < 30 && entries_.size() < 12)) return add();
+    const size_t index = random_() % entries_.size();
+    if (what < 50) return remove(index);
+    if (what < 58) {
+      budget_ = 3 + random_() % 10;
+      rig_.memory->set_budget(budget_ * kChunk);
+    } else if (entries_[index].small) {
+      CHECK(filled(data(entries_[index].block), entries_[index].bytes, entries_[index].seed));
+    } else {
+      entries_[index].there ? leave(entries_[index]) : come(entries_[index]);
+    }
+  }
+
+  void add() {
+    const bool small = random_() % 3 == 0;
+    const uint64_t bytes = small ? 1 + random_() % (kChunk / 2) : kChunk / 2 + 1 + random_() % (3 * kChunk);
+    const uint64_t before = rig_.memory->obtainable();
+    Block* block = nullptr;
+    const um_status status = status_of([&] { block = rig_.allocate(bytes); });
+    if (status != UM_OK) {
+      CHECK(small && before == 0);
+      CHECK_EQ(status, UM_OUT_OF_DEVICE_MEMORY);
+      return;
+    }
+    entries_.push_back({block, bytes, ++seeds_, small, small, nullptr});
+    if (small) {
+      fill(data(block), bytes, seeds_);
+    } else {
+      come(entries_.back());
+    }
+  }
+
+  // Contents come from the host, or are made.
+  void come(Entry& entry) {
+    const uint64_t chunks = (entry.bytes + kChunk - 1) / kChunk;
+    const bool expected = chunks <= rig_.memory->obtainable();
+    if (host_mapped_ && entry.host != nullptr) {
+      if (random_() % 2 == 0) CHECK(filled(data(entry.block), entry.bytes, entry.seed));
+      rig_.memory->unmap_host(*entry.block, entry.host);
+    }
+    CHECK_EQ(rig_.memory->back(*entry.block, rig_.stream), expected);
+    CHECK_EQ(rig_.memory->backed(*entry.block), expected ? chunks : 0);
+    entry.there = expected;
+    if (!expected) {
+      if (host_mapped_ && entry.host != nullptr) rig_.memory->map_host(*entry.block, entry.host);
+      return;
+    }
+    if (entry.host != nullptr) rig_.memory->copy_in(*entry.block, entry.host, rig_.stream);
+    rig_.synchronize();
+    if (entry.host == nullptr) fill(data(entry.block), entry.bytes, entry.seed);
+    if (entry.host != nullptr) rig_.memory->give_host(entry.host, 0);
+    entry.host = nullptr;
+  }
+
+  void leave(Entry& entry) {
+    CHECK(filled(data(entry.block), entry.bytes, entry.seed));
+    const uint64_t chunks = (entry.bytes + kChunk - 1) / kChunk;
+    const bool expected = rig_.memory->host_in_use().now + chunks <= kHostChunks;
+    entry.host = rig_.memory->take_host(*entry.block);
+    CHECK_EQ(entry.host != nullptr, expected);
+    if (!expected) return;
+    rig_.memory->copy_out(*entry.block, entry.host, rig_.stream);
+    rig_.synchronize();
+    rig_.memory->strip(*entry.block);
+    entry.there = false;
+    if (host_mapped_) rig_.memory->map_host(*entry.block, entry.host);
+  }
+
+  // Sometimes while the contents are still being copied: they must be right in the end.
+  void remove(size_t index) {
+    const Entry entry = entries_[index];
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
+    um::HostRange* copy = nullptr;
+    if (entry.there && !entry.small && (copy = rig_.memory->take_host(*entry.block)) != nullptr) {
+      rig_.memory->copy_out(*entry.block, copy, rig_.stream);
+    }
+    const um::HeldFence fence(*rig_.fences, rig_.fences->record(&rig_.stream, 1));
+    if (entry.host != nullptr) rig_.memory->give_host(entry.host, fence);
+    rig_.free(entry.block, fence);
+    if (copy == nullptr) return;
+    if (random_() % 2 == 0) add();  // perhaps into the same place
+    rig_.synchronize();
+    std::vector<unsigned char> contents(entry.bytes);
+    rig_.memory->read(copy, 0, contents.data(), contents.size());
+    CHECK(filled(contents.data(), entry.bytes, entry.seed));
+    rig_.memory->give_host(copy, 0);
+  }
+
+  Rig rig_;
+  const bool host_mapped_;
+  std::mt19937_64 random_;
+  std::vector<Entry> entries_;
+  uint64_t budget_ = 10, created_ = 0, most_ = 0, seeds_ = 0;
+};
+
+}  // namespace
+
+TEST(random_work_agrees_with_the_model) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) Model(seed, 0, false).run(600);
+}
+
+TEST(random_work_agrees_with_the_model_under_delays) {
+  for (uint64_t seed = 5; seed <= 6; ++seed) Model(seed, 300, false).run(200);
+}
+
+TEST(random_work_agrees_with_the_model_with_mapped_host_memory) {
+  for (uint64_t seed = 7; seed <= 8; ++seed) Model(seed, 0, true).run(300);
+}
