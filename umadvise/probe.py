@@ -23,8 +23,13 @@ _COPIES_BYTES = 64 << 20
 Table = dict[str, Any]
 
 
-def probe(device: _native.Device) -> DeviceProfile:
-    """Measures a device; takes some seconds, and twice 64 MiB of its memory.
+def probe(device: _native.Device, *, sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS) -> DeviceProfile:
+    """Measures a device; takes some seconds by default, and of its memory twice the largest copy.
+
+    Args:
+        device: an open one.
+        sizes_bytes: of the copies that are timed, at least two.
+        rounds: of which the shortest time counts.
 
     Raises:
         NativeError: the device has no such memory, or its driver lacks a function.
@@ -42,25 +47,31 @@ def probe(device: _native.Device) -> DeviceProfile:
             "label": f"{info.name}, measured",
             "memory": memory,
             "peak_flops": {"fp32": facts["fp32"]} | {dtype: _unknown(unknown) for dtype in ("tf32", "bf16", "fp16")},
-            "link": {"kind": facts["link"]} | measured_link(device, info.name),
+            "link": {"kind": facts["link"]} | measured_link(device, info.name, sizes_bytes, rounds),
             "unified_memory": _unified_memory(info),
         }
     )
 
 
-def measured_link(device: _native.Device, name: str) -> Table:
+def measured_link(
+    device: _native.Device, name: str, sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS
+) -> Table:
     """Both directions of the link, alone and at once, as tables of a device file."""
-    alone = _times(device, h2d=True, d2h=False)[0], _times(device, h2d=False, d2h=True)[1]
-    both = _times(device, h2d=True, d2h=True)
+
+    def times(*, h2d: bool, d2h: bool) -> tuple[list[int], list[int]]:
+        return _times(device, sizes_bytes, rounds, h2d=h2d, d2h=d2h)
+
+    alone = times(h2d=True, d2h=False)[0], times(h2d=False, d2h=True)[1]
+    both = times(h2d=True, d2h=True)
     source = (
-        f"measured on {name} by umadvise {__version__}: best of {ROUNDS}, "
-        f"{SIZES_BYTES[0] >> 10} KiB to {SIZES_BYTES[-1] >> 20} MiB from page-locked memory"
+        f"measured on {name} by umadvise {__version__}: best of {rounds}, "
+        f"{sizes_bytes[0] >> 10} to {sizes_bytes[-1] >> 10} KiB from page-locked memory"
     )
     directions = {}
-    for way, times, times_both in zip(("h2d", "d2h"), alone, both, strict=True):
-        fixed_ns, bytes_per_s = fit(SIZES_BYTES, times)
+    for way, times_alone, times_both in zip(("h2d", "d2h"), alone, both, strict=True):
+        fixed_ns, bytes_per_s = fit(sizes_bytes, times_alone)
         # Two directions that do not disturb each other measure the same, give or take: never more than one alone.
-        both_bytes_per_s = min(fit(SIZES_BYTES, times_both)[1], bytes_per_s)
+        both_bytes_per_s = min(fit(sizes_bytes, times_both)[1], bytes_per_s)
         directions[way] = {
             "fixed_ns": _fact(round(fixed_ns), source),
             "bytes_per_s": _fact(bytes_per_s, source),
@@ -88,12 +99,14 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return math.fsum(x * y for x, y in zip(left, right, strict=True))
 
 
-def _times(device: _native.Device, *, h2d: bool, d2h: bool) -> tuple[list[int], list[int]]:
+def _times(
+    device: _native.Device, sizes_bytes: Sequence[int], rounds_: int, *, h2d: bool, d2h: bool
+) -> tuple[list[int], list[int]]:
     """The shortest time of one copy of each size, to the device and to the host; empty for what was not asked."""
     best: tuple[list[int], list[int]] = ([], [])
-    for size in SIZES_BYTES:
+    for size in sizes_bytes:
         copies = min(32, max(2, _COPIES_BYTES // size))
-        rounds = [device.measure_link(size, copies, h2d=h2d, d2h=d2h) for _ in range(ROUNDS)]
+        rounds = [device.measure_link(size, copies, h2d=h2d, d2h=d2h) for _ in range(rounds_)]
         for way in (0, 1):
             times = [each for each in (times[way] for times in rounds) if each is not None]
             if times:

@@ -19,6 +19,7 @@ Layers of one shape have gaps of one shape, so that decisions by value are the s
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -34,7 +35,7 @@ from umadvise.planners.gaps import Gaps, gaps
 from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest, recompute_actions
-from umadvise.planners.score import made_by, score
+from umadvise.planners.score import PAGING_PLANNERS, made_by, pages, score
 from umadvise.planners.swap_choice import enough, slack_ns
 from umadvise.planners.swap_schedule import Times, schedule
 from umadvise.planners.unrolled import Unrolled, unroll
@@ -72,6 +73,9 @@ def best(
     budget_bytes: int,
     *,
     trials: int | None = None,
+    recompute: bool = True,
+    paging: bool = True,
+    seconds: float | None = None,
     plans: Sequence[Plan] = (),
     progress: Progress = lambda _done, _all: None,
 ) -> Plan:
@@ -82,6 +86,9 @@ def best(
         device: whose link copies.
         budget_bytes: of device memory.
         trials: changes of single decisions that are tried; by default fewer for long steps, at most 300.
+        recompute: storages may be made again.
+        paging: plans of unified memory are among those to begin with.
+        seconds: after which no other trial begins; None: no limit, and the same plan every time.
         plans: of other planners, to begin with.
         progress: is told how much of the search is done, and how much there is.
 
@@ -93,7 +100,7 @@ def best(
         trials = min(MOST_TRIALS, TRIALS_OF_OPS // max(len(trace.ops), 1))
     if trials < 0:
         raise UsageError(f"trials: expected at least 0, found {trials}")
-    search = _Search(trace, device, budget_bytes)
+    search = _Search(trace, device, budget_bytes, _Limits(recompute, paging, seconds))
     try:
         search.begin_with(plans)
         if not search.ideal:
@@ -103,6 +110,23 @@ def best(
             raise
     progress(search.steps, search.steps)
     return search.plan(trials)
+
+
+class _Limits:
+    """What is not to be tried, and for how long."""
+
+    def __init__(self, recompute: bool, paging: bool, seconds: float | None) -> None:
+        self.recompute, self.paging = recompute, paging
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+    def allow(self, plan: Plan) -> bool:
+        return (self.paging or not pages(plan)) and (
+            self.recompute or not bool((plan.actions.kind == ActionKind.RECOMPUTE).any())
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +143,9 @@ class _Solution:
 
 
 class _Search:
-    def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> None:
+    def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int, limits: _Limits) -> None:
         self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
+        self.limits = limits
         self.found: tuple[int, Plan] | None = None
         self.reasons: list[str] = []
         self.remakes: list[list[Action]] = []  # of others' plans
@@ -148,6 +173,8 @@ class _Search:
     def begin_with(self, plans: Sequence[Plan]) -> None:
         """Scores what the other planners plan, and what was handed in."""
         for plan in (*plans, *self._of_others()):
+            if not self.limits.allow(plan):
+                continue
             try:
                 worth = score(self.trace, self.device, plan, budget_bytes=self.budget_bytes)
             except UmadviseError as error:
@@ -159,7 +186,8 @@ class _Search:
 
     def _of_others(self) -> Iterator[Plan]:
         for name in planners.PLANNERS:
-            if name in LONG:
+            skipped = name in LONG or (name in PAGING_PLANNERS and not self.limits.paging)
+            if skipped or (self.limits.over and self.found is not None):
                 continue
             try:
                 yield planners.run(name, self.trace, self.device, self.budget_bytes)
@@ -176,7 +204,7 @@ class _Search:
         """Tries choices of recomputations, and then changes of the best one."""
         self.step = Step(self.trace)
         self.gaps = gaps(self.trace, self.device)
-        self.known = candidates(self.step)
+        self.known = candidates(self.step) if self.limits.recompute else []
         self.alike = self._kinds()
         self.steps = 2 * trials + len(SHARES) * len(CHAINS) + 2 * HALVINGS + len(self.remakes)
         self.steps += len(PRICES) * len(LONG_CHAINS)
@@ -194,12 +222,12 @@ class _Search:
                 remade = {each.storage for each in actions if each.kind == ActionKind.RECOMPUTE}
                 take(self._swaps(unroll(self.trace, actions), frozenset(remade)))
         self._try_shares(take)
-        if not self._within(TIGHT):
+        if not self._within(TIGHT) and self.known:
             self._try_chains(take)
         for number, change in enumerate((self._change_again, self._change_gap)):
             random = np.random.default_rng(number)
             for _ in range(trials):
-                if now is None or self.ideal:
+                if now is None or self.ideal or self.limits.over:
                     return
                 take(change(now, random))
 
@@ -209,7 +237,9 @@ class _Search:
 
         def step_ns(share: float, chain: float) -> int:
             again = self._cheapest(share, chain * self.budget_bytes)
-            if again not in tried:
+            if again not in tried and self.limits.over and tried:
+                tried[again] = _NO_STEP_NS
+            elif again not in tried:
                 solution = self._solve(again)
                 tried[again] = _NO_STEP_NS if solution is None else solution.step_ns
                 take(solution)
@@ -225,6 +255,8 @@ class _Search:
         """All that is cheap enough, in the order of the step."""
         copy_ns = 1e9 / self.device.bandwidth_h2d
         for price in PRICES:
+            if self.limits.over:
+                return
             cheap = [
                 each
                 for each in sorted(self.known, key=lambda each: each.last)

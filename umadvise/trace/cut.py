@@ -30,6 +30,13 @@ def step(trace: Trace, number: int, first_event: int | None = None, end_event: i
     Raises:
         UsageError: the trace has no such step.
     """
+    return step_and_rows(trace, number, first_event, end_event)[0]
+
+
+def step_and_rows(
+    trace: Trace, number: int, first_event: int | None = None, end_event: int | None = None
+) -> tuple[Trace, NDArray[np.int64]]:
+    """As `step`, and for each of its storages which one of the trace it is."""
     steps = trace.ops.step
     own = np.flatnonzero(steps == number)
     if number < 1 or not len(own):
@@ -61,7 +68,7 @@ def step(trace: Trace, number: int, first_event: int | None = None, end_event: i
         cut, storages=_rows(cut.storages, np.arange(len(kept)), successor=_successors(cut, len(present)))
     )
     check(cut)
-    return in_order_of_use(cut)
+    return in_order_of_use(cut), kept
 
 
 def _rows(table: Kind, chosen: NDArray[np.int64], **columns: NDArray[np.generic]) -> Kind:
