@@ -1,4 +1,7 @@
-"""Random programs over tensors, numpy arrays and advice: a device that is too small gives the values of any other."""
+"""Random programs over tensors, numpy arrays and advice: a device that is too small gives the values of any other.
+
+Those of tools/fuzz.py run here in their short form, as steps of sessions under random policies and plans.
+"""
 
 import os
 import random
@@ -7,7 +10,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from fuzz import BUDGETS_MIB, Setting, differences, policies, register_random_planner, shrink, trouble
+from fuzz_instructions import INSTRUCTIONS
+from fuzz_plan import random_plan
+from fuzz_program import Program as SteppedProgram
+from fuzz_program import program_of
 from small_networks import same_bits
+from traces import layers
 
 import umadvise
 from umadvise import _native
@@ -125,3 +134,40 @@ def test_random_programs(counting: str, patched: Callable[..., _native.Device]) 
         del program, found
         assert device.allocations() == [], f"seed {seed}"
         umadvise.unpatch()
+
+
+# ---- programs in steps, under sessions: tools/fuzz.py ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(300 if os.environ.get("UMADVISE_FULL") else 24))
+def test_a_random_session(seed: int) -> None:
+    register_random_planner(seed)
+    every = [*dict.fromkeys(policies())]
+    setting = Setting(every[seed % len(every)], BUDGETS_MIB[seed // 2 % 4] << 20, (0, 30, 200)[seed % 3])
+    assert trouble(program_of(seed, LENGTH, INSTRUCTIONS), setting) is None
+
+
+def test_a_failing_program_is_shrunk() -> None:
+    program = program_of(3, 40, INSTRUCTIONS)
+    needed = {program.body[7], program.body[30]}
+
+    def is_wrong(shorter: SteppedProgram) -> bool:
+        return needed <= set(shorter.body)
+
+    assert shrink(program, is_wrong).body == (program.body[7], program.body[30])
+
+
+def test_random_plans_can_be_executed() -> None:
+    trace = layers(6)
+    for seed in range(20):
+        plan = random_plan(trace, None, 0, seed=seed, share=1.0)  # it checks itself against the trace
+        assert plan.trace_digest == trace.digest
+    assert len(plan) > 10
+
+
+def test_differences_are_seen() -> None:
+    zero = torch.zeros(3)
+    assert differences({"x": zero, "log": ["a"]}, {"x": zero.clone(), "log": ["a"]}) == []
+    assert differences({"x": -zero}, {"x": zero}) == ["x"]
+    assert differences({"log": ["a"]}, {"log": ["a", "b"]}) == ["log 1: b != its end"]
+    assert differences({"log": ["a", "c"]}, {"log": ["a", "b"]}) == ["log 1: b != c"]
