@@ -73,6 +73,13 @@ class DeviceUnavailableError(UmadviseError):
         )
 
 
+class UntranslatedError(UmadviseError):
+    """A script written for CUDA uses something that the emulated device has no translation for."""
+
+    def __init__(self, what: str, why: str, what_to_do: str) -> None:
+        super().__init__(f"{what} cannot be used on the emulated device: {why}; {what_to_do}")
+
+
 class HooksUnavailableError(UmadviseError):
     """The extension against the installed torch cannot be compiled or loaded; planning and reporting do without."""
 

@@ -1,13 +1,17 @@
-"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from `optimizer.step()`."""
+"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from `optimizer.step()`.
+
+On the emulated device it may be written for CUDA: see `cuda_spellings`.
+"""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from umadvise import devices, patching
+from umadvise import cuda_spellings, devices, patching
 from umadvise._abi import Role
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import PolicyError
@@ -52,6 +56,9 @@ class ScriptRun:
         except BaseException:
             device.close()
             raise
+        self._translation = ExitStack()
+        if self._runtime.emulated:
+            self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.set_policy(self._policy)
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
@@ -71,6 +78,7 @@ class ScriptRun:
             handle.remove()
         if not self._runtime.forked:
             self._observer.detach()
+        self._translation.close()
         patching.finish(self._runtime)
 
     def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:

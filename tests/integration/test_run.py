@@ -187,7 +187,7 @@ def test_children_of_the_script_write_nothing(
         (["--device", "emulated", "--record", "./train.py", "train.py"], "named twice"),
         (["--device", "emulated", "--record", "kept", "--profile", "kept", "train.py"], "named twice"),
         (["--device", "emulated", "--policy", "auto", "train.py"], "resident, advise"),
-        (["--device", "emulated", "--policy", "swap", "train.py"], "not in this version"),
+        (["--device", "emulated", "--policy", "swap", "train.py"], "policy 'swap'"),
         (["--device", "emulated", "--budget", "-1", "train.py"], "-1"),
         (["--device", "tpu", "train.py"], "tpu"),
     ],

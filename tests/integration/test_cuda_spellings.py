@@ -1,0 +1,273 @@
+"""What CUDA's spellings mean while `umadvise run` runs a script on the emulated device, and how others are refused."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.jit import _builtins
+from torch.utils import cpp_extension
+
+import umadvise
+from umadvise import runtime
+from umadvise._abi import Advice, Allocation
+from umadvise.cuda_spellings.factories import FACTORIES, METHODS
+from umadvise.devices import EmulatedDevice
+from umadvise.errors import UntranslatedError
+from umadvise.runtime import HOST, Runtime, routed
+from umadvise.script import ScriptRun
+
+
+@pytest.fixture
+def translated() -> Iterator[Runtime]:
+    """This process as a script finds it under `umadvise run`, with 32 MiB."""
+    with ScriptRun(EmulatedDevice(capacity="32MiB"), None, "advise", "script.py"):
+        yield runtime.current()
+
+
+@pytest.mark.usefixtures("translated")
+def test_tensors_are_made_on_the_device() -> None:
+    with routed(HOST):  # where what is not told otherwise goes to ordinary memory
+        like = torch.zeros(4)
+        made = {
+            "zeros": torch.zeros(4, device="cuda"),
+            "index": torch.ones(4, device=0),
+            "device": torch.full((4,), 2.0, device=torch.device("cuda", 0)),
+            "tensor": torch.tensor([1.0, 2.0], device="cuda:0"),
+            "as_tensor": torch.as_tensor(np.ones(4), device="cuda"),
+            "like": torch.randn_like(like, device="cuda"),
+            "method": like.new_zeros(4, device="cuda"),
+            "sparse": torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], device="cuda", check_invariants=True)._values(),
+            "arange": torch.arange(4, device="cuda"),
+            "cuda": like.cuda(),
+            "to": like.to("cuda"),
+            "to its device": like.to(torch.zeros(4, device="cuda").device),
+            "type": like.type("torch.cuda.DoubleTensor"),
+            "module": nn.Linear(2, 2, device="cuda").weight,
+            "empty module": nn.Linear(2, 2, device="meta").to_empty(device="cuda").weight,
+        }
+        assert {name for name, tensor in made.items() if not umadvise.on_device(tensor)} == set()
+        assert not umadvise.on_device(torch.zeros(4, device="cpu"))
+        assert not umadvise.on_device(torch.zeros(4, pin_memory=True))
+        assert not umadvise.on_device(made["zeros"].cpu())
+        assert not umadvise.on_device(made["zeros"].to("cpu"))
+        assert not umadvise.on_device(made["zeros"].pin_memory())
+    assert not torch.zeros(4).is_pinned()
+    assert torch.zeros(4).pin_memory().is_pinned()
+    assert torch.as_tensor(like.numpy(), device="cuda").data_ptr() != like.data_ptr()
+
+
+@pytest.mark.usefixtures("translated")
+def test_explicit_advice_in_a_factory(allocation: Callable[[torch.Tensor], Allocation | None]) -> None:
+    placed = allocation(torch.zeros(4, device="cuda:readmostly"))
+    assert placed is not None
+    assert placed.advice == Advice.READ_MOSTLY
+
+
+def test_every_factory_of_torch_is_known() -> None:
+    """Those of the schemas: whatever has an argument `device` and a Python name."""
+    schemas = {
+        schema.name.removeprefix("aten::")
+        for schema in torch._C._jit_get_all_schemas()
+        if any(argument.name == "device" for argument in schema.arguments)
+    }
+    public = {name for name in schemas if not name.startswith("_")}
+    others = {"Generator", "from_file"}  # a class, which is replaced too; a file in ordinary memory
+    assert {name for name in public if hasattr(torch, name)} - others <= set(FACTORIES)
+    methods = {name for name in public if hasattr(torch.Tensor, name)}
+    assert methods - {"to", "pin_memory", "is_pinned"} <= set(METHODS)
+
+
+@pytest.mark.usefixtures("translated")
+def test_what_a_tensor_says_of_itself() -> None:
+    tensor = torch.zeros(4, device="cuda")
+    assert (str(tensor.device), tensor.is_cuda, tensor.get_device()) == ("cpu", True, 0)
+    assert tensor.to(tensor.device) is tensor
+    host = tensor.to("cpu")
+    assert (str(host.device), host.is_cuda, host.get_device()) == ("cpu", False, -1)
+    assert isinstance(torch.Generator(device="cuda"), torch.Generator)
+    generators = [torch.Generator(device=device).manual_seed(4) for device in ("cuda", "cpu")]
+    on_cuda, on_cpu = (torch.randn(4, generator=generator) for generator in generators)
+    assert torch.equal(on_cuda, on_cpu)
+    with torch.device("cuda"):
+        assert umadvise.on_device(torch.zeros(4))
+    torch.set_default_device("cuda")
+    try:
+        assert umadvise.on_device(torch.zeros(4))
+    finally:
+        torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("translated")
+def test_what_the_device_says_of_itself() -> None:
+    cuda = torch.cuda
+    assert (cuda.is_available(), cuda.device_count(), cuda.current_device()) == (True, 1, 0)
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert "emulated" in cuda.get_device_name(0)
+    assert cuda.get_device_properties("cuda").total_memory == 32 << 20
+    cuda.set_device(0)
+    cuda.synchronize()
+    with cuda.device(0):
+        cuda.manual_seed_all(3)
+    assert torch.equal(cuda.get_rng_state(), torch.get_rng_state())
+    free, total = cuda.mem_get_info()
+    assert free <= total == 32 << 20
+
+
+@pytest.mark.usefixtures("translated")
+def test_memory_statistics() -> None:
+    cuda = torch.cuda
+    before = cuda.memory_allocated()
+    kept = torch.zeros(1 << 18, device="cuda")
+    assert cuda.memory_allocated() == before + (1 << 20)
+    gone = torch.zeros(1 << 20, device="cuda")
+    del gone
+    assert cuda.max_memory_allocated() >= before + (5 << 20)
+    cuda.reset_peak_memory_stats()
+    assert cuda.max_memory_allocated() == before + (1 << 20) == cuda.memory_stats()["allocated_bytes.all.peak"]
+    assert cuda.memory_reserved() >= cuda.memory_allocated()
+    assert kept.numel() == 1 << 18
+
+
+def test_the_profile_and_the_script_each_have_their_peaks() -> None:
+    model = nn.Linear(8, 8)
+    with ScriptRun(EmulatedDevice(capacity="32MiB"), None, "advise", "script.py") as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _step in range(2):
+            torch.zeros(1 << 20, device="cuda")
+            torch.cuda.reset_peak_memory_stats()  # in the midst of the step
+            model(torch.zeros(2, 8, device="cuda")).sum().backward()
+            optimizer.step()  # the profile's peaks begin again
+            assert 0 < torch.cuda.max_memory_allocated() < 4 << 20
+        assert watched.profile().memory.requested_peak_bytes >= 4 << 20
+
+
+@pytest.mark.usefixtures("translated")
+def test_streams_and_events() -> None:
+    stream = torch.cuda.Stream(priority=-1)
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with pytest.raises(ValueError, match="recorded"):
+        begun.elapsed_time(ended)
+    begun.record()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        tensor = torch.ones(4, device="cuda") * 2
+        tensor.record_stream(stream)
+    stream.record_event(ended)
+    torch.cuda.current_stream().wait_event(ended)
+    ended.synchronize()
+    assert ended.query()
+    assert begun.elapsed_time(ended) >= 0
+    assert tensor.sum().item() == 8
+
+
+@pytest.mark.usefixtures("translated")
+def test_autocast_is_the_cpus() -> None:
+    matrix = torch.ones(4, 4, device="cuda")
+    for context, dtype in (
+        (torch.autocast("cuda"), torch.float16),
+        (torch.autocast("cuda", dtype=torch.bfloat16), torch.bfloat16),
+        (torch.amp.autocast(device_type="cuda", enabled=False), torch.float32),
+    ):
+        with context:
+            assert (matrix @ matrix).dtype == dtype
+            assert torch.is_autocast_enabled() == (dtype != torch.float32)
+    with pytest.warns(FutureWarning), torch.cuda.amp.autocast():
+        assert (matrix @ matrix).dtype == torch.float16 == torch.get_autocast_gpu_dtype()
+    assert torch.amp.GradScaler().is_enabled()
+
+
+@pytest.mark.usefixtures("translated")
+def test_custom_functions_under_autocast() -> None:
+    class Single(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(_ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
+            return matrix @ matrix
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient
+
+    with torch.autocast("cuda"):
+        assert Single.apply(torch.ones(4, 4, device="cuda").half()).dtype == torch.float32
+
+
+@pytest.mark.usefixtures("translated")
+def test_files(tmp_path: Path) -> None:
+    torch.save({"weight": torch.arange(4.0, device="cuda"), "on host": torch.ones(2).cpu()}, tmp_path / "kept.pt")
+    for map_location in ("cuda", torch.device("cuda:0"), {"cpu": "cuda"}, lambda storage, _: storage.cuda()):
+        loaded = torch.load(tmp_path / "kept.pt", map_location=map_location)
+        assert umadvise.on_device(loaded["weight"])
+        assert torch.equal(loaded["weight"], torch.arange(4.0))
+    for map_location in (None, "cpu", lambda storage, _: storage):
+        assert not umadvise.on_device(torch.load(tmp_path / "kept.pt", map_location=map_location)["weight"])
+
+
+REFUSALS: dict[str, Callable[[], Any]] = {
+    "cuda:1": lambda: torch.zeros(2, device="cuda:1"),
+    "cuda:2": lambda: torch.cuda.set_device(2),
+    "nccl": lambda: torch.distributed.init_process_group("nccl"),
+    "torch.cuda.CUDAGraph": lambda: torch.cuda.CUDAGraph(),
+    "torch.cuda.make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),
+    "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
+    "torch.cuda.comm.broadcast": lambda: torch.cuda.comm.broadcast(torch.ones(2), [0]),
+    "torch.cuda.MemPool": lambda: torch.cuda.MemPool(),
+    "CUDA C\\+\\+": lambda: cpp_extension.load("kernel", ["kernel.cpp", "kernel.cu"]),
+    "an extension in CUDA": lambda: cpp_extension.CUDAExtension("kernel", ["kernel.cu"]),
+    "Triton": lambda: importlib.import_module("triton"),
+    "cuda:3": lambda: nn.DataParallel(nn.Linear(2, 2), device_ids=[0, 3]),
+    "generator": lambda: torch.cuda.set_rng_state(torch.zeros(16, dtype=torch.uint8)),
+    "memory_fraction": lambda: torch.cuda.set_per_process_memory_fraction(0.5),
+    "interprocess": lambda: torch.cuda.Event(interprocess=True),
+    "traceback": lambda: torch.cuda._lazy_init(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.usefixtures("translated")
+def test_what_is_refused(name: str) -> None:
+    with pytest.raises(
+        UntranslatedError, match=rf"(?s){name}.* cannot be used on the emulated device: .+; .+"
+    ) as error:
+        REFUSALS[name]()
+    assert error.value.exit_code == 1
+
+
+@pytest.mark.usefixtures("translated")
+def test_triton_may_be_asked_for() -> None:
+    with pytest.raises(ImportError):
+        importlib.import_module("triton")
+    importlib.util.find_spec("triton")
+
+
+def test_nothing_is_left_behind() -> None:
+    def present() -> dict[str, dict[str, Any]]:
+        owners = [torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage, torch.amp.GradScaler]
+        owners += [torch.autocast, torch.nn.DataParallel, torch.utils._device.DeviceContext, torch._C]
+        owners += [torch.utils.data.dataloader._BaseDataLoaderIter, torch.utils.data.dataloader]
+        owners += [module for name, module in sys.modules.items() if name == "torch" or name.startswith("torch.")]
+        return {repr(owner): dict(vars(owner)) for owner in owners}
+
+    script_names, finders = dict(_builtins._get_builtin_table()), list(sys.meta_path)
+    importlib.import_module("torch.cuda.tunable")
+    before = present()
+    with ScriptRun(EmulatedDevice(capacity="32MiB"), None, "advise", "script.py"):
+        assert torch.cuda.is_available()
+    after = present()
+    assert {owner for owner, attributes in before.items() if after[owner].keys() != attributes.keys()} == set()
+    changed = [
+        (owner, name)
+        for owner, attributes in before.items()
+        for name, value in attributes.items()
+        if after[owner][name] is not value
+    ]
+    assert changed == []
+    assert (_builtins._get_builtin_table(), sys.meta_path) == (script_names, finders)
