@@ -220,6 +220,20 @@ um_status um_step_set(um_device* device, uint32_t step) {
   return guarded([&] { checked(device).set_step(step); });
 }
 
+// ---- explicit swapping -------------------------------------------------------------------------------------
+
+um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
+  return guarded([&] { checked(device).set_chunks(*given(options, "the options")); });
+}
+
+um_status um_program_set(um_device* device, const um_program* program) {
+  return guarded([&] { checked(device).set_program(program); });
+}
+
+um_status um_swap_read(um_device* device, um_swap_counters* out) {
+  return guarded([&] { checked(device).swapping(given(out, "the place for the counters")); });
+}
+
 // ---- what happened -----------------------------------------------------------------------------------------
 
 uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {

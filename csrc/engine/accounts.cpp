@@ -163,6 +163,10 @@ void um_device::reset_peaks() {
     level->reset_peak();
   for (um::Level& level : statistics.by_role) level.reset_peak();
   for (um::Level& level : resident_by_role_) level.reset_peak();
+  if (swapper_ != nullptr) {
+    swapper_->used.reset_peak();
+    chunked_->reset_peaks();
+  }
   if (residency_ == nullptr) return;
   collect_device_events();
   if (residency_is_exact()) {

@@ -69,6 +69,7 @@ bool um_device::empty_out() noexcept {
   }
   collect_device_events();
   allocations_.reset();
+  end_swapping();
   backend_.close();
   return true;
 }

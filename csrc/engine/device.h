@@ -13,8 +13,10 @@
 
 #include "engine/budget.h"
 #include "engine/event_log.h"
+#include "engine/program.h"
 #include "engine/residency.h"
 #include "engine/running_op.h"
+#include "engine/swapper.h"
 #include "engine/tape.h"
 #include "memory/allocations.h"
 #include "memory/backend.h"
@@ -54,6 +56,11 @@ struct um_device {
   static void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream);
   static void export_address(const void* address);
   static void release_export(const void* address);
+
+  // ---- explicit swapping (device_swapping.cpp) ----
+  void set_chunks(const um_chunk_options& options);
+  void set_program(const um_program* program);  // nullptr: none
+  void swapping(um_swap_counters* out);
 
   // ---- order between streams (streams.cpp) ----
   void stream_wait(void* waiting, void* awaited);
@@ -127,6 +134,7 @@ struct um_device {
   void follow(const um::emulated::Event& event, const um::OpIdentity& op) noexcept;
   bool residency_is_exact() const;
   void recount_residency() noexcept;
+  void gather(um::RunningOp& op, const um_access* accesses, uint32_t count);
   void measure(um::RunningOp& op) const;
   void report_oversized(const um::RunningOp& op) noexcept;
   void record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count);
@@ -135,6 +143,23 @@ struct um_device {
   void record_service(const um::emulated::Event& event, bool inside) noexcept;
   int64_t fault_service_ns() const;
   uint64_t managed_limit_bytes() const;
+
+  // device_swapping.cpp
+  um::Block* allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth);
+  void hold(um::Swapped* block, bool write);
+  void bring_in(um::RunningOp& op);
+  void let_go(um::RunningOp& op) noexcept;
+  void make_chunked(um::Block* block, um::RunningOp* op);
+  void detach(um::Block* block) noexcept;
+  void follow_op(const um::RunningOp& op);
+  void follow_step(uint32_t step);
+  void finish_op() noexcept;
+  void carry_out(const um::Program::Action& action);
+  void move_managed(const um::Program::Action& action);
+  void discard_freed(const um::Block& block) noexcept;
+  um::driver::CUstream side_stream();
+  void order(um::driver::CUstream waiting, um::driver::CUstream awaited) const;
+  void end_swapping() noexcept;
 
   // Without it (ordered counting): an op's working set comes onto the device, reads as given, then writes, then what
   // the op allocated. False when all of it was there.
@@ -147,6 +172,14 @@ struct um_device {
   std::mutex mutex_;
   std::unique_ptr<um::Allocations> allocations_;  // nullptr once the device is emptied
   std::unique_ptr<um::Budget> budget_;            // nullptr without one
+  std::unique_ptr<um::Fences> fences_;            // these three: once there are chunks, or a program
+  std::unique_ptr<um::ChunkedMemory> chunked_;
+  std::unique_ptr<um::Swapper> swapper_;
+  std::unique_ptr<um::Program> program_;  // nullptr without one
+  um_chunk_options chunk_options_{};
+  um::driver::CUstream side_stream_{};  // of prefetches and discards
+  int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;
+  std::vector<um::Block*> operands_;  // of the op that begins
   um::StablePool<um::RunningOp> op_pool_;
   um::OpContexts contexts_;
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};

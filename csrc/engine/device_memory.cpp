@@ -24,13 +24,17 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
     const uint64_t arena_changes = allocations_->arena_changes();
-    Block* block = allocate_preferred(bytes, placement, birth);
+    Block* block = allocate_evicting(bytes, placement, birth);
+    if (program_ != nullptr) program_->allocated(block);
     if (residency_ != nullptr) {
       collect_device_events();  // arenas may have gone and come: the block counts from here on
       residency_->add(block);
     }
     address = block->address;
     managed = block->arena->heap->placement.memory == UM_MEMORY_MANAGED;
+    if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
+      make_chunked(block, op);
+    }
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       try {
         place(block, op, stream);
@@ -142,6 +146,9 @@ void um_device::release(Block* block) noexcept {
   const bool inside = um::running_op != nullptr && um::running_op->device == this;
   if (inside) um::running_op->working_set.remove(block->address);
   tape_.freed(*block, inside);
+  if (program_ != nullptr) program_->freed(block);
+  if (block->record.discarded) discard_freed(*block);
+  if (block->swapped != nullptr) detach(block);
   forget(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }

@@ -13,7 +13,40 @@ namespace {
 
 bool managed(const um::Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
 
+// While the driver copies: other threads allocate meanwhile, the allocation is the caller's to keep, and a block that
+// may leave is pinned.
+class Held {
+ public:
+  Held(um::Swapper* swapper, um::Swapped* block, std::unique_lock<std::mutex>& lock)
+      : swapper_(swapper), block_(block), lock_(lock) {
+    lock_.unlock();
+  }
+  ~Held() {
+    lock_.lock();
+    if (block_ != nullptr) swapper_->unpin(block_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  um::Swapper* swapper_;
+  um::Swapped* block_;
+  std::unique_lock<std::mutex>& lock_;
+};
+
 }  // namespace
+
+// On the device, and pinned.
+void um_device::hold(um::Swapped* block, bool write) {
+  swapper_->pin(block);
+  const um::Swapper::Use use{block, write};
+  try {
+    swapper_->acquire(&use, 1, nullptr);
+  } catch (...) {
+    swapper_->unpin(block);
+    throw;
+  }
+}
 
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
   if (bytes == 0) return;
@@ -23,14 +56,21 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
     device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
   }
   device.record_copy(UM_RECORDED_HOST_WRITE, *found.block, device_address, bytes);
-  found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");
-  const um::driver::Table& call = device.backend_.call();
-  const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
-  device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
-  device.backend_.check(call.stream_synchronize(nullptr), doing);
-  found.lock.lock();
+  um::Swapped* const swapped = found.block->swapped;
+  if (swapped != nullptr) {
+    const uint64_t offset = address_of(device_address) - found.block->address;
+    if (device.swapper_->write(swapped, offset, host, bytes)) return;
+    device.hold(swapped, true);
+  }
+  {
+    const Held held(device.swapper_.get(), swapped, found.lock);
+    const um::driver::Table& call = device.backend_.call();
+    const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
+    device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
+    device.backend_.check(call.stream_synchronize(nullptr), doing);
+  }
   device.sample_residency();
 }
 
@@ -39,9 +79,14 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
   device.record_copy(UM_RECORDED_HOST_READ, *found.block, device_address, bytes);
-  found.lock.unlock();  // other threads allocate meanwhile; the allocation is the caller's to keep
   const um::CurrentContext current(device.backend_);
   device.backend_.check(current.result(), "making the device's context current");
+  um::Swapped* const swapped = found.block->swapped;
+  if (swapped != nullptr) {
+    if (device.swapper_->read(swapped, address_of(device_address) - found.block->address, host, bytes)) return;
+    device.hold(swapped, false);
+  }
+  const Held held(device.swapper_.get(), swapped, found.lock);
   const um::driver::Table& call = device.backend_.call();
   const std::string doing = "copying " + std::to_string(bytes) + " bytes from the device";
   device.backend_.check(call.memcpy_dtoh_async(host, address_of(device_address), bytes, nullptr), doing);
@@ -52,6 +97,13 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
   if (bytes == 0) return;
   const Found found = find_range(address, bytes);
   um_device& device = *found.device;
+  if (um::Swapped* const swapped = found.block->swapped) {
+    const um::CurrentContext current(device.backend_);
+    device.backend_.check(current.result(), "making the device's context current");
+    static_cast<void>(to_host ? device.swapper_->swap_out(swapped) : device.swapper_->swap_in(swapped));
+    return;
+  }
+  if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // a small one stays where it is
   if (!managed(*found.block))
     throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
   if (const char* reason = device.backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
@@ -94,6 +146,12 @@ void um_device::export_address(const void* address) {
     }
     device.sample_residency();
   }
+  if (record.exports == 0 && found.block->swapped != nullptr) {
+    const um::CurrentContext current(device.backend_);
+    device.backend_.check(current.result(), "making the device's context current");
+    device.hold(found.block->swapped, true);
+    found.block->swapped->exported = true;
+  }
   ++record.exports;
 }
 
@@ -102,7 +160,8 @@ void um_device::release_export(const void* address) {
   um_device& device = *found.device;
   um::Record& record = found.block->record;
   if (record.exports == 0) throw Error(UM_BAD_STATE, "the allocation has no export to release");
-  if (--record.exports > 0 || !managed(*found.block)) return;
+  if (--record.exports == 0 && found.block->swapped != nullptr) device.swapper_->unpin(found.block->swapped);
+  if (record.exports > 0 || !managed(*found.block)) return;
   device.backend_.hooks->unpin(device.backend_.ordinal, found.block->address, record.bytes);
   if (device.budget_ != nullptr) device.budget_->unpin(found.block->address, record.bytes);
 }

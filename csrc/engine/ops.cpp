@@ -40,22 +40,15 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
       running->untouched = untouched;
       running->identity = {step_, step_ops_ + 1, op, module, phase};
       running->working_set.clear();
+      running->swapped.clear();
       running->most_bytes = 0;
-      for (const bool write : {false, true}) {  // what is read comes first
-        for (uint32_t i = 0; i < count; ++i) {
-          if ((accesses[i].write != 0) != write) continue;
-          um::Block* block = own_block(accesses[i].address);
-          if (block == nullptr) continue;
-          block->record.seen = true;
-          if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
-          const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
-          running->working_set.add(at, std::min(accesses[i].bytes, block->end() - at), write);
-        }
-      }
+      gather(*running, accesses, count);
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
       if (residency_ != nullptr) residency_->note(running->identity);
       measure(*running);
+      if (program_ != nullptr) follow_op(*running);
       keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
+      if (!running->swapped.empty()) bring_in(*running);
     } catch (...) {
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
       op_pool_.give(running);
@@ -76,6 +69,24 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     running->serviced_ns = fault_service_ns();
     running->start_ns = um::now_ns();
   }
+}
+
+// What the op is given, by kind of memory.
+void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
+  operands_.clear();
+  for (uint32_t i = 0; i < count; ++i) operands_.push_back(own_block(accesses[i].address));
+  for (const bool write : {false, true}) {  // what is read comes first
+    for (uint32_t i = 0; i < count; ++i) {
+      um::Block* block = operands_[i];
+      if ((accesses[i].write != 0) != write || block == nullptr) continue;
+      block->record.seen = true;
+      if (block->swapped != nullptr) op.swapped.push_back({block->swapped, write});
+      if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
+      const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
+      op.working_set.add(at, std::min(accesses[i].bytes, block->end() - at), write);
+    }
+  }
+  operands_.erase(std::remove(operands_.begin(), operands_.end(), nullptr), operands_.end());
 }
 
 bool um_device::touch(const RunningOp& op) const {
@@ -116,6 +127,8 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
       backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
     }
     record_end(*op, end_ns, outputs, count);
+    if (swapper_ != nullptr) let_go(*op);
+    if (program_ != nullptr) finish_op();
   }
   op_pool_.give(op);
 }
@@ -150,6 +163,7 @@ void um_device::set_step(uint32_t step) {
   const Lock lock(mutex_);
   require_alive();
   if (tape_.on()) collect_device_events();  // what was served until now is of the step before
+  if (program_ != nullptr) follow_step(step);
   step_ = step;
   step_ops_ = 0;
   tape_.set_step(step);

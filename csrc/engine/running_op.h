@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/swapper.h"
 #include "umadvise.h"
 
 namespace um {
@@ -37,6 +38,7 @@ struct RunningOp {
   OpIdentity identity;
   bool untouched = false;
   WorkingSet working_set;
+  std::vector<Swapper::Use> swapped;  // chunked memory that is pinned for it
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;

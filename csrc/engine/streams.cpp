@@ -13,13 +13,24 @@ void um_device::stream_wait(void* waiting, void* awaited) {
   }
   const um::CurrentContext current(backend_);
   backend_.check(current.result(), "making the device's context current");
+  order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited));
+}
+
+void um_device::order(CUstream waiting, CUstream awaited) const {
   const um::driver::Table& call = backend_.call();
   CUevent event{};
   backend_.check(call.event_create(&event, um::driver::CU_EVENT_DISABLE_TIMING), "making an event");
-  um::driver::CUresult result = call.event_record(event, static_cast<CUstream>(awaited));
+  um::driver::CUresult result = call.event_record(event, awaited);
   // A stream that is gone takes no event, but its work may still run: then everything is waited for.
-  result = result == CUDA_SUCCESS ? call.stream_wait_event(static_cast<CUstream>(waiting), event, 0)
-                                  : call.ctx_synchronize();
+  result = result == CUDA_SUCCESS ? call.stream_wait_event(waiting, event, 0) : call.ctx_synchronize();
   static_cast<void>(call.event_destroy(event));  // goes when it has happened
   backend_.check(result, "letting a stream wait for another");
+}
+
+CUstream um_device::side_stream() {
+  if (side_stream_ == nullptr) {
+    backend_.check(backend_.call().stream_create(&side_stream_, um::driver::CU_STREAM_NON_BLOCKING),
+                   "making a stream for prefetches and discards");
+  }
+  return side_stream_;
 }

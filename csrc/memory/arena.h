@@ -25,7 +25,9 @@ struct Record {
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
   uint32_t exports = 0;
   bool seen = false;
-  bool counted = false;  // engine/residency.h: what it has on the device is part of the sums
+  bool counted = false;    // engine/residency.h: what it has on the device is part of the sums
+  bool discarded = false;  // a plan has said that nobody needs its contents: true when it is freed
+  int32_t storage = -1;    // engine/program.h: what the step that is followed calls it; -1: nothing
 };
 
 // A run of granules of one arena, free or allocated. Neighbours are linked, so that free ones merge in constant time.

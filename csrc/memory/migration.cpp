@@ -15,6 +15,23 @@ void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_
                 "prefetching " + std::to_string(bytes) + " bytes to the " + (to_host ? "host" : "device"));
 }
 
+void discard(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUstream stream) {
+  driver::CUdeviceptr range = address;
+  size_t size = bytes;
+  backend.check(backend.call().mem_discard_batch_async(&range, &size, 1, 0, stream),
+                "discarding " + std::to_string(bytes) + " bytes of managed memory");
+}
+
+void set_advice(const Backend& backend, uint64_t address, uint64_t bytes, um_advice wanted) {
+  driver::CUmem_advise advice{};
+  if (driver_advice(wanted, &advice)) return advise(backend, address, bytes, advice);
+  for (const driver::CUmem_advise each :
+       {driver::CU_MEM_ADVISE_UNSET_READ_MOSTLY, driver::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
+        driver::CU_MEM_ADVISE_UNSET_ACCESSED_BY}) {
+    um::advise(backend, address, bytes, each);
+  }
+}
+
 bool driver_advice(um_advice advice, driver::CUmem_advise* out) {
   switch (advice) {
     case UM_ADVICE_PREFERRED_LOCATION:

@@ -12,6 +12,11 @@ namespace um {
 void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUmem_advise advice);
 void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream);
 
+// The contents of whole pages are not needed any more. Not in the legacy stream.
+void discard(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUstream stream);
+// What the advice sets; none and prefetch take back whatever there may be.
+void set_advice(const Backend& backend, uint64_t address, uint64_t bytes, um_advice advice);
+
 // What a placement's advice sets on its arenas; false for none and prefetch, which set nothing.
 bool driver_advice(um_advice advice, driver::CUmem_advise* out);
 

@@ -51,7 +51,7 @@ class Space {
   void tag(uint64_t address, uint64_t bytes, uint32_t tag);
   void reset_peaks() { resident_.reset_peaks(); }
   emulated::Totals totals() const;
-  uint64_t free_bytes() const { return model_.free_chunks() * kBlockBytes; }
+  uint64_t free_bytes() const { return plain_.free_chunks() * kBlockBytes; }
   uint64_t capacity_bytes() const { return chunks_ * kBlockBytes; }
 
   Clock* clock = nullptr;  // nullptr: nobody asks for times

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "simulator/allocator.h"
-#include "simulator/indexed_trace.h"
+#include "engine/indexed_trace.h"
 #include "simulator/swap_link.h"
 #include "simulator/swap_victims.h"
 #include "umadvise.h"

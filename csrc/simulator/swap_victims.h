@@ -6,7 +6,7 @@
 #include <queue>
 #include <vector>
 
-#include "simulator/indexed_trace.h"
+#include "engine/indexed_trace.h"
 
 namespace um::simulator {
 

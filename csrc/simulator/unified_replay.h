@@ -7,7 +7,7 @@
 #include "engine/device.h"
 #include "simulator/caching_heap.h"
 #include "simulator/fault_shape.h"
-#include "simulator/indexed_trace.h"
+#include "engine/indexed_trace.h"
 #include "simulator/simulated_space.h"
 #include "simulator/simulation.h"
 #include "simulator/unified_clock.h"

@@ -1,4 +1,4 @@
-#include "simulator/indexed_trace.h"
+#include "engine/indexed_trace.h"
 
 #include <limits>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include "memory/error.h"
 
-namespace um::simulator {
+namespace um {
 
 namespace {
 
@@ -100,4 +100,4 @@ std::set<int32_t> IndexedTrace::working_set(int32_t op) const {
   return storages;
 }
 
-}  // namespace um::simulator
+}  // namespace um

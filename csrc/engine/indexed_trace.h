@@ -8,7 +8,7 @@
 
 #include "umadvise.h"
 
-namespace um::simulator {
+namespace um {
 
 constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/trace/schema.py, Access
 enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead };
@@ -49,4 +49,4 @@ class IndexedTrace {
   std::vector<int32_t> continued_from_, continues_as_;
 };
 
-}  // namespace um::simulator
+}  // namespace um

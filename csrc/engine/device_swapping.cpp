@@ -1,0 +1,284 @@
+// Explicit swapping on a device: chunked memory, and steps that follow a program.
+#include <algorithm>
+
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/error.h"
+#include "memory/migration.h"
+#include "memory/names.h"
+
+using um::address_of;
+using um::Block;
+using um::CurrentContext;
+using um::Error;
+using um::RunningOp;
+using um::Swapper;
+using um::driver::CUstream;
+
+namespace {
+
+bool managed(const Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
+
+}  // namespace
+
+// ---- chunks ------------------------------------------------------------------------------------------------
+
+void um_device::set_chunks(const um_chunk_options& options) {
+  const Lock lock(mutex_);
+  require_alive();
+  const CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  if (chunked_ != nullptr) {
+    const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunked_->chunk_bytes()) &&
+                      options.host_mapped == chunk_options_.host_mapped &&
+                      options.protect_clean == chunk_options_.protect_clean;
+    if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
+    chunked_->set_host_budget(options.host_budget_bytes);
+    swapper_->set_budget(options.budget_bytes);
+    return;
+  }
+  auto fences = std::make_unique<um::Fences>(backend_);
+  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences);
+  auto swapper =
+      std::make_unique<Swapper>(backend_, *chunked, *fences, options.host_mapped != 0, options.protect_clean != 0);
+  chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
+  allocations_->set_chunked(chunked.get());
+  fences_ = std::move(fences);
+  chunked_ = std::move(chunked);
+  swapper_ = std::move(swapper);
+  chunk_options_ = options;
+}
+
+// Small blocks never leave: what large ones hold must, when there is no chunk for more of them.
+Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth) {
+  const bool chunked = placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr;
+  try {
+    Block* block = allocate_preferred(bytes, placement, birth);
+    if (chunked) swapper_->note_level();
+    return block;
+  } catch (const Error& error) {
+    if (!chunked || error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+    const CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    if (!swapper_->make_room(1)) throw;
+  }
+  Block* block = allocate_preferred(bytes, placement, birth);
+  swapper_->note_level();
+  return block;
+}
+
+// What an op makes is there at once, and stays until the op ends; anything else comes with its first use.
+void um_device::make_chunked(Block* block, RunningOp* op) {
+  bool attached = false;
+  try {
+    swapper_->attach(block);
+    attached = true;
+    if (op == nullptr || op->untouched) return;
+    const Swapper::Use use{block->swapped, true};
+    op->swapped.push_back(use);
+    swapper_->pin(block->swapped);
+    const CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    swapper_->acquire(op->swapped.data(), op->swapped.size(), nullptr);
+  } catch (const std::exception&) {
+    if (attached) detach(block);
+    if (program_ != nullptr) program_->freed(block);
+    forget(block);
+    throw;
+  }
+}
+
+void um_device::detach(Block* block) noexcept {
+  if (RunningOp* op = um::running_op; op != nullptr && op->device == this) {
+    const auto is_it = [&](const Swapper::Use& use) { return use.block == block->swapped; };
+    op->swapped.erase(std::remove_if(op->swapped.begin(), op->swapped.end(), is_it), op->swapped.end());
+  }
+  const CurrentContext current(backend_);
+  swapper_->detach(block);
+}
+
+void um_device::bring_in(RunningOp& op) {
+  for (const Swapper::Use& use : op.swapped) swapper_->pin(use.block);
+  try {
+    if (swapper_->at_hand(op.swapped.data(), op.swapped.size(), nullptr)) return;
+    const CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    swapper_->progress();
+    swapper_->acquire(op.swapped.data(), op.swapped.size(), nullptr);
+  } catch (const Error& error) {
+    for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
+    op.swapped.clear();
+    if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+    const char* const module = um::name_of(op.identity.module);
+    throw Error(error.status(), std::string("no room for ") + um::name_of(op.identity.op) +
+                                    (*module != '\0' ? std::string(" of ") + module : std::string()) + ": " +
+                                    error.what());
+  }
+}
+
+void um_device::let_go(RunningOp& op) noexcept {
+  for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
+  op.swapped.clear();
+  if (!swapper_->busy()) return;
+  try {
+    const CurrentContext current(backend_);
+    swapper_->progress();
+  } catch (const Error&) {  // the next op that needs room meets it again, and may throw
+  }
+}
+
+void um_device::end_swapping() noexcept {
+  const CurrentContext current(backend_);
+  program_.reset();
+  swapper_.reset();
+  if (chunked_ != nullptr) static_cast<void>(chunked_->give_back());
+  chunked_.reset();
+  fences_.reset();
+  if (side_stream_ != nullptr) static_cast<void>(backend_.call().stream_destroy(side_stream_));
+  side_stream_ = nullptr;
+}
+
+void um_device::swapping(um_swap_counters* out) {
+  const Lock lock(mutex_);
+  require_alive();
+  *out = swapper_ != nullptr ? swapper_->counted : um_swap_counters{};
+  out->actions = actions_;
+  out->skipped_actions = skipped_actions_;
+  out->redundant_actions = redundant_actions_;
+  out->host_accesses = UM_UNKNOWN;
+  if (program_ != nullptr) program_->tell(out);
+  if (chunked_ == nullptr) return;
+  const uint64_t chunk = chunked_->chunk_bytes();
+  out->chunk_bytes = chunk;
+  out->budget_bytes = chunked_->budget() * chunk;
+  swapper_->note_level();
+  out->used_bytes = swapper_->used.now;
+  out->used_peak_bytes = swapper_->used.peak;
+  out->pinned_bytes = chunked_->pinned().now * chunk;
+  out->pinned_peak_bytes = chunked_->pinned().peak * chunk;
+  out->host_bytes = chunked_->host_in_use().now * chunk;
+  out->host_peak_bytes = chunked_->host_in_use().peak * chunk;
+  out->host_pool_bytes = chunked_->host_pool() * chunk;
+}
+
+// ---- programs ----------------------------------------------------------------------------------------------
+
+void um_device::set_program(const um_program* program) {
+  const Lock lock(mutex_);
+  require_alive();
+  std::unique_ptr<um::Program> next = program != nullptr ? std::make_unique<um::Program>(*program) : nullptr;
+  if (program_ != nullptr) program_->release();
+  program_ = std::move(next);
+  if (swapper_ != nullptr) swapper_->set_forecast(program_.get());
+}
+
+// A step ends and another begins; 0 is none.
+void um_device::follow_step(uint32_t step) {
+  if (step_ != 0) {
+    const CurrentContext current(backend_);
+    backend_.check(current.result(), "making the device's context current");
+    program_->each_action(true, [&](const um::Program::Action& action) { carry_out(action); });
+    program_->end_step();
+  }
+  if (step != 0) program_->begin_step(*allocations_);
+}
+
+// Swaps after an op come when everything has that happened between it and the next one, such as frees.
+void um_device::follow_op(const RunningOp& op) {
+  if (!program_->driving()) return;
+  const CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  program_->each_action(true, [&](const um::Program::Action& action) { carry_out(action); });
+  program_->begin_op(op.identity.op, operands_.data(), operands_.size());
+  const auto before = [&](const um::Program::Action& action) {
+    if (action.block != nullptr && managed(*action.block)) return move_managed(action);
+    carry_out(action);
+  };
+  program_->each_action(false, before);
+}
+
+// Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
+void um_device::finish_op() noexcept {
+  try {
+    program_->each_action(true, [&](const um::Program::Action& action) {
+      if (action.block != nullptr && managed(*action.block)) move_managed(action);
+    });
+  } catch (const Error&) {  // it was a wish
+    ++skipped_actions_;
+  }
+}
+
+// Of chunked memory. What a plan drops is copied all the same unless the host has it: a plan may be wrong about a step.
+void um_device::carry_out(const um::Program::Action& action) {
+  if (action.block != nullptr && managed(*action.block)) return;
+  um::Swapped* const block = action.block != nullptr ? action.block->swapped : nullptr;
+  if (block == nullptr) {
+    ++(action.block == nullptr ? skipped_actions_ : redundant_actions_);
+    return;
+  }
+  const auto carried_out = [&] {
+    switch (action.kind) {
+      case UM_PLAN_SWAP_IN:
+        return swapper_->swap_in(block);
+      case UM_PLAN_SWAP_OUT:
+      case UM_PLAN_DROP:
+        return swapper_->swap_out(block);
+      case UM_PLAN_PREFETCH:
+        return action.argument == 0 ? swapper_->swap_in(block) : swapper_->swap_out(block);
+      case UM_PLAN_WAIT:
+        return swapper_->wait(block);
+      default:
+        return false;
+    }
+  };
+  ++(carried_out() ? actions_ : redundant_actions_);
+}
+
+void um_device::move_managed(const um::Program::Action& action) {
+  if (backend_.why_no_migration() != nullptr) {
+    ++skipped_actions_;
+    return;
+  }
+  const uint64_t at = action.block->address + action.offset_bytes;
+  const auto prefetch = [&](bool to_host) {
+    if (to_host && action.block->record.exports > 0) return;
+    keep_budget([&](um::Budget& budget) {
+      budget.use(at, action.bytes, to_host ? um::Budget::Use::to_host : um::Budget::Use::to_device);
+    });
+    // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
+    um::prefetch(backend_, at, action.bytes, to_host, backend_.ordered() ? nullptr : side_stream());
+    sample_residency();
+  };
+  ++actions_;
+  switch (action.kind) {
+    case UM_PLAN_PREFETCH:
+      return prefetch(action.argument != 0);
+    case UM_PLAN_SWAP_IN:
+      return prefetch(false);
+    case UM_PLAN_SWAP_OUT:
+    case UM_PLAN_DROP:
+      return prefetch(true);
+    case UM_PLAN_DISCARD:
+      action.block->record.discarded = true;
+      return;
+    case UM_PLAN_ADVISE:
+      return um::set_advice(backend_, at, action.bytes, static_cast<um_advice>(action.argument));
+    default:
+      return;
+  }
+}
+
+// Whole pages, before anybody gets them: without it, eviction would copy what nobody needs.
+void um_device::discard_freed(const Block& block) noexcept {
+  constexpr uint64_t kPage = um::kBlockBytes;
+  const uint64_t first = (block.address + kPage - 1) / kPage * kPage, end = block.end() / kPage * kPage;
+  if (first >= end || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
+  try {
+    const CurrentContext current(backend_);
+    const CUstream stream = side_stream();  // the driver takes no discards in the legacy one
+    order(stream, nullptr);
+    um::discard(backend_, first, end - first, stream);
+    order(nullptr, stream);
+  } catch (const Error&) {  // it is slower without, not wrong
+  }
+}

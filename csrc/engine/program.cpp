@@ -1,0 +1,266 @@
+#include "engine/program.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "memory/error.h"
+
+namespace um {
+
+namespace {
+
+template <class Column>
+std::vector<Column> copied(const Column* column, uint64_t count) {
+  return std::vector<Column>(column, column + count);
+}
+
+}  // namespace
+
+Program::Columns::Columns(const um_trace& trace)
+    : storage_bytes(copied(trace.storage_bytes, trace.storage_count)),
+      storage_successor(copied(trace.storage_successor, trace.storage_count)),
+      access_op(copied(trace.access_op, trace.access_count)),
+      access_storage(copied(trace.access_storage, trace.access_count)),
+      event_op(copied(trace.event_op, trace.event_count)),
+      event_storage(copied(trace.event_storage, trace.event_count)),
+      event_kind(copied(trace.event_kind, trace.event_count)),
+      event_inside(copied(trace.event_inside, trace.event_count)) {
+  view.storage_count = trace.storage_count;
+  view.op_count = trace.op_count;
+  view.access_count = trace.access_count;
+  view.event_count = trace.event_count;
+  view.storage_bytes = storage_bytes.data();
+  view.storage_successor = storage_successor.data();
+  view.access_op = access_op.data();
+  view.access_storage = access_storage.data();
+  view.event_op = event_op.data();
+  view.event_storage = event_storage.data();
+  view.event_kind = event_kind.data();
+  view.event_inside = event_inside.data();
+}
+
+Program::Program(const um_program& program)
+    : columns_(*program.trace),
+      trace_(columns_.view),
+      names_(copied(program.op_name, program.trace->op_count)),
+      first_serials_(copied(program.first_serials, program.trace->storage_count)),
+      bound_(program.trace->storage_count) {
+  if (program.plan != nullptr) copy_plan(*program.plan);
+  index_arguments();
+  index_uses();
+}
+
+void Program::copy_plan(const um_plan& plan) {
+  int64_t last = 0;
+  for (uint64_t row = 0; row < plan.count; ++row) {
+    const int64_t position = int64_t{plan.op[row]} * 2 + (plan.after[row] != 0 ? 1 : 0);
+    const bool inside = plan.op[row] >= 0 && plan.op[row] < trace_.op_count() && plan.storage[row] >= 0 &&
+                        plan.storage[row] < trace_.storage_count() && plan.kind[row] <= UM_PLAN_RECOMPUTE;
+    const bool whole = inside && plan.offset_bytes[row] >= 0 && plan.bytes[row] >= 0 &&
+                       plan.bytes[row] <= trace_.bytes(plan.storage[row]) - plan.offset_bytes[row];
+    if (!whole || position < last) {
+      throw Error(UM_INVALID_ARGUMENT, "action " + std::to_string(row) +
+                                           " of the plan: the trace has no such op, storage or bytes, or actions are "
+                                           "not in the order of their anchors");
+    }
+    last = position;
+  }
+  action_op_ = copied(plan.op, plan.count);
+  action_storage_ = copied(plan.storage, plan.count);
+  action_kind_ = copied(plan.kind, plan.count);
+  action_after_ = copied(plan.after, plan.count);
+  action_offset_ = copied(plan.offset_bytes, plan.count);
+  action_bytes_ = copied(plan.bytes, plan.count);
+  action_argument_ = copied(plan.argument, plan.count);
+}
+
+// An op's accesses in the trace are to what it was given, then to what it made and returned.
+void Program::index_arguments() {
+  std::vector<int32_t> birth(bound_.size(), -1);
+  for (uint64_t row = 0; row < columns_.event_kind.size(); ++row) {
+    const bool made = columns_.event_kind[row] == kAllocate && columns_.event_inside[row] != 0;
+    if (made) birth[static_cast<size_t>(columns_.event_storage[row])] = columns_.event_op[row];
+  }
+  for (int32_t op = 0; op < op_count(); ++op) {
+    first_argument_.push_back(arguments_.size());
+    for (uint64_t row = trace_.first_access(op); row < trace_.first_access(op + 1); ++row) {
+      const int32_t storage = columns_.access_storage[row];
+      if (birth[static_cast<size_t>(storage)] != op) arguments_.push_back(storage);
+    }
+  }
+  first_argument_.push_back(arguments_.size());
+}
+
+void Program::index_uses() {
+  std::vector<size_t> counts(bound_.size() + 1);
+  for (const int32_t storage : columns_.access_storage) ++counts[static_cast<size_t>(storage) + 1];
+  for (size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
+  first_use_ = counts;
+  uses_.resize(columns_.access_storage.size());
+  for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // in the order of the ops
+    uses_[counts[static_cast<size_t>(columns_.access_storage[row])]++] = columns_.access_op[row];
+  }
+}
+
+// ---- following ---------------------------------------------------------------------------------------------
+
+bool Program::known(const Block& block) const {
+  return block.record.storage >= 0 && bound_[static_cast<size_t>(block.record.storage)] == &block;
+}
+
+void Program::bind(Block* block, int32_t storage) noexcept {
+  if (block != nullptr) block->record.storage = storage;
+  bound_[static_cast<size_t>(storage)] = block;
+}
+
+void Program::release() noexcept {
+  for (Block* block : bound_) {
+    if (block != nullptr) block->record.storage = -1;
+  }
+  std::fill(bound_.begin(), bound_.end(), nullptr);
+}
+
+void Program::begin_step(const Allocations& allocations) {
+  std::vector<Block*> before(bound_.size());
+  if (begun_) {
+    for (int32_t storage = 0; storage < trace_.storage_count(); ++storage) {
+      const int32_t from = trace_.continued_from(storage);
+      if (from >= 0) before[static_cast<size_t>(storage)] = bound_[static_cast<size_t>(from)];
+    }
+  } else {
+    std::unordered_map<uint64_t, int32_t> storages;
+    for (size_t storage = 0; storage < first_serials_.size(); ++storage) {
+      if (first_serials_[storage] != 0) storages.emplace(first_serials_[storage], static_cast<int32_t>(storage));
+    }
+    allocations.each_arena([&](const Arena& arena) {
+      for (Block* block = arena.first; block != nullptr; block = block->next) {
+        const auto found = block->free ? storages.end() : storages.find(block->record.serial);
+        if (found != storages.end()) before[static_cast<size_t>(found->second)] = block;
+      }
+    });
+    begun_ = true;
+  }
+  release();
+  for (size_t storage = 0; storage < before.size(); ++storage) {
+    const bool same = before[storage] != nullptr &&
+                      static_cast<int64_t>(before[storage]->record.bytes) == columns_.storage_bytes[storage];
+    if (same) bind(before[storage], static_cast<int32_t>(storage));
+  }
+  state_ = State::driving;
+  op_ = -1;
+  next_event_ = trace_.first_event(-1);
+}
+
+bool Program::end_step() {
+  if (state_ == State::driving && op_ + 1 == op_count()) {
+    ++followed_;
+    state_ = State::waiting;
+    return true;
+  }
+  if (state_ == State::driving) diverge(names_[static_cast<size_t>(op_ + 1)], 0);  // it ended early
+  return false;
+}
+
+void Program::begin_op(uint32_t op, Block* const* blocks, size_t count) {
+  if (state_ != State::driving) return;
+  const int32_t next = op_ + 1;
+  const uint32_t expected = next < op_count() ? names_[static_cast<size_t>(next)] : 0;
+  if (expected != op || !matches(next, blocks, count)) return diverge(expected, op);
+  op_ = next;
+  next_event_ = trace_.first_event(op_);
+}
+
+bool Program::matches(int32_t op, Block* const* blocks, size_t count) {
+  const size_t first = first_argument_[static_cast<size_t>(op)];
+  if (first_argument_[static_cast<size_t>(op) + 1] - first != count) return false;
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_or_becomes(blocks[i], arguments_[first + i])) return false;
+  }
+  return true;
+}
+
+// What was there before the step, or was made outside of ops, is known from its first use on.
+bool Program::is_or_becomes(Block* block, int32_t storage) {
+  Block* const bound = bound_[static_cast<size_t>(storage)];
+  if (bound != nullptr) return bound == block;
+  if (known(*block) || static_cast<int64_t>(block->record.bytes) != trace_.bytes(storage)) return false;
+  bind(block, storage);
+  return true;
+}
+
+void Program::diverge(uint32_t expected, uint32_t found) {
+  state_ = State::diverged;
+  diverged_op_ = static_cast<uint32_t>(op_ + 2);
+  expected_ = expected;
+  found_ = found;
+}
+
+// The next allocation of this op, or after it, that has the size: libraries may take scratch memory or not.
+void Program::allocated(Block* block) noexcept {
+  block->record.storage = -1;
+  if (state_ != State::driving) return;
+  for (uint64_t row = next_event_; row < trace_.first_event(op_ + 1); ++row) {
+    const int32_t storage = columns_.event_storage[row];
+    const bool made = columns_.event_kind[row] == kAllocate && bound_[static_cast<size_t>(storage)] == nullptr;
+    if (!made || trace_.bytes(storage) != static_cast<int64_t>(block->record.bytes)) continue;
+    bind(block, storage);
+    next_event_ = row + 1;
+    return;
+  }
+}
+
+void Program::freed(Block* block) noexcept {
+  if (known(*block)) bound_[static_cast<size_t>(block->record.storage)] = nullptr;
+  block->record.storage = -1;
+}
+
+// ---- what the plan and the trace say -----------------------------------------------------------------------
+
+std::pair<size_t, size_t> Program::actions_at(bool after) const {
+  const auto position = [&](size_t row) { return int64_t{action_op_[row]} * 2 + (action_after_[row] != 0 ? 1 : 0); };
+  const int64_t wanted = int64_t{op_} * 2 + (after ? 1 : 0);
+  size_t first = 0, end = action_op_.size();
+  while (first < end) {
+    const size_t middle = first + (end - first) / 2;
+    if (position(middle) < wanted) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  while (end < action_op_.size() && position(end) == wanted) ++end;
+  return {first, end};
+}
+
+Program::Action Program::action(size_t row) const {
+  return {static_cast<um_plan_kind>(action_kind_[row]), bound_[static_cast<size_t>(action_storage_[row])],
+          static_cast<uint64_t>(action_offset_[row]), static_cast<uint64_t>(action_bytes_[row]), action_argument_[row]};
+}
+
+int64_t Program::next_use(const Block& block) const {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (state_ != State::driving || !known(block)) return kNever;
+  const auto storage = static_cast<size_t>(block.record.storage);
+  const auto end = uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[storage + 1]);
+  const auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[storage]), end, op_);
+  if (next != end) return *next - op_;
+  const int32_t later = trace_.continues_as(static_cast<int32_t>(storage));
+  if (later < 0) return kNever;
+  const size_t first = first_use_[static_cast<size_t>(later)];
+  if (first == first_use_[static_cast<size_t>(later) + 1]) return kNever;
+  return int64_t{op_count()} - op_ + uses_[first];
+}
+
+void Program::tell(um_swap_counters* out) const {
+  out->program = state_ == State::driving    ? UM_PROGRAM_DRIVING
+                 : state_ == State::diverged ? UM_PROGRAM_DIVERGED
+                                             : UM_PROGRAM_WAITING;
+  out->programs_followed = followed_;
+  out->diverged_op = diverged_op_;
+  out->diverged_expected = expected_;
+  out->diverged_found = found_;
+}
+
+}  // namespace um

@@ -1,0 +1,97 @@
+// A step that is to come again: its trace, the plan for it, and how far the running step has followed it. Allocations
+// are told from the trace's storages by what ops do with them: an allocation that an op makes is the one that it made
+// in the trace, and what it is given must be what it was given there. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/indexed_trace.h"
+#include "engine/swapper.h"
+#include "memory/allocations.h"
+
+namespace um {
+
+class Program final : public Forecast {
+ public:
+  struct Action {
+    um_plan_kind kind;
+    Block* block;  // nullptr: not there
+    uint64_t offset_bytes, bytes;
+    int64_t argument;
+  };
+
+  // Copies everything. Throws um::Error when it is none.
+  explicit Program(const um_program& program);
+  ~Program() override = default;
+  // Blocks forget it.
+  void release() noexcept;
+
+  // `allocations`: where the storages of before the first op are, the first time.
+  void begin_step(const Allocations& allocations);
+  // False: it had not come to its end, or was not followed that far.
+  bool end_step();
+  // The op that begins, and the blocks that it is given, in order.
+  void begin_op(uint32_t op, Block* const* blocks, size_t count);
+  void allocated(Block* block) noexcept;
+  void freed(Block* block) noexcept;
+
+  // Whether plans apply now.
+  bool driving() const { return state_ == State::driving; }
+  // Of the op that began last, before it or after; -1 and after: before the first.
+  template <class Each>
+  void each_action(bool after, const Each& each) const {
+    if (!driving()) return;
+    const auto [first, end] = actions_at(after);
+    for (size_t row = first; row < end; ++row) each(action(row));
+  }
+  int64_t next_use(const Block& block) const override;
+
+  void tell(um_swap_counters* out) const;
+
+ private:
+  enum class State : uint8_t { waiting, driving, diverged };
+  // um_trace's columns, as far as they are looked at.
+  struct Columns {
+    explicit Columns(const um_trace& trace);
+    um_trace view{};
+    std::vector<int64_t> storage_bytes;
+    std::vector<int32_t> storage_successor, access_op, access_storage, event_op, event_storage;
+    std::vector<uint8_t> event_kind, event_inside;
+  };
+
+  void copy_plan(const um_plan& plan);
+  void index_arguments();
+  void index_uses();
+  bool matches(int32_t op, Block* const* blocks, size_t count);
+  bool is_or_becomes(Block* block, int32_t storage);
+  void bind(Block* block, int32_t storage) noexcept;
+  void diverge(uint32_t expected, uint32_t found);
+  std::pair<size_t, size_t> actions_at(bool after) const;
+  Action action(size_t row) const;
+  int32_t op_count() const { return trace_.op_count(); }
+  bool known(const Block& block) const;
+
+  const Columns columns_;
+  const IndexedTrace trace_;
+  std::vector<uint32_t> names_;          // by op
+  std::vector<uint64_t> first_serials_;  // by storage
+  std::vector<size_t> first_argument_;   // by op: into arguments_
+  std::vector<int32_t> arguments_;       // storages
+  std::vector<size_t> first_use_;        // by storage: into uses_
+  std::vector<int32_t> uses_;            // ops
+  std::vector<int32_t> action_op_, action_storage_;
+  std::vector<uint8_t> action_kind_, action_after_;
+  std::vector<int64_t> action_offset_, action_bytes_, action_argument_;
+
+  State state_ = State::waiting;
+  int32_t op_ = -1;
+  uint64_t next_event_ = 0;
+  std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
+  bool begun_ = false;         // a step has begun with it
+  uint32_t diverged_op_ = 0, expected_ = 0, found_ = 0;
+  uint64_t followed_ = 0;
+};
+
+}  // namespace um

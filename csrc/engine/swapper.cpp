@@ -1,0 +1,256 @@
+// What the rest of the engine asks of the swapper; see swapper.h.
+#include "engine/swapper.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/clock.h"
+#include "memory/error.h"
+#include "memory/host_memory.h"
+
+namespace um {
+
+using driver::CUstream;
+
+Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped, bool protect_clean)
+    : backend_(backend), memory_(memory), fences_(fences), host_mapped_(host_mapped), protect_clean_(protect_clean) {
+  const auto make = [&](CUstream* stream) {
+    backend_.check(backend_.call().stream_create(stream, driver::CU_STREAM_NON_BLOCKING), "making a copy stream");
+  };
+  make(&to_device_);
+  try {
+    make(&to_host_);
+  } catch (...) {
+    static_cast<void>(backend_.call().stream_destroy(to_device_));
+    throw;
+  }
+}
+
+Swapper::~Swapper() {
+  static_cast<void>(backend_.call().stream_destroy(to_device_));
+  static_cast<void>(backend_.call().stream_destroy(to_host_));
+}
+
+void Swapper::attach(Block* block) {
+  pool_.prepare(1);
+  Swapped* swapped = pool_.take();
+  *swapped = Swapped{};
+  swapped->block = block;
+  block->swapped = swapped;
+}
+
+void Swapper::detach(Block* block) noexcept {
+  Swapped* swapped = block->swapped;
+  std::vector<CUstream> users;
+  Fences::Fence fence = 0;
+  try {
+    if (swapped->place == Place::queued) queue_.erase(std::find(queue_.begin(), queue_.end(), swapped));
+    if (swapped->place == Place::arriving) users.push_back(to_device_);
+    if (swapped->place == Place::leaving || swapped->copying_out) users.push_back(to_host_);
+    fence = last_use(swapped->streams, users);
+  } catch (...) {  // no event to wait for: the work itself is waited for, and a driver that fails there has lost it all
+    for (const CUstream stream : streams_) static_cast<void>(backend_.call().stream_synchronize(stream));
+    for (const CUstream stream : {to_device_, to_host_}) static_cast<void>(backend_.call().stream_synchronize(stream));
+  }
+  if (swapped->place == Place::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), swapped));
+  unlink(swapped);
+  if (swapped->host != nullptr) {
+    if (mapped_on_host(*swapped)) memory_.unmap_host(*block, swapped->host);
+    memory_.give_host(swapped->host, fence);
+  }
+  memory_.freed(*block, fence);
+  forget(&fence);
+  forget(&swapped->moved);
+  block->swapped = nullptr;
+  pool_.give(swapped);
+}
+
+bool Swapper::at_hand(const Use* uses, size_t count, CUstream stream) {
+  for (size_t i = 0; i < count; ++i) {
+    const Swapped& block = *uses[i].block;
+    const bool clean = block.host_valid || block.copying_out || block.read_only;
+    if (block.place != Place::device || (uses[i].write && clean)) return false;
+  }
+  const uint64_t bit = bit_of(stream);
+  for (size_t i = 0; i < count; ++i) note_use(uses[i].block, bit, uses[i].write);
+  return true;
+}
+
+void Swapper::note_use(Swapped* block, uint64_t bit, bool write) {
+  block->streams |= bit;
+  block->written |= write;
+  if (newest_ == block) return;
+  unlink(block);
+  link_newest(block);
+}
+
+void Swapper::acquire(const Use* uses, size_t count, CUstream stream) {
+  const uint64_t bit = bit_of(stream);
+  for (size_t i = 0; i < count; ++i) {  // all copies begin before one is waited for
+    const Place place = uses[i].block->place;
+    if (place != Place::device && place != Place::arriving && !bring(uses[i].block, stream)) refuse(uses, count);
+  }
+  for (size_t i = 0; i < count; ++i) await(uses[i], stream, bit);
+}
+
+void Swapper::set_budget(uint64_t bytes) {
+  memory_.set_budget(bytes);
+  while (memory_.surplus() > 0 && (collect() || evict_one() || wait_for_departure())) {
+  }
+}
+
+void Swapper::note_level() { used.set((memory_.large().now + memory_.pinned().now) * memory_.chunk_bytes()); }
+
+bool Swapper::swap_in(Swapped* block) {
+  if (block->place == Place::leaving) {
+    stay(block);
+  } else if (block->place == Place::host && block->written) {
+    block->place = Place::queued;
+    queue_.push_back(block);
+    advance();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool Swapper::swap_out(Swapped* block) {
+  if (block->place == Place::queued) {
+    queue_.erase(std::find(queue_.begin(), queue_.end(), block));
+    block->place = Place::host;
+    ++counted.cancelled;
+    return true;
+  }
+  if (block->place == Place::arriving) {
+    stand(block->moved, &counted.wait_copy_ns);
+    settle_arrival(block);
+  }
+  if (!may_leave(*block)) return false;
+  leave(block);
+  return true;
+}
+
+bool Swapper::wait(Swapped* block) {
+  if (block->place != Place::leaving) return false;  // what arrives is waited for by the op that uses it
+  stand(block->moved, &counted.wait_room_ns);
+  collect();
+  return true;
+}
+
+bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
+  if (block->place == Place::leaving) {
+    stand(block->moved, &counted.wait_copy_ns);
+    collect();
+  }
+  const bool on_host = block->place == Place::host || block->place == Place::queued;
+  if (!on_host && !block->host_valid) return false;
+  if (!block->written) return true;  // as of any memory that nobody has written to
+  if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+  memory_.read(block->host, offset, to, bytes);
+  return true;
+}
+
+bool Swapper::write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes) {
+  if (block->place == Place::leaving) {
+    stand(block->moved, &counted.wait_copy_ns);
+    collect();
+  }
+  if (block->place != Place::host && block->place != Place::queued) return false;
+  if (block->host == nullptr) {
+    take_host(block);
+    if (host_mapped_) memory_.map_host(*block->block, block->host);
+  }
+  memory_.write(block->host, offset, from, bytes);
+  block->written = block->host_valid = true;
+  return true;
+}
+
+void Swapper::written(Swapped* block) {
+  if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+  block->copying_out = false;
+  make_writable(block);
+  drop_host(block);
+  block->written = true;
+}
+
+// ---- order of use ------------------------------------------------------------------------------------------
+
+void Swapper::unlink(Swapped* block) noexcept {
+  if (block->older == nullptr && oldest_ != block) return;
+  (block->older != nullptr ? block->older->newer : oldest_) = block->newer;
+  (block->newer != nullptr ? block->newer->older : newest_) = block->older;
+  block->older = block->newer = nullptr;
+}
+
+void Swapper::link_newest(Swapped* block) noexcept {
+  block->older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = block;
+  newest_ = block;
+}
+
+// ---- order between streams ---------------------------------------------------------------------------------
+
+uint64_t Swapper::bit_of(CUstream stream) {
+  auto found = std::find(streams_.begin(), streams_.end(), stream);
+  if (found == streams_.end()) {
+    if (streams_.size() == kMostStreams) {
+      throw Error(UM_UNSUPPORTED, "ops run in more than " + std::to_string(kMostStreams) +
+                                      " streams: chunked memory cannot follow who uses what");
+    }
+    found = streams_.insert(streams_.end(), stream);
+  }
+  return uint64_t{1} << (found - streams_.begin());
+}
+
+// After all that these streams, and `others`, have been given. The emulated device's legacy stream is the calling
+// thread: what it was given has ended.
+Fences::Fence Swapper::last_use(uint64_t streams, std::vector<CUstream> others) {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const bool here = backend_.hooks != nullptr && streams_[i] == nullptr;
+    if ((streams >> i & 1) != 0 && !here) others.push_back(streams_[i]);
+  }
+  return others.empty() ? 0 : fences_.record(others.data(), others.size());
+}
+
+void Swapper::forget(Fences::Fence* fence) noexcept {
+  if (*fence != 0) fences_.release(*fence);
+  *fence = 0;
+}
+
+void Swapper::stall(Fences::Fence fence, CUstream stream, int64_t* account) {
+  if (fences_.passed(fence)) return;
+  const int64_t start_ns = now_ns();
+  fences_.order(stream, fence);
+  *account += now_ns() - start_ns;
+}
+
+void Swapper::stand(Fences::Fence fence, int64_t* account) {
+  if (fence == 0 || fences_.passed(fence)) return;
+  const int64_t start_ns = now_ns();
+  fences_.wait(fence);
+  *account += now_ns() - start_ns;
+}
+
+// ---- refusal -----------------------------------------------------------------------------------------------
+
+void Swapper::refuse(const Use* uses, size_t count) const {
+  std::vector<const Swapped*> distinct;
+  uint64_t needed = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::find(distinct.begin(), distinct.end(), uses[i].block) != distinct.end()) continue;
+    distinct.push_back(uses[i].block);
+    needed += memory_.chunks_of(*uses[i].block->block) * memory_.chunk_bytes();
+  }
+  uint64_t held = memory_.pinned().now * memory_.chunk_bytes();
+  for (const Swapped* each = oldest_; each != nullptr; each = each->newer) {
+    const bool own = std::find(distinct.begin(), distinct.end(), each) != distinct.end();
+    if (!own && !may_leave(*each)) held += memory_.backed(*each->block) * memory_.chunk_bytes();
+  }
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, "its working set takes " + in_words(needed) + " in chunks of " +
+                                           in_words(memory_.chunk_bytes()) + ", and " + in_words(held) +
+                                           " beside it cannot leave; the budget is " +
+                                           in_words(memory_.budget() * memory_.chunk_bytes()) + ", one of at least " +
+                                           in_words(needed + held) + " would do for this op");
+}
+
+}  // namespace um

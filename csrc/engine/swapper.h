@@ -1,0 +1,161 @@
+// Where each large block of chunked memory is, and the copies between device and host that change it.
+//
+//   host ──► (queued) ──► arriving ──► device ──► leaving ──► host
+//
+// What an op uses is pinned on the device from before its kernel is launched until the op ends, planned or not; what
+// its kernel still does after that is waited for by events of all streams that used the block. Copies run in two
+// streams of their own, in the order in which they are asked for. Not thread-safe: the device's lock is held; the
+// device's context is current wherever copies may start.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "memory/arena.h"
+#include "memory/chunked_memory.h"
+#include "memory/fence.h"
+#include "memory/stable_pool.h"
+#include "memory/statistics.h"
+#include "umadvise.h"
+
+namespace um {
+
+enum class Place : uint8_t {
+  host,      // no chunks: the host has the contents, if there are any
+  queued,    // likewise, and it comes as soon as there is room
+  arriving,  // a copy to the device runs
+  device,
+  leaving  // the chunks are free when the copy to the host, or what uses them last, has ended
+};
+
+// One block that may leave.
+struct Swapped {
+  Block* block = nullptr;
+  Swapped* older = nullptr;  // of those that are arriving or on the device, in order of their last use
+  Swapped* newer = nullptr;
+  Swapped* next_free = nullptr;  // StablePool's
+  ChunkedMemory::HostRange* host = nullptr;
+  Fences::Fence moved = 0;  // the copy that runs, or ran last; of a departure without one: the last use
+  uint64_t streams = 0;     // that used it since it came: bits of Swapper::streams_
+  uint32_t pins = 0;
+  Place place = Place::host;
+  bool written = false;      // it has contents
+  bool host_valid = false;   // the host has them too, or alone
+  bool copying_out = false;  // on the device, and a departure that was cancelled still reads it
+  bool exported = false;     // its address has left torch: it may be written at any time
+  bool read_only = false;    // mapped so, to catch writes that no op announced
+};
+
+// How far ahead blocks are used.
+class Forecast {
+ public:
+  virtual ~Forecast() = default;
+  // In ops from now on; what is not known to be used again has the largest value.
+  virtual int64_t next_use(const Block& block) const = 0;
+};
+
+class Swapper {
+ public:
+  struct Use {
+    Swapped* block;
+    bool write;
+  };
+
+  // Throws um::Error.
+  Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped, bool protect_clean);
+  // Every block detached before.
+  ~Swapper();
+  Swapper(const Swapper&) = delete;
+  Swapper& operator=(const Swapper&) = delete;
+
+  // A new block has no contents and no chunks. Throws std::bad_alloc.
+  void attach(Block* block);
+  // Before the block is freed. Nothing is waited for.
+  void detach(Block* block) noexcept;
+
+  void pin(Swapped* block) { ++block->pins; }
+  void unpin(Swapped* block) { --block->pins; }
+  // True when pinned blocks are on the device and ready for what an op does: then it has been noted that it does.
+  bool at_hand(const Use* uses, size_t count, driver::CUstream stream);
+  // Brings pinned blocks onto the device and orders `stream` after that. Throws um::Error when they find no room, or
+  // the host none for what must leave: then some of them may have come.
+  void acquire(const Use* uses, size_t count, driver::CUstream stream);
+  // Room for a pinned allocation of few bytes. False when nothing more will leave.
+  bool make_room(uint64_t chunks);
+  // From now on with this many bytes; what must leave for that has left when it returns. Throws um::Error.
+  void set_budget(uint64_t bytes);
+
+  // ---- what plans ask for; false: it is so already, or cannot be now ----
+  bool swap_in(Swapped* block);
+  bool swap_out(Swapped* block);
+  bool wait(Swapped* block);
+  // Takes in what has ended, and begins what there is room for now. Throws um::Error.
+  void progress() {
+    if (busy()) advance();
+  }
+  // nullptr: what was used longest ago leaves first. Borrowed.
+  void set_forecast(const Forecast* forecast) { forecast_ = forecast; }
+
+  // ---- data in and out, by the host ----
+  // False: it is on the device, where the driver copies (and it stays there while it is pinned).
+  bool read(Swapped* block, uint64_t offset, void* to, uint64_t bytes);
+  bool write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes);
+  // Something wrote to it on the device.
+  void written(Swapped* block);
+
+  // After everything that ops were given until now.
+  Fences::Fence everything() { return last_use(~uint64_t{0}, {}); }
+  bool busy() const { return !leaving_.empty() || !queue_.empty(); }
+  // Of live allocations: what their chunks take, the most at once. Whoever gives small ones out notes it here.
+  void note_level();
+  Level used;
+  um_swap_counters counted{};  // the totals that are the swapper's
+
+ private:
+  static constexpr size_t kMostStreams = 64;
+
+  void note_use(Swapped* block, uint64_t bit, bool write);
+  void unlink(Swapped* block) noexcept;
+  void link_newest(Swapped* block) noexcept;
+  uint64_t bit_of(driver::CUstream stream);
+  Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
+  void forget(Fences::Fence* fence) noexcept;
+  bool bring(Swapped* block, driver::CUstream stream);
+  void begin_arrival(Swapped* block, driver::CUstream stream);
+  void await(const Use& use, driver::CUstream stream, uint64_t bit);
+  void settle_arrival(Swapped* block);
+  void make_writable(Swapped* block);
+  void leave(Swapped* block);
+  void stay(Swapped* block);
+  void end_departure(Swapped* block);
+  bool collect();
+  void advance();
+  bool evict_one();
+  bool wait_for_departure();
+  bool wait_for_arrival();
+  bool mapped_on_host(const Swapped& block) const;
+  Swapped* victim() const;
+  bool may_leave(const Swapped& block) const;
+  void take_host(Swapped* block);
+  void drop_host(Swapped* block) noexcept;
+  bool reclaim_host();
+  void stall(Fences::Fence fence, driver::CUstream stream, int64_t* account);
+  void stand(Fences::Fence fence, int64_t* account);
+  [[noreturn]] void refuse(const Use* uses, size_t count) const;
+
+  const Backend& backend_;
+  ChunkedMemory& memory_;
+  Fences& fences_;
+  const bool host_mapped_, protect_clean_;
+  const Forecast* forecast_ = nullptr;
+  driver::CUstream to_device_{}, to_host_{};
+  std::vector<driver::CUstream> streams_;  // that ops run in
+  StablePool<Swapped> pool_;
+  Swapped* oldest_ = nullptr;
+  Swapped* newest_ = nullptr;
+  std::vector<Swapped*> leaving_;  // in the order in which they began to
+  std::deque<Swapped*> queue_;     // to come, first the first
+};
+
+}  // namespace um

@@ -1,0 +1,251 @@
+// Arrivals, departures and the room they make; see swapper.h.
+#include <algorithm>
+
+#include "engine/swapper.h"
+#include "memory/error.h"
+#include "memory/host_memory.h"
+
+namespace um {
+
+using driver::CUstream;
+
+// ---- arrivals ----------------------------------------------------------------------------------------------
+
+// On the device, or on its way. False: there is no room, and nothing more will leave.
+bool Swapper::bring(Swapped* block, CUstream stream) {
+  if (block->place == Place::leaving) {
+    stay(block);
+    return true;
+  }
+  const bool planned = block->place == Place::queued;
+  if (!make_room(memory_.chunks_of(*block->block))) return false;
+  if (planned) queue_.erase(std::find(queue_.begin(), queue_.end(), block));
+  block->place = Place::host;
+  begin_arrival(block, stream);
+  if (!planned && block->place == Place::arriving) ++counted.on_demand_swap_ins;
+  return true;
+}
+
+// There is room. The copy begins when what ops were given until now has ended: plans count in ops.
+void Swapper::begin_arrival(Swapped* block, CUstream stream) {
+  if (mapped_on_host(*block)) memory_.unmap_host(*block->block, block->host);
+  const CUstream first_user = block->written ? to_device_ : stream;
+  if (!memory_.back(*block->block, first_user)) throw Error(UM_BAD_STATE, "chunks that were to be had are not");
+  note_level();
+  link_newest(block);
+  if (!block->written) {
+    block->place = Place::device;
+    return;
+  }
+  Fences::Fence before = last_use(~uint64_t{0}, {});
+  if (before != 0) fences_.order(to_device_, before);
+  forget(&before);
+  memory_.copy_in(*block->block, block->host, to_device_);
+  block->moved = fences_.record(&to_device_, 1);
+  block->place = Place::arriving;
+  ++counted.swap_ins;
+  counted.swap_in_bytes += static_cast<int64_t>(block->block->record.bytes);
+}
+
+void Swapper::settle_arrival(Swapped* block) {
+  block->place = Place::device;
+  if (block->exported) drop_host(block);  // it may have been written to while nobody looked
+  forget(&block->moved);
+  if (!protect_clean_ || block->exported) return;
+  memory_.protect(*block->block, false);
+  block->read_only = true;
+}
+
+// A pinned block that is on the device or on its way is what the stream's next op needs.
+void Swapper::await(const Use& use, CUstream stream, uint64_t bit) {
+  Swapped* block = use.block;
+  if (block->place == Place::arriving) {
+    stall(block->moved, stream, &counted.wait_copy_ns);
+    if (fences_.passed(block->moved)) settle_arrival(block);
+  }
+  note_use(block, bit, use.write);
+  if (!use.write) return;
+  if (block->copying_out) {  // the host's copy would be of half-written contents
+    stall(block->moved, stream, &counted.wait_copy_ns);
+    block->copying_out = false;
+  }
+  if (block->read_only) make_writable(block);
+  if (block->host_valid) drop_host(block);
+}
+
+void Swapper::make_writable(Swapped* block) {
+  if (block->read_only) memory_.protect(*block->block, true);
+  block->read_only = false;
+}
+
+// ---- departures --------------------------------------------------------------------------------------------
+
+bool Swapper::may_leave(const Swapped& block) const {
+  return block.place == Place::device && block.pins == 0 && block.block->record.seen;
+}
+
+void Swapper::leave(Swapped* block) {
+  const bool copies = block->written && !block->host_valid;
+  if (copies && block->host == nullptr) take_host(block);
+  Fences::Fence last = 0;
+  if (copies) {
+    last = last_use(block->streams, {});
+    if (last != 0) fences_.order(to_host_, last);
+    forget(&last);
+    memory_.copy_out(*block->block, block->host, to_host_);
+    forget(&block->moved);
+    block->moved = fences_.record(&to_host_, 1);
+    ++counted.swap_outs;
+    counted.swap_out_bytes += static_cast<int64_t>(block->block->record.bytes);
+  } else {
+    std::vector<CUstream> others;
+    if (block->copying_out) others.push_back(to_host_);
+    last = last_use(block->streams, others);
+    forget(&block->moved);
+    block->moved = last;
+    ++counted.clean_drops;
+  }
+  unlink(block);
+  block->place = Place::leaving;
+  block->copying_out |= copies;
+  if (block->moved == 0) return end_departure(block);
+  leaving_.push_back(block);
+}
+
+// It is needed after all. Until something writes to it the host's copy is good, once it is whole.
+void Swapper::stay(Swapped* block) {
+  leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
+  ++counted.cancelled;
+  block->place = Place::device;
+  link_newest(block);
+  if (block->copying_out) {
+    block->host_valid = !block->exported;
+  } else {
+    forget(&block->moved);
+  }
+}
+
+void Swapper::end_departure(Swapped* block) {
+  memory_.strip(*block->block);
+  forget(&block->moved);
+  block->place = Place::host;
+  block->host_valid = block->written;
+  block->copying_out = block->read_only = false;
+  block->streams = 0;
+  if (host_mapped_ && block->host != nullptr) memory_.map_host(*block->block, block->host);
+}
+
+// Whether anything has ended. What fails stays in the list, for the next time.
+bool Swapper::collect() {
+  bool any = false;
+  for (size_t i = 0; i < leaving_.size();) {
+    if (!fences_.passed(leaving_[i]->moved)) {
+      ++i;
+      continue;
+    }
+    end_departure(leaving_[i]);
+    leaving_.erase(leaving_.begin() + static_cast<std::ptrdiff_t>(i));
+    any = true;
+  }
+  return any;
+}
+
+void Swapper::advance() {
+  collect();
+  while (!queue_.empty()) {
+    Swapped* next = queue_.front();
+    if (memory_.obtainable() < memory_.chunks_of(*next->block)) return;
+    queue_.pop_front();
+    next->place = Place::host;
+    begin_arrival(next, nullptr);
+  }
+}
+
+// ---- room --------------------------------------------------------------------------------------------------
+
+bool Swapper::make_room(uint64_t chunks) {
+  while (memory_.obtainable() < chunks) {
+    if (collect()) continue;
+    uint64_t coming = memory_.obtainable();
+    for (const Swapped* each : leaving_) coming += memory_.backed(*each->block);
+    if (coming < chunks && evict_one()) continue;
+    if (!wait_for_departure() && !wait_for_arrival()) return false;
+  }
+  return true;
+}
+
+bool Swapper::evict_one() {
+  Swapped* chosen = victim();
+  if (chosen == nullptr) return false;
+  ++counted.evictions;
+  leave(chosen);
+  return true;
+}
+
+Swapped* Swapper::victim() const {
+  Swapped* chosen = nullptr;
+  int64_t furthest = -1;
+  for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
+    if (!may_leave(*each)) continue;
+    if (forecast_ == nullptr) return each;
+    const int64_t next_use = forecast_->next_use(*each->block);
+    if (next_use <= furthest) continue;
+    chosen = each;
+    furthest = next_use;
+  }
+  return chosen;
+}
+
+bool Swapper::wait_for_departure() {
+  if (leaving_.empty()) return false;
+  stand(leaving_.front()->moved, &counted.wait_room_ns);
+  return true;
+}
+
+// What nobody needs yet can leave again, once it is there.
+bool Swapper::wait_for_arrival() {
+  for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
+    if (each->place != Place::arriving || each->pins != 0) continue;
+    stand(each->moved, &counted.wait_room_ns);
+    settle_arrival(each);
+    return true;
+  }
+  return false;
+}
+
+// ---- host memory -------------------------------------------------------------------------------------------
+
+bool Swapper::mapped_on_host(const Swapped& block) const {
+  return host_mapped_ && block.host != nullptr && (block.place == Place::host || block.place == Place::queued);
+}
+
+void Swapper::take_host(Swapped* block) {
+  block->host = memory_.take_host(*block->block);
+  if (block->host == nullptr && reclaim_host()) block->host = memory_.take_host(*block->block);
+  if (block->host != nullptr) return;
+  throw Error(UM_OUT_OF_HOST_MEMORY, "the host memory for what is swapped out is used up: " +
+                                         in_words(memory_.host_in_use().now * memory_.chunk_bytes()) +
+                                         " are taken and " + in_words(block->block->record.bytes) +
+                                         " more are to leave the device; allow more, or make the model smaller");
+}
+
+void Swapper::drop_host(Swapped* block) noexcept {
+  block->host_valid = false;
+  if (block->host == nullptr) return;
+  memory_.give_host(block->host, block->moved);
+  block->host = nullptr;
+}
+
+// Copies of what is on the device as well. Whether there were any.
+bool Swapper::reclaim_host() {
+  bool any = false;
+  for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
+    if (each->place != Place::device || each->host == nullptr || each->copying_out) continue;
+    if (each->read_only) make_writable(each);
+    drop_host(each);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace um
