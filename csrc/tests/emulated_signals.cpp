@@ -2,47 +2,24 @@
 // to end in one particular way.
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <functional>
-
+#include "child_process.h"
 #include "emulated_device.h"
 
 using namespace um::driver;  // NOLINT
+using test::default_handler;
+using test::died_of_segv;
 using test::EmulatedDevice;
+using test::in_child;
 using test::kMiB;
 
 namespace {
-
-// Runs `body` in a child; returns its wait status and what it wrote to stderr.
-int in_child(const std::function<void()>& body, std::string* said = nullptr) {
-  int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) throw std::runtime_error("pipe");
-  const pid_t child = fork();
-  if (child == 0) {
-    dup2(pipe_ends[1], STDERR_FILENO);
-    close(pipe_ends[0]);
-    body();
-    _exit(0);
-  }
-  close(pipe_ends[1]);
-  char text[4096];
-  for (ssize_t got; (got = read(pipe_ends[0], text, sizeof(text))) > 0;) {
-    if (said != nullptr) said->append(text, static_cast<size_t>(got));
-  }
-  close(pipe_ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
 
 [[gnu::noinline]] void crash() {
   volatile uintptr_t nowhere = 16;
   *reinterpret_cast<volatile int*>(nowhere) = 1;
 }
-
-bool died_of_segv(int status) { return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV; }
 
 // As faulthandler: prints, puts back who was there before, raises again.
 struct sigaction before_printing;
@@ -65,8 +42,6 @@ void use_memory() {
   for (uint64_t i = 0; i < 32 * kMiB; i += kMiB) data[i] = 1;
   device.free(data);
 }
-
-void default_handler() { signal(SIGSEGV, SIG_DFL); }  // sanitizers install their own
 
 }  // namespace
 

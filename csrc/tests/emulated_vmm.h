@@ -52,6 +52,11 @@ struct VirtualMemory : EmulatedDevice {
     succeeds(driver.call.mem_get_info(&free_now, &total));
     return free_now;
   }
+  // Whether the driver would copy from there.
+  bool copies(CUdeviceptr address, uint64_t bytes) const {
+    std::vector<unsigned char> target(bytes);
+    return driver.call.memcpy_dtoh_async(target.data(), address, bytes, nullptr) == um::driver::CUDA_SUCCESS;
+  }
   static void succeeds(um::driver::CUresult result) { CHECK_EQ(result, um::driver::CUDA_SUCCESS); }
 };
 

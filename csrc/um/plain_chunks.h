@@ -42,6 +42,8 @@ class PlainChunks {
   void return_remnant() {
     for (; withheld_ > 0; --withheld_) model_.give_chunk();
   }
+  // What plain memory could have without any managed block leaving.
+  uint32_t free_chunks() const { return model_.free_chunks() + withheld_; }
 
  private:
   static constexpr uint32_t kLeastChunks = 4;

@@ -33,6 +33,8 @@ struct Call {
   // About the device of the current context.
   explicit Call(Function function) : Call(function, device_at(current_ordinal)) {}
   bool failed() const { return result != CUDA_SUCCESS; }
+  // After work was waited for.
+  CUresult outcome() const { return device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS; }
 
   Device* device;
   CUresult result = CUDA_SUCCESS;

@@ -100,7 +100,7 @@ CUresult ctx_synchronize() {
   Call call(Function::ctx_synchronize);
   if (call.failed()) return call.result;
   call.device->wait_for_streams();
-  return CUDA_SUCCESS;
+  return call.outcome();
 }
 
 }  // namespace

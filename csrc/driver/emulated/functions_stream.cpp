@@ -36,11 +36,11 @@ CUresult stream_synchronize(CUstream stream) {
   Stream* target = stream_of(stream);
   if (target == nullptr) {
     call.device->wait_for_blocking_streams();
-    return CUDA_SUCCESS;
+    return call.outcome();
   }
   if (!call.device->owns(target)) return CUDA_ERROR_INVALID_HANDLE;
   target->synchronize();
-  return CUDA_SUCCESS;
+  return call.outcome();
 }
 
 CUresult stream_query(CUstream stream) {
@@ -49,7 +49,7 @@ CUresult stream_query(CUstream stream) {
   Stream* target = stream_of(stream);
   if (target == nullptr) return CUDA_SUCCESS;
   if (!call.device->owns(target)) return CUDA_ERROR_INVALID_HANDLE;
-  return target->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return target->idle() ? call.outcome() : CUDA_ERROR_NOT_READY;
 }
 
 EventObject* event_of(CUevent event) { return reinterpret_cast<EventObject*>(event); }
@@ -96,7 +96,7 @@ CUresult event_query(CUevent event) {
   Call call(Function::event_query);
   if (call.failed()) return call.result;
   const std::shared_ptr<Completion> completion = event_of(event)->last();
-  return completion == nullptr || completion->finished() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return completion == nullptr || completion->finished() ? call.outcome() : CUDA_ERROR_NOT_READY;
 }
 
 CUresult event_synchronize(CUevent event) {
@@ -104,7 +104,7 @@ CUresult event_synchronize(CUevent event) {
   if (call.failed()) return call.result;
   const std::shared_ptr<Completion> completion = event_of(event)->last();
   if (completion != nullptr) completion->wait();
-  return CUDA_SUCCESS;
+  return call.outcome();
 }
 
 CUresult event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {

@@ -18,9 +18,15 @@ bool move_page_tables(void* from, void* to) {
   return mremap(from, kBlockBytes, kBlockBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
 }
 
+bool map_nothing(void* address, int how) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  return mmap(address, kBlockBytes, PROT_NONE, kFlags | how, -1, 0) == address;
+}
+
+// At the limit of mappings the kernel replaces none, but it takes one away.
 bool make_inaccessible(void* address) {
-  return mmap(address, kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-         MAP_FAILED;
+  if (map_nothing(address, MAP_FIXED)) return true;
+  return munmap(address, kBlockBytes) == 0 && map_nothing(address, MAP_FIXED_NOREPLACE);
 }
 
 bool map_file(const Tier& tier, uint32_t slot, uint64_t address, bool writable, int flags) {
@@ -50,9 +56,10 @@ bool Mapper::show(const Tier& tier, uint32_t slot, uint64_t address, bool writab
 
 bool Mapper::hide(const Tier& tier, uint32_t slot, uint64_t address) const {
   void* target = reinterpret_cast<void*>(address);
-  if (method_ == Method::populate) return make_inaccessible(target);
+  // Where they cannot move home (the limit of mappings) the alias gets page tables of its own, by minor faults.
+  if (method_ == Method::populate || !move_page_tables(target, tier.alias(slot))) return make_inaccessible(target);
   // What another thread stores between these two calls goes to the same slot through a minor fault: nothing is lost.
-  if (!move_page_tables(target, tier.alias(slot)) || !make_inaccessible(target)) return false;
+  if (!make_inaccessible(target)) return false;
   return mprotect(tier.alias(slot), kBlockBytes, kReadWrite) == 0;
 }
 

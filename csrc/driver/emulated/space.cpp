@@ -196,7 +196,7 @@ void Space::charge_call(int64_t um_driver_costs::* cost) {
 
 uint64_t Space::free_bytes() {
   const Guard guard(lock_);
-  return model_.free_chunks() * kBlockBytes;
+  return plain_.free_chunks() * kBlockBytes;
 }
 
 void Space::record(bool on) {
