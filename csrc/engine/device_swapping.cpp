@@ -17,6 +17,13 @@ using um::driver::CUstream;
 
 namespace {
 
+Error named(const Error& error, const RunningOp& op) {
+  if (error.status() != UM_OUT_OF_DEVICE_MEMORY) return error;
+  const std::string module = um::name_of(op.identity.module);
+  return Error(error.status(), std::string("no room for ") + um::name_of(op.identity.op) +
+                                   (module.empty() ? "" : " of " + module) + ": " + error.what());
+}
+
 bool managed(const Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
 
 }  // namespace
@@ -70,6 +77,11 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
 // What an op makes is there at once, and stays until the op ends; anything else comes with its first use.
 void um_device::make_chunked(Block* block, RunningOp* op) {
   bool attached = false;
+  const auto undo = [&] {
+    if (attached) detach(block);
+    if (program_ != nullptr) program_->freed(block);
+    forget(block);
+  };
   try {
     swapper_->attach(block);
     attached = true;
@@ -80,10 +92,11 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
     swapper_->acquire(op->swapped.data(), op->swapped.size(), nullptr);
-  } catch (const std::exception&) {
-    if (attached) detach(block);
-    if (program_ != nullptr) program_->freed(block);
-    forget(block);
+  } catch (const Error& error) {
+    undo();
+    throw named(error, *op);
+  } catch (...) {
+    undo();
     throw;
   }
 }
@@ -108,11 +121,7 @@ void um_device::bring_in(RunningOp& op) {
   } catch (const Error& error) {
     for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
     op.swapped.clear();
-    if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
-    const char* const module = um::name_of(op.identity.module);
-    throw Error(error.status(), std::string("no room for ") + um::name_of(op.identity.op) +
-                                    (*module != '\0' ? std::string(" of ") + module : std::string()) + ": " +
-                                    error.what());
+    throw named(error, op);
   }
 }
 

@@ -100,7 +100,7 @@ TEST(a_device_describes_itself) {
 TEST(bad_placements_and_sizes) {
   Device device(16 * kMiB);
   void* address = &device;
-  for (const um_placement& bad : {um_placement{3, 0, 0}, um_placement{0, 3, 0}, um_placement{0, 0, 5}}) {
+  for (const um_placement& bad : {um_placement{4, 0, 0}, um_placement{0, 3, 0}, um_placement{0, 0, 5}}) {
     CHECK_FAILS(UM_INVALID_ARGUMENT, um_allocate(device, 1, &bad, nullptr, &address));
     CHECK(address == nullptr);
     CHECK(says("placement"));
