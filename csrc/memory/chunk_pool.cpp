@@ -3,6 +3,7 @@
 #include <string>
 
 #include "memory/physical.h"
+#include "memory/room.h"
 
 namespace um {
 
@@ -23,7 +24,7 @@ void ChunkPool::count_in(Level* reserved_bytes) {
 
 bool ChunkPool::create() {
   if (created_ >= budget_) return false;
-  unused_.reserve(created_ + 1);
+  make_room(unused_, created_ + 1);
   const driver::CUmemAllocationProp properties = physical_properties(backend_, false);
   Chunk chunk = 0;
   const CUresult result = backend_.call().mem_create(&chunk, chunk_bytes_, &properties, 0);

@@ -130,12 +130,15 @@ void ChunkedMemory::take_passed(uint64_t chunks) {
   }
 }
 
-// True when that many chunks are unused now: unused ones, new ones, then those of freed ranges.
+// True when that many chunks are unused now: unused ones, new ones, then those of freed ranges. A device that had no
+// more is asked again only when nothing else is left.
 bool ChunkedMemory::gather(uint64_t chunks) {
-  while (pool_.unused() < chunks && pool_.create()) {
+  while (pool_.unused() < chunks && pool_.created() < pool_.most() && pool_.create()) {
   }
   take_passed(chunks);
   while (pool_.unused() < chunks && slots_.oldest_cached() != nullptr) take(*slots_.oldest_cached());
+  while (pool_.unused() < chunks && pool_.create()) {
+  }
   return pool_.unused() >= chunks;
 }
 

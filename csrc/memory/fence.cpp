@@ -1,6 +1,7 @@
 #include "memory/fence.h"
 
 #include "memory/error.h"
+#include "memory/room.h"
 
 namespace um {
 
@@ -19,7 +20,7 @@ Fences::~Fences() {
 
 CUevent Fences::take_event() {
   if (idle_.empty()) {
-    idle_.reserve(event_count_ + 1);  // recycling never allocates
+    make_room(idle_, event_count_ + 1);  // recycling never allocates
     CUevent event = nullptr;
     backend_.check(backend_.call().event_create(&event, driver::CU_EVENT_DISABLE_TIMING), "creating an event");
     ++event_count_;
@@ -38,7 +39,7 @@ void Fences::recycle(Entry& entry) noexcept {
 Fences::Fence Fences::record(driver::CUstream const* streams, size_t count) {
   if (count == 0) return 0;
   if (unused_.empty()) {
-    unused_.reserve(entries_.size() + 1);
+    make_room(unused_, entries_.size() + 1);
     entries_.emplace_back();
     unused_.push_back(static_cast<Fence>(entries_.size()));
   }

@@ -6,6 +6,7 @@
 #include "memory/error.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"
+#include "memory/room.h"
 
 namespace um {
 
@@ -93,8 +94,8 @@ HostChunk* HostChunks::take_one() {
 
 // nullptr when the driver has no more; throws um::Error on another failure.
 HostChunk* HostChunks::create() {
-  all_.reserve(all_.size() + 1);
-  leftovers_.reserve(leftovers_.size() + all_.size() + 1);  // to drop a chunk never allocates
+  make_room(all_, all_.size() + 1);
+  make_room(leftovers_, leftovers_.size() + all_.size() + 1);  // to drop a chunk never allocates
   auto chunk = std::make_unique<HostChunk>();
   const CUresult result = obtain(*chunk);
   if (result == CUDA_SUCCESS) {
