@@ -129,6 +129,16 @@ def test_every_foreach_operator_is_reviewed_and_gives_the_same_bits(split: Split
     assert cursor == len(elements)
 
 
+def test_every_other_update_of_lists_in_place_is_reviewed() -> None:
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
+    updates = {name for name in names if name.startswith(("aten::_fused_", "aten::_amp_")) and name.endswith("_")}
+    on_lists = {name for name in updates if str(overload(name)._schema.arguments[0].type) == "List[Tensor]"}
+    assert on_lists == {
+        "aten::_amp_foreach_non_finite_check_and_unscale_",
+        *(f"aten::_fused_{optimizer}_" for optimizer in ("adagrad", "adam", "adamw", "sgd")),
+    }  # all run in parts below
+
+
 def test_what_fits_runs_whole(split: Split) -> None:
     values = [torch.ones(size) for size in SIZES]
     total = FLOAT_BYTES * sum(SIZES)
@@ -215,6 +225,28 @@ def test_lists_of_all_sorts_of_tensors(split: Split) -> None:
     expected = work()
     assert same(split.run(work, 200), expected)
     assert len(split.parts("aten::_foreach_mul.Scalar")) > 2
+
+
+@pytest.mark.filterwarnings("ignore:.*previously registered kernel")
+def test_a_kernel_for_whole_lists_gets_parts_of_what_it_would_have_got(split: Split) -> None:
+    """Lists of unlike tensors, which on a GPU run tensor by tensor, do so in parts too."""
+    lengths: list[int] = []
+
+    def for_whole_lists(tensors: list[torch.Tensor], factor: float) -> list[torch.Tensor]:
+        lengths.append(len(tensors))
+        return [tensor * factor for tensor in tensors]
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_foreach_mul.Scalar", for_whole_lists, "CPU")
+    alike = [torch.rand(10, 10) for _ in range(4)]
+    unlike = [*alike[:3], torch.rand(10, 10).double()]
+    try:
+        results = split.run(lambda: [torch._foreach_mul(alike, 3.0), torch._foreach_mul(unlike, 3.0)], 1600)
+    finally:
+        library._destroy()
+    assert lengths == [2, 2]
+    assert len(split.parts("aten::_foreach_mul.Scalar")) == 5
+    assert same(results, [[tensor * 3.0 for tensor in tensors] for tensors in (alike, unlike)])
 
 
 def test_a_graph_that_autograd_records_stays_whole(split: Split) -> None:

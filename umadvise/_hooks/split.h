@@ -1,4 +1,4 @@
-// Running one list op as several: see split.cpp.
+// Running one op on lists as several: see split.cpp, and split_rules.cpp for which.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
