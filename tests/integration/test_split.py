@@ -1,5 +1,6 @@
 """Ops on lists that run as several under a limit: the same bits as whole, and no part larger than it may be."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -193,6 +194,37 @@ def test_a_tensor_that_is_in_a_list_twice_is_worked_on_in_order(split: Split) ->
         4,
         3,
     ]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_lists_with_repeated_tensors(split: Split, seed: int) -> None:
+    def work() -> list[torch.Tensor]:
+        numbers = random.Random(seed)
+        bases = [torch.linspace(0.1, 0.9, 120, dtype=torch.float64).roll(index) for index in range(4)]
+        views = [base[start : start + 40] for base in bases for start in (0, 40, 80)]
+        results: list[torch.Tensor] = []
+        for _ in range(12):
+            length = numbers.randint(1, 9)
+            first, second, third = (numbers.choices([*views, *results[-4:]], k=length) for _ in range(3))
+            scalars = [numbers.uniform(0.5, 1.5) for _ in range(length)]
+            operation = numbers.randrange(6)
+            if operation == 0:
+                torch._foreach_add_(first, second, alpha=0.5)
+            elif operation == 1:
+                torch._foreach_addcmul_(first, second, third, scalars)
+            elif operation == 2:
+                torch._foreach_copy_(first, second)
+            elif operation == 3:
+                torch._foreach_mul_(first, torch.tensor(0.75))
+            elif operation == 4:
+                results += torch._foreach_lerp(first, second, third)
+            else:
+                torch._foreach_addcdiv_(first, second, [tensor.abs() + 1 for tensor in third], torch.tensor(scalars))
+        return [*bases, *results]
+
+    expected = work()
+    for limit_bytes in (320, 1000, 3000):
+        assert same(split.run(work, limit_bytes), expected)
 
 
 def test_lists_of_all_sorts_of_tensors(split: Split) -> None:
