@@ -1,0 +1,58 @@
+"""Marked regions on the emulated device: their ops are those of the recorded step, by index and name."""
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import umadvise
+from umadvise import runtime
+from umadvise._abi import Phase
+from umadvise.recompute import Choice, Regions
+from umadvise.trace.schema import Trace
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList([*layers, nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(8), nn.GELU())])
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            words = checkpoint(layer, words * 2, use_reentrant=False)
+        return words.square().mean()
+
+
+def names(trace: Trace) -> list[str]:
+    return [trace.strings[name] for name in trace.ops.name.tolist()]
+
+
+def test_ops_of_regions_in_a_recorded_step() -> None:
+    torch.manual_seed(3)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with umadvise.session(net, optimizer, device="emulated", capacity="64MiB", policy="advise", record=True) as um:
+        state = runtime.current()
+        regions = Regions(lambda: state.device.counters().op_count)
+        regions.install(state.replaced)
+        for step in range(3):
+            with um.step():
+                regions.begin_step(record=step == 1)
+                net(um.to_device(torch.randn(4, 8, 32))).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if step == 1:
+                by_region = {
+                    place: frozenset(range(len(each.operators))) for place, each in enumerate(regions.recorded)
+                }
+                regions.run_again(Choice(by_region, frozenset(), frozenset()))
+        recorded, driven = um.trace(step=2), um.trace(step=3)
+    assert len(regions.recorded) == 3
+    for region in regions.recorded:
+        begin = region.first_op
+        assert names(recorded)[begin : begin + len(region.operators)] == list(region.operators)
+        assert names(driven)[begin : begin + len(region.operators)] == list(region.operators)
+    again = len(driven.ops) - len(recorded.ops)
+    repeatable = sum(sum(region.repeatable) for region in regions.recorded)
+    assert 0 < again <= repeatable  # no op but these, and none twice
+    assert (driven.ops.phase == Phase.FORWARD).sum() == (recorded.ops.phase == Phase.FORWARD).sum()
