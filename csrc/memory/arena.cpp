@@ -10,22 +10,29 @@ namespace um {
 namespace {
 
 constexpr uint64_t kPageGranules = kBlockBytes / kGranuleBytes;
+// An arena of one or a few pages that comes and goes again and again keeps its tables: mapping them costs more than all
+// the rest.
+constexpr uint64_t kMostKeptTableBytes = uint64_t{512} << 10;
 
 }  // namespace
 
 void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes) {
   const uint64_t granules = bytes / kGranuleBytes;
   const uint64_t table_bytes = granules * sizeof(Block*) + bytes / kBlockBytes * sizeof(Block*) + granules / 8;
-  void* tables = mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (tables == MAP_FAILED) {
-    throw Error(UM_OUT_OF_HOST_MEMORY,
-                "no address space for the tables of an arena (" + std::to_string(table_bytes) + " bytes)");
+  if (tables_bytes_ != table_bytes) {
+    drop_tables();
+    void* tables =
+        mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (tables == MAP_FAILED) {
+      throw Error(UM_OUT_OF_HOST_MEMORY,
+                  "no address space for the tables of an arena (" + std::to_string(table_bytes) + " bytes)");
+    }
+    tables_ = tables;
+    tables_bytes_ = table_bytes;
   }
   address_ = address;
   bytes_ = bytes;
-  tables_ = tables;
-  tables_bytes_ = table_bytes;
-  starts_ = static_cast<Block**>(tables);
+  starts_ = static_cast<Block**>(tables_);
   across_ = starts_ + granules;
   start_bits_ = reinterpret_cast<uint64_t*>(across_ + bytes / kBlockBytes);
   static std::atomic<uint64_t> opened{0};
@@ -36,10 +43,15 @@ void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t b
 
 void Arena::close() noexcept {
   device.store(nullptr, std::memory_order_relaxed);
-  munmap(tables_, tables_bytes_);
-  tables_ = nullptr;
+  if (tables_bytes_ > kMostKeptTableBytes) drop_tables();
   heap = nullptr;
   first = nullptr;
+}
+
+void Arena::drop_tables() noexcept {
+  if (tables_ != nullptr) munmap(tables_, tables_bytes_);
+  tables_ = nullptr;
+  tables_bytes_ = 0;
 }
 
 Block* Arena::containing(uint64_t at) const {

@@ -50,6 +50,7 @@ class Arena {
  public:
   // Throws um::Error when the tables do not fit; `address` and `bytes` are multiples of 2 MiB.
   void open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t bytes);
+  // No block is entered any more.
   void close() noexcept;
 
   // Every allocated block is entered, free ones are not: cutting and merging free memory touches no table.
@@ -73,6 +74,7 @@ class Arena {
 
  private:
   uint64_t granule(uint64_t at) const { return (at - address_) / kGranuleBytes; }
+  void drop_tables() noexcept;
 
   uint64_t address_ = 0, bytes_ = 0;
   // One lazily committed mapping: a pointer a granule (allocated block that starts there), a pointer for each 2 MiB

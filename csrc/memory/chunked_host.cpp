@@ -58,17 +58,19 @@ void ChunkedMemory::map_host(const Block& block, HostRange* range) {
     }
     slots_.allow(slots, count, Access::write);
   } catch (...) {
-    for (Slot* slot = slots; slot != slots + count; ++slot) {
-      if (slot->state == SlotState::host) static_cast<void>(slots_.unmap(*slot));
-    }
+    unmap_host(slots, count);
     throw;
   }
 }
 
-void ChunkedMemory::unmap_host(const Block& block, const HostRange*) {
-  Slot* slots = slots_.at(block.address);
-  for (Slot* slot = slots; slot != slots + chunks_of(block); ++slot) {
-    if (slot->state == SlotState::host) clear(*slot);
+void ChunkedMemory::unmap_host(const Block& block, const HostRange*) noexcept {
+  unmap_host(slots_.at(block.address), chunks_of(block));
+}
+
+// What is refused here is unmapped when somebody needs the slot.
+void ChunkedMemory::unmap_host(Slot* slots, uint64_t count) noexcept {
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    if (slot->state == SlotState::host) static_cast<void>(slots_.unmap(*slot));
   }
 }
 

@@ -259,10 +259,7 @@ void ChunkedMemory::freed(const Block& block, Fences::Fence last_use) noexcept {
     large_.subtract(count);
     disown(slots, count);
   }
-  for (Slot* slot = slots; slot != slots + count; ++slot) {
-    // Refused, it is unmapped when somebody needs the slot.
-    if (slot->state == SlotState::host) static_cast<void>(slots_.unmap(*slot));
-  }
+  unmap_host(slots, count);
 }
 
 void ChunkedMemory::protect(const Block& block, bool writable) {

@@ -81,8 +81,9 @@ class ChunkedMemory {
   // With um_chunk_options::host_mapped: the host's chunks at the addresses of a block that has none of the device's.
   // Throws um::Error, and then none is mapped there that the driver would take away again.
   void map_host(const Block& block, HostRange* range);
-  // Throws um::Error; may be called again.
-  void unmap_host(const Block& block, const HostRange* range);
+  // Before back(), which waits for nobody who still uses that mapping. One that the driver refuses to undo is undone
+  // when somebody needs the place.
+  void unmap_host(const Block& block, const HostRange* range) noexcept;
 
   // ---- for Allocations ----
   // Address space without chunks, for large blocks: whole slots. Released, whatever is cached there is unmapped.
@@ -132,6 +133,7 @@ class ChunkedMemory {
   void clear(Slot& slot);
   void claim_cached(Slot* slots, uint64_t count) noexcept;
   void disown(Slot* slots, uint64_t count) noexcept;
+  void unmap_host(Slot* slots, uint64_t count) noexcept;
   void settle(Slot* slots, uint64_t count, const driver::CUstream* first_user);
   void replace_fence(Slot& slot, Fences::Fence fence) noexcept;
   void shed() noexcept;
