@@ -1,5 +1,6 @@
 """Fixtures that every tier shares: emulated devices, and a clean slate for routing and interposing after each test."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from umadvise import _native
 from umadvise._abi import EmulatedOptions, Phase, Placement, Route, RouteState
 
 MIB = 1 << 20
+os.environ["UMADVISE_PLAN_CACHE"] = "off"  # what a test plans must not depend on the one before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,11 +34,12 @@ class Counting(IntEnum):
 
 
 class Memory(IntEnum):
-    """Managed memory, plain device memory that is never paged, or plain memory while there is any."""
+    """Managed memory, plain device memory that is never paged, plain memory while there is any, or swapped chunks."""
 
     MANAGED = 0
     DEVICE = 1
     PREFER_DEVICE = 2
+    CHUNKED = 3
 
 
 class Role(IntEnum):
@@ -99,6 +100,7 @@ class EventKind(IntEnum):
     COLLAPSE = 4
     REMOTE_MAP = 5
     OVERSIZED_OP = 6
+    SILENT_WRITE = 7
 
 
 class ResidencySubject(IntEnum):
@@ -593,3 +595,61 @@ class SwapResult:
         """Length of the last iteration."""
         busy_ns = self.compute_ns + self.recompute_ns
         return busy_ns + self.wait_copy_ns + self.wait_room_ns + self.map_ns + self.wait_host_ns
+
+
+# ---- explicit swapping on a device ---------------------------------------------------------------------------------
+
+
+class ProgramStatus(IntEnum):
+    """um_program_status: what a device does with the program that it was given."""
+
+    NONE = 0
+    WAITING = 1
+    DRIVING = 2
+    DIVERGED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOptions:
+    """um_chunk_options: device memory for chunks; 0 for a size is the device's default."""
+
+    budget_bytes: UInt64
+    host_budget_bytes: UInt64 = 0
+    chunk_bytes: UInt64 = 0
+    host_mapped: Flag32 = False
+    protect_clean: Flag32 = False
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCounters:
+    """um_swap_counters: totals since the device was opened, levels now, peaks of the running or last step."""
+
+    swap_ins: Int64
+    swap_outs: Int64
+    swap_in_bytes: Int64
+    swap_out_bytes: Int64
+    on_demand_swap_ins: Int64
+    evictions: Int64
+    cancelled: Int64
+    clean_drops: Int64
+    redundant_actions: Int64
+    actions: Int64
+    skipped_actions: Int64
+    wait_copy_ns: Int64
+    wait_room_ns: Int64
+    silent_writes: Int64
+    host_accesses: Known64
+    chunk_bytes: UInt64
+    budget_bytes: UInt64
+    used_bytes: UInt64
+    used_peak_bytes: UInt64
+    pinned_bytes: UInt64
+    pinned_peak_bytes: UInt64
+    host_bytes: UInt64
+    host_peak_bytes: UInt64
+    host_pool_bytes: UInt64
+    program: UInt32
+    diverged_op: UInt32
+    diverged_expected: Name
+    diverged_found: Name
+    programs_followed: UInt64

@@ -22,6 +22,7 @@ from umadvise._abi import (
     Access,
     Allocation,
     Charged,
+    ChunkOptions,
     Counters,
     DeviceInfo,
     DriverCosts,
@@ -45,6 +46,7 @@ from umadvise._abi import (
     Route,
     SimulatedStep,
     Status,
+    SwapCounters,
     SwapOptions,
     SwapResult,
     UnifiedOptions,
@@ -198,6 +200,9 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_pages_counters_read": (Status, [_POINTER, _POINTER]),
     "um_pages_now_ns": (ctypes.c_int64, [_POINTER]),
     "um_pages_records": (_U64, [_POINTER, _U64, _POINTER, _U64]),
+    "um_chunks_set": (Status, [_POINTER, _POINTER]),
+    "um_program_set": (Status, [_POINTER, _POINTER]),
+    "um_swap_read": (Status, [_POINTER, _POINTER]),
     "um_simulate_unified": (Status, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "um_simulate_swap": (Status, [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER]),
     "um_simulation_steps": (_U64, [_POINTER, _POINTER, _U64]),
@@ -343,10 +348,12 @@ class Device:
 
     Attributes:
         handle: the um_device pointer, for `Route`.
+        link_profile: `umadvise.device_profile.DeviceProfile` whose link is charged; None where none is.
     """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+        self.link_profile: Any = None
         self._closed = False
 
     @classmethod
@@ -445,6 +452,46 @@ class Device:
     def set_budget(self, budget_bytes: int) -> None:
         """Budget for managed memory; 0 for none."""
         _core().um_budget_set(self.handle, budget_bytes)
+
+    def set_chunks(self, options: ChunkOptions) -> None:
+        """Gives the device memory for chunks; again: another budget of them.
+
+        Raises:
+            NativeError: the memory is not there, or the device has no such memory.
+        """
+        _core().um_chunks_set(self.handle, ctypes.byref(_to_c(options)))
+
+    def set_program(
+        self, trace: Any, actions: Any, op_names: NDArray[np.uint32], first_serials: NDArray[np.uint64]
+    ) -> None:
+        """The step that will come again, and what is to be done in it: see um_program_set.
+
+        Args:
+            trace: `umadvise.trace.schema.Trace`.
+            actions: `umadvise.planners.plan.Actions`, or None.
+            op_names: the interned name of each op.
+            first_serials: for each storage the allocation that it is when the next step begins; 0 for none.
+
+        Raises:
+            NativeError: they contradict each other.
+        """
+        columns = _columns([(getattr(trace, table), names) for table, names in _TRACE_COLUMNS.items()])
+        plan = None if actions is None else _columns([(actions, _PLAN_COLUMNS)])
+        program = (_POINTER * 4)(
+            ctypes.addressof(columns),
+            None if plan is None else ctypes.addressof(plan),
+            op_names.ctypes.data,
+            first_serials.ctypes.data,
+        )
+        _core().um_program_set(self.handle, program)
+
+    def clear_program(self) -> None:
+        """No step is followed any more."""
+        _core().um_program_set(self.handle, None)
+
+    def swap_counters(self) -> SwapCounters:
+        """What explicit swapping did since the device was opened, and what it holds."""
+        return _filled(SwapCounters, lambda out: _core().um_swap_read(self.handle, out))
 
     def set_step(self, step: int) -> None:
         """Index of the step that begins now (1, 2, ...), or 0 outside steps."""

@@ -74,6 +74,7 @@ class EmulatedDevice:
         device = _native.Device.open_emulated(options)
         if profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))
+            device.link_profile = profile
         if self.fail_call is not None:
             device.fail(*self.fail_call)
         return device

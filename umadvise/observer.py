@@ -17,9 +17,10 @@ from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.errors import StateError
-from umadvise.profile import AdviceByRole, Environment, FaultProfile
+from umadvise.profile import AdviceByRole, Environment, FaultProfile, RungChange, Step
 from umadvise.runtime import Runtime, address_of, on_device
 from umadvise.trace import cut, live
+from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
 
 
@@ -54,6 +55,8 @@ class Observer:
     Attributes:
         step_count: steps that have begun.
         steps_are_marked: the script says where steps begin and end.
+        last_step: what the last whole step cost.
+        rungs: of the ladder, with the reasons, for the profile.
     """
 
     def __init__(self, runtime: Runtime, script: str | None = None) -> None:
@@ -73,6 +76,8 @@ class Observer:
         self._device_name = ""
         self.step_count = 0
         self.steps_are_marked = False
+        self.last_step: Step | None = None
+        self.rungs: list[RungChange] = []
 
     # ---- names ----------------------------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class Observer:
         self._runtime.device.set_step(0)
         self._drain()
         residency = residency_from(self._runtime.device.residency())
-        self._builder.end_step(end_ns, self.counters(), self.memory(), residency)
+        self.last_step = self._builder.end_step(end_ns, self.counters(), self.memory(), residency)
 
     def _drain(self) -> None:
         if self._builder is not None and self._runtime.emulated:
@@ -219,9 +224,32 @@ class Observer:
         recording = self._runtime.device.recorded() if self._records else self._recording
         if recording is None:
             raise StateError("nothing was recorded: open the session with record=True, or use umadvise run --record")
-        target: Target = "cpu" if self._runtime.emulated else "cuda"
-        trace = live.trace_of(recording, target=target, device=self._device_name, workload=self._script or "")
+        trace = live.trace_of(recording, **self._trace_words())
         return trace if step is None else cut.step(trace, step, *live.edges_of(recording, step))
+
+    def _trace_words(self) -> dict[str, Any]:
+        target: Target = "cpu" if self._runtime.emulated else "cuda"
+        return {"target": target, "device": self._device_name, "workload": self._script or ""}
+
+    def start_step_recording(self) -> None:
+        """What happens from now on is recorded, for `recorded_step`."""
+        if not self._records:
+            self._runtime.device.record(True)
+
+    def stop_step_recording(self) -> None:
+        """Until now; what is recorded anyway goes on."""
+        if not self._records:
+            self._runtime.device.record(False)
+
+    def recorded_step(self, number: int) -> RecordedStep:
+        """A step that was recorded, when the next one is about to begin.
+
+        Raises:
+            StateError: the recording is not whole.
+            UsageError: nothing ran in that step.
+        """
+        device = self._runtime.device
+        return recorded_step(device.recorded(), number, device.allocations(), **self._trace_words())
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
@@ -244,7 +272,7 @@ class Observer:
         if self._builder is None:
             raise StateError("nothing was watched: expected attach() first")
         readings = self._readings()
-        return self._builder.build(readings.counters, readings.dropped_events)
+        return self._builder.build(readings.counters, readings.dropped_events, self.rungs)
 
     def _environment(self) -> Environment:
         info = self._runtime.device.info()

@@ -23,6 +23,7 @@ MOST_ROWS = 4096
 """Rows kept in a table; what does not fit is summed into the table's `rest`."""
 MOST_STEPS = 64
 MOST_FINDINGS = 64
+MOST_RUNGS = 64
 MOST_FILE_BYTES = 64 << 20
 """A full profile (every table at MOST_ROWS) is under a tenth of this."""
 
@@ -213,11 +214,20 @@ class Finding(Record, frozen=True):
     evidence: Annotated[dict[Name, Count], msgspec.Meta(max_length=32)]
 
 
+class RungChange(Record, frozen=True):
+    """From step `step` on a run was on this rung of the ladder; `reason` has the numbers that it follows from."""
+
+    step: Count
+    rung: Name
+    reason: Sentence
+
+
 class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     """A run's faults. `counters` covers the steps, `outside` what happened before, between and after them.
 
     `steps` holds the first and the latest steps (at most MOST_STEPS). `tables` and `pattern` are None when nobody
-    recorded events; `pattern` also when nothing faulted.
+    recorded events; `pattern` also when nothing faulted. `rungs` holds the first and the latest rungs of a session (at
+    most MOST_RUNGS), none of a run without one.
     """
 
     environment: Environment
@@ -232,6 +242,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     pattern: Pattern | None
     oversized_ops: Annotated[tuple[OversizedOp, ...], msgspec.Meta(max_length=MOST_ROWS)]
     findings: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=MOST_FINDINGS)]
+    rungs: Annotated[tuple[RungChange, ...], msgspec.Meta(max_length=MOST_RUNGS)] = ()
 
     def __post_init__(self) -> None:
         indices = [step.index for step in self.steps]

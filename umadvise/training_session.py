@@ -1,9 +1,8 @@
-"""`umadvise.session`: a training loop under a byte budget, with roles, advice and the fault profile by itself."""
+"""`umadvise.session`: a training loop under a byte budget, with roles, plans and the fault profile by itself."""
 
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,25 +10,29 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise import _native, devices, patching, runtime
-from umadvise._abi import Memory, Role
+from umadvise import devices, patching, runtime
+from umadvise._abi import Memory, Role, SwapCounters
+from umadvise.adoption import Adoption
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
-from umadvise.observer import Observer, as_list, strided_parts, tensors_of_state
+from umadvise.governor import FAULT_THRESHOLD, Governor, check_threshold
+from umadvise.memory_split import MemorySplit
+from umadvise.observer import Observer, as_list
 from umadvise.placement import to_device
+from umadvise.plan_cache import PlanCache
+from umadvise.plan_maker import PlanMaker
+from umadvise.planners.plan import Plan
+from umadvise.planning_device import planning_device
 from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
-from umadvise.roles import ADVISE, AUTO, POLICIES, RESIDENT, Policy, check_policy
-from umadvise.runtime import on_device
+from umadvise.roles import ADVISE, AUTO, LADDER, Course, Policy, course_of, course_of_rung
+from umadvise.steering import Steering, first_rung
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes, parse_bytes
 
 log = logging.getLogger("umadvise")
 Batch = TypeVar("Batch")
-
-_FITS = 0.9
-"""`auto` calls a step that needed up to this share of the budget one that fits; the rest is for what varies."""
 
 
 class Session:
@@ -49,6 +52,7 @@ class Session:
         budget: int | str | None = None,
         policy: str = AUTO,
         record: bool = False,
+        fault_threshold: float = FAULT_THRESHOLD,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
@@ -57,15 +61,20 @@ class Session:
             optimizer: its optimizer, or several, or None.
             device: as in `umadvise.patch`; None takes what is patched, else "auto".
             capacity: of the emulated device, if `device` is "emulated".
-            budget: bytes that unified memory may keep on the device; None is all that is free.
-            policy: "resident", "advise", or "auto", which picks between the two after it has seen a step.
+            budget: bytes that tensors may take on the device; None is all that it has.
+            policy: a rung of the ladder ("resident", "advise", "window", "swap", "swap+recompute"), which all steps
+                run on; a planner's name, whose plans they follow; or "auto", which chooses a rung when it has seen a
+                step, and goes up where stalls cost too much.
             record: keep every op, allocation, copy and fault service for `trace()`.
+            fault_threshold: of "auto": the part of a step that stalls may take (0.0 to 1.0), or, as a whole number,
+                how many fault groups a step may have.
 
         Raises:
             PolicyError: another policy.
-            UsageError: a size that cannot be read, or `capacity` for a device that has its own.
+            UsageError: a size or threshold that makes no sense, or `capacity` for a device that has its own.
         """
-        self._policy_name = check_policy(policy)
+        self._course = course_of(policy)
+        self._threshold = check_threshold(fault_threshold)
         if capacity is not None:
             if device != "emulated":
                 raise UsageError('capacity goes with device="emulated": a GPU has its own; limit it with budget=')
@@ -74,8 +83,11 @@ class Session:
         self._budget_bytes = parse_bytes(budget) if budget is not None else None
         self._models: list[torch.nn.Module] = as_list(model)
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
+        self._adoption = Adoption(self._models, self._optimizers)
         self._records = record
         self._owns_patch = False
+        self._steering: Steering | None = None
+        self._split: MemorySplit | None = None
         self._runtime: runtime.Runtime | None = None
         self._observer: Observer | None = None
         self._policy_before: Policy | None = None
@@ -113,23 +125,43 @@ class Session:
     def _begin(self, state: runtime.Runtime) -> None:
         if self._budget_bytes is not None:
             state.device.set_budget(self._budget_bytes)
-        state.set_policy(POLICIES.get(self._policy_name, ADVISE))
         self._observer = state.script_observer or Observer(state)
+        self._steering = self._steer(state, self._observer)
         if self._records:
             self._observer.start_recording()
-        self._take_in(state)
+        self._adoption.take_in(state)
         for index, model in enumerate(self._models):
             self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
         for optimizer in self._optimizers:
             self._observer.label_state(optimizer)
         # Loading a checkpoint replaces the optimizer's state by tensors in ordinary memory.
-        loaded = [
-            optimizer.register_load_state_dict_post_hook(lambda _: self._take_in(state))
+        self._handles = [
+            optimizer.register_load_state_dict_post_hook(lambda _: self._adoption.take_in(state))
             for optimizer in self._optimizers
         ]
-        self._handles = loaded
         if state.script_observer is None:
             self._observer.attach()
+
+    def _steer(self, state: runtime.Runtime, observer: Observer) -> Steering:
+        """Sets the first rung: the one that was chosen, or what the governor guesses."""
+        course, governor = self._course, None
+        self._split = MemorySplit(state, self._budget_bytes)
+        if course.rung is None:
+            rung, reason = first_rung(
+                self._adoption.persistent_sizes(), self._split.room_bytes, self._split.default_chunk_bytes
+            )
+            governor = Governor(
+                ADVISE.name if state.intermediate_advice is not None else rung, reason, threshold=self._threshold
+            )
+            course = course_of_rung(governor.rung)
+        elif state.intermediate_advice is not None and LADDER[course.rung].memory == Memory.CHUNKED:
+            log.warning(
+                "torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung
+            )
+            course = Course(ADVISE.name, None)
+        plans = governor is not None or course.planner is not None
+        maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
+        return Steering(state, observer, self._split, maker, course, governor)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -145,12 +177,16 @@ class Session:
         self._runtime = None
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
+            if self._split is not None and not state.forked:
+                stack.callback(self._split.release)
             if state.emulated and not state.forked:
-                stack.callback(self._give_back)
+                stack.callback(self._adoption.give_back)
             if self._observer is not None and not state.forked and state.script_observer is None:
                 stack.callback(self._observer.detach)
             if self._observer is not None and self._records and not state.forked:
                 stack.callback(self._observer.stop_recording)
+            if self._steering is not None and not state.forked:
+                stack.callback(self._steering.close)
             for handle in self._handles:
                 stack.callback(handle.remove)
 
@@ -164,62 +200,31 @@ class Session:
             state.set_policy(self._policy_before or state.policy)
             state.device.set_budget(state.budget_bytes or 0)
 
-    def _give_back(self) -> None:
-        with ExitStack() as stack:
-            for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
-                placed = _native.allocation_at(runtime.storage_address(storage))
-                if placed is not None and placed.exports == 0:  # an address that left torch must stay good
-                    stack.callback(_native.give_back_storage, storage._cdata)
-
     def _name_survivors(self, state: runtime.Runtime) -> None:
         alive = state.device.allocations() if not state.forked else []
         if alive:
             size = format_bytes(sum(allocation.bytes for allocation in alive))
             log.info("%d tensors (%s) outlive the session; their device goes with the last of them", len(alive), size)
 
-    def _storages(self) -> Iterator[tuple[torch.UntypedStorage, Role]]:
-        """Every storage of the models and optimizers, with the role of the arena that it belongs in."""
-        tensors: list[tuple[torch.Tensor, Role]] = []
-        parameters = [parameter for model in self._models for parameter in model.parameters()]
-        for optimizer in self._optimizers:
-            parameters += (parameter for group in optimizer.param_groups for parameter in group["params"])
-            tensors += ((tensor, Role.PARAMETER) for _, _, tensor in tensors_of_state(optimizer))
-        for tensor in (*parameters, *(buffer for model in self._models for buffer in model.buffers())):
-            tensors.append((tensor, Role.PARAMETER))
-            if tensor.grad is not None:
-                tensors.append((tensor.grad, Role.INTERMEDIATE))
-        for tensor, role in tensors:
-            for part in strided_parts(tensor):
-                if part.device.type == "cpu":
-                    yield part.untyped_storage(), role
-
-    def _take_in(self, state: runtime.Runtime) -> None:
-        if not state.emulated:
-            for model in self._models:
-                foreign = [name for name, tensor in model.named_parameters() if not on_device(tensor)]
-                if foreign:
-                    raise StateError(
-                        f"{foreign[0]!r} was not allocated by umadvise: call umadvise.patch() before the model is "
-                        'moved to the GPU with .to("cuda")'
-                    )
-            return
-        for storage, role in self._storages():
-            state.take_in(storage, role)
-
     # ---- the loop -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one training step."""
-        state, observer = self._state(), self._watching()
+        state, observer, steering = self._state(), self._watching(), self._steering
+        assert steering is not None
         observer.steps_are_marked = True
+        number = observer.step_count + 1
+        steering.before_step(number)
         observer.begin_step()
+        whole = False
         try:
             yield
+            whole = True
         finally:
             if not state.forked:  # a child may leave through here
                 observer.end_step()
-        self._choose_rung(observer)
+                steering.after_step(number, whole=whole)
 
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form."""
@@ -231,30 +236,6 @@ class Session:
 
         moved: Batch = pytree.tree_map(move, batch)
         return moved
-
-    def _choose_rung(self, observer: Observer) -> None:
-        """`auto`: a step that fits needs no paging; new blocks then live in plain memory, where there is any left."""
-        state = self._state()
-        if (
-            state.forked
-            or self._policy_name != AUTO
-            or state.policy.memory != Memory.MANAGED
-            or state.intermediate_advice is not None
-            or observer.step_count < 2
-        ):
-            return  # the first step lacks the optimizer's state
-        needed, room = observer.memory().requested_peak_bytes, self._room_bytes(state)
-        if needed <= _FITS * room:
-            log.info(
-                "policy auto: a step needs %s of %s: new tensors are resident from now on",
-                format_bytes(needed),
-                format_bytes(room),
-            )
-            state.set_policy(replace(RESIDENT, memory=Memory.PREFER_DEVICE))
-
-    def _room_bytes(self, state: runtime.Runtime) -> int:
-        capacity = state.device.info().total_bytes
-        return min(capacity, self._budget_bytes or state.budget_bytes or capacity)
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
@@ -289,6 +270,27 @@ class Session:
     def memory_stats(self) -> MemoryStats:
         """Requested, reserved, resident, host and workspace bytes, by role, with the peaks of the last step."""
         return self._watching().memory()
+
+    @property
+    def rung(self) -> str:
+        """The rung of the ladder that steps run on now, or ran on last."""
+        return self._steered().rung
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that drives the steps now; None while there is none, and on rungs without one."""
+        return self._steered().plan
+
+    def swap_counters(self) -> SwapCounters:
+        """What explicit swapping did since the device was opened, and where its chunks are."""
+        if self._runtime is None:
+            return self._steered().driver.counters
+        return self._runtime.device.swap_counters()
+
+    def _steered(self) -> Steering:
+        if self._steering is None:
+            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
+        return self._steering
 
     def _watching(self) -> Observer:
         if self._observer is None:

@@ -319,7 +319,9 @@ def test_batches_go_to_the_device(patched: Callable[..., _native.Device], alloca
 
 
 def test_policies_choose_the_memory(allocation: Find) -> None:
-    for policy, memory in (("resident", Memory.DEVICE), ("advise", Memory.MANAGED), ("auto", Memory.MANAGED)):
+    memories = {"resident": Memory.DEVICE, "swap": Memory.CHUNKED, "swap+recompute": Memory.CHUNKED}
+    for policy in ("resident", "advise", "window", "swap", "swap+recompute", "auto"):
+        memory = memories.get(policy, Memory.MANAGED)
         model, optimizer = small()
         with umadvise.session(model, optimizer, device="emulated", capacity="64MiB", policy=policy) as um:
             small_steps(model, optimizer, 2)
@@ -363,26 +365,44 @@ def train_under_auto(capacity: str, caplog: pytest.LogCaptureFixture, **options:
 
 def test_auto_stays_resident_where_a_step_fits(caplog: pytest.LogCaptureFixture) -> None:
     logged, memory = train_under_auto("64MiB", caplog)
-    assert len(logged) == 1
-    assert "resident" in logged[0]
-    assert "64.00 MiB" in logged[0]
+    assert len(logged) == 2
+    assert "advise from step 1 on" in logged[0]
+    assert "resident from step 3 on" in logged[1]
+    assert "64.00 MiB" in logged[1]
     assert memory == Memory.DEVICE
 
 
-def test_auto_advises_where_a_step_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
-    assert train_under_auto("64MiB", caplog, budget="6MiB") == ([], Memory.MANAGED)
+def test_auto_swaps_where_not_even_the_state_fits(caplog: pytest.LogCaptureFixture) -> None:
+    """Parameters of 12 MiB, as much of gradients, and twice that of AdamW's averages."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with (
+        caplog.at_level(logging.INFO, logger="umadvise"),
+        umadvise.session(model, optimizer, device="emulated", capacity="64MiB", budget="40MiB") as um,
+    ):
+        assert um.rung == "swap"
+        made = torch.ones(10)
+        found = _native.allocation_at(umadvise.runtime.address_of(made))
+        assert found is not None
+        assert found.memory == Memory.CHUNKED
+    assert "swap from step 1 on: parameters, gradients and optimizer state need 48.00 MiB of 40.00 MiB" in caplog.text
+    assert [(change.step, change.rung) for change in um.profile().rungs] == [(1, "swap")]
 
 
-@pytest.mark.parametrize("policy", ["window", "swap", "swap+recompute"])
-def test_later_policies_say_so(policy: str) -> None:
-    with pytest.raises(PolicyError, match=r"not in this version.*resident, advise, auto"):
-        umadvise.session(nn.Linear(2, 2), policy=policy)
+def test_auto_does_not_swap_what_is_too_small(caplog: pytest.LogCaptureFixture) -> None:
+    """Weights of 1 MiB are half a chunk."""
+    logged, memory = train_under_auto("64MiB", caplog, budget="6MiB")
+    assert "advise from step 1 on" in logged[0]
+    assert "too small to be swapped" in logged[0]
+    assert memory == Memory.MANAGED
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ({"policy": "fastest"}, PolicyError),
+        ({"policy": "swap:fastest"}, PolicyError),
+        ({"fault_threshold": 2.0}, UsageError),
         ({"budget": "many"}, InvalidSizeError),
         ({"capacity": "1GiB"}, UsageError),
         ({"capacity": "1GiB", "device": "cuda"}, UsageError),
@@ -399,7 +419,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception]) -> Non
 # ---- the budget ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["advise", "auto"])
+@pytest.mark.parametrize("policy", ["advise", "window", "swap", "auto"])
 def test_the_budget_is_kept(policy: str) -> None:
     network: Network = NETWORKS["transformer"]
     budget_bytes = 96 * MIB
@@ -414,7 +434,7 @@ def test_the_budget_is_kept(policy: str) -> None:
             with um.step():
                 list(steps(network, model, optimizer, 1))
                 resident.append(um.memory_stats().resident_bytes)
-        assert um.counters().bytes_d2h.user
+        assert um.counters().bytes_d2h.user or um.swap_counters().swap_out_bytes
     assert max(resident) <= budget_bytes
 
 
@@ -504,7 +524,7 @@ def test_survivors_are_named(caplog: pytest.LogCaptureFixture) -> None:
         umadvise.session(nn.Linear(2, 2), device="emulated", capacity="16MiB"),
     ):
         kept = torch.ones(MIB)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records][1:] == [
         "1 tensors (4.00 MiB) outlive the session; their device goes with the last of them"
     ]
     assert umadvise.on_device(kept)

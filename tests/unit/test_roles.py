@@ -4,7 +4,18 @@ import pytest
 
 from umadvise._abi import Advice, Memory, Placement, Role
 from umadvise.errors import PolicyError
-from umadvise.roles import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED, check_policy
+from umadvise.planners import PLANNERS
+from umadvise.roles import (
+    ADVISE,
+    ARENA_ROLES,
+    LADDER,
+    RESIDENT,
+    RUNGS,
+    UNADVISED,
+    Course,
+    check_policy,
+    course_of,
+)
 
 
 def test_patch_starts_with_unified_memory_and_no_advice() -> None:
@@ -33,10 +44,39 @@ def test_explicit_advice_beats_policy_and_asks_for_unified_memory() -> None:
     assert ADVISE.placement(Role.INTERMEDIATE).advice == Advice.PREFETCH
 
 
-def test_policies_of_this_version() -> None:
-    assert [check_policy(name) for name in ("resident", "advise", "auto")] == ["resident", "advise", "auto"]
-    for later in ("window", "swap", "swap+recompute"):
-        with pytest.raises(PolicyError, match=r"not in this version.*resident, advise, auto"):
-            check_policy(later)
-    with pytest.raises(PolicyError, match=r"unknown policy 'fast'.*resident, advise, auto"):
-        check_policy("fast")
+def test_a_rung_is_a_policy_and_has_a_planner_where_it_needs_one() -> None:
+    assert RUNGS == ("resident", "advise", "window", "swap", "swap+recompute")
+    planners = {rung: course_of(rung).planner for rung in RUNGS}
+    assert planners == {
+        "resident": None,
+        "advise": None,
+        "window": "um-window",
+        "swap": "best",
+        "swap+recompute": "best",
+    }
+    assert [rung for rung in RUNGS if course_of(rung).recomputes] == ["swap+recompute"]
+    assert [LADDER[rung].memory for rung in RUNGS] == [
+        Memory.DEVICE,
+        Memory.MANAGED,
+        Memory.MANAGED,
+        Memory.CHUNKED,
+        Memory.CHUNKED,
+    ]
+    assert course_of("auto") == Course(None, None)
+
+
+def test_every_planner_can_be_pinned() -> None:
+    assert course_of("um-window") == Course("window", "um-window")
+    assert course_of("advice") == Course("advise", None)
+    for planner in set(PLANNERS) - {"window", "um-window", "advice"}:
+        assert course_of(planner) == Course("swap+recompute", planner, recomputes=True)
+        assert course_of(f"swap:{planner}") == Course("swap", planner)
+    assert course_of("swap:window") == Course("swap", "window")  # whose name is a rung's too
+
+
+@pytest.mark.parametrize(
+    "name", ["fast", "", "swap:", "swap:fast", "window:best", "advise:best", "swap:advice", "auto:x"]
+)
+def test_what_is_no_policy(name: str) -> None:
+    with pytest.raises(PolicyError, match=r"unknown policy.*resident, advise, window, swap.*best"):
+        check_policy(name)

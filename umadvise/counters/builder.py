@@ -1,7 +1,7 @@
 """From a device's readings and events, step by step, to a fault profile."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from umadvise.counters.records import Counters, Event, MemoryStats, ResidencyPea
 from umadvise.counters.tables import StepAccumulator, TableSums
 from umadvise.counters.timeline import Service, pattern_of
 from umadvise.findings import examine
-from umadvise.profile import MOST_STEPS, Environment, FaultProfile, Step, clean_name
+from umadvise.profile import MOST_RUNGS, MOST_STEPS, Environment, FaultProfile, RungChange, Step, clean_name
 
 _FIRST_STEPS = 16
 """Of the steps kept in a profile so many are the first ones; the others are the latest."""
@@ -75,8 +75,8 @@ class ProfileBuilder:
         counters: Counters,
         memory: MemoryStats | None,
         residency: Iterable[ResidencyPeak] = (),
-    ) -> None:
-        """Ends the open step.
+    ) -> Step:
+        """Ends the open step, and returns what it cost.
 
         Args:
             end_ns: now, by the events' clock.
@@ -103,14 +103,14 @@ class ProfileBuilder:
             self._tables.add_residency(residency)
         if step.services:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
-        self._keep(
-            Step(
-                index=step.index,
-                duration_ns=duration_ns,
-                counters=counted,
-                resident_peak_bytes=memory.resident_peak_bytes if memory else None,
-            )
+        cost = Step(
+            index=step.index,
+            duration_ns=duration_ns,
+            counters=counted,
+            resident_peak_bytes=memory.resident_peak_bytes if memory else None,
         )
+        self._keep(cost)
+        return cost
 
     def _keep(self, step: Step) -> None:
         if len(self._first_steps) < _FIRST_STEPS:
@@ -118,12 +118,13 @@ class ProfileBuilder:
         else:
             self._latest_steps.append(step)
 
-    def build(self, counters: Counters, events_dropped: int) -> FaultProfile:
+    def build(self, counters: Counters, events_dropped: int, rungs: Sequence[RungChange] = ()) -> FaultProfile:
         """The profile so far, with its findings.
 
         Args:
             counters: the device's reading now.
             events_dropped: events lost because nobody drained in time (um_events_dropped).
+            rungs: of the ladder that the run has been on.
         """
         total = subtract(counters, self._at_start)
         in_steps = self._in_steps or subtract(total, total)
@@ -140,5 +141,6 @@ class ProfileBuilder:
             pattern=pattern_of(*self._faulting_step) if self._faulting_step else None,
             oversized_ops=self._tables.oversized_ops() if self._tables else (),
             findings=(),
+            rungs=(*rungs[:1], *rungs[1:][-(MOST_RUNGS - 1) :]),
         )
         return msgspec.structs.replace(profile, findings=examine(profile))

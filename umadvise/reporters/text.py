@@ -51,7 +51,7 @@ def render(profile: FaultProfile, width: int = DEFAULT_WIDTH, *, color: bool = F
 
 
 def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType]]:
-    yield _heading(profile.environment)
+    yield [*_heading(profile.environment), *(Text(line) for line in _rungs(profile))]
     yield _totals(profile)
     if profile.pattern is not None and any(profile.pattern.fault_groups):
         yield _pattern(profile, profile.pattern, width - _INDENT)
@@ -62,6 +62,11 @@ def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType
             if grid.row_count:
                 yield [grid]
     yield _findings(profile.findings)
+
+
+def _rungs(profile: FaultProfile) -> Iterator[str]:
+    for change in profile.rungs:
+        yield f"Rung {change.rung} from step {change.step} on: {change.reason}"
 
 
 def _heading(environment: Environment) -> list[RenderableType]:

@@ -1,0 +1,118 @@
+"""How a session's device memory is divided between what the driver pages and chunks, and what new tensors get.
+
+Live tensors never move from one kind of memory to the other. So where a session goes over to chunks while managed
+memory is in use, both have a share of the budget from then on: managed memory what its live tensors take, at most half
+of the budget, and chunks the rest. The shares do not change again: neither kind can then take from the other what that
+one was promised. Plain device memory that is in use stays, and counts for both.
+"""
+
+import logging
+
+from umadvise import _native, split_updates
+from umadvise._abi import ChunkOptions, Memory
+from umadvise.plan_maker import Memory as PlanMemory
+from umadvise.replacements import Replacements
+from umadvise.roles import Policy
+from umadvise.runtime import Runtime
+from umadvise.units import format_bytes
+
+log = logging.getLogger("umadvise")
+
+_CHUNK_BYTES = {True: 2 << 20, False: 20 << 20}
+"""Of the emulated device, and of others: the defaults of um_chunks_set."""
+_BLOCK_BYTES = 2 << 20
+_MOST_MANAGED = 0.5
+_SPARE_CHUNKS = 3
+"""For small tensors, which share chunks."""
+
+
+class MemorySplit:
+    """The memory of one session.
+
+    Attributes:
+        room_bytes: of device memory, for everything.
+        default_chunk_bytes: size of a chunk.
+    """
+
+    def __init__(self, state: Runtime, budget_bytes: int | None) -> None:
+        """Nothing is set yet.
+
+        Args:
+            state: of the process.
+            budget_bytes: of the session; None: what was patched with, or else all of the device.
+        """
+        self._state = state
+        self.default_chunk_bytes = _CHUNK_BYTES[state.emulated]
+        capacity = state.device.info().total_bytes
+        self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
+        self._chunk_budget_bytes = 0
+        self._replaced = Replacements()
+
+    def use(self, policy: Policy) -> None:
+        """New tensors have the memory of a policy from now on.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        state = self._state
+        if policy.memory == Memory.CHUNKED and not self._chunk_budget_bytes:
+            managed_bytes, chunk_bytes = self.shares()
+            if managed_bytes:
+                log.info(
+                    "of %s, %s stay with tensors in unified memory, and %s are chunks",
+                    format_bytes(self.room_bytes),
+                    format_bytes(managed_bytes),
+                    format_bytes(chunk_bytes),
+                )
+                state.device.set_budget(managed_bytes)
+            state.device.set_chunks(ChunkOptions(budget_bytes=chunk_bytes, host_mapped=state.emulated))
+            self._chunk_budget_bytes = chunk_bytes
+            self._divide_whole_model_ops(state.device.swap_counters().chunk_bytes)
+        state.set_policy(policy)
+
+    def _divide_whole_model_ops(self, chunk_bytes: int) -> None:
+        """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
+
+        What they make on their way is as large as one of their lists, so they are given half of the room.
+        """
+        room_bytes = self._chunk_budget_bytes - _SPARE_CHUNKS * chunk_bytes
+        limit_bytes = max(room_bytes // 2, chunk_bytes)
+        _native.set_split(limit_bytes, chunk_bytes)
+        split_updates.install(self._replaced, lambda: limit_bytes, chunk_bytes)
+
+    def shares(self) -> tuple[int, int]:
+        """Bytes for managed memory and for chunks, if chunks came into use now."""
+        live = self._state.device.allocations()
+
+        def total(*kinds: Memory) -> int:
+            return sum(each.reserved_bytes for each in live if each.memory in kinds)
+
+        left = self.room_bytes - total(Memory.DEVICE)
+        managed = total(Memory.MANAGED, Memory.PREFER_DEVICE)
+        managed = min(-(-managed // _BLOCK_BYTES) * _BLOCK_BYTES, int(left * _MOST_MANAGED))
+        return managed, max(left - managed, 0)
+
+    def for_plans(self, memory: Memory) -> PlanMemory:
+        """What a plan may use, in chunks or in unified memory."""
+        if memory != Memory.CHUNKED:
+            return PlanMemory(self.room_bytes)
+        device = self._state.device
+        elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)
+        if not self._chunk_budget_bytes:
+            return PlanMemory(self.shares()[1], self.default_chunk_bytes, 0, elsewhere)
+        counters = device.swap_counters()
+        return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)
+
+    def release(self) -> None:
+        """Ops on lists are whole again, and chunks that no live tensor needs go back to the device and to the host."""
+        if not self._chunk_budget_bytes:
+            return
+        self._replaced.undo()
+        _native.set_split(None)
+        device = self._state.device
+        needed_bytes = sum(each.reserved_bytes for each in device.allocations() if each.memory == Memory.CHUNKED)
+        needed_bytes = max(needed_bytes, device.swap_counters().chunk_bytes)
+        device.set_chunks(
+            ChunkOptions(budget_bytes=min(needed_bytes, self._chunk_budget_bytes), host_mapped=self._state.emulated)
+        )
+        self._chunk_budget_bytes = 0

@@ -1,0 +1,184 @@
+"""Which rung of the ladder a session's steps run on: the one that was asked for, or the governor's choice."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from umadvise._abi import Memory
+from umadvise.driving import Driver
+from umadvise.governor import Governor, StepRecord, Switch
+from umadvise.memory_split import MemorySplit
+from umadvise.observer import Observer
+from umadvise.plan_maker import PlanMaker, recomputes
+from umadvise.planners.advice import by_role
+from umadvise.planners.plan import Plan
+from umadvise.planners.score import PAGING_PLANNERS, made_by
+from umadvise.profile import RungChange
+from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
+from umadvise.runtime import Runtime
+from umadvise.trace.recorded_step import RecordedStep
+from umadvise.units import format_bytes
+
+log = logging.getLogger("umadvise")
+
+FITS = 0.9
+"""A step that needs up to this share of the budget fits; the rest is for what varies."""
+
+
+_MOST_SMALL = 0.5
+"""Part of the budget for tensors that never leave their chunks."""
+
+
+class Steering:
+    """Keeps a session's policy, driver and governor together.
+
+    Attributes:
+        course: what runs now.
+        driver: of its steps.
+    """
+
+    def __init__(
+        self,
+        state: Runtime,
+        observer: Observer,
+        split: MemorySplit,
+        maker: PlanMaker | None,
+        course: Course,
+        governor: Governor | None,
+    ) -> None:
+        """Sets the first rung; `governor` is None where the user has chosen, `maker` where nothing is planned.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        self._state, self._observer, self._split, self._maker = state, observer, split, maker
+        self._governor = governor
+        self._structure = ""
+        self._told = False
+        self.course = course
+        split.use(LADDER[self.rung])
+        self.driver = Driver(state.device, observer, self._make_plan if course.planner else None)
+        if governor is not None:
+            self._note(governor.history[0])
+        else:
+            observer.rungs.append(RungChange(step=1, rung=self.rung, reason="chosen by the user"))
+
+    @property
+    def rung(self) -> str:
+        """Of the ladder."""
+        assert self.course.rung is not None
+        return self.course.rung
+
+    @property
+    def plan(self) -> Plan | None:
+        """That drives the steps now."""
+        return None if self.driver.program is None else self.driver.program.plan
+
+    # ---- edges of steps -------------------------------------------------------------------------------------------
+
+    def before_step(self, number: int) -> None:
+        """A step is about to begin."""
+        step = self.driver.take_recording()
+        if step is not None and self._governor is not None:
+            self._consider(number, step)
+        self.driver.before_step(number)
+
+    def after_step(self, number: int, *, whole: bool) -> None:
+        """A step has ended; not `whole`: by an exception."""
+        self.driver.after_step(number, whole=whole)
+        cost = self._observer.last_step
+        if self._governor is None or not whole or cost is None:
+            return
+        record = StepRecord(
+            number=number,
+            duration_ns=cost.duration_ns,
+            stall_ns=(cost.counters.fault_service_ns or 0) + self.driver.waited_ns,
+            fault_groups=cost.counters.fault_groups,
+            typical=self.driver.followed if self.course.planner else self._structure != "",
+        )
+        self._go(self._governor.observe(record))
+
+    def close(self) -> None:
+        """Nothing is driven any more."""
+        self.driver.close()
+
+    # ---- plans ----------------------------------------------------------------------------------------------------
+
+    def _make_plan(self, step: RecordedStep) -> Plan | None:
+        assert self._maker is not None
+        policy, course = LADDER[self.rung], self.course
+        plan = self._maker.plan(step, course, self._split.for_plans(policy.memory))
+        if plan is not None and course.recomputes and recomputes(plan):
+            plan = self._without_recomputation(step)
+        if plan is not None and made_by(plan) in PAGING_PLANNERS:
+            self._split.use(replace(policy, advice=by_role(plan)))
+        return plan
+
+    def _without_recomputation(self, step: RecordedStep) -> Plan | None:
+        """No region of the model was marked: what is dropped there could not be made again."""
+        if not self._told:
+            self._told = True
+            log.warning(
+                "the plan of %s has tensors made again, and no region of the model was marked for that: "
+                "it is planned by swaps alone",
+                self.course.planner,
+            )
+        assert self._maker is not None
+        return self._maker.plan(step, course_of_rung(SWAP.name), self._split.for_plans(Memory.CHUNKED))
+
+    # ---- the governor ---------------------------------------------------------------------------------------------
+
+    def _consider(self, number: int, step: RecordedStep) -> None:
+        """A steady step is known: what each rung would make of it, when it is a new one."""
+        governor = self._governor
+        assert governor is not None
+        assert self._maker is not None
+        if step.digest == self._structure:
+            return
+        if self._structure:
+            governor.restructure()
+        self._structure = step.digest
+        if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
+            return  # what is in chunks stays there; and advice that the user gave is for unified memory
+        needed, room = self._observer.memory().requested_peak_bytes, self._split.room_bytes
+        if needed <= FITS * room:
+            reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
+            self._go(governor.go(number, RESIDENT.name, reason))
+            return
+        rungs = (ADVISE, WINDOW, SWAP)
+        predicted = self._maker.predict(step, {each.name: self._split.for_plans(each.memory) for each in rungs})
+        self._go(governor.choose(number, predicted))
+
+    def _go(self, switch: Switch | None) -> None:
+        if switch is None:
+            return
+        self._note(switch)
+        if switch.rung == switch.before:
+            return
+        self.course = course_of_rung(switch.rung)
+        policy = LADDER[switch.rung]
+        if switch.rung == RESIDENT.name:  # what does not fit after all is paged
+            policy = replace(policy, memory=Memory.PREFER_DEVICE)
+        self._split.use(policy)
+        self.driver.change(self._make_plan if self.course.planner else None)
+
+    def _note(self, switch: Switch) -> None:
+        self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
+        stays = " still" if switch.rung == switch.before else ""
+        log.info("policy auto: %s%s from step %d on: %s", switch.rung, stays, switch.step, switch.reason)
+
+
+def first_rung(persistent_sizes: Sequence[int], room_bytes: int, chunk_bytes: int) -> tuple[str, str]:
+    """The rung that a session starts on while nothing is known but its model and optimizer, and why.
+
+    Chunks from the beginning where that does not fit, unless most of it is in tensors that would never leave.
+    """
+    needed_bytes = sum(persistent_sizes)
+    needed, room = format_bytes(needed_bytes), format_bytes(room_bytes)
+    reason = f"parameters, gradients and optimizer state need {needed} of {room}"
+    if needed_bytes <= room_bytes:
+        return ADVISE.name, reason
+    small_bytes = sum(size for size in persistent_sizes if size * 2 <= chunk_bytes)
+    if small_bytes > _MOST_SMALL * room_bytes:
+        return ADVISE.name, f"{reason}, {format_bytes(small_bytes)} of it in tensors too small to be swapped"
+    return SWAP.name, reason
