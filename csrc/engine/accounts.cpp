@@ -137,6 +137,10 @@ void um_device::memory(um_memory_stats* out) {
   out->resident_peak_bytes = resident_.peak;
   out->host_bytes = host_.now;
   out->host_peak_bytes = host_.peak;
+  if (chunked_ != nullptr) {  // managed memory and chunks are seldom there together: then the peak is at most this
+    out->host_bytes += chunked_->host_in_use().now * chunked_->chunk_bytes();
+    out->host_peak_bytes += chunked_->host_in_use().peak * chunked_->chunk_bytes();
+  }
   out->allocation_count = statistics.allocation_count;
   out->free_count = statistics.free_count;
   out->live_allocations = statistics.live_allocations();

@@ -91,7 +91,7 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
     swapper_->pin(block->swapped);
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
-    swapper_->acquire(op->swapped.data(), op->swapped.size(), nullptr);
+    swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream);
   } catch (const Error& error) {
     undo();
     throw named(error, *op);
@@ -113,11 +113,11 @@ void um_device::detach(Block* block) noexcept {
 void um_device::bring_in(RunningOp& op) {
   for (const Swapper::Use& use : op.swapped) swapper_->pin(use.block);
   try {
-    if (swapper_->at_hand(op.swapped.data(), op.swapped.size(), nullptr)) return;
+    if (swapper_->at_hand(op.swapped.data(), op.swapped.size(), op.stream)) return;
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
     swapper_->progress();
-    swapper_->acquire(op.swapped.data(), op.swapped.size(), nullptr);
+    swapper_->acquire(op.swapped.data(), op.swapped.size(), op.stream);
   } catch (const Error& error) {
     for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
     op.swapped.clear();

@@ -37,6 +37,7 @@ struct RunningOp {
   um_device* device = nullptr;
   OpIdentity identity;
   bool untouched = false;
+  driver::CUstream stream{};
   WorkingSet working_set;
   std::vector<Swapper::Use> swapped;  // chunked memory that is pinned for it
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
@@ -48,6 +49,8 @@ struct RunningOp {
 
 // The present thread's, nullptr outside ops.
 inline thread_local RunningOp* running_op = nullptr;
+// What its ops are given to.
+inline thread_local driver::CUstream op_stream{};
 
 // The contexts that the emulated device stores with events: a number stands for an op as long as it is one of the last
 // few; events are taken out at the end of every op.

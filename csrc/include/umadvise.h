@@ -196,6 +196,10 @@ UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uin
 /* After it: `outputs` are storages' addresses; they count as seen from now on. */
 UM_API void um_op_end(um_device* device, const void* const* outputs, uint32_t count);
 
+/* The stream that this thread's ops are given to from now on; NULL, the legacy one, at the start. On the emulated
+ * device ops run in the legacy stream, which is the calling thread. */
+UM_API void um_op_stream_set(void* stream);
+
 /* Budget in bytes for managed memory, kept before each op by prefetching the model's victims to the host; 0 = none. */
 UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
 /* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. */

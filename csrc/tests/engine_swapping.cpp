@@ -4,7 +4,9 @@
 #include <random>
 #include <string>
 
+#include "engine/device.h"
 #include "engine_fixture.h"
+#include "memory/address_map.h"
 #include "swap_fixture.h"
 
 using test::Device;
@@ -184,9 +186,9 @@ TEST(a_plan_brings_in_time) {
   }
   const um_plan columns = plan.columns();
   rounds.set(device, &columns);
-  rounds.run(device, 1);
+  for (uint32_t step = 1; step < 4; ++step) rounds.run(device, step);  // until it is where the plan leaves it
   const um_swap_counters before = device.swaps();
-  for (uint32_t step = 2; step < 10; ++step) rounds.run(device, step);
+  for (uint32_t step = 4; step < 12; ++step) rounds.run(device, step);
   const um_swap_counters after = device.swaps();
   CHECK_EQ(after.evictions, before.evictions);
   CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins);
@@ -194,7 +196,7 @@ TEST(a_plan_brings_in_time) {
   CHECK(std::abs(after.swap_ins - before.swap_ins - 4 * 8) <= 2);
   CHECK(std::abs(after.clean_drops - before.clean_drops - 4 * 8) <= 2);
   CHECK_EQ(after.swap_outs, before.swap_outs);
-  CHECK_EQ(after.programs_followed, uint64_t{9});
+  CHECK_EQ(after.programs_followed, uint64_t{11});
   CHECK_EQ(after.skipped_actions, 0);
   CHECK_EQ(after.program, uint32_t{UM_PROGRAM_WAITING});
 }
@@ -288,4 +290,66 @@ TEST(random_traffic_keeps_every_byte) {
     CHECK_EQ(device.swaps().used_bytes, uint64_t{0});
     CHECK_EQ(device.swaps().host_bytes, uint64_t{0});
   }
+}
+
+// As on a GPU: kernels are only given to streams, and run later. What leaves, and what takes its place, waits for them.
+TEST(kernels_in_several_streams_are_waited_for) {
+  Swapping device(3, 0, 0, 400);
+  const um::driver::Table& call = device.handle->driver().call;
+  um_device_info info{};
+  CHECK_OK(um_device_query(device, &info));
+  um::driver::CUcontext context{};
+  CHECK_EQ(call.device_primary_ctx_retain(&context, info.ordinal), 0u);
+  CHECK_EQ(call.ctx_set_current(context), 0u);
+  um::driver::CUstream streams[2];
+  for (um::driver::CUstream& stream : streams)
+    CHECK_EQ(call.stream_create(&stream, um::driver::CU_STREAM_NON_BLOCKING), 0u);
+  std::mt19937 random(3);
+  struct Live {
+    unsigned char* block;
+    unsigned char value;
+    size_t stream;  // that wrote to it last
+  };
+  std::vector<Live> live;
+  const auto launch = [&](Live& each, size_t in, bool writes) {
+    // The program orders its own streams; umadvise orders what it moves.
+    if (in != each.stream) CHECK_OK(um_stream_wait(device, streams[in], streams[each.stream]));
+    um_op_stream_set(streams[in]);
+    const um_access access = writes ? write(each.block, kChunk) : read(each.block, kChunk);
+    CHECK_OK(um_op_begin(device, um_intern("kernel"), UM_PHASE_FORWARD, 0, 0, &access, 1));
+    if (writes) {
+      each.value = static_cast<unsigned char>(random());
+      CHECK_EQ(call.memset_d8_async(um::address_of(each.block), each.value, kChunk, streams[in]), 0u);
+      each.stream = in;
+    }
+    const void* output = each.block;
+    um_op_end(device, &output, 1);
+    um_op_stream_set(nullptr);
+  };
+  std::vector<unsigned char> out(kChunk);
+  for (int turn = 0; turn < 120; ++turn) {
+    if (live.size() < 3 || (live.size() < 8 && random() % 4 == 0)) {
+      live.push_back({device.chunks(1), 0, random() % 2});
+      launch(live.back(), live.back().stream, true);
+      continue;
+    }
+    const size_t chosen = random() % live.size();
+    Live& each = live[chosen];
+    if (random() % 6 == 0) {
+      device.free(each.block);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(chosen));
+    } else {
+      launch(each, random() % 2, random() % 2);
+    }
+  }
+  for (Live& each : live) {
+    CHECK_EQ(call.stream_synchronize(streams[each.stream]), 0u);
+    CHECK_OK(um_copy_to_host(out.data(), each.block, kChunk));
+    CHECK(test::holds(out.data(), each.value, kChunk));
+  }
+  for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_synchronize(stream), 0u);
+  while (!device.live.empty()) device.free(device.live.back());
+  for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_destroy(stream), 0u);
+  CHECK_EQ(call.ctx_set_current(nullptr), 0u);
+  CHECK_EQ(call.device_primary_ctx_release(info.ordinal), 0u);
 }
