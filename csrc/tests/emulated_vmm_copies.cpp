@@ -1,6 +1,8 @@
 // Copies and fills of memory that is mapped by hand: in streams, in both directions, over the charged link, and in the
 // order of events alone.
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "driver/emulated/device.h"
 #include "emulated_vmm.h"
@@ -190,6 +192,54 @@ TEST(an_event_is_all_that_orders_a_swap) {
   device.unmap(range.at(0), kBlock);
   device.release(chunk);
   for (const CUevent event : {left, arrived}) CHECK_EQ(call.event_destroy(event), CUDA_SUCCESS);
+}
+
+// Each thread moves a chunk of its own between two addresses and the host while others do the same, make and release
+// handles, and fault managed memory in.
+TEST(threads_swap_and_fault_beside_each_other) {
+  VirtualMemory device(16 * kMiB, 100, UM_COUNTING_RAW);
+  const auto& call = device.driver.call;
+  CUcontext context{};
+  CHECK_EQ(call.ctx_get_current(&context), CUDA_SUCCESS);
+  const uint64_t managed_bytes = 12 * kMiB;
+  unsigned char* managed = device.managed(managed_bytes);
+  std::atomic<int> wrong{0};
+  const auto swap = [&](unsigned seed) {
+    call.ctx_set_current(context);
+    const Range range(device, 2);
+    const Stream stream(device);
+    std::vector<unsigned char> host = test::pattern_of(kBlock, seed);
+    for (unsigned round = 0; round < 15; ++round) {
+      const auto chunk = device.create(kBlock);
+      range.put(round % 2, chunk);
+      const CUdeviceptr at = range.at(round % 2);
+      call.memcpy_htod_async(at, host.data(), kBlock, stream.stream);
+      stream.synchronize();
+      for (uint64_t i = round; i < kBlock; i += 4096) ++test::bytes_at(at)[i];
+      call.memcpy_dtoh_async(host.data(), at, kBlock, stream.stream);
+      stream.synchronize();
+      device.unmap(at, kBlock);
+      device.release(chunk);
+    }
+    for (uint64_t i = 0; i < kBlock; ++i)
+      wrong += host[i] != static_cast<unsigned char>(test::pattern(i, seed) + (i % 4096 < 15));
+  };
+  const auto fault = [&] {
+    for (unsigned round = 1; round <= 15; ++round) {
+      for (uint64_t i = 0; i < managed_bytes; i += 4096) {
+        wrong += managed[i] != round - 1;
+        managed[i] = static_cast<unsigned char>(round);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 3; ++seed) threads.emplace_back(swap, seed);
+  threads.emplace_back(fault);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+  CHECK(device.totals().model.evictions > 0);
+  device.free(managed);
+  CHECK_EQ(device.free_bytes(), 16 * kMiB);
 }
 
 TEST(unmapping_before_a_copy_ran_loses_the_device) {
