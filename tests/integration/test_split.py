@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from umadvise import _native
-from umadvise._abi import Phase
+from umadvise import _native, split_updates
+from umadvise._abi import ChunkOptions, Memory, Phase, Placement, Route, RouteState
 from umadvise._hooks.reference import ObservedOp, observed_natively
 from umadvise.errors import NativeError
+from umadvise.replacements import Replacements
 
 SIZES = (100, 50, 200, 1, 300, 1000, 60)
 LIMIT_BYTES = 3000  # below the largest element of every list
@@ -393,3 +394,55 @@ def test_whole_optimizer_steps(split: Split, make: Any, options: dict[str, Any],
     for op in steps:  # one element has at most a parameter, a gradient, three states and a step
         touched = {access.allocation: access.bytes for access in op.accesses}
         assert len(touched) <= 6 or sum(touched.values()) <= 10_000
+
+
+CHUNK_BYTES = 2 << 20
+BUDGET_BYTES = 6 * CHUNK_BYTES
+
+
+def train_large(how: str) -> list[torch.Tensor]:
+    """Two steps of eight parameters: each with its gradient and states takes four chunks, all of one kind eight."""
+    torch.manual_seed(2)
+    parameters = [nn.Parameter(torch.randn(600, 600)) for _ in range(8)]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1, **{how: True})
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+        optimizer.step()
+    return parameters
+
+
+def in_chunks(device: _native.Device) -> None:
+    device.set_chunks(ChunkOptions(budget_bytes=BUDGET_BYTES))
+    _native.set_thread_route(Route(RouteState.ON, Placement(memory=Memory.CHUNKED), device.handle))
+    _native.interpose(device)
+
+
+@pytest.mark.parametrize("how", ["foreach", "fused"])
+def test_a_step_under_a_budget_that_no_whole_list_fits(device: _native.Device, how: str) -> None:
+    expected = train_large(how)
+    _native.install_allocator()
+    in_chunks(device)
+    limit_bytes = BUDGET_BYTES - 2 * CHUNK_BYTES  # small tensors share chunks that stay
+    _native.set_split(limit_bytes, CHUNK_BYTES)
+    replaced = Replacements()
+    split_updates.install(replaced, lambda: limit_bytes, CHUNK_BYTES)
+    try:
+        parameters = train_large(how)
+        assert same([parameter.detach() for parameter in parameters], [parameter.detach() for parameter in expected])
+    finally:
+        replaced.undo()
+        _native.set_split(None)
+        _native.interpose(None)
+    swapped = device.swap_counters()
+    assert 0 < swapped.used_peak_bytes <= BUDGET_BYTES
+    assert swapped.swap_ins > 0
+
+
+def test_without_it_such_a_step_is_refused_by_name(device: _native.Device) -> None:
+    _native.install_allocator()
+    in_chunks(device)
+    with pytest.raises(torch.OutOfMemoryError, match=r"no room for aten::_foreach_norm\.Scalar: its working set takes"):
+        train_large("fused")
+    _native.interpose(None)
