@@ -410,7 +410,7 @@ def train_large(how: str) -> list[torch.Tensor]:
             parameter.grad = torch.randn_like(parameter)
         nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
-    return parameters
+    return [parameter.detach() for parameter in parameters]
 
 
 def in_chunks(device: _native.Device) -> None:
@@ -429,8 +429,7 @@ def test_a_step_under_a_budget_that_no_whole_list_fits(device: _native.Device, h
     replaced = Replacements()
     split_updates.install(replaced, lambda: limit_bytes, CHUNK_BYTES)
     try:
-        parameters = train_large(how)
-        assert same([parameter.detach() for parameter in parameters], [parameter.detach() for parameter in expected])
+        assert same(train_large(how), expected)
     finally:
         replaced.undo()
         _native.set_split(None)
