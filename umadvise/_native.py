@@ -349,11 +349,13 @@ class Device:
     Attributes:
         handle: the um_device pointer, for `Route`.
         link_profile: `umadvise.device_profile.DeviceProfile` whose link is charged; None where none is.
+        host_mapped: whether chunks that are swapped out are to stay accessible.
     """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.link_profile: Any = None
+        self.host_mapped = False
         self._closed = False
 
     @classmethod

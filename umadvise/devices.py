@@ -23,6 +23,9 @@ class EmulatedDevice:
             at least the time that they would take there, so that policies can be compared by the clock. None is
             memory's own speed, which is faster than any link.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
+        access: to chunks that are swapped out, outside of torch ops: "host_mapped" is slow, as where a GPU can map
+            memory of the host at a device's addresses; "strict" ends the process with a line that names the address,
+            as on any other GPU.
         delays: up to so many microseconds wherever the order of things is left open, for tests.
         delay_seed: of those delays.
         fail_call: driver function (None for any) and n: its nth call fails, once. For tests.
@@ -31,6 +34,7 @@ class EmulatedDevice:
     capacity: int | str = "2GiB"
     host: int | str | None = None
     counting: str = "ordered"
+    access: str = "host_mapped"
     delays: int = 0
     delay_seed: int = 0
     fail_call: tuple[str | None, int] | None = None
@@ -44,6 +48,8 @@ class EmulatedDevice:
         """
         if self.counting not in ("ordered", "raw"):
             raise UsageError(f'unknown counting {self.counting!r}: expected "ordered" or "raw"')
+        if self.access not in ("strict", "host_mapped"):
+            raise UsageError(f'unknown access {self.access!r}: expected "strict" or "host_mapped"')
         if not 0 <= self.delays < 1_000_000:
             raise UsageError(f"delays of {self.delays} us: expected 0 to 999999")
         return EmulatedOptions(
@@ -72,6 +78,7 @@ class EmulatedDevice:
         """
         options, profile = self.options(), self.link_profile()
         device = _native.Device.open_emulated(options)
+        device.host_mapped = self.access == "host_mapped"
         if profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))
             device.link_profile = profile

@@ -65,7 +65,7 @@ class MemorySplit:
                     format_bytes(chunk_bytes),
                 )
                 state.device.set_budget(managed_bytes)
-            state.device.set_chunks(ChunkOptions(budget_bytes=chunk_bytes, host_mapped=state.emulated))
+            state.device.set_chunks(ChunkOptions(budget_bytes=chunk_bytes, host_mapped=state.device.host_mapped))
             self._chunk_budget_bytes = chunk_bytes
             self._divide_whole_model_ops(state.device.swap_counters().chunk_bytes)
         state.set_policy(policy)
@@ -113,6 +113,6 @@ class MemorySplit:
         needed_bytes = sum(each.reserved_bytes for each in device.allocations() if each.memory == Memory.CHUNKED)
         needed_bytes = max(needed_bytes, device.swap_counters().chunk_bytes)
         device.set_chunks(
-            ChunkOptions(budget_bytes=min(needed_bytes, self._chunk_budget_bytes), host_mapped=self._state.emulated)
+            ChunkOptions(budget_bytes=min(needed_bytes, self._chunk_budget_bytes), host_mapped=device.host_mapped)
         )
         self._chunk_budget_bytes = 0

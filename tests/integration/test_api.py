@@ -436,6 +436,7 @@ def test_tensors_of_an_earlier_device_move_to_the_present_one(patched: Patch, al
         ({"device": umadvise.EmulatedDevice(capacity="1EiB")}, umadvise.errors.UmadviseError, "EiB|memory"),
         ({"device": umadvise.EmulatedDevice(capacity="1MiB")}, umadvise.errors.UmadviseError, "MiB"),
         ({"device": umadvise.EmulatedDevice(counting="exact")}, UsageError, "ordered"),
+        ({"device": umadvise.EmulatedDevice(access="slow")}, UsageError, "host_mapped"),
         ({"device": umadvise.EmulatedDevice(delays=-1)}, UsageError, "delays"),
         ({"device": umadvise.EmulatedDevice(fail_call=("cuNothing", 1))}, umadvise.errors.UmadviseError, "cuNothing"),
     ],
