@@ -3,7 +3,8 @@
     python tools/benchmark_interposer.py [--json FILE]
 
 Times are CPU time of the thread for one small op, the median over rounds; the three ways take turns within a round. All
-tensors are on the emulated device and resident, so that the whole of the guard runs for each op.
+tensors are on the emulated device and resident, so that the whole of the guard runs for each op. Then the same for ops
+that follow a program, and for its actions.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import executor_overhead
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -85,10 +87,13 @@ def main() -> int:
             beside = f"TorchDispatchMode +{python - alone:8,.0f} ns (x{python / alone:.2f})"
             print(f"{name:28} alone {alone:8,.0f} ns   {ours}   {beside}", flush=True)
     umadvise.unpatch()
+    executed = []
+    for row in executor_overhead.rows():
+        executed.append(row)
+        print(executor_overhead.words(row), flush=True)
     if options.json is not None:
-        options.json.write_text(
-            json.dumps({"schema": "umadvise.benchmark-interposer/1", "rows": rows}, indent=1) + "\n"
-        )
+        found = {"schema": "umadvise.benchmark-interposer/2", "rows": rows, "executor": executed}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

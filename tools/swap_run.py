@@ -1,0 +1,196 @@
+"""One network trained in one kind of memory, in a process of its own: what tools/benchmark_swap.py compares.
+
+    python tools/swap_run.py SPECIFICATION.json RUN.json
+
+`run` starts it and reads what it wrote.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import torch
+
+import umadvise
+from umadvise.planners import io as plan_io
+from umadvise.trace import io as trace_io
+from umadvise.trace.workload import Workload
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+Kind = Literal["resident", "no advice", "swap", "swap+recompute", "checkpointing"]
+SESSION_POLICY: dict[Kind, str] = {
+    "resident": "resident",
+    "no advice": "advise",  # of which the advice is taken away again
+    "swap": "swap",
+    "swap+recompute": "swap+recompute",
+    "checkpointing": "resident",
+}
+
+
+class Specification(msgspec.Struct, frozen=True, kw_only=True):
+    """What to train, and where.
+
+    Attributes:
+        network: of examples/networks.
+        options: of its factory.
+        kind: of memory.
+        capacity_bytes: of the emulated device.
+        link: whose time is charged; None for memcpy.
+        steps: how many.
+        keep: where the steady step's trace and its plan go; None: nowhere.
+    """
+
+    network: str
+    options: dict[str, int | str]
+    kind: Kind
+    capacity_bytes: int
+    steps: int
+    link: str | None = None
+    keep: str | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened.
+
+    Attributes:
+        step_ns: of each step that ended.
+        followed: for each of them, whether a plan drove it to its end.
+        losses_hex: likewise.
+        error: why it ran out of memory; None when all steps ended.
+        needed_bytes: the most that tensors took in the last step.
+        peak_bytes: the most of the device that was taken in it.
+        swap: um_swap_counters at the end.
+        rung: of the ladder, at the end.
+    """
+
+    step_ns: list[int]
+    followed: list[bool]
+    losses_hex: list[str]
+    error: str | None
+    needed_bytes: int
+    peak_bytes: int
+    swap: dict[str, int]
+    rung: str
+
+
+def run(specification: Specification) -> Run:
+    """Runs it; a process that dies otherwise than by want of memory ends the benchmark."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, written, log = (Path(folder, name) for name in ("asked.json", "run.json", "log"))
+        asked.write_bytes(msgspec.json.encode(specification))
+        with log.open("w") as file:
+            command = [sys.executable, __file__, str(asked), str(written)]
+            subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT)
+        if not written.exists():
+            raise SystemExit(f"{specification} did not finish:\n{log.read_text()[-2000:]}")
+        return msgspec.json.decode(written.read_bytes(), type=Run)
+
+
+def trace_file(folder: str) -> Path:
+    """The trace that a run with this `keep` leaves there."""
+    return Path(folder, "step.trace")
+
+
+def plan_file(folder: str) -> Path:
+    """Likewise its plan, where it had one."""
+    return Path(folder, "step.plan")
+
+
+def _workload(specification: Specification) -> Workload:
+    from networks import NETWORKS
+
+    torch.manual_seed(0)
+    workload = NETWORKS[specification.network](**specification.options)
+    if specification.kind == "checkpointing":
+        for module in workload.modules:
+            # transformers' own: a region a layer.
+            module.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    torch.manual_seed(0)  # of dropout: whatever the weights took from the generator
+    return workload
+
+
+@contextmanager
+def _session(specification: Specification, workload: Workload) -> Iterator[umadvise.session]:
+    device = umadvise.EmulatedDevice(capacity=specification.capacity_bytes, link=specification.link)
+    policy = SESSION_POLICY[specification.kind]
+    if specification.kind != "no advice":
+        with umadvise.session(workload.modules, workload.optimizers, device=device, policy=policy) as session:
+            yield session
+        return
+    umadvise.patch(device=device)
+    for module in workload.modules:
+        module.to("cuda:noadvise")
+    with umadvise.session(workload.modules, workload.optimizers, policy=policy) as session:
+        torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # patch() added it
+        yield session
+    umadvise.unpatch()
+
+
+def _train(specification: Specification) -> Run:
+    workload = _workload(specification)
+    step_ns: list[int] = []
+    followed: list[bool] = []
+    losses: list[str] = []
+    error: str | None = None
+    with _session(specification, workload) as session:
+        try:
+            for _ in range(specification.steps):
+                before = session.swap_counters().programs_followed
+                start_ns = time.perf_counter_ns()
+                with session.step():
+                    loss = workload.step()
+                step_ns.append(time.perf_counter_ns() - start_ns)
+                followed.append(session.swap_counters().programs_followed > before)
+                assert isinstance(loss, torch.Tensor)
+                losses.append(float(loss.item()).hex())
+        except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
+            error = str(raised)
+        stats, swap = session.memory_stats(), session.swap_counters()
+        if specification.keep is not None and error is None:
+            _keep(session, specification.keep)
+        return Run(
+            step_ns=step_ns,
+            followed=followed,
+            losses_hex=losses,
+            error=error,
+            needed_bytes=stats.requested_peak_bytes,
+            peak_bytes=max(stats.resident_peak_bytes or 0, swap.used_peak_bytes),
+            swap={name: int(getattr(swap, name)) for name in _NUMBERS},
+            rung=session.rung,
+        )
+
+
+_NUMBERS = (
+    *("swap_ins", "swap_outs", "swap_in_bytes", "swap_out_bytes", "on_demand_swap_ins", "evictions", "cancelled"),
+    *("clean_drops", "actions", "skipped_actions", "wait_copy_ns", "wait_room_ns"),
+    *("budget_bytes", "used_peak_bytes", "pinned_peak_bytes", "host_peak_bytes", "programs_followed", "diverged_op"),
+)
+
+
+def _keep(session: umadvise.session, folder: str) -> None:
+    """The step as it was planned for, so that it can be simulated."""
+    driver = session._steered().driver
+    if driver.program is not None and driver.program.plan is not None:
+        trace_io.write(driver.program.trace, trace_file(folder))
+        plan_io.write(driver.program.plan, plan_file(folder))
+    elif driver.step is not None:
+        trace_io.write(driver.step.trace, trace_file(folder))
+
+
+def main() -> int:
+    """Trains as the first file says, and writes what happened to the second."""
+    sys.path.insert(0, str(EXAMPLES))
+    asked, written = map(Path, sys.argv[1:])
+    found = _train(msgspec.json.decode(asked.read_bytes(), type=Specification))
+    written.write_bytes(msgspec.json.encode(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
