@@ -404,7 +404,7 @@ def train_large(how: str) -> list[torch.Tensor]:
     """Two steps of eight parameters: each with its gradient and states takes four chunks, all of one kind eight."""
     torch.manual_seed(2)
     parameters = [nn.Parameter(torch.randn(600, 600)) for _ in range(8)]
-    optimizer = torch.optim.AdamW(parameters, lr=0.1, **{how: True})
+    optimizer = torch.optim.AdamW(parameters, lr=0.1, foreach=how == "foreach", fused=how == "fused")
     for _ in range(2):
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
