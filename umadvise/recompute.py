@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.replacements import Replacements
-from umadvise.run_again import Tape, counts_as_op, may_run_again
+from umadvise.run_again import Tape, counts_as_op, is_plain, may_run_again, storage_key, tensors_in, tensors_written
 from umadvise.trace.operators import full_name
 from umadvise.trace.schema import Access, Trace
 
@@ -33,7 +34,8 @@ class Region:
     Attributes:
         first_op: how many ops of the step came before it.
         operators: names of its ops, with their overloads, in order.
-        repeatable: of each, whether it may run again: it draws no random numbers and writes nothing but its results.
+        repeatable: of each, whether it may run again: it draws no random numbers, and what it writes beside its results
+            can be a copy.
     """
 
     first_op: int
@@ -189,6 +191,8 @@ class _Recorder(TorchDispatchMode):
         self._first_op = first_op
         self._operators: list[str] = []
         self._repeatable: list[bool] = []
+        # Storages that the ops which may run again have made; the references keep addresses from being used again.
+        self._made: dict[int, StorageWeakRef] = {}
 
     def region(self) -> Region:
         """What was written down."""
@@ -197,7 +201,16 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an op."""
         named = kwargs or {}
-        if counts_as_op(func):
-            self._operators.append(full_name(func._schema))
-            self._repeatable.append(may_run_again(func, args, named))
-        return func(*args, **named)
+        if not counts_as_op(func):
+            return func(*args, **named)
+        repeatable = may_run_again(func, args, named, lambda tensor: storage_key(tensor) in self._made)
+        self._operators.append(full_name(func._schema))
+        self._repeatable.append(repeatable)
+        for tensor in tensors_written(func, args, named):
+            self._made.pop(storage_key(tensor), None)
+        made = func(*args, **named)
+        if repeatable:
+            self._made |= {
+                storage_key(each): StorageWeakRef(each.untyped_storage()) for each in filter(is_plain, tensors_in(made))
+            }
+        return made

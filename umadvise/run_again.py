@@ -31,16 +31,43 @@ def counts_as_op(func: Any) -> bool:
 
 
 @cache
-def _writes(func: Any) -> bool:
-    """Whether it writes to an argument, by its schema or, as batch normalisation does, silently."""
-    return any(argument.flags & Access.WRITE for argument in _info(func).arguments)
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Arguments that it writes to, by its schema or, as batch normalisation does, silently: index and name."""
+    return tuple((each.index, each.name) for each in _info(func).arguments if each.flags & Access.WRITE)
 
 
-def may_run_again(func: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Whether a call gives the same result again and changes nothing: it draws no random numbers and writes nothing."""
-    if _info(func).kind is not Kind.OPERATION or _writes(func):
+def tensors_written(func: Any, args: Any, named: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call writes to, beside its new results."""
+    places = _written_arguments(func)
+    return tensors_in([args[index] if index < len(args) else named.get(name) for index, name in places])
+
+
+def may_run_again(func: Any, args: Any, named: dict[str, Any], is_result: Callable[[torch.Tensor], bool]) -> bool:
+    """Whether a call can be repeated: it draws no random numbers, and can write to copies where it writes.
+
+    Args:
+        func: the operator.
+        args: of the call.
+        named: of the call.
+        is_result: of a tensor, whether it can be made again itself.
+    """
+    if _info(func).kind is not Kind.OPERATION or not func._schema.returns:
         return False
-    return torch.Tag.nondeterministic_seeded not in func.tags or _drops_nothing(func, args, named)
+    if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, named):
+        return False
+    returns_it = any(each.alias_info is not None for each in func._schema.returns)
+    return all(
+        _fills_storage(tensor) and is_result(tensor) if returns_it else tensor.nbytes <= _MOST_COPIED_BYTES
+        for tensor in tensors_written(func, args, named)
+    )
+
+
+_MOST_COPIED_BYTES = 64 << 10
+"""Of what an op writes beside its results, such as running statistics: its contents before are copied for later."""
+
+
+def _fills_storage(tensor: torch.Tensor) -> bool:
+    return is_plain(tensor) and tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _drops_nothing(func: Any, args: Any, named: dict[str, Any]) -> bool:
@@ -105,14 +132,21 @@ class _Result:
         unread: of these, those that nobody has read since it was made last.
     """
 
-    def __init__(self, func: Any, args: Any, named: dict[str, Any], pack: Callable[[Any], Any]) -> None:
+    def __init__(self, func: Any, args: Any, named: dict[str, Any], pack: Callable[[Any, bool], Any]) -> None:
         leaves, self._form = pytree.tree_flatten((args, named))
+        written = {id(tensor) for tensor in tensors_written(func, args, named)}
         self._func = func
-        self._leaves = [pack(leaf) for leaf in leaves]
+        self._written = [id(leaf) in written for leaf in leaves]
+        self._leaves = [pack(leaf, written) for leaf, written in zip(leaves, self._written, strict=True)]
         self._outputs: list[torch.Tensor] | None = None
         self._kept = False
         self.notes: WeakSet[_Note] = WeakSet()
         self.unread: WeakSet[_Note] = WeakSet()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is made and held, for others to read."""
+        return self._outputs is not None
 
     def outputs(self, reader: _Note) -> list[torch.Tensor]:
         """The tensors that the op returned. They stay until each note has been read, and then are made anew."""
@@ -135,21 +169,30 @@ class _Result:
         while waiting:
             result = waiting[-1]
             missing = [leaf.result for leaf in result._leaves if isinstance(leaf, _Note)]
-            missing = [each for each in missing if each._outputs is None]
-            if result._outputs is None and missing:
+            missing = [each for each in missing if not each.is_there]
+            if not result.is_there and missing:
                 waiting += missing
                 continue
-            if result._outputs is None:
+            if not result.is_there:
                 result._run()
             waiting.pop()
 
     def _run(self) -> None:
-        leaves = [leaf.read() if isinstance(leaf, _Note | _Given) else leaf for leaf in self._leaves]
-        args, named = pytree.tree_unflatten(leaves, self._form)
         # The op came from below autograd and autocast the first time.
         with torch.no_grad(), torch._C._DisableAutocast():
+            leaves = [_read(leaf, written) for leaf, written in zip(self._leaves, self._written, strict=True)]
+            args, named = pytree.tree_unflatten(leaves, self._form)
             self._outputs = tensors_in(self._func(*args, **named))
         self.unread.update(self.notes)
+
+
+def _read(leaf: Any, written: bool) -> Any:
+    """An argument, as the op had it; one that is written is nobody else's."""
+    if not isinstance(leaf, _Note | _Given):
+        return leaf
+    tensor = leaf.read()
+    shared = isinstance(leaf, _Given) or leaf.result.is_there
+    return tensor.clone() if written and shared else tensor
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -157,12 +200,14 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is nothing but its bytes in a storage."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _storage_key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata if _is_plain(tensor) else 0
+def storage_key(tensor: torch.Tensor) -> int:
+    """Which storage it lies in; 0 for tensors that are more than that."""
+    return tensor.untyped_storage()._cdata if is_plain(tensor) else 0
 
 
 class Tape(TorchDispatchMode):
@@ -184,9 +229,9 @@ class Tape(TorchDispatchMode):
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """What autograd saves in the tensor's place."""
-        if not _is_plain(tensor):
+        if not is_plain(tensor):
             return tensor
-        found = self._results.get(_storage_key(tensor))
+        found = self._results.get(storage_key(tensor))
         return _Given(tensor) if found is None else _Note(found[1], found[2], tensor)
 
     @staticmethod
@@ -201,40 +246,42 @@ class Tape(TorchDispatchMode):
         if not counts_as_op(func):
             return func(*args, **named)
         index, self._index = self._index, self._index + 1
-        if _writes(func):
-            self._before_write(func, args, named)
+        result = None
+        if index in self._chosen and may_run_again(func, args, named, self._is_result):
+            result = _Result(func, args, named, self._pack_argument)
+        written = {storage_key(tensor) for tensor in tensors_written(func, args, named)}
+        self._before_write(written)
         made = func(*args, **named)
-        if index in self._chosen and may_run_again(func, args, named):
-            self._note_result(_Result(func, args, named, self._pack_argument), made, tensors_in((args, named)))
+        if result is not None:
+            self._note_result(result, made, {storage_key(tensor) for tensor in tensors_in((args, named))}, written)
         return made
 
-    def _pack_argument(self, leaf: Any) -> Any:
+    def _is_result(self, tensor: torch.Tensor) -> bool:
+        return storage_key(tensor) in self._results
+
+    def _pack_argument(self, leaf: Any, written: bool) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        if written and not self._is_result(leaf):
+            return _Given(leaf.detach().clone())
         # Without its graph, which would hold what holds it; the guard lets the alias have the tensor's versions.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             return self.pack(leaf.detach())
 
-    def _note_result(self, result: _Result, made: Any, arguments: list[torch.Tensor]) -> None:
+    def _note_result(self, result: _Result, made: Any, read: set[int], written: set[int]) -> None:
         self._results = {key: each for key, each in self._results.items() if not each[0].expired()}
-        keys = {_storage_key(argument) for argument in arguments}
         outputs = tensors_in(made)
-        if any(not _is_plain(output) or _storage_key(output) in keys for output in outputs):
+        if any(not is_plain(output) or storage_key(output) in read - written for output in outputs):
             return  # it has given back what it was given
-        for key in keys - self._results.keys():
+        for key in read - written - self._results.keys():
             self._given.setdefault(key, WeakSet()).add(result)
         for position, output in enumerate(outputs):
             reference = StorageWeakRef(output.untyped_storage())
-            self._results[_storage_key(output)] = (reference, result, position)
+            self._results[storage_key(output)] = (reference, result, position)
 
-    def _before_write(self, func: Any, args: Any, named: dict[str, Any]) -> None:
+    def _before_write(self, written: set[int]) -> None:
         """What is written is no result any more, and what was made from it cannot be made again afterwards."""
-        for argument in _info(func).arguments:
-            if not argument.flags & Access.WRITE:
-                continue
-            written = args[argument.index] if argument.index < len(args) else named.get(argument.name)
-            for tensor in tensors_in(written):
-                key = _storage_key(tensor)
-                self._results.pop(key, None)
-                for result in self._given.pop(key, ()):
-                    result.keep()
+        for key in written:
+            self._results.pop(key, None)
+            for result in self._given.pop(key, ()):
+                result.keep()

@@ -182,7 +182,8 @@ def test_what_never_runs_again(regions: Regions) -> None:
     repeatable = {name for name, may in zip(region.operators, region.repeatable, strict=True) if may}
     never = {name for name, may in zip(region.operators, region.repeatable, strict=True) if not may}
     assert {"aten::convolution", "aten::gelu", "aten::sigmoid", "aten::mul.Tensor", "aten::clone"} <= repeatable
-    assert {"aten::native_batch_norm", "aten::relu_"} <= never
+    assert {"aten::native_batch_norm", "aten::relu_"} <= repeatable  # on copies of the statistics and of the result
+    assert "aten::add_.Tensor" in never  # num_batches_tracked
     assert never & {"aten::native_dropout", "aten::bernoulli_.float"}
     plain = record(regions, Attention(dropout=0), torch.randn(2, 4, 8, 8))
     attention = [name for name in plain.operators if "scaled_dot_product" in name]
@@ -249,6 +250,37 @@ def test_an_input_that_the_region_overwrites(regions: Regions) -> None:
     chosen_all(regions, overwriting, tensor, scratch)
     (gradient,) = torch.autograd.grad(checkpoint(overwriting, tensor, scratch, use_reentrant=False), tensor)
     assert torch.equal(gradient, expected)
+
+
+def test_in_place_ops_run_again_on_a_copy_of_their_own(regions: Regions) -> None:
+    def chained(tensor: torch.Tensor) -> torch.Tensor:
+        hidden = tensor * 3
+        before = hidden + 1  # read before it is written, and made again after
+        hidden.neg_()
+        hidden[2:].mul_(2)  # a part of it: that does not run again
+        return (hidden.exp() * before.exp()).sum()
+
+    tensor = torch.randn(8, requires_grad=True)
+    (expected,) = torch.autograd.grad(chained(tensor), tensor)
+    chosen_all(regions, chained, tensor)
+    total = checkpoint(chained, tensor, use_reentrant=False)
+    for _time in range(2):
+        (gradient,) = torch.autograd.grad(total, tensor, retain_graph=True)
+        assert torch.equal(gradient, expected)
+
+
+def test_running_statistics_change_once_a_step(regions: Regions) -> None:
+    layer = nn.BatchNorm1d(6)
+    statistics = copy.deepcopy(layer)
+    batch = torch.randn(5, 6, requires_grad=True)
+    (expected,) = torch.autograd.grad(torch.exp(statistics(statistics(batch))).sum(), batch)
+    function = lambda inputs: torch.exp(layer(layer(inputs))).sum()  # noqa: E731  # one layer twice
+    chosen_all(regions, function, batch)
+    layer.reset_running_stats()
+    (gradient,) = torch.autograd.grad(checkpoint(function, batch, use_reentrant=False), batch)
+    assert torch.equal(gradient, expected)
+    assert torch.equal(layer.running_mean, statistics.running_mean)
+    assert torch.equal(layer.running_var, statistics.running_var)
 
 
 def test_an_input_that_is_overwritten_before_backward_is_an_error(regions: Regions) -> None:
