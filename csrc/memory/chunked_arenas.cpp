@@ -15,7 +15,7 @@ using driver::CUDA_SUCCESS;
 bool ChunkedMemory::clear_all(Slot* slots, uint64_t count) noexcept {
   try {
     for (Slot* slot = slots; slot != slots + count; ++slot) clear(*slot);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return false;
   }
   return true;
@@ -95,12 +95,16 @@ bool ChunkedMemory::SmallArenas::release(Range range) noexcept {
   return true;
 }
 
-void ChunkedMemory::disown_small(Slot* slot) noexcept {
-  Fences::Fence everything = Fences::kWholeDevice;
+Fences::Fence ChunkedMemory::mark() const noexcept {
   try {
-    if (marker_) everything = marker_();
-  } catch (const std::exception&) {  // as without one
+    return marker_ ? marker_() : Fences::kWholeDevice;
+  } catch (const std::exception&) {
+    return Fences::kWholeDevice;
   }
+}
+
+void ChunkedMemory::disown_small(Slot* slot) noexcept {
+  const Fences::Fence everything = mark();
   replace_fence(*slot, everything);
   fences_.release(everything);
   small_.subtract(1);

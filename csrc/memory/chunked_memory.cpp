@@ -10,7 +10,6 @@
 
 namespace um {
 
-using driver::CUDA_SUCCESS;
 using driver::CUstream;
 
 namespace {
@@ -102,25 +101,31 @@ uint64_t ChunkedMemory::obtainable() const {
 // The chunk of a cached slot becomes an unused one. Throws um::Error.
 void ChunkedMemory::take(Slot& slot) {
   fences_.wait(slot.last_use);
-  replace_fence(slot, 0);
+  if (!take_ready(slot)) throw Error(UM_DRIVER_ERROR, "the driver does not unmap a chunk that nobody uses");
+}
+
+// Its last use is over. False when the driver refused: it stays cached.
+bool ChunkedMemory::take_ready(Slot& slot) noexcept {
   slots_.claim(slot);
   const ChunkPool::Chunk chunk = slot.chunk;
   if (!slots_.unmap(slot)) {
     slots_.cache(slot);
-    throw Error(UM_DRIVER_ERROR, "the driver does not unmap a chunk that nobody uses");
+    return false;
   }
+  replace_fence(slot, 0);
   pool_.give(chunk);
+  return true;
 }
 
-// Until that many are unused, or no cached one is known to be ready.
-void ChunkedMemory::take_passed(uint64_t chunks) {
+// Until that many are unused, or no other cached one is known to be ready.
+void ChunkedMemory::take_passed(uint64_t chunks) noexcept {
   Fences::Fence pending = 0;  // asked last, and had not passed
   int asked = 0;
   for (Slot* slot = slots_.oldest_cached(); slot != nullptr && pool_.unused() < chunks && asked < kFencesAsked;) {
     Slot* newer = slot->newer;
     if (slot->last_use == 0 || slot->last_use != pending) {
-      if (fences_.passed(slot->last_use)) {
-        take(*slot);
+      if (fences_.surely_passed(slot->last_use)) {
+        if (!take_ready(*slot)) return;
       } else {
         pending = slot->last_use;
         ++asked;
@@ -145,10 +150,7 @@ bool ChunkedMemory::gather(uint64_t chunks) {
 // Gives back what there is beyond the budget, as far as nobody has to be waited for.
 void ChunkedMemory::shed() noexcept {
   if (pool_.surplus() == 0) return;
-  try {
-    take_passed(pool_.surplus());
-  } catch (const Error&) {  // another time
-  }
+  take_passed(pool_.surplus());
   pool_.shed();
 }
 
@@ -240,10 +242,7 @@ void ChunkedMemory::strip(const Block& block) noexcept {
   const uint64_t count = chunks_of(block);
   for (Slot* slot = slots; slot != slots + count; ++slot) {
     slots_.cache(*slot);
-    try {
-      if (fences_.passed(slot->last_use)) take(*slot);
-    } catch (const Error&) {  // stays cached
-    }
+    if (fences_.surely_passed(slot->last_use)) static_cast<void>(take_ready(*slot));
   }
   large_.subtract(count);
   shed();

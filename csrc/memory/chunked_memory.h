@@ -128,7 +128,8 @@ class ChunkedMemory {
 
   bool back_after(const Block& block, const driver::CUstream* first_user);
   bool gather(uint64_t chunks);
-  void take_passed(uint64_t chunks);
+  void take_passed(uint64_t chunks) noexcept;
+  bool take_ready(Slot& slot) noexcept;
   void take(Slot& slot);
   void clear(Slot& slot);
   void claim_cached(Slot* slots, uint64_t count) noexcept;
@@ -142,6 +143,7 @@ class ChunkedMemory {
   void each_piece(const HostRange& range, uint64_t offset, uint64_t bytes, const Copy& copy) const;
   Slot* small_slot();
   Slot* own_small();
+  Fences::Fence mark() const noexcept;
   void disown_small(Slot* slot) noexcept;
 
   const Backend& backend_;

@@ -60,18 +60,26 @@ Fences::Fence Fences::record(driver::CUstream const* streams, size_t count) {
   return fence;
 }
 
-bool Fences::passed(Fence fence) {
-  if (!counted(fence)) return fence == 0;
+CUresult Fences::query(Fence fence) noexcept {
+  if (!counted(fence)) return fence == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   Entry& entry = entries_[fence - 1];
   while (!entry.events.empty()) {
     const CUresult result = backend_.call().event_query(entry.events.back());
-    if (result == CUDA_ERROR_NOT_READY) return false;
-    backend_.check(result, "asking for an event");
+    if (result != CUDA_SUCCESS) return result;
     idle_.push_back(entry.events.back());
     entry.events.pop_back();
   }
+  return CUDA_SUCCESS;
+}
+
+bool Fences::passed(Fence fence) {
+  const CUresult result = query(fence);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  backend_.check(result, "asking for an event");
   return true;
 }
+
+bool Fences::surely_passed(Fence fence) noexcept { return query(fence) == CUDA_SUCCESS; }
 
 void Fences::wait(Fence fence) {
   if (fence == kWholeDevice) backend_.check(backend_.call().ctx_synchronize(), "waiting for the device");

@@ -27,6 +27,8 @@ class Fences {
   Fence record(driver::CUstream const* streams, size_t count);
   // Throws um::Error when the driver fails.
   bool passed(Fence fence);
+  // The same; false also when the driver fails.
+  bool surely_passed(Fence fence) noexcept;
   // The host waits. Throws um::Error.
   void wait(Fence fence);
   // What the stream is given from now on runs after it. Throws um::Error.
@@ -43,6 +45,7 @@ class Fences {
     uint32_t references = 0;
   };
   driver::CUevent take_event();
+  driver::CUresult query(Fence fence) noexcept;
   void recycle(Entry& entry) noexcept;
   static bool counted(Fence fence) { return fence != 0 && fence != kWholeDevice; }
 

@@ -160,10 +160,7 @@ void HostChunks::drop_oldest() noexcept {
 }
 
 void HostChunks::shed() noexcept {
-  try {
-    while (all_.size() > budget_ && oldest_ != nullptr && fences_.passed(oldest_->last_use)) drop_oldest();
-  } catch (const Error&) {  // the driver did not tell: another time
-  }
+  while (all_.size() > budget_ && oldest_ != nullptr && fences_.surely_passed(oldest_->last_use)) drop_oldest();
 }
 
 bool HostChunks::give_back() noexcept {
@@ -174,7 +171,7 @@ bool HostChunks::give_back() noexcept {
       fences_.wait(oldest_->last_use);
       drop_oldest();
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return false;
   }
   return leftovers_.empty();
