@@ -44,6 +44,7 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--input-advice", choices=ADVICE, default="noadvise", help="advice for the batches")
     parser.add_argument("--intermediate-advice", choices=ADVICE, default="noadvise", help="advice for everything else")
     parser.add_argument("--unified", action=argparse.BooleanOptionalAction, default=True, help="use unified memory")
+    parser.add_argument("--policy", metavar="NAME", help="instead: a session with this policy, such as swap or auto")
     parser.add_argument("--device", choices=("cpu", "emulated", "cuda", "auto"), default="auto")
     parser.add_argument("--capacity", help='memory of the device, such as "2GiB"')
     parser.add_argument("--budget", help="bytes that unified memory may keep on the device, below its capacity")
@@ -56,15 +57,17 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the fault profile, for `umadvise report`")
     parser.add_argument("--matrix", action="store_true", help="the paper's grid of advices: figures 6 to 9 and table 3")
     options = parser.parse_args(words)
+    managed = options.unified or options.policy is not None
+    options.unified = options.unified and options.policy is None
     if options.device == "auto":
-        without_gpu = "emulated" if options.unified else "cpu"
+        without_gpu = "emulated" if managed else "cpu"
         options.device = "cuda" if torch.cuda.is_available() else without_gpu
-    if options.unified and options.device == "cpu":
+    if managed and options.device == "cpu":
         parser.error("unified memory needs a device of its own: --device emulated or cuda, or --no-unified")
     if options.matrix and (not options.unified or options.steps < 2):
         parser.error("--matrix compares unified memory over two steps or more")
-    if options.report is not None and not options.unified:
-        parser.error("--report needs unified memory: nothing else faults")
+    if options.report is not None and not managed:
+        parser.error("--report needs unified memory or a policy: nothing else faults")
     if not 3 <= options.seq_length <= 512:
         parser.error("--seq-length must be 3 to 512: BERT has 512 positions, two of them for [CLS] and [SEP]")
     return options
@@ -146,6 +149,8 @@ def main() -> int:
             peak_bytes=memory.peak_bytes,
             counters=memory.counters,
             report=str(options.report) if options.report is not None else None,
+            swaps=memory.swaps,
+            rungs=memory.rungs,
         )
         write(row, options.json)
     return 0 if error is None else 1

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from bert_row import Swaps
 
 from umadvise.counters.records import Counters
+from umadvise.profile import RungChange
 
 if TYPE_CHECKING:
     import umadvise
@@ -17,12 +19,16 @@ StepContext = Callable[[], AbstractContextManager[None]]
 
 
 class Memory:
-    """Unified memory with advice, or memory that must hold everything: the process's, a GPU's, the emulated device's.
+    """Unified memory with advice, a session's with a policy, or memory that must hold everything.
+
+    That is the process's, a GPU's, or the emulated device's.
 
     Attributes:
         batch_target: what `.to` takes for a batch.
         peak_bytes: after `training`, what the device held at most; without a device, what the process grew by.
         counters: after `training`, what unified memory counted; None without it.
+        swaps: after `training`, what swapping did; None without a session.
+        rungs: likewise, the rungs of the ladder that it was on.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -32,6 +38,8 @@ class Memory:
         self.batch_target = f"cuda:{options.input_advice}" if options.unified else options.device
         self.peak_bytes: int | None = None
         self.counters: Counters | None = None
+        self.swaps: Swaps | None = None
+        self.rungs: tuple[RungChange, ...] = ()
 
     def place(self, model: torch.nn.Module) -> torch.nn.Module:
         """Moves the model to where it is trained."""
@@ -43,6 +51,11 @@ class Memory:
         if self._options.device == "emulated":
             self.batch_target = "cpu"  # a session takes the model in, and what torch makes inside it is on the device
             return model
+        if self._options.policy is not None:
+            import umadvise
+
+            umadvise.patch(device="cuda", budget=self._options.budget)
+            return model.to("cuda")
         if self._options.capacity is not None:
             from umadvise.units import parse_bytes
 
@@ -59,7 +72,7 @@ class Memory:
     @contextmanager
     def training(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[StepContext]:
         """Around the training loop; yields what goes around each step."""
-        if self._options.unified or self._options.device == "emulated":
+        if self._options.unified or self._options.policy is not None or self._options.device == "emulated":
             with self._session(model, optimizer) as session:
                 try:
                     yield session.step
@@ -79,7 +92,11 @@ class Memory:
         import umadvise
 
         if not self._options.unified:
-            with umadvise.session(model, optimizer, device=self._device(), policy="resident") as session:
+            policy, patched = self._options.policy or "resident", self._options.device == "cuda"
+            device = None if patched else self._device()
+            with umadvise.session(
+                model, optimizer, device=device, budget=self._options.budget, policy=policy
+            ) as session:
                 yield session
             return
         with umadvise.session(model, optimizer, policy="advise") as session:
@@ -89,8 +106,13 @@ class Memory:
     def _observe(self, session: "umadvise.training_session.Session") -> None:
         from umadvise.profile import write
 
+        swapped = session.swap_counters()
         self.peak_bytes = session.memory_stats().resident_peak_bytes
         self.counters = session.counters()
+        self.swaps = Swaps(
+            bytes_h2d=swapped.swap_in_bytes, bytes_d2h=swapped.swap_out_bytes, evictions=swapped.evictions
+        )
+        self.rungs = session.profile().rungs
         if self._options.report is not None:
             write(session.profile(), self._options.report)
 

@@ -9,8 +9,23 @@ from typing import Any
 import msgspec
 
 from umadvise.counters.records import Counters
+from umadvise.profile import RungChange
 
 SCRIPT = Path(__file__).with_name("bert_large.py")
+
+
+class Swaps(msgspec.Struct, frozen=True, kw_only=True):
+    """What swapping did.
+
+    Attributes:
+        bytes_h2d: copied to the device.
+        bytes_d2h: copied to the host.
+        evictions: that no plan asked for.
+    """
+
+    bytes_h2d: int
+    bytes_d2h: int
+    evictions: int
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="umadvise.bert_large/1"):
@@ -24,6 +39,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="um
         peak_bytes: what the device held at most; without a device, what the process grew by.
         counters: of unified memory; None without it.
         report: the file with the fault profile.
+        swaps: of a session; None without one.
+        rungs: of the ladder, those that it was on, each with its reason.
     """
 
     options: dict[str, Any]
@@ -33,6 +50,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="um
     peak_bytes: int | None
     counters: Counters | None
     report: str | None
+    swaps: Swaps | None = None
+    rungs: tuple[RungChange, ...] = ()
 
 
 def write(row: Row, path: Path) -> None:

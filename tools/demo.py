@@ -1,4 +1,4 @@
-"""`make demo`: trains BERT-Large with and without unified memory, each run in its own process, and compares the runs.
+"""`make demo`: trains BERT-Large in several kinds of memory, each run in its own process, and compares the runs.
 
 Progress goes to stderr, the table to stdout. Exit codes: 0 every run ended as it should and all losses are equal to the
 last bit, 1 a run did not end as it should, 3 losses differ.
@@ -24,6 +24,9 @@ RUNS = (
     Run("a third of that, resident", ("--no-unified",), runs_out=True),
     Run("unified, no advice", ("--unified",)),
     Run("unified, best advice", ("--unified", *BEST)),
+    Run("policy window", ("--policy=window",)),
+    Run("policy swap", ("--policy=swap",)),
+    Run("policy auto", ("--policy=auto",)),
 )
 
 # BERT-Large, 2 x 128 with AdamW, peaks at 6.4 GB; under unified memory a page can be on the device and on the
@@ -46,7 +49,7 @@ def options(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str
     words += ["--batch-size", "2", "--seq-length", "128", "--steps", str(STEPS)]
     if run.limited:
         # A GPU's memory is what it is: there the budget makes unified memory move.
-        option = "--budget" if gpu and run.unified else "--capacity"
+        option = "--budget" if gpu and run.managed else "--capacity"
         words += [option, str(limit_bytes)]
     return words
 
@@ -61,7 +64,7 @@ def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list
         for index, run in enumerate(runs):
             progress.update(task, description=f"{index + 1} of {len(runs)}: {run.name}", completed=index * STEPS)
             written, log = OUTPUT / f"{run.file_stem}.json", OUTPUT / f"{run.file_stem}.log"
-            report = ["--report", str(OUTPUT / f"{run.file_stem}.profile.json")] if run.unified else []
+            report = ["--report", str(OUTPUT / f"{run.file_stem}.profile.json")] if run.managed else []
             words = [*options(run, size, gpu, limit_bytes), *report]
             for line in bert_row.run(words, written, log):
                 console.print(f"{run.name}: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_row import Row
+from bert_row import Row, Swaps
 from rich.table import Table
 
 from umadvise.counters.records import BytesByCause, Counters
@@ -28,9 +28,14 @@ class Run:
     runs_out: bool = False
 
     @property
-    def unified(self) -> bool:
-        """It uses unified memory."""
+    def managed(self) -> bool:
+        """It uses unified memory, or whatever its policy says."""
         return "--no-unified" not in self.options
+
+    @property
+    def chooses(self) -> bool:
+        """Its policy chooses a rung of the ladder."""
+        return "--policy=auto" in self.options
 
     @property
     def file_stem(self) -> str:
@@ -81,10 +86,11 @@ def _cells(row: Row | None, reference: Row | None) -> Iterator[str]:
     yield "-" if row is reference or reference is None else "yes" if row.losses_hex == reference.losses_hex else "NO"
     yield " ".join(f"{step_ns / 1e9:.1f}" for step_ns in row.step_ns)
     counters = row.counters or Counters()
+    swaps = row.swaps or Swaps(bytes_h2d=0, bytes_d2h=0, evictions=0)
     yield _number(counters.fault_groups)
-    yield _total(counters.bytes_h2d)
-    yield _total(counters.bytes_d2h)
-    yield _number(counters.evictions)
+    yield _total(counters.bytes_h2d, swaps.bytes_h2d)
+    yield _total(counters.bytes_d2h, swaps.bytes_d2h)
+    yield _number(None if counters.evictions is None else counters.evictions + swaps.evictions)
     yield format_bytes(row.peak_bytes)
     yield Path(row.report).name if row.report else "-"
 
@@ -93,8 +99,9 @@ def _number(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _total(moved: BytesByCause | None) -> str:
-    return format_bytes(None if moved is None else moved.total)
+def _total(paged: BytesByCause | None, swapped_bytes: int) -> str:
+    paged_bytes = None if paged is None else paged.total
+    return format_bytes(None if paged_bytes is None else paged_bytes + swapped_bytes)
 
 
 def notes(results: Sequence[Result]) -> Iterator[str]:
@@ -104,6 +111,9 @@ def notes(results: Sequence[Result]) -> Iterator[str]:
             yield f"{result.run.name}: umadvise report {result.row.report}"
         if result.row is not None and result.row.error is not None:
             yield f"{result.run.name}: {result.row.error}"
+        if result.row is not None and result.run.chooses and result.row.rungs:
+            last = result.row.rungs[-1]
+            yield f"{result.run.name} ended on {last.rung}, from step {last.step} on: {last.reason}"
         if not result.as_meant:
             yield f"{result.run.name} did not end as it should: see {result.log}"
     if losses_differ(results):

@@ -63,6 +63,17 @@ def test_unified_memory_trains_in_a_third_with_the_same_losses(plain: dict[str, 
     assert read(profile).step_count == 3
 
 
+def test_swapping_trains_in_two_thirds_with_the_same_losses(plain: dict[str, Any], tmp_path: Path) -> None:
+    capacity_bytes = NEEDED_BYTES * 2 // 3  # its largest op takes three times its largest layer
+    row = train(tmp_path, "--policy", "swap", "--device", "emulated", "--capacity", str(capacity_bytes))
+    assert row["losses_hex"] == plain["losses_hex"]
+    assert 0 < row["peak_bytes"] <= capacity_bytes
+    assert [rung["rung"] for rung in row["rungs"]] == ["swap"]
+    missing_bytes = NEEDED_BYTES - capacity_bytes
+    assert row["swaps"]["bytes_h2d"] > missing_bytes
+    assert row["swaps"]["bytes_d2h"] > missing_bytes
+
+
 def test_without_unified_memory_a_third_is_too_little_and_the_message_says_so(tmp_path: Path) -> None:
     row = tmp_path / "row.json"
     words = ("--no-unified", "--device", "emulated", "--capacity", str(NEEDED_BYTES // 3))
@@ -78,6 +89,7 @@ def test_without_unified_memory_a_third_is_too_little_and_the_message_says_so(tm
     ("words", "complaint"),
     [
         (["--device", "cpu"], "unified memory needs a device of its own"),
+        (["--policy", "swap", "--device", "cpu"], "unified memory needs a device of its own"),
         (["--no-unified", "--device", "cpu", "--seq-length", "513"], "--seq-length must be 3 to 512"),
         (["--matrix", "--steps", "1", "--device", "emulated"], "--matrix compares unified memory over two steps"),
         (["--report", "x.json", "--no-unified"], "--report needs unified memory"),

@@ -1,11 +1,13 @@
 import io
 from pathlib import Path
 
-from bert_row import Row
+from bert_row import Row, Swaps
 from demo_table import Result, Run, losses_differ, notes, table
+from msgspec import structs
 from rich.console import Console
 
 from umadvise.counters.records import BytesByCause, Counters
+from umadvise.profile import RungChange
 
 VANILLA = Run("vanilla", ("--no-unified",), limited=False)
 RUNS_OUT = Run("a third", ("--no-unified",), runs_out=True)
@@ -65,6 +67,23 @@ def test_the_whole_table() -> None:
         "All losses are equal to the last bit.",
     ]
     assert not losses_differ(results)
+
+
+def test_swaps_count_with_what_is_paged_and_a_choice_has_its_reason() -> None:
+    swaps = Swaps(bytes_h2d=1 << 30, bytes_d2h=2 << 30, evictions=8)
+    rungs = (
+        RungChange(step=1, rung="advise", reason="it may fit"),
+        RungChange(step=3, rung="swap", reason="stalls took 9.0% of the step"),
+    )
+    row = finished(UNIFIED, 10.5, counters=COUNTERS).row
+    assert row is not None
+    chosen = Result(Run("auto", ("--policy=auto",)), structs.replace(row, swaps=swaps, rungs=rungs), LOG)
+    fixed = Result(Run("swap", ("--policy=swap",)), structs.replace(row, swaps=swaps, rungs=rungs[:1]), LOG)
+    assert "5,313 │  4.00 GiB │ 3.00 GiB │       520" in text([chosen])
+    assert list(notes([fixed, chosen])) == [
+        "auto ended on swap, from step 3 on: stalls took 9.0% of the step",
+        "All losses are equal to the last bit.",
+    ]
 
 
 def test_one_bit_of_difference_shows() -> None:
