@@ -155,6 +155,11 @@ void um_device::swapping(um_swap_counters* out) {
   out->skipped_actions = skipped_actions_;
   out->redundant_actions = redundant_actions_;
   out->host_accesses = UM_UNKNOWN;
+  if (backend_.hooks != nullptr) {
+    um::emulated::Totals totals{};
+    backend_.hooks->totals(backend_.ordinal, &totals);
+    out->silent_writes = totals.silent_writes;
+  }
   if (program_ != nullptr) program_->tell(out);
   if (chunked_ == nullptr) return;
   const uint64_t chunk = chunked_->chunk_bytes();

@@ -102,6 +102,22 @@ TEST(contents_survive_more_than_fits) {
   CHECK(swaps.used_peak_bytes <= 4 * kChunk);
 }
 
+TEST(a_write_that_no_op_announced_is_counted) {
+  for (const uint32_t protect_clean : {1u, 0u}) {
+    Swapping device(2, protect_clean);
+    unsigned char* block = device.chunks(2);
+    device.fill(block, 2 * kChunk, 1);
+    unsigned char* other = device.chunks(2);
+    device.fill(other, 2 * kChunk, 2);  // the first one leaves
+    device.expect(block, 2 * kChunk, 1);
+    CHECK_EQ(device.swaps().silent_writes, 0);
+    device.op({read(block, 2 * kChunk)}, [&] { block[kChunk + 7] = block[kChunk + 8] = 3; });
+    CHECK_EQ(device.swaps().silent_writes, protect_clean);
+    device.op({write(block, 2 * kChunk)}, [&] { block[0] = 4; });  // announced
+    CHECK_EQ(device.swaps().silent_writes, protect_clean);
+  }
+}
+
 TEST(data_goes_in_and_out_wherever_it_is) {
   Swapping device(2);
   std::vector<unsigned char> out(3 * kChunk);

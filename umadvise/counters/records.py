@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-EventKind = Literal["fault_group", "transfer_h2d", "transfer_d2h", "eviction", "collapse", "remote_map", "oversized_op"]
+EventKind = Literal[
+    "fault_group",
+    "transfer_h2d",
+    "transfer_d2h",
+    "eviction",
+    "collapse",
+    "remote_map",
+    "oversized_op",
+    "silent_write",
+]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 Cause = Literal["user", "coherence", "speculative", "eviction", "access_counter"]

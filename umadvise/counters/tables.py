@@ -75,6 +75,8 @@ class StepAccumulator:
             if kind == "oversized_op":
                 self._add_oversized(event)
                 continue
+            if kind == "silent_write":  # counted, but nothing that unified memory does
+                continue
             birth_module, birth_op = (event.birth_module, event.birth_op) if name is None else (None, None)
             subject = (event.role, name, birth_module, birth_op, event.allocation_bytes, event.op, event.module, phase)
             numbers = sums.get(subject)
