@@ -155,7 +155,11 @@ class Recorder(Protocol):
         """
 
 
-Planning = Callable[[RecordedStep], Plan | None]
+class RecordAgain:
+    """What a planner answers that has changed the step itself: the next one is recorded, and planned in its place."""
+
+
+Planning = Callable[[RecordedStep], Plan | RecordAgain | None]
 
 
 class Driver:
@@ -189,12 +193,22 @@ class Driver:
         self.waited_ns = 0
         self.counters: SwapCounters = device.swap_counters()
 
-    def change(self, make_plan: Planning | None) -> None:
-        """From the next step on something else plans, for the steady step that is known or else for one to come."""
+    @property
+    def recording(self) -> bool:
+        """Whether the running step is recorded."""
+        return self._recording > 0
+
+    def change(self, make_plan: Planning | None, *, afresh: bool = False) -> None:
+        """From the next step on something else plans.
+
+        Args:
+            make_plan: as in the beginning.
+            afresh: for a step that is still to be recorded, not for the steady one that is known.
+        """
         self._make_plan = make_plan
         self._clear()
         self._rhythm.again()
-        self._next = self._next or self.step
+        self._next = None if afresh else self._next or self.step
         if self._next is not None:
             self._rhythm.planned()
 
@@ -241,6 +255,10 @@ class Driver:
         if self._make_plan is None:
             return
         plan = self._make_plan(step)
+        if isinstance(plan, RecordAgain):
+            self._clear()
+            self._rhythm.again()
+            return
         self._set(Program.of(step, plan).again(self._device.allocations()))
 
     def after_step(self, number: int, *, whole: bool = True) -> None:

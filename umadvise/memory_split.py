@@ -113,6 +113,10 @@ class MemorySplit:
         needed_bytes = sum(each.reserved_bytes for each in device.allocations() if each.memory == Memory.CHUNKED)
         needed_bytes = max(needed_bytes, device.swap_counters().chunk_bytes)
         device.set_chunks(
-            ChunkOptions(budget_bytes=min(needed_bytes, self._chunk_budget_bytes), host_mapped=device.host_mapped)
+            ChunkOptions(
+                budget_bytes=min(needed_bytes, self._chunk_budget_bytes),
+                host_budget_bytes=needed_bytes,
+                host_mapped=self._state.emulated,
+            )
         )
         self._chunk_budget_bytes = 0

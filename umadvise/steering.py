@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from umadvise._abi import Memory
-from umadvise.driving import Driver
+from umadvise.driving import Driver, RecordAgain
 from umadvise.governor import Governor, StepRecord, Switch
 from umadvise.memory_split import MemorySplit
 from umadvise.observer import Observer
@@ -14,6 +14,8 @@ from umadvise.planners.advice import by_role
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import PAGING_PLANNERS, made_by
 from umadvise.profile import RungChange
+from umadvise.recompute import Regions, choose, ops_of
+from umadvise.replacements import Replacements
 from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
 from umadvise.runtime import Runtime
 from umadvise.trace.recorded_step import RecordedStep
@@ -54,9 +56,12 @@ class Steering:
         self._state, self._observer, self._split, self._maker = state, observer, split, maker
         self._governor = governor
         self._structure = ""
-        self._told = False
+        self._regions: Regions | None = None
+        self._chosen = False  # which ops run again
+        self._replaced = Replacements()
         self.course = course
         split.use(LADDER[self.rung])
+        self._follow_regions()
         self.driver = Driver(state.device, observer, self._make_plan if course.planner else None)
         if governor is not None:
             self._note(governor.history[0])
@@ -82,6 +87,8 @@ class Steering:
         if step is not None and self._governor is not None:
             self._consider(number, step)
         self.driver.before_step(number)
+        if self._regions is not None:
+            self._regions.begin_step(record=self.driver.recording and not self._chosen)
 
     def after_step(self, number: int, *, whole: bool) -> None:
         """A step has ended; not `whole`: by an exception."""
@@ -99,32 +106,51 @@ class Steering:
         self._go(self._governor.observe(record))
 
     def close(self) -> None:
-        """Nothing is driven any more."""
+        """Nothing is driven any more, and torch's checkpoints are its own again."""
+        self._replaced.undo()
         self.driver.close()
 
     # ---- plans ----------------------------------------------------------------------------------------------------
 
-    def _make_plan(self, step: RecordedStep) -> Plan | None:
+    def _make_plan(self, step: RecordedStep) -> Plan | RecordAgain | None:
         assert self._maker is not None
         policy, course = LADDER[self.rung], self.course
-        plan = self._maker.plan(step, course, self._split.for_plans(policy.memory))
-        if plan is not None and course.recomputes and recomputes(plan):
-            plan = self._without_recomputation(step)
+        memory = self._split.for_plans(policy.memory)
+        if self._chosen:
+            return self._maker.plan(step, course_of_rung(SWAP.name), memory)
+        plan = self._maker.plan(step, course, memory)
+        if plan is not None and recomputes(plan):
+            return self._choose_what_runs_again(plan, step) or self._maker.plan(step, course_of_rung(SWAP.name), memory)
         if plan is not None and made_by(plan) in PAGING_PLANNERS:
             self._split.use(replace(policy, advice=by_role(plan)))
         return plan
 
-    def _without_recomputation(self, step: RecordedStep) -> Plan | None:
-        """No region of the model was marked: what is dropped there could not be made again."""
-        if not self._told:
-            self._told = True
-            log.warning(
-                "the plan of %s has tensors made again, and no region of the model was marked for that: "
-                "it is planned by swaps alone",
-                self.course.planner,
-            )
-        assert self._maker is not None
-        return self._maker.plan(step, course_of_rung(SWAP.name), self._split.for_plans(Memory.CHUNKED))
+    # ---- what runs again ------------------------------------------------------------------------------------------
+
+    def _follow_regions(self) -> None:
+        """Where tensors may be made again: regions that the user marked with torch.utils.checkpoint."""
+        if self.course.recomputes and self._regions is None:
+            device = self._state.device
+            self._regions = Regions(lambda: device.counters().op_count or 0)
+            self._regions.install(self._replaced)
+
+    def _choose_what_runs_again(self, plan: Plan, step: RecordedStep) -> RecordAgain | None:
+        """From the next step on; that is another step then, which is recorded, and planned by swaps alone.
+
+        None, with a line in the log, where nothing of the plan lies in a marked region.
+        """
+        assert self._regions is not None
+        choice = choose(ops_of(plan, step.trace), self._regions.recorded)
+        if choice.complaint is not None:
+            log.warning("%s: %s", self.course.planner, choice.complaint)
+        self._chosen = True
+        if not choice.by_region:
+            return None
+        log.info(
+            "%d ops in %d marked regions run again", sum(map(len, choice.by_region.values())), len(choice.by_region)
+        )
+        self._regions.run_again(choice)
+        return RecordAgain()
 
     # ---- the governor ---------------------------------------------------------------------------------------------
 
@@ -160,7 +186,8 @@ class Steering:
         if switch.rung == RESIDENT.name:  # what does not fit after all is paged
             policy = replace(policy, memory=Memory.PREFER_DEVICE)
         self._split.use(policy)
-        self.driver.change(self._make_plan if self.course.planner else None)
+        self._follow_regions()
+        self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
 
     def _note(self, switch: Switch) -> None:
         self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))

@@ -1,0 +1,446 @@
+"""Sessions that record, plan and drive: the same bits as vanilla, plans in force, and nothing left behind."""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_networks import different, same_bits
+from torch import nn
+from torch.nn import functional
+from torch.optim import adamw
+from torch.utils.checkpoint import checkpoint
+
+import umadvise
+from umadvise import EmulatedDevice, _native, runtime
+from umadvise._abi import Memory, ProgramStatus
+
+MIB = 1 << 20
+WIDTH = 1024  # a weight is 4 MiB, two chunks
+BUDGET = "40MiB"  # of 72 MiB that a step needs
+SWAPPED = ["swap", "swap:window", "belady"]
+
+
+@pytest.fixture(autouse=True)
+def unpatched() -> Iterator[None]:
+    yield
+    if runtime.is_patched():
+        umadvise.unpatch()
+
+
+def layers(count: int = 4) -> nn.Sequential:
+    return nn.Sequential(*(each for _ in range(count) for each in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
+
+
+class Training:
+    """A model, its optimizer, and steps on seeded batches."""
+
+    def __init__(self, *, foreach: bool = False) -> None:
+        torch.manual_seed(3)
+        self.model = layers()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=foreach)
+        self.losses: list[float] = []
+
+    def forward(self, rows: int = 16) -> torch.Tensor:
+        batch = torch.randn(rows, WIDTH)
+        return functional.mse_loss(self.model(batch), torch.zeros(rows, WIDTH))
+
+    def step(self, rows: int = 16) -> None:
+        loss = self.forward(rows)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = dict(self.model.named_parameters())
+        for name, parameter in self.model.named_parameters():
+            found.update({f"{name}.{key}": value for key, value in self.optimizer.state[parameter].items()})
+            if parameter.grad is not None:
+                found[f"{name}.grad"] = parameter.grad
+        return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def vanilla(count: int, rows: Callable[[int], int] = lambda _: 16, **options: bool) -> Training:
+    training = Training(**options)
+    for number in range(1, count + 1):
+        training.step(rows(number))
+    return training
+
+
+def session(training: Training, policy: str, **options: Any) -> umadvise.session:
+    options = {"device": "emulated", "capacity": "128MiB", "budget": BUDGET} | options
+    return umadvise.session(training.model, training.optimizer, policy=policy, **options)
+
+
+def assert_same(found: Training, expected: Training) -> None:
+    assert found.losses == expected.losses
+    assert different(found.tensors(), expected.tensors()) == []
+
+
+# ---- record, plan, drive -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [*SWAPPED, "window", "swap+recompute"])
+def test_driven_steps_change_no_bit(policy: str) -> None:
+    expected, training = vanilla(5), Training()
+    statuses = []
+    with session(training, policy) as um:
+        for _ in range(5):
+            with um.step():
+                training.step()
+            statuses.append(um.swap_counters().program)
+        assert um.rung == {"belady": "swap+recompute", "swap:window": "swap"}.get(policy, policy)
+        assert um.plan is not None
+        assert len(um.plan) > 0
+    # the first step makes the optimizer's state, the second one is recorded, the others are driven
+    assert statuses == [ProgramStatus.NONE] * 2 + [ProgramStatus.WAITING] * 3
+    assert_same(training, expected)
+
+
+def test_the_plan_brings_everything_in_time_and_keeps_the_budget() -> None:
+    training = Training()
+    counted = []
+    with session(training, "swap") as um:
+        for _ in range(8):
+            with um.step():
+                training.step()
+            counted.append(um.swap_counters())
+            assert counted[-1].used_peak_bytes <= 40 * MIB
+            assert (um.memory_stats().resident_peak_bytes or 0) <= 40 * MIB
+    steady = list(pairwise(counted))[3:]
+    assert all(after.actions > before.actions for before, after in steady)
+    assert all(after.swap_ins > before.swap_ins for before, after in steady)
+    assert all(after.on_demand_swap_ins == before.on_demand_swap_ins for before, after in steady)
+
+
+@pytest.mark.parametrize("policy", ["swap", "auto"])
+def test_whole_model_ops_are_divided(policy: str) -> None:
+    expected, training = vanilla(4, foreach=True), Training(foreach=True)
+    with session(training, policy) as um:
+        for _ in range(4):
+            with um.step():
+                training.step()
+        assert um.swap_counters().used_peak_bytes <= 40 * MIB
+    assert_same(training, expected)
+    assert not hasattr(adamw.adamw, "__wrapped__")  # torch's own again
+
+
+def test_an_odd_batch_leaves_the_plan_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    def rows(number: int) -> int:
+        return 12 if number in (5, 9) else 16
+
+    expected, training = vanilla(11, rows), Training()
+    plans = []
+    with caplog.at_level(logging.INFO, logger="umadvise"), session(training, "swap") as um:
+        for number in range(1, 12):
+            with um.step():
+                training.step(rows(number))
+            plans.append(um.plan)
+    assert_same(training, expected)
+    assert plans[2] is not None
+    assert [plan is None or plan.actions is plans[2].actions for plan in plans[2:]] == [True] * 9
+    assert caplog.text.count("left its plan") == 2
+    assert caplog.text.count("a plan of best") == 1
+
+
+def test_another_batch_size_from_now_on_is_planned(caplog: pytest.LogCaptureFixture) -> None:
+    def rows(number: int) -> int:
+        return 16 if number < 4 or number > 6 else 96
+
+    expected, training = vanilla(9, rows), Training()
+    statuses = []
+    with caplog.at_level(logging.INFO, logger="umadvise"), session(training, "swap") as um:
+        for number in range(1, 10):
+            with um.step():
+                training.step(rows(number))
+            statuses.append(um.swap_counters().program)
+    assert_same(training, expected)
+    left = [number for number, status in enumerate(statuses, 1) if status == ProgramStatus.DIVERGED]
+    assert left == [4, 5, 7, 8]
+    assert "was known" in caplog.text  # the first plan, when its batches come again
+
+
+def test_evaluation_between_steps_and_as_a_step() -> None:
+    def run(training: Training, steps: Callable[[], Any]) -> list[float]:
+        found = []
+        for number in range(1, 8):
+            with steps():
+                if number == 5:
+                    with torch.no_grad():
+                        found.append(training.forward().item())
+                else:
+                    training.step()
+            if number % 3 == 0:
+                training.model.eval()
+                with torch.no_grad():
+                    found.append(training.forward(32).item())
+                training.model.train()
+        return found
+
+    plain = Training()
+    expected = run(plain, nullcontext)
+    training = Training()
+    with session(training, "swap") as um:
+        assert run(training, um.step) == expected
+        assert um.swap_counters().program == ProgramStatus.WAITING
+    assert_same(training, plain)
+
+
+class Checkpointed(nn.Module):
+    """Layers in regions that the user marked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            rows = checkpoint(
+                lambda x, layer=layer: torch.tanh(functional.gelu(layer(x))) * x, rows, use_reentrant=False
+            )
+        return rows
+
+
+def checkpointed_losses(step: Callable[[], Any], model: nn.Module, count: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    torch.manual_seed(6)
+    for _ in range(count):
+        with step():
+            loss = model(torch.randn(4096, 256)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+def test_what_a_plan_makes_again_runs_again_in_marked_regions(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(5)
+    plain = Checkpointed()
+    model = copy.deepcopy(plain)
+    expected = checkpointed_losses(nullcontext, plain, 5)
+    with (
+        caplog.at_level(logging.INFO, logger="umadvise"),
+        umadvise.session(model, device="emulated", capacity="256MiB", budget="90MiB", policy="sqrt-recompute") as um,
+    ):
+        peaks = []
+
+        @contextmanager
+        def step() -> Iterator[None]:
+            with um.step():
+                yield
+            peaks.append(um.memory_stats().requested_peak_bytes)
+
+        assert checkpointed_losses(step, model, 5) == expected
+        assert um.swap_counters().program == ProgramStatus.WAITING
+    assert "ops in 6 marked regions run again" in caplog.text
+    assert max(peaks[2:]) < 0.7 * peaks[0]
+
+
+def test_without_marked_regions_plans_are_of_swaps_alone(caplog: pytest.LogCaptureFixture) -> None:
+    training = Training()
+    with (
+        caplog.at_level(logging.INFO, logger="umadvise"),
+        session(training, "sqrt-recompute", budget="112MiB", capacity="256MiB") as um,
+    ):
+        for _ in range(4):
+            with um.step():
+                training.step(2048)
+        assert um.swap_counters().program == ProgramStatus.WAITING
+    assert "lie in no marked region" in caplog.text
+    assert "a plan of best" in caplog.text
+
+
+# ---- things that users do ------------------------------------------------------------------------------------------
+
+
+class StopBackwardError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("policy", ["swap", "window"])
+@pytest.mark.parametrize("failing", [1, 4])
+def test_an_exception_in_backward_and_on(policy: str, failing: int) -> None:
+    def stop(_: torch.Tensor) -> None:
+        raise StopBackwardError
+
+    def run(training: Training, step: Callable[[], Any]) -> None:
+        for number in range(1, 8):
+            if number == failing:
+                with pytest.raises(StopBackwardError), step():
+                    loss = training.forward()
+                    training.optimizer.zero_grad()
+                    hook = training.model[2].weight.register_hook(stop)
+                    try:
+                        loss.backward()
+                    finally:
+                        hook.remove()
+                        del loss
+            else:
+                with step():
+                    training.step()
+
+    expected = Training()
+    run(expected, nullcontext)
+    training = Training()
+    with session(training, policy) as um:
+        run(training, um.step)
+        assert um.swap_counters().program == ProgramStatus.WAITING
+    assert_same(training, expected)
+
+
+def test_the_state_can_be_looked_at_copied_and_saved(tmp_path: Path) -> None:
+    expected, training = vanilla(5), Training()
+    seen: list[Any] = []
+    with session(training, "swap") as um:
+        for number in range(1, 6):
+            with um.step():
+                training.step()
+            if number == 4:
+                state = copy.deepcopy(training.model.state_dict())
+                torch.save(training.model.state_dict(), tmp_path / "model.pt")
+                seen = [
+                    training.model[0].weight.detach().numpy().copy(),
+                    float(training.model[6].weight.detach().sum()),
+                ]
+    four = vanilla(4)
+    assert different(dict(state), dict(four.model.state_dict())) == []
+    assert different(torch.load(tmp_path / "model.pt"), dict(four.model.state_dict())) == []
+    assert (seen[0] == four.model[0].weight.detach().numpy()).all()
+    assert seen[1] == float(four.model[6].weight.detach().sum())
+    assert_same(training, expected)
+
+
+@pytest.mark.parametrize("policy", ["swap", "window", "auto"])
+def test_inference_under_a_budget(policy: str) -> None:
+    torch.manual_seed(1)
+    model = layers(12)  # 48 MiB
+    batches = [torch.randn(32, WIDTH) for _ in range(5)]
+    with torch.no_grad():
+        expected = [model(batch) for batch in batches]
+    found = []
+    with (
+        umadvise.session(model, device="emulated", capacity="64MiB", budget="24MiB", policy=policy) as um,
+        torch.no_grad(),
+    ):
+        for batch in batches:
+            with um.step():
+                found.append(model(um.to_device(batch)).cpu())
+        if policy == "swap":
+            counters = um.swap_counters()
+            assert counters.program == ProgramStatus.WAITING
+            assert counters.swap_in_bytes > 48 * MIB
+            assert counters.swap_out_bytes <= 24 * MIB  # weights are clean once the host has them
+            assert counters.used_peak_bytes <= 24 * MIB
+    assert all(map(same_bits, found, expected))
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["swap", "window"])
+def test_nothing_is_left_after_a_session(policy: str, patched: Callable[..., _native.Device]) -> None:
+    expected, training = vanilla(6), Training()
+    device = patched("128MiB")
+    for _ in range(2):
+        with session(training, policy, device=None, capacity=None) as um:
+            for _ in range(3):
+                with um.step():
+                    training.step()
+        counters = device.swap_counters()
+        assert counters.program == ProgramStatus.NONE
+        assert (counters.used_bytes, counters.host_bytes) == (0, 0)
+        assert counters.host_pool_bytes <= counters.chunk_bytes
+        assert not umadvise.on_device(training.model[0].weight)
+        assert device.allocations() == []
+    assert_same(training, expected)
+    made = torch.ones(4 * MIB)
+    found = _native.allocation_at(runtime.address_of(made))
+    assert found is not None
+    assert found.memory == Memory.MANAGED
+
+
+def test_what_outlives_the_session_stays_good() -> None:
+    training = Training()
+    with session(training, "swap") as um:
+        kept = []
+        for _ in range(4):
+            with um.step():
+                training.step()
+                kept.append(training.model[0].weight.detach() * 2)
+        expected = [tensor.cpu() for tensor in kept]
+    assert all(umadvise.on_device(tensor) for tensor in kept)
+    assert all(map(same_bits, kept, expected))
+
+
+# ---- plans that are kept -------------------------------------------------------------------------------------------
+
+
+def test_the_next_start_does_not_plan_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("UMADVISE_PLAN_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_native, "_hooks", _native._hooks)  # compiled already: that cache is another one
+    expected = vanilla(5)
+    for start in ("took", "was known"):
+        training = Training()
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="umadvise"), session(training, "swap") as um:
+            for _ in range(5):
+                with um.step():
+                    training.step()
+            assert um.plan is not None
+        assert start in caplog.text
+        assert len(list((tmp_path / "cache" / "umadvise" / "plans").glob("*.plan"))) == 1
+        assert_same(training, expected)
+
+
+# ---- the governor --------------------------------------------------------------------------------------------------
+
+
+def test_auto_goes_up_where_faults_cost_too_much(caplog: pytest.LogCaptureFixture) -> None:
+    """What fits by its state and not with its activations begins on `advise`; no fault is allowed here."""
+    expected, training = vanilla(8, lambda _: 1024), Training()
+    with (
+        caplog.at_level(logging.INFO, logger="umadvise"),
+        session(training, "auto", budget="80MiB", capacity="256MiB", fault_threshold=0) as um,
+    ):
+        for _ in range(8):
+            with um.step():
+                training.step(1024)
+        assert um.rung != "advise"
+        rungs = [change.rung for change in um.profile().rungs]
+    assert rungs[0] == "advise"
+    assert sorted(set(rungs), key=rungs.index) == sorted(
+        set(rungs), key=["advise", "window", "swap", "swap+recompute"].index
+    )
+    assert "policy auto: " in caplog.text
+    assert_same(training, expected)
+
+
+def test_the_report_says_the_rung_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    training = Training()
+    with session(training, "auto") as um, um.step():
+        training.step()
+    um.report()
+    assert "Rung swap from step 1 on: parameters, gradients and optimizer state need" in capsys.readouterr().out
+
+
+def test_a_charged_link_is_what_plans_are_made_for() -> None:
+    training = Training()
+    device = EmulatedDevice(capacity="128MiB", link="v100-pcie-16gb")
+    with session(training, "swap", device=device, capacity=None) as um:
+        for _ in range(4):
+            with um.step():
+                training.step()
+        assert runtime.current().device.link_profile.name == "v100-pcie-16gb"
+        assert um.plan is not None
+    assert_same(training, vanilla(4))
