@@ -1,0 +1,110 @@
+"""How large a batch of ResNet-50 trains on the emulated device: without umadvise, at 7.5 times that, and at most.
+
+    python tools/benchmark_batch.py [--capacity 640MiB] [--image 64] [--json FILE]
+
+7.5 is the factor of Hayakawa and Narihira 2020 (section 5.1: batch 1440 where 190 fits). Without umadvise a batch fits
+if its tensors do, to the byte, as no allocator is better than that; with it tensors are swapped by plan. A batch trains
+if three steps end, of which the third is planned. The largest batch is found within 5 %. Unified memory, which lets an
+op use more than there is, is limited by the host's memory alone, and is not looked at.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from demo import available_bytes
+from swap_run import Kind, Run, Specification, run
+
+from umadvise.units import format_bytes, parse_bytes
+
+FACTOR = 7.5
+STEPS = 3
+_PART = 20
+"""A largest batch is found to this part of it."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, and what came of it."""
+
+    batch: int
+    kind: Kind
+    run: Run
+
+
+class Trials:
+    """Trains batches, prints what comes of each, and keeps it.
+
+    Attributes:
+        done: in order.
+    """
+
+    def __init__(self, capacity_bytes: int, image: int) -> None:
+        self._capacity_bytes, self._image = capacity_bytes, image
+        self.done: list[Trial] = []
+
+    def fits(self, batch: int) -> bool:
+        """Whether all tensors of a step with this batch fit at once."""
+        needed_bytes = self._run(batch, "resident", available_bytes() * 2 // 3).needed_bytes
+        print(f"  batch {batch:5} needs {format_bytes(needed_bytes)}", flush=True)
+        return needed_bytes <= self._capacity_bytes
+
+    def trains(self, batch: int) -> bool:
+        """Whether a batch trains by planned swaps."""
+        found = self._run(batch, "swap", self._capacity_bytes)
+        times = " ".join(f"{step_ns / 1e9:.1f}" for step_ns in found.step_ns)
+        print(f"  batch {batch:5} by swaps: {(found.error or f'{times} s').splitlines()[0]}", flush=True)
+        return found.error is None
+
+    def _run(self, batch: int, kind: Kind, capacity_bytes: int) -> Run:
+        found = run(
+            Specification(
+                network="resnet50",
+                options={"batch": batch, "image": self._image},
+                kind=kind,
+                capacity_bytes=capacity_bytes,
+                steps=STEPS,
+            )
+        )
+        self.done.append(Trial(batch=batch, kind=kind, run=found))
+        return found
+
+
+def largest(trains: Callable[[int], bool], low: int, *, part: int | None = None) -> int:
+    """The largest batch that trains, where `low` does; within 1 / `part` of it, else exactly."""
+    high = 2 * low
+    while trains(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // part if part is not None else 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if trains(middle) else (low, middle)
+    return low
+
+
+def main() -> int:
+    """Prints the three batches; 1 where 7.5 times the first does not train."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--capacity", default="640MiB", help="of the emulated device")
+    parser.add_argument("--image", type=int, default=64, help="its side in pixels")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each batch")
+    options = parser.parse_args()
+    capacity_bytes = parse_bytes(options.capacity)
+    trials = Trials(capacity_bytes, options.image)
+    print(f"ResNet-50, {options.image} x {options.image}, SGD with momentum, in {format_bytes(capacity_bytes)}")
+    if not trials.fits(2):
+        raise SystemExit("not two images fit: give more --capacity")
+    fits = largest(trials.fits, 2)
+    target = int(FACTOR * fits)
+    reached = trials.trains(target)
+    most = largest(trials.trains, target if reached else fits, part=_PART)
+    print(f"fits without umadvise: {fits}")
+    print(f"{FACTOR} times that: {target} {'trains' if reached else 'DOES NOT TRAIN'}")
+    print(f"the largest that trains by swaps: {most}, {most / fits:.1f} times")
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(trials.done), indent=1) + b"\n")
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
