@@ -172,6 +172,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_export_release": (Status, [_POINTER]),
     "um_op_begin": (Status, [_POINTER, _U32, _U32, _U32, _U32, _POINTER, _U32]),
     "um_op_end": (None, [_POINTER, _POINTER, _U32]),
+    "um_op_stream_set": (None, [_POINTER]),
     "um_budget_set": (Status, [_POINTER, _U64]),
     "um_step_set": (Status, [_POINTER, _U32]),
     "um_events_drain": (_U64, [_POINTER, _POINTER, _U64]),

@@ -39,6 +39,7 @@ ENUMERATIONS = {
     "UM_RESIDENCY_": _abi.ResidencySubject,
     "UM_RECORDED_": _abi.RecordedKind,
     "UM_SERVICE_": _abi.Service,
+    "UM_PROGRAM_": _abi.ProgramStatus,
 }
 
 
