@@ -61,6 +61,8 @@ struct um_device {
   void set_chunks(const um_chunk_options& options);
   void set_program(const um_program* program);  // nullptr: none
   void swapping(um_swap_counters* out);
+  // Whose memory the address is and which op runs, in a few words (stray_access.cpp); um::emulated::Describer.
+  static void tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept;
 
   // ---- order between streams (streams.cpp) ----
   void stream_wait(void* waiting, void* awaited);

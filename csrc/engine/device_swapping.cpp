@@ -54,6 +54,7 @@ void um_device::set_chunks(const um_chunk_options& options) {
   chunked_ = std::move(chunked);
   swapper_ = std::move(swapper);
   chunk_options_ = options;
+  if (backend_.hooks != nullptr) backend_.hooks->set_describer(tell_stray_access);
 }
 
 // Small blocks never leave: what large ones hold must, when there is no chunk for more of them.

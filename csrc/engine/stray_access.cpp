@@ -1,0 +1,54 @@
+// What a fatal access was about, for the line that the emulated device writes about it. Runs in its signal handler: it
+// waits for no lock that the thread may hold, and tells less when somebody else has it.
+#include <cstdio>
+
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/names.h"
+
+namespace {
+
+constexpr const char* kRoles[UM_ROLE_COUNT] = {"a parameter", "an input",           "an intermediate",
+                                               "a gradient",  "an optimizer state", "workspace"};
+
+// Appends; what does not fit is cut.
+class Text {
+ public:
+  Text(char* text, size_t bytes) : at_(text), end_(text + bytes) {}
+  template <class... Values>
+  void add(const char* format, Values... values) {
+    const int written = std::snprintf(at_, static_cast<size_t>(end_ - at_), format, values...);
+    if (written > 0) at_ = std::min(at_ + written, end_ - 1);
+  }
+
+ private:
+  char* at_;
+  char* const end_;
+};
+
+}  // namespace
+
+void um_device::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
+  Text line(text, bytes);
+  um::Arena* arena = um::address_map().find(address);
+  um_device* device = arena == nullptr ? nullptr : arena->device.load(std::memory_order_acquire);
+  if (device != nullptr) {
+    const Lock lock(device->mutex_, std::try_to_lock);
+    arena = lock.owns_lock() ? device->own_arena(address) : nullptr;
+    const um::Block* block = arena == nullptr ? nullptr : arena->containing(address);
+    if (block != nullptr) {
+      const um::Record& record = block->record;
+      const char* name = um::name_of(record.name);
+      line.add("byte %llu of %s", static_cast<unsigned long long>(address - block->address),
+               record.role < UM_ROLE_COUNT ? kRoles[record.role] : "memory");
+      line.add(*name == '\0' ? "%s" : " %s", name);
+      line.add(" of %llu bytes, ", static_cast<unsigned long long>(record.bytes));
+    }
+  }
+  const um::RunningOp* op = um::running_op;
+  if (op == nullptr) return line.add("outside of ops");
+  const char* module = um::name_of(op->identity.module);
+  line.add("in %s", um::name_of(op->identity.op));
+  line.add(*module == '\0' ? "%s" : " of %s", module);
+  line.add(", step %u, op %u", op->identity.step, op->identity.index);
+}

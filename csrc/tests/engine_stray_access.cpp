@@ -1,0 +1,59 @@
+// An access to what was swapped out is fatal and named. Each case runs in a child of a process that has no device.
+#include "child_process.h"
+#include "engine_fixture.h"
+
+using test::Device;
+using test::kMiB;
+using test::write;
+
+namespace {
+
+constexpr uint64_t kChunk = 2 * kMiB;
+constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+
+// Two chunks; a parameter of two was swapped out for other memory.
+struct SwappedOut : Device {
+  SwappedOut() : Device(64 * kMiB) {
+    const um_chunk_options options{2 * kChunk, 0, kChunk, 0, 0};
+    CHECK_OK(um_chunks_set(handle, &options));
+    parameter = allocate(2 * kChunk, kChunked);
+    other = allocate(2 * kChunk, kChunked);
+    CHECK_OK(um_allocation_label(parameter, UM_ROLE_PARAMETER, um_intern("layers.3.weight")));
+    for (unsigned char* block : {parameter, other})
+      op({write(block, 2 * kChunk)}, [&] { std::memset(block, 1, 2 * kChunk); });
+  }
+  unsigned char *parameter, *other;
+};
+
+std::string last_words(void (*touch)(SwappedOut& device)) {
+  std::string said;
+  CHECK(test::died_of_segv(test::in_child(
+      [&] {
+        test::default_handler();
+        SwappedOut device;
+        touch(device);
+      },
+      &said)));
+  return said;
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+const std::string kWhose = ", byte 2097155 of a parameter layers.3.weight of 4194304 bytes, ";
+
+}  // namespace
+
+TEST(outside_of_ops) {
+  const std::string said = last_words([](SwappedOut& device) { ++device.parameter[kChunk + 3]; });
+  CHECK(ends_with(said, kWhose + "outside of ops\n"));
+}
+
+TEST(in_an_op_that_did_not_name_it) {
+  const std::string said = last_words([](SwappedOut& device) {
+    CHECK_OK(um_step_set(device.handle, 4));
+    device.op({write(device.other, 100)}, [&] { device.other[0] = device.parameter[kChunk + 3]; }, "aten::forgetful");
+  });
+  CHECK(ends_with(said, kWhose + "in aten::forgetful of module, step 4, op 1\n"));
+}
