@@ -3,6 +3,10 @@
 A storage of more than half a chunk has chunks of its own and may leave the device: planners see it in whole chunks.
 Smaller ones share chunks that never leave: they take no bytes here, and what they take there is no part of the budget.
 So a plan that keeps the view's budget keeps the device's, to the chunk.
+
+What the step finds and never touches, such as gradients that the next backward replaces, takes no bytes either: it is
+the first to leave when room is needed, and does not come back. What is made between two steps, such as a batch, has its
+contents from there: here the host writes it.
 """
 
 import dataclasses
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
 from umadvise.planners.plan import OF_UNIFIED_MEMORY, Actions, Option, Plan, check
-from umadvise.trace.schema import Accesses, Events, Storages, Trace
+from umadvise.trace.schema import Access, Accesses, EventKind, Events, Storages, Trace
 from umadvise.units import format_bytes
 
 
@@ -63,15 +67,45 @@ def view_of(
     large = sizes * 2 > chunk_bytes
     if movable is not None:
         large &= movable
-    return PlanningView(_resized(trace, np.where(large, _rounded(sizes, chunk_bytes), 0)), room_bytes, chunk_bytes)
+    trace = _with_contents(trace)
+    idle = _idle(trace)
+    resized = _resized(trace, np.where(large & ~idle, _rounded(sizes, chunk_bytes), 0), idle)
+    return PlanningView(resized, room_bytes, chunk_bytes)
+
+
+def _idle(trace: Trace) -> NDArray[np.bool_]:
+    """Storages that are there when the step begins, and that nobody reads or writes in it."""
+    used = np.zeros(len(trace.storages), bool)
+    used[trace.accesses.storage] = True
+    used[trace.events.storage[np.isin(trace.events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ))]] = True
+    idle: NDArray[np.bool_] = (trace.births < 0) & ~used
+    return idle
+
+
+def _with_contents(trace: Trace) -> Trace:
+    """What goes on in the next step and was made by nothing in this one is written when it is allocated."""
+    events = trace.events
+    written = np.zeros(len(trace.storages), bool)
+    written[trace.accesses.storage[(trace.accesses.flags & Access.WRITE) != 0]] = True
+    written[events.storage[events.kind == EventKind.HOST_WRITE]] = True
+    goes_on = np.zeros(len(trace.storages), bool)
+    goes_on[trace.storages.successor[trace.storages.successor >= 0]] = True
+    made = (events.kind == EventKind.ALLOCATE) & (events.op >= 0) & (goes_on & ~written)[events.storage]
+    rows = np.flatnonzero(made)
+    if not len(rows):
+        return trace
+    new = {"kind": EventKind.HOST_WRITE, "offset_bytes": 0, "bytes": trace.storages.bytes[events.storage[rows]]}
+    columns = {name: getattr(events, name) for name in events.DTYPES}
+    filled = {name: np.insert(each, rows + 1, new.get(name, each[rows])) for name, each in columns.items()}
+    return dataclasses.replace(trace, events=Events(**filled))
 
 
 def _rounded(bytes_: NDArray[np.int64] | int, chunk_bytes: int) -> NDArray[np.int64]:
     return -(-np.asarray(bytes_, np.int64) // chunk_bytes) * chunk_bytes
 
 
-def _resized(trace: Trace, sizes: NDArray[np.int64]) -> Trace:
-    """With storages of other sizes: a range that was all of a storage still is."""
+def _resized(trace: Trace, sizes: NDArray[np.int64], idle: NDArray[np.bool_]) -> Trace:
+    """With storages of other sizes: a range that was all of a storage still is. Nothing goes on as an idle one."""
     before = trace.storages.bytes
 
     def ranges(table: Accesses | Events) -> dict[str, NDArray[np.int64]]:
@@ -83,12 +117,14 @@ def _resized(trace: Trace, sizes: NDArray[np.int64]) -> Trace:
             "bytes": np.where(gone, 0, np.where(whole, sizes[storage], table.bytes)),
         }
 
+    successor = np.where(idle, -1, trace.storages.successor)
+
     def with_columns(table: Storages | Accesses | Events, columns: dict[str, NDArray[np.int64]]) -> dict[str, object]:
         return {name: columns.get(name, getattr(table, name)) for name in table.DTYPES}
 
     return dataclasses.replace(
         trace,
-        storages=Storages(**with_columns(trace.storages, {"bytes": sizes})),  # type: ignore[arg-type]
+        storages=Storages(**with_columns(trace.storages, {"bytes": sizes, "successor": successor})),  # type: ignore[arg-type]
         accesses=Accesses(**with_columns(trace.accesses, ranges(trace.accesses))),  # type: ignore[arg-type]
         events=Events(**with_columns(trace.events, ranges(trace.events))),  # type: ignore[arg-type]
     )

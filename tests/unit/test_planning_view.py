@@ -10,10 +10,12 @@ from random_traces import random_ops, random_step
 from traces import layers, traces
 
 from umadvise import planners
+from umadvise._abi import Role
 from umadvise.catalogue import load_device
 from umadvise.errors import BudgetError
 from umadvise.planners.plan import ActionKind, Plan
 from umadvise.planning_view import PlanningView, transferred, view_of
+from umadvise.trace.builder import TraceBuilder
 from umadvise.trace.schema import Access, EventKind, Trace, check
 
 MIB = 1 << 20
@@ -25,11 +27,22 @@ def in_chunks(size: int, chunk_bytes: int) -> int:
     return -(-size // chunk_bytes) if size * 2 > chunk_bytes else 0
 
 
+def touched(trace: Trace, storage: int) -> bool:
+    """Whether an op or the host reads or writes it."""
+    by_host = (trace.events.storage == storage) & np.isin(
+        trace.events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ)
+    )
+    return bool((trace.accesses.storage == storage).any() or by_host.any())
+
+
 @given(traces(), st.sampled_from([512, 1 << 20, 2 << 20]))
 def test_sizes_are_whole_chunks_or_nothing(trace: Trace, chunk_bytes: int) -> None:
     view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=chunk_bytes)
     check(view.trace)
     expected = [in_chunks(size, chunk_bytes) * chunk_bytes for size in trace.storages.bytes.tolist()]
+    for storage in range(len(expected)):
+        if trace.births[storage] < 0 and not touched(trace, storage):
+            expected[storage] = 0
     assert view.trace.storages.bytes.tolist() == expected
     assert np.array_equal(view.trace.accesses.flags, trace.accesses.flags)
     for row in range(len(trace.accesses)):
@@ -46,6 +59,24 @@ def test_the_budget_is_what_may_leave() -> None:
     assert set(view.trace.storages.bytes.tolist()) == {4 * MIB}
     with pytest.raises(BudgetError, match="never leaves"):
         view_of(trace, budget_bytes=4 * MIB, chunk_bytes=2 * MIB, staying_bytes=3 * MIB)
+
+
+def test_what_is_made_between_steps_has_contents() -> None:
+    """A batch that was made after the last op by an op of no step: else planners drop what they think is nothing."""
+    builder = TraceBuilder()
+    before = builder.allocate(4 * MIB, Role.INPUT)
+    builder.begin_op("aten::relu_", duration_ns=1000)
+    builder.access(before, Access.READ | Access.WRITE)
+    builder.end_op()
+    builder.free(before)
+    batch = builder.allocate(4 * MIB, Role.INPUT)
+    builder.set_successor(before, batch)
+    trace = builder.finish(target="cuda", source="synthetic")
+    view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=2 * MIB).trace
+    check(view)
+    assert view.events.kind.tolist() == [*trace.events.kind.tolist(), EventKind.HOST_WRITE]
+    assert view.events.storage[-1] == batch
+    assert view.events.bytes[-1] == 4 * MIB
 
 
 def test_what_lies_elsewhere_takes_nothing() -> None:
@@ -81,6 +112,7 @@ def chunks_by_op(trace: Trace, plan: Plan, view: PlanningView) -> list[int]:
     """
     sizes = [in_chunks(size, view.chunk_bytes) for size in trace.storages.bytes.tolist()]
     away: set[int] = set()
+    idle = {storage for storage in range(len(sizes)) if trace.births[storage] < 0 and not touched(trace, storage)}
     live: set[int] = set()
     actions: dict[tuple[int, bool], list[tuple[ActionKind, int]]] = {}
     for action in plan:
@@ -95,6 +127,7 @@ def chunks_by_op(trace: Trace, plan: Plan, view: PlanningView) -> list[int]:
             heirs = trace.storages.successor
             away = {index for index in away if trace.deaths[index] == len(trace.ops)}
             away |= {index for index, heir in enumerate(heirs.tolist()) if heir >= 0 and heir in away}
+        away |= idle  # the first to leave when room is needed
         live = set()
         for kind, storage in events.get((-1, 0), []):
             (live.add if kind == EventKind.ALLOCATE else live.discard)(storage)  # type: ignore[misc]
