@@ -1,6 +1,6 @@
 """Finds operators that write an argument without saying so in their schema, by running them on read-only memory.
 
-    python tools/find_silent_writes.py [--reviewed-too] [PATTERN ...]     (torch's database needs the package expecttest)
+    python tools/find_silent_writes.py [--reviewed-too] [PATTERN ...]    (torch's database needs the package expecttest)
 
 torch's own databases of operators, modules and optimizers give samples; the patterns choose them by name, as in a
 shell. Every operator that a sample comes down to, in backward too, is run once more for each argument that it does not

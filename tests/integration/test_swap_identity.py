@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -25,7 +26,7 @@ from training_variants import IMPOSSIBLE, OPTIMIZERS, VARIANTS, Around, train
 from usable_policies import RUNGS, SESSION_PLANNERS
 
 import umadvise
-from umadvise import _native
+from umadvise import _native, runtime
 from umadvise._abi import Cause
 from umadvise.trace.schema import Trace
 from umadvise.training_session import Session
@@ -39,6 +40,7 @@ RUNG_FACTORS = {
     "budget": ["floor", "half", "plenty"],
     "optimizer": list(OPTIMIZERS),
     "delays": [DELAY_US, 0],
+    "access": ["protected", "strict", "host_mapped"],
 }
 PLANNER_FACTORS = RUNG_FACTORS | {
     "network": ["mlp", "resnet", "transformer"],
@@ -55,11 +57,12 @@ def possible(case: Case) -> bool:
 
 
 def all_cases() -> list[Case]:
-    """Every combination of the factors that the promise names; the two others change from case to case."""
+    """Every combination of the factors that the promise names; the others change from case to case."""
     promised = ["network", "policy", "budget", "variant"]
-    others = itertools.cycle(random.Random(0).sample(list(product(OPTIMIZERS, RUNG_FACTORS["delays"])), 12))
+    free = {name: values for name, values in RUNG_FACTORS.items() if name not in promised}
+    others = itertools.cycle(random.Random(0).sample(list(product(*free.values())), 30))
     values = product(FAST_NETWORKS, [*RUNGS, *SESSION_PLANNERS], RUNG_FACTORS["budget"], VARIANTS)
-    found = [dict(zip([*promised, "optimizer", "delays"], (*value, *next(others)), strict=True)) for value in values]
+    found = [dict(zip([*promised, *free], (*value, *next(others)), strict=True)) for value in values]
     return [case for case in found if possible(case)]
 
 
@@ -75,12 +78,13 @@ def name_of(case: Case) -> str:
 
 
 def opened_by(
-    sessions: list[Session], **options: object
+    sessions: list[Session], before: Callable[[], object] = lambda: None, **options: object
 ) -> Callable[[nn.Module, torch.optim.Optimizer], AbstractContextManager[Around]]:
-    """What opens a session for `train`, and leaves it in the list."""
+    """What opens a session for `train`, with a model that lies in ordinary memory, and leaves it in the list."""
 
     @contextmanager
     def opened(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Around]:
+        before()
         with umadvise.session(model, optimizer, **options) as um:  # type: ignore[arg-type]
             sessions.append(um)
             yield um.step
@@ -117,19 +121,41 @@ def test_every_possible_pair_is_covered(factors: dict[str, list[object]]) -> Non
     assert len(found) < 200
 
 
+def protect_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks whose bytes the host has unchanged are read-only from now on: writes that no op announces are counted."""
+    original = _native.Device.set_chunks
+    monkeypatch.setattr(
+        _native.Device, "set_chunks", lambda device, options: original(device, replace(options, protect_clean=1))
+    )
+
+
 @pytest.mark.parametrize("case", cases(), ids=name_of)
-def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device]) -> None:
+def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    if case["access"] == "protected":
+        protect_what_is_clean(monkeypatch)
+    monkeypatch.setenv("UMADVISE_PLAN_CACHE", "off")
     expected, needed, floor = vanilla(case["network"], case["optimizer"], case["variant"])
     budget_bytes = {"floor": floor, "half": max(floor, needed // 2), "plenty": 2 * needed}[case["budget"]]
-    capacity_bytes = budget_bytes + 32 * MIB
-    device = patched(capacity_bytes, delays=case["delays"], delay_seed=len(name_of(case)))
     sessions: list[Session] = []
-    opened = opened_by(sessions, policy=case["policy"], budget=budget_bytes)
+    access = "strict" if case["access"] == "strict" else "host_mapped"
+    options = {"access": access, "delays": case["delays"], "delay_seed": len(name_of(case))}
+    patch = functools.partial(patched, budget_bytes + 32 * MIB, **options)
+    opened = opened_by(sessions, patch, policy=case["policy"], budget=budget_bytes)
     trained = train(FAST_NETWORKS[case["network"]], case["optimizer"], case["variant"], opened)
     assert not any(map(umadvise.on_device, trained.model.parameters()))
     assert different({name: tensor.cpu() for name, tensor in trained.tensors().items()}, expected) == []
-    if case["budget"] == "floor" and case["policy"] == "advise" and needed > 1.5 * floor:
-        assert device.counters().bytes_d2h[Cause.EVICTION] + device.counters().bytes_d2h[Cause.USER] > 0
+    device = runtime.current().device
+    check_counters(case, device, sessions[0], budget_bytes, tight=needed > 1.5 * floor)
     del trained, sessions, opened
     gc.collect()
     assert device.allocations() == []
+
+
+def check_counters(case: Case, device: _native.Device, session: Session, budget_bytes: int, *, tight: bool) -> None:
+    swaps, paged = device.swap_counters(), device.counters().bytes_d2h
+    assert swaps.silent_writes == 0
+    assert swaps.used_peak_bytes <= budget_bytes
+    if case["budget"] == "floor" and tight:  # something had to leave
+        assert swaps.swap_outs + swaps.clean_drops + paged[Cause.EVICTION] + paged[Cause.USER] > 0
+    if session.rung.startswith("swap") and case["variant"] == "plain" and case["network"] != "experts":
+        assert session.swap_counters().programs_followed > 0

@@ -5,7 +5,8 @@ from umadvise.planners import PLANNERS
 from umadvise.roles import check_policy
 
 
-def _usable(name: str) -> bool:
+def usable(name: str) -> bool:
+    """Whether a session takes a policy of that name."""
     try:
         check_policy(name)
     except PolicyError:
@@ -13,8 +14,6 @@ def _usable(name: str) -> bool:
     return True
 
 
-RUNGS = [name for name in ("swap", "swap+recompute", "window", "auto", "advise", "resident") if _usable(name)]
+RUNGS = [name for name in ("swap", "swap+recompute", "window", "auto", "advise", "resident") if usable(name)]
 """The hardest first."""
-SESSION_PLANNERS = [name for name in PLANNERS if name not in RUNGS and _usable(name)]
-MOVING = [name for name in (*RUNGS, *SESSION_PLANNERS) if name not in ("resident", "advise")]
-"""What may move tensors between host and device while Python holds them."""
+SESSION_PLANNERS = [name for name in PLANNERS if name not in RUNGS and usable(name)]
