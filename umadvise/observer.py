@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -22,6 +22,9 @@ from umadvise.runtime import Runtime, address_of, on_device
 from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
+
+if TYPE_CHECKING:
+    from umadvise.steering import Steering
 
 
 def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -57,6 +60,7 @@ class Observer:
         steps_are_marked: the script says where steps begin and end.
         last_step: what the last whole step cost.
         rungs: of the ladder, with the reasons, for the profile.
+        steering: that chooses them and has steps driven.
     """
 
     def __init__(self, runtime: Runtime, script: str | None = None) -> None:
@@ -78,6 +82,7 @@ class Observer:
         self.steps_are_marked = False
         self.last_step: Step | None = None
         self.rungs: list[RungChange] = []
+        self.steering: Steering | None = None
 
     # ---- names ----------------------------------------------------------------------------------------------------
 

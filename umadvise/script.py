@@ -14,10 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from umadvise import cuda_spellings, devices, patching
 from umadvise._abi import Role
 from umadvise.devices import EmulatedDevice
-from umadvise.errors import PolicyError
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
-from umadvise.roles import POLICIES, check_policy
+from umadvise.roles import course_of
+from umadvise.steering import steer
 from umadvise.trace.schema import Trace
 from umadvise.units import parse_bytes
 
@@ -35,12 +35,10 @@ class ScriptRun:
         """Checks the arguments; nothing happens before the `with`.
 
         Raises:
-            PolicyError: a policy that a script cannot run under.
+            PolicyError: no such policy.
             UsageError: a size that cannot be read.
         """
-        if check_policy(policy) not in POLICIES:
-            raise PolicyError(f"policy {policy!r} needs a session: expected one of {', '.join(POLICIES)}")
-        self._policy = POLICIES[policy]
+        self._course = course_of(policy)
         self._device = device
         self._budget_bytes = parse_bytes(budget) if budget is not None else None
         self._script = script
@@ -60,15 +58,22 @@ class ScriptRun:
         if self._runtime.emulated:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
-        self._runtime.set_policy(self._policy)
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
         self._observer = self._runtime.script_observer = Observer(self._runtime, self._script)
+        self._steering = self._observer.steering = steer(
+            self._runtime, self._observer, self._course, budget_bytes=self._budget_bytes
+        )
         self._observer.attach()
         if self._records:
             self._observer.start_recording()
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
-        self._observer.begin_step()
+        self._begin_step()
         return self
+
+    def _begin_step(self) -> None:
+        if self._observer.steering is self._steering:  # no session of the script has taken over
+            self._steering.before_step(self._observer.step_count + 1)
+        self._observer.begin_step()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -77,7 +82,9 @@ class ScriptRun:
         for handle in self._handles:
             handle.remove()
         if not self._runtime.forked:
+            self._steering.close()
             self._observer.detach()
+            self._steering.split.release()
         self._translation.close()
         patching.finish(self._runtime)
 
@@ -101,7 +108,9 @@ class ScriptRun:
         self._optimizer = self._optimizer or optimizer
         if optimizer is self._optimizer and not self._observer.steps_are_marked:
             self._observer.end_step()
-            self._observer.begin_step()
+            if self._observer.steering is self._steering:
+                self._steering.after_step(self._observer.step_count, whole=True)
+            self._begin_step()
 
     @property
     def forked(self) -> bool:

@@ -1,18 +1,20 @@
 """Which rung of the ladder a session's steps run on: the one that was asked for, or the governor's choice."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from umadvise._abi import Memory
 from umadvise.driving import Driver, RecordAgain
-from umadvise.governor import Governor, StepRecord, Switch
+from umadvise.governor import FAULT_THRESHOLD, Governor, StepRecord, Switch
 from umadvise.memory_split import MemorySplit
 from umadvise.observer import Observer
+from umadvise.plan_cache import PlanCache
 from umadvise.plan_maker import PlanMaker, recomputes
 from umadvise.planners.advice import by_role
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import PAGING_PLANNERS, made_by
+from umadvise.planning_device import planning_device
 from umadvise.profile import RungChange
 from umadvise.recompute import Regions, choose, ops_of
 from umadvise.replacements import Replacements
@@ -37,6 +39,7 @@ class Steering:
     Attributes:
         course: what runs now.
         driver: of its steps.
+        split: of the device's memory; to be released when no tensor of the session is left in it.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Steering:
         Raises:
             NativeError: there is no memory for it.
         """
-        self._state, self._observer, self._split, self._maker = state, observer, split, maker
+        self._state, self._observer, self.split, self._maker = state, observer, split, maker
         self._governor = governor
         self._structure = ""
         self._regions: Regions | None = None
@@ -115,14 +118,14 @@ class Steering:
     def _make_plan(self, step: RecordedStep) -> Plan | RecordAgain | None:
         assert self._maker is not None
         policy, course = LADDER[self.rung], self.course
-        memory = self._split.for_plans(policy.memory)
+        memory = self.split.for_plans(policy.memory)
         if self._chosen:
             return self._maker.plan(step, course_of_rung(SWAP.name), memory)
         plan = self._maker.plan(step, course, memory)
         if plan is not None and recomputes(plan):
             return self._choose_what_runs_again(plan, step) or self._maker.plan(step, course_of_rung(SWAP.name), memory)
         if plan is not None and made_by(plan) in PAGING_PLANNERS:
-            self._split.use(replace(policy, advice=by_role(plan)))
+            self.split.use(replace(policy, advice=by_role(plan)))
         return plan
 
     # ---- what runs again ------------------------------------------------------------------------------------------
@@ -166,13 +169,13 @@ class Steering:
         self._structure = step.digest
         if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
             return  # what is in chunks stays there; and advice that the user gave is for unified memory
-        needed, room = self._observer.memory().requested_peak_bytes, self._split.room_bytes
+        needed, room = self._observer.memory().requested_peak_bytes, self.split.room_bytes
         if needed <= FITS * room:
             reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
             self._go(governor.go(number, RESIDENT.name, reason))
             return
         rungs = (ADVISE, WINDOW, SWAP)
-        predicted = self._maker.predict(step, {each.name: self._split.for_plans(each.memory) for each in rungs})
+        predicted = self._maker.predict(step, {each.name: self.split.for_plans(each.memory) for each in rungs})
         self._go(governor.choose(number, predicted))
 
     def _go(self, switch: Switch | None) -> None:
@@ -185,7 +188,7 @@ class Steering:
         policy = LADDER[switch.rung]
         if switch.rung == RESIDENT.name:  # what does not fit after all is paged
             policy = replace(policy, memory=Memory.PREFER_DEVICE)
-        self._split.use(policy)
+        self.split.use(policy)
         self._follow_regions()
         self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
 
@@ -193,6 +196,46 @@ class Steering:
         self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
         stays = " still" if switch.rung == switch.before else ""
         log.info("policy auto: %s%s from step %d on: %s", switch.rung, stays, switch.step, switch.reason)
+
+
+def steer(
+    state: Runtime,
+    observer: Observer,
+    course: Course,
+    *,
+    budget_bytes: int | None,
+    fault_threshold: float = FAULT_THRESHOLD,
+    persistent_sizes: Callable[[], Sequence[int]] = tuple,
+) -> Steering:
+    """Sets the first rung of a session, or of a script: the one that was chosen, or what the governor guesses.
+
+    Args:
+        state: of the process.
+        observer: of its steps.
+        course: of the policy.
+        budget_bytes: of device memory; None: what was patched with.
+        fault_threshold: see `umadvise.governor`.
+        persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
+
+    Raises:
+        NativeError: there is no memory for the rung.
+    """
+    split, governor = MemorySplit(state, budget_bytes), None
+    advised = state.intermediate_advice is not None
+    if course.rung is None:
+        rung, reason = first_rung(persistent_sizes(), split.room_bytes, split.default_chunk_bytes)
+        governor = Governor(ADVISE.name if advised else rung, reason, threshold=fault_threshold)
+        course = course_of_rung(governor.rung)
+    elif advised and LADDER[course.rung].memory == Memory.CHUNKED:
+        log.warning("torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung)
+        course = course_of_rung(ADVISE.name)
+    plans = governor is not None or course.planner is not None
+    maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
+    try:
+        return Steering(state, observer, split, maker, course, governor)
+    except BaseException:
+        split.release()
+        raise
 
 
 def first_rung(persistent_sizes: Sequence[int], room_bytes: int, chunk_bytes: int) -> tuple[str, str]:

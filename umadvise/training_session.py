@@ -11,23 +11,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from umadvise import devices, patching, runtime
-from umadvise._abi import Memory, Role, SwapCounters
+from umadvise._abi import Role, SwapCounters
 from umadvise.adoption import Adoption
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
-from umadvise.governor import FAULT_THRESHOLD, Governor, check_threshold
-from umadvise.memory_split import MemorySplit
+from umadvise.governor import FAULT_THRESHOLD, check_threshold
 from umadvise.observer import Observer, as_list
 from umadvise.placement import to_device
-from umadvise.plan_cache import PlanCache
-from umadvise.plan_maker import PlanMaker
 from umadvise.planners.plan import Plan
-from umadvise.planning_device import planning_device
 from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
-from umadvise.roles import ADVISE, AUTO, LADDER, Course, Policy, course_of, course_of_rung
-from umadvise.steering import Steering, first_rung
+from umadvise.roles import AUTO, Policy, course_of
+from umadvise.steering import Steering, steer
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes, parse_bytes
 
@@ -87,7 +83,6 @@ class Session:
         self._records = record
         self._owns_patch = False
         self._steering: Steering | None = None
-        self._split: MemorySplit | None = None
         self._runtime: runtime.Runtime | None = None
         self._observer: Observer | None = None
         self._policy_before: Policy | None = None
@@ -126,7 +121,16 @@ class Session:
         if self._budget_bytes is not None:
             state.device.set_budget(self._budget_bytes)
         self._observer = state.script_observer or Observer(state)
-        self._steering = self._steer(state, self._observer)
+        if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
+            self._observer.steering.close()
+        self._steering = self._observer.steering = steer(
+            state,
+            self._observer,
+            self._course,
+            budget_bytes=self._budget_bytes,
+            fault_threshold=self._threshold,
+            persistent_sizes=self._adoption.persistent_sizes,
+        )
         if self._records:
             self._observer.start_recording()
         self._adoption.take_in(state)
@@ -142,27 +146,6 @@ class Session:
         if state.script_observer is None:
             self._observer.attach()
 
-    def _steer(self, state: runtime.Runtime, observer: Observer) -> Steering:
-        """Sets the first rung: the one that was chosen, or what the governor guesses."""
-        course, governor = self._course, None
-        self._split = MemorySplit(state, self._budget_bytes)
-        if course.rung is None:
-            rung, reason = first_rung(
-                self._adoption.persistent_sizes(), self._split.room_bytes, self._split.default_chunk_bytes
-            )
-            governor = Governor(
-                ADVISE.name if state.intermediate_advice is not None else rung, reason, threshold=self._threshold
-            )
-            course = course_of_rung(governor.rung)
-        elif state.intermediate_advice is not None and LADDER[course.rung].memory == Memory.CHUNKED:
-            log.warning(
-                "torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung
-            )
-            course = Course(ADVISE.name, None)
-        plans = governor is not None or course.planner is not None
-        maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
-        return Steering(state, observer, self._split, maker, course, governor)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -177,8 +160,8 @@ class Session:
         self._runtime = None
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
-            if self._split is not None and not state.forked:
-                stack.callback(self._split.release)
+            if self._steering is not None and not state.forked:
+                stack.callback(self._steering.split.release)
             if state.emulated and not state.forked:
                 stack.callback(self._adoption.give_back)
             if self._observer is not None and not state.forked and state.script_observer is None:

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--capacity", metavar="BYTES", help='memory of the emulated device, such as "2GiB"')
     parser.add_argument("--budget", metavar="BYTES", help="what unified memory may keep on the device")
-    parser.add_argument("--policy", default="advise", help="resident or advise")
+    parser.add_argument(
+        "--policy", default="advise", help="a rung (resident, advise, window, swap, swap+recompute), a planner, or auto"
+    )
     parser.add_argument(
         "--profile", type=Path, default=Path("umadvise-profile.json"), metavar="FILE", help="where the profile goes"
     )
