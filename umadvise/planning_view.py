@@ -12,6 +12,7 @@ contents from there: here the host writes it.
 import dataclasses
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,11 @@ def _with_contents(trace: Trace) -> Trace:
     rows = np.flatnonzero(made)
     if not len(rows):
         return trace
-    new = {"kind": EventKind.HOST_WRITE, "offset_bytes": 0, "bytes": trace.storages.bytes[events.storage[rows]]}
+    new: dict[str, Any] = {
+        "kind": EventKind.HOST_WRITE,
+        "offset_bytes": 0,
+        "bytes": trace.storages.bytes[events.storage[rows]],
+    }
     columns = {name: getattr(events, name) for name in events.DTYPES}
     filled = {name: np.insert(each, rows + 1, new.get(name, each[rows])) for name, each in columns.items()}
     return dataclasses.replace(trace, events=Events(**filled))
