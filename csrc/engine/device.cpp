@@ -64,7 +64,8 @@ bool um_device::empty_out() noexcept {
   for (int attempt = 0; attempt < kReturnAttempts && !returned; ++attempt) returned = allocations_->trim();
   budget_.reset();
   if (!returned) {
-    [[maybe_unused]] const um::Allocations* kept = allocations_.release();
+    [[maybe_unused]] const void* const kept[] = {allocations_.release(), swapper_.release(), chunked_.release(),
+                                                 fences_.release()};  // its heaps refer to them
     return false;
   }
   collect_device_events();

@@ -55,7 +55,6 @@ void Swapper::detach(Block* block) noexcept {
   if (swapped->place == Place::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), swapped));
   unlink(swapped);
   if (swapped->host != nullptr) {
-    if (mapped_on_host(*swapped)) memory_.unmap_host(*block, swapped->host);
     memory_.give_host(swapped->host, fence);
   }
   memory_.freed(*block, fence);
@@ -131,7 +130,8 @@ bool Swapper::swap_out(Swapped* block) {
 }
 
 bool Swapper::wait(Swapped* block) {
-  if (block->place != Place::leaving) return false;  // what arrives is waited for by the op that uses it
+  if (block->place == Place::queued || block->place == Place::arriving) return true;  // by the op that uses it
+  if (block->place != Place::leaving) return false;
   stand(block->moved, &counted.wait_room_ns);
   collect();
   return true;

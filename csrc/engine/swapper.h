@@ -121,8 +121,10 @@ class Swapper {
   uint64_t bit_of(driver::CUstream stream);
   Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
   void forget(Fences::Fence* fence) noexcept;
+  template <class Copy>
+  Fences::Fence begin_copy(driver::CUstream stream, Fences::Fence before, const Copy& copy);
   bool bring(Swapped* block, driver::CUstream stream);
-  void begin_arrival(Swapped* block, driver::CUstream stream);
+  bool begin_arrival(Swapped* block, driver::CUstream stream);
   void await(const Use& use, driver::CUstream stream, uint64_t bit);
   void settle_arrival(Swapped* block);
   void make_writable(Swapped* block);

@@ -9,6 +9,21 @@ namespace um {
 
 using driver::CUstream;
 
+// The fence of a copy that is given to the stream now, after `before`, which it takes over. When the driver fails,
+// nothing of it runs any more.
+template <class Copy>
+Fences::Fence Swapper::begin_copy(CUstream stream, Fences::Fence before, const Copy& copy) {
+  const HeldFence held(fences_, before);
+  if (before != 0) fences_.order(stream, before);
+  try {
+    copy();
+    return fences_.record(&stream, 1);
+  } catch (...) {
+    static_cast<void>(backend_.call().stream_synchronize(stream));
+    throw;
+  }
+}
+
 // ---- arrivals ----------------------------------------------------------------------------------------------
 
 // On the device, or on its way. False: there is no room, and nothing more will leave.
@@ -18,33 +33,41 @@ bool Swapper::bring(Swapped* block, CUstream stream) {
     return true;
   }
   const bool planned = block->place == Place::queued;
-  if (!make_room(memory_.chunks_of(*block->block))) return false;
+  do {
+    if (!make_room(memory_.chunks_of(*block->block))) return false;
+  } while (!begin_arrival(block, stream));
   if (planned) queue_.erase(std::find(queue_.begin(), queue_.end(), block));
-  block->place = Place::host;
-  begin_arrival(block, stream);
   if (!planned && block->place == Place::arriving) ++counted.on_demand_swap_ins;
   return true;
 }
 
-// There is room. The copy begins when what ops were given until now has ended: plans count in ops.
-void Swapper::begin_arrival(Swapped* block, CUstream stream) {
+// The copy begins when what ops were given until now has ended: plans count in ops. False, and nothing has happened,
+// when the driver has less memory than the budget: then no more is obtainable than it has.
+bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
   if (mapped_on_host(*block)) memory_.unmap_host(*block->block, block->host);
   const CUstream first_user = block->written ? to_device_ : stream;
-  if (!memory_.back(*block->block, first_user)) throw Error(UM_BAD_STATE, "chunks that were to be had are not");
+  if (!memory_.back(*block->block, first_user)) {
+    if (mapped_on_host(*block)) memory_.map_host(*block->block, block->host);
+    return false;
+  }
   note_level();
   link_newest(block);
   if (!block->written) {
     block->place = Place::device;
-    return;
+    return true;
   }
-  Fences::Fence before = last_use(~uint64_t{0}, {});
-  if (before != 0) fences_.order(to_device_, before);
-  forget(&before);
-  memory_.copy_in(*block->block, block->host, to_device_);
-  block->moved = fences_.record(&to_device_, 1);
+  try {
+    block->moved = begin_copy(to_device_, last_use(~uint64_t{0}, {}),
+                              [&] { memory_.copy_in(*block->block, block->host, to_device_); });
+  } catch (...) {
+    unlink(block);
+    memory_.strip(*block->block);
+    throw;
+  }
   block->place = Place::arriving;
   ++counted.swap_ins;
   counted.swap_in_bytes += static_cast<int64_t>(block->block->record.bytes);
+  return true;
 }
 
 void Swapper::settle_arrival(Swapped* block) {
@@ -89,12 +112,10 @@ void Swapper::leave(Swapped* block) {
   if (copies && block->host == nullptr) take_host(block);
   Fences::Fence last = 0;
   if (copies) {
-    last = last_use(block->streams, {});
-    if (last != 0) fences_.order(to_host_, last);
-    forget(&last);
-    memory_.copy_out(*block->block, block->host, to_host_);
+    last = begin_copy(to_host_, last_use(block->streams, {}),
+                      [&] { memory_.copy_out(*block->block, block->host, to_host_); });
     forget(&block->moved);
-    block->moved = fences_.record(&to_host_, 1);
+    block->moved = last;
     ++counted.swap_outs;
     counted.swap_out_bytes += static_cast<int64_t>(block->block->record.bytes);
   } else {
@@ -154,10 +175,8 @@ void Swapper::advance() {
   collect();
   while (!queue_.empty()) {
     Swapped* next = queue_.front();
-    if (memory_.obtainable() < memory_.chunks_of(*next->block)) return;
+    if (memory_.obtainable() < memory_.chunks_of(*next->block) || !begin_arrival(next, nullptr)) return;
     queue_.pop_front();
-    next->place = Place::host;
-    begin_arrival(next, nullptr);
   }
 }
 
