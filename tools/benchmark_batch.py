@@ -53,7 +53,7 @@ class Trials:
     def trains(self, batch: int) -> bool:
         """Whether a batch trains by planned swaps."""
         found = self._run(batch, "swap", self._capacity_bytes)
-        times = " ".join(f"{step_ns / 1e9:.1f}" for step_ns in found.step_ns)
+        times = " ".join(f"{step.duration_ns / 1e9:.1f}" for step in found.steps)
         print(f"  batch {batch:5} by swaps: {(found.error or f'{times} s').splitlines()[0]}", flush=True)
         return found.error is None
 

@@ -55,27 +55,37 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     keep: str | None = None
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it."""
+
+    duration_ns: int
+    loss_hex: str
+    followed: bool
+    evictions: int
+    on_demand_swap_ins: int
+    swap_in_bytes: int
+    swap_out_bytes: int
+    wait_copy_ns: int
+    wait_room_ns: int
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What happened.
 
     Attributes:
-        step_ns: of each step that ended.
-        followed: for each of them, whether a plan drove it to its end.
-        losses_hex: likewise.
+        steps: those that ended.
         error: why it ran out of memory; None when all steps ended.
         needed_bytes: the most that tensors took in the last step.
         peak_bytes: the most of the device that was taken in it.
-        swap: um_swap_counters at the end.
+        pinned_bytes: of chunks, the most in it that never leaves.
         rung: of the ladder, at the end.
     """
 
-    step_ns: list[int]
-    followed: list[bool]
-    losses_hex: list[str]
+    steps: list[Step]
     error: str | None
     needed_bytes: int
     peak_bytes: int
-    swap: dict[str, int]
+    pinned_bytes: int
     rung: str
 
 
@@ -134,43 +144,44 @@ def _session(specification: Specification, workload: Workload) -> Iterator[umadv
 
 def _train(specification: Specification) -> Run:
     workload = _workload(specification)
-    step_ns: list[int] = []
-    followed: list[bool] = []
-    losses: list[str] = []
+    steps: list[Step] = []
     error: str | None = None
     with _session(specification, workload) as session:
         try:
             for _ in range(specification.steps):
-                before = session.swap_counters().programs_followed
-                start_ns = time.perf_counter_ns()
-                with session.step():
-                    loss = workload.step()
-                step_ns.append(time.perf_counter_ns() - start_ns)
-                followed.append(session.swap_counters().programs_followed > before)
-                assert isinstance(loss, torch.Tensor)
-                losses.append(float(loss.item()).hex())
+                steps.append(_step(session, workload))
         except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
             error = str(raised)
         stats, swap = session.memory_stats(), session.swap_counters()
         if specification.keep is not None and error is None:
             _keep(session, specification.keep)
         return Run(
-            step_ns=step_ns,
-            followed=followed,
-            losses_hex=losses,
+            steps=steps,
             error=error,
             needed_bytes=stats.requested_peak_bytes,
             peak_bytes=max(stats.resident_peak_bytes or 0, swap.used_peak_bytes),
-            swap={name: int(getattr(swap, name)) for name in _NUMBERS},
+            pinned_bytes=swap.pinned_peak_bytes,
             rung=session.rung,
         )
 
 
-_NUMBERS = (
-    *("swap_ins", "swap_outs", "swap_in_bytes", "swap_out_bytes", "on_demand_swap_ins", "evictions", "cancelled"),
-    *("clean_drops", "actions", "skipped_actions", "wait_copy_ns", "wait_room_ns"),
-    *("budget_bytes", "used_peak_bytes", "pinned_peak_bytes", "host_peak_bytes", "programs_followed", "diverged_op"),
-)
+def _step(session: umadvise.session, workload: Workload) -> Step:
+    before, start_ns = session.swap_counters(), time.perf_counter_ns()
+    with session.step():
+        loss = workload.step()
+    duration_ns, after = time.perf_counter_ns() - start_ns, session.swap_counters()
+    assert isinstance(loss, torch.Tensor)
+    return Step(
+        duration_ns=duration_ns,
+        loss_hex=float(loss.item()).hex(),
+        followed=after.programs_followed > before.programs_followed,
+        evictions=after.evictions - before.evictions,
+        on_demand_swap_ins=after.on_demand_swap_ins - before.on_demand_swap_ins,
+        swap_in_bytes=after.swap_in_bytes - before.swap_in_bytes,
+        swap_out_bytes=after.swap_out_bytes - before.swap_out_bytes,
+        wait_copy_ns=after.wait_copy_ns - before.wait_copy_ns,
+        wait_room_ns=after.wait_room_ns - before.wait_room_ns,
+    )
 
 
 def _keep(session: umadvise.session, folder: str) -> None:

@@ -1,0 +1,59 @@
+"""What the simulator says of a run of tools/swap_run.py: of the step and the plan that the run left behind."""
+
+import msgspec
+from swap_run import Kind, plan_file, trace_file
+
+from umadvise.device_profile import DeviceProfile
+from umadvise.planners import io as plan_io
+from umadvise.planners.score import Score, score
+from umadvise.planning_view import transferred, view_of
+from umadvise.simulator.steady import mean_step
+from umadvise.simulator.swap import simulate_resident
+from umadvise.simulator.unified import simulate_unified
+from umadvise.trace import io as trace_io
+from umadvise.trace.schema import Trace
+
+_CHUNK_BYTES = 2 << 20
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A step; of planned swaps also what is moved, and the most that what moves takes at once."""
+
+    step_ns: int
+    bytes_h2d: int | None = None
+    bytes_d2h: int | None = None
+    peak_bytes: int | None = None
+
+
+def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device: DeviceProfile) -> Prediction | None:
+    """A step's prediction; None where no plan was made.
+
+    Args:
+        kind: of memory.
+        resident: where a run in unlimited memory left its step: its durations are those without any swaps.
+        folder: where the run itself left its step and plan.
+        capacity_bytes: of device memory.
+        device: whose link was charged.
+    """
+    trace = trace_io.read(trace_file(resident))
+    if kind in ("resident", "checkpointing"):
+        return Prediction(step_ns=simulate_resident(trace, device, allocator="exact").simulation.step_ns)
+    if kind == "no advice":
+        return Prediction(step_ns=mean_step(simulate_unified(trace, device, capacity_bytes=capacity_bytes)).step_ns)
+    if not plan_file(folder).exists():
+        return None
+    own = trace_io.read(trace_file(folder))
+    plan = plan_io.read(plan_file(folder), own)
+
+    def scored(step: Trace) -> Score:
+        view = view_of(step, budget_bytes=capacity_bytes, chunk_bytes=_CHUNK_BYTES).trace
+        return score(view, device, transferred(plan, view), budget_bytes=plan.budget_bytes)
+
+    try:
+        found = scored(trace)
+    except ValueError:  # the recordings differ: then the times are those of the step that was planned
+        found = scored(own)
+    assert found.step_ns is not None
+    return Prediction(
+        step_ns=found.step_ns, bytes_h2d=found.bytes_h2d, bytes_d2h=found.bytes_d2h, peak_bytes=found.peak_bytes
+    )
