@@ -68,7 +68,7 @@ class PlanMaker:
         assert course.planner is not None
         try:
             return self._plan(step, course, memory)
-        except UmadviseError as error:
+        except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
             log.warning(
                 "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
                 course.planner,
@@ -135,7 +135,7 @@ class PlanMaker:
         for rung, memory in rungs.items():
             try:
                 predicted[rung] = self._predict(step, rung, memory)
-            except UmadviseError as error:
+            except (UmadviseError, ValueError) as error:
                 log.info("rung %s is out of the question: %s", rung, error)
         return predicted
 

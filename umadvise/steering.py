@@ -58,7 +58,7 @@ class Steering:
         """
         self._state, self._observer, self.split, self._maker = state, observer, split, maker
         self._governor = governor
-        self._structure = ""
+        self._structures: set[str] = set()
         self._regions: Regions | None = None
         self._chosen = False  # which ops run again
         self._replaced = Replacements()
@@ -104,7 +104,7 @@ class Steering:
             duration_ns=cost.duration_ns,
             stall_ns=(cost.counters.fault_service_ns or 0) + self.driver.waited_ns,
             fault_groups=cost.counters.fault_groups,
-            typical=self.driver.followed if self.course.planner else self._structure != "",
+            typical=self.driver.followed if self.course.planner else bool(self._structures),
         )
         self._go(self._governor.observe(record))
 
@@ -162,11 +162,11 @@ class Steering:
         governor = self._governor
         assert governor is not None
         assert self._maker is not None
-        if step.digest == self._structure:
+        if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
-        if self._structure:
+        if self._structures:
             governor.restructure()
-        self._structure = step.digest
+        self._structures.add(step.digest)
         if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
             return  # what is in chunks stays there; and advice that the user gave is for unified memory
         needed, room = self._observer.memory().requested_peak_bytes, self.split.room_bytes

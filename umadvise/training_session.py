@@ -198,7 +198,8 @@ class Session:
         assert steering is not None
         observer.steps_are_marked = True
         number = observer.step_count + 1
-        steering.before_step(number)
+        if not state.forked:
+            steering.before_step(number)
         observer.begin_step()
         whole = False
         try:
