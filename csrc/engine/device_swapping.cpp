@@ -162,6 +162,7 @@ void um_device::swapping(um_swap_counters* out) {
     out->silent_writes = totals.silent_writes;
   }
   if (program_ != nullptr) program_->tell(out);
+  out->programs_followed += programs_followed_;
   if (chunked_ == nullptr) return;
   const uint64_t chunk = chunked_->chunk_bytes();
   out->chunk_bytes = chunk;
@@ -182,7 +183,10 @@ void um_device::set_program(const um_program* program) {
   const Lock lock(mutex_);
   require_alive();
   std::unique_ptr<um::Program> next = program != nullptr ? std::make_unique<um::Program>(*program) : nullptr;
-  if (program_ != nullptr) program_->release();
+  if (program_ != nullptr) {
+    programs_followed_ += program_->followed();
+    program_->release();
+  }
   program_ = std::move(next);
   if (swapper_ != nullptr) swapper_->set_forecast(program_.get());
 }

@@ -48,6 +48,7 @@ class Program final : public Forecast {
   }
   int64_t next_use(const Block& block) const override;
 
+  uint64_t followed() const { return followed_; }  // steps, to their ends
   void tell(um_swap_counters* out) const;
 
  private:
