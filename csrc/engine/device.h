@@ -180,7 +180,7 @@ struct um_device {
   std::unique_ptr<um::Program> program_;  // nullptr without one
   um_chunk_options chunk_options_{};
   um::driver::CUstream side_stream_{};  // of prefetches and discards
-  uint64_t programs_followed_ = 0;  // of programs that are gone
+  uint64_t programs_followed_ = 0;      // of programs that are gone
   int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;
   std::vector<um::Block*> operands_;  // of the op that begins
   um::StablePool<um::RunningOp> op_pool_;

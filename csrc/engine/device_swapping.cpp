@@ -227,7 +227,7 @@ void um_device::finish_op() noexcept {
   }
 }
 
-// Of chunked memory. What a plan drops is copied all the same unless the host has it: a plan may be wrong about a step.
+// Of chunked memory.
 void um_device::carry_out(const um::Program::Action& action) {
   if (action.block != nullptr && managed(*action.block)) return;
   um::Swapped* const block = action.block != nullptr ? action.block->swapped : nullptr;
@@ -240,8 +240,9 @@ void um_device::carry_out(const um::Program::Action& action) {
       case UM_PLAN_SWAP_IN:
         return swapper_->swap_in(block);
       case UM_PLAN_SWAP_OUT:
-      case UM_PLAN_DROP:
         return swapper_->swap_out(block);
+      case UM_PLAN_DROP:  // where the host has it, that is free
+        return action.argument != 0 ? swapper_->swap_out(block) : swapper_->set_spare(block);
       case UM_PLAN_PREFETCH:
         return action.argument == 0 ? swapper_->swap_in(block) : swapper_->swap_out(block);
       case UM_PLAN_WAIT:

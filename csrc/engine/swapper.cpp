@@ -54,6 +54,7 @@ void Swapper::detach(Block* block) noexcept {
   }
   if (swapped->place == Place::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), swapped));
   unlink(swapped);
+  keep(swapped);
   if (swapped->host != nullptr) {
     memory_.give_host(swapped->host, fence);
   }
@@ -78,6 +79,7 @@ bool Swapper::at_hand(const Use* uses, size_t count, CUstream stream) {
 void Swapper::note_use(Swapped* block, uint64_t bit, bool write) {
   block->streams |= bit;
   block->written |= write;
+  keep(block);
   if (newest_ == block) return;
   unlink(block);
   link_newest(block);
@@ -135,6 +137,23 @@ bool Swapper::wait(Swapped* block) {
   stand(block->moved, &counted.wait_room_ns);
   collect();
   return true;
+}
+
+bool Swapper::set_spare(Swapped* block) {
+  if (!may_leave(*block) || block->spare) return false;
+  if (block->host_valid || !block->written) {
+    leave(block);
+    return true;
+  }
+  block->spare = true;
+  ++spares_;
+  return true;
+}
+
+void Swapper::keep(Swapped* block) noexcept {
+  if (!block->spare) return;
+  block->spare = false;
+  --spares_;
 }
 
 bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {

@@ -43,6 +43,7 @@ struct Swapped {
   bool written = false;      // it has contents
   bool host_valid = false;   // the host has them too, or alone
   bool copying_out = false;  // on the device, and a departure that was cancelled still reads it
+  bool spare = false;        // a plan says that nobody needs its contents: it leaves before any other
   bool exported = false;     // its address has left torch: it may be written at any time
   bool read_only = false;    // mapped so, to catch writes that no op announced
 };
@@ -90,6 +91,8 @@ class Swapper {
   bool swap_in(Swapped* block);
   bool swap_out(Swapped* block);
   bool wait(Swapped* block);
+  // It leaves when room is needed for what a plan brings. With a copy: a plan may be wrong about a step.
+  bool set_spare(Swapped* block);
   // Takes in what has ended, and begins what there is room for now. Throws um::Error.
   void progress() {
     if (busy()) advance();
@@ -116,6 +119,7 @@ class Swapper {
   static constexpr size_t kMostStreams = 64;
 
   void note_use(Swapped* block, uint64_t bit, bool write);
+  void keep(Swapped* block) noexcept;
   void unlink(Swapped* block) noexcept;
   void link_newest(Swapped* block) noexcept;
   uint64_t bit_of(driver::CUstream stream);
@@ -134,6 +138,8 @@ class Swapper {
   bool collect();
   void advance();
   bool evict_one();
+  bool send_spare();
+  uint64_t coming() const;
   bool wait_for_departure();
   bool wait_for_arrival();
   bool mapped_on_host(const Swapped& block) const;
@@ -156,6 +162,7 @@ class Swapper {
   StablePool<Swapped> pool_;
   Swapped* oldest_ = nullptr;
   Swapped* newest_ = nullptr;
+  uint64_t spares_ = 0;
   std::vector<Swapped*> leaving_;  // in the order in which they began to
   std::deque<Swapped*> queue_;     // to come, first the first
 };

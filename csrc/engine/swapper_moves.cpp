@@ -127,6 +127,7 @@ void Swapper::leave(Swapped* block) {
     ++counted.clean_drops;
   }
   unlink(block);
+  keep(block);
   block->place = Place::leaving;
   block->copying_out |= copies;
   if (block->moved == 0) return end_departure(block);
@@ -175,8 +176,12 @@ void Swapper::advance() {
   collect();
   while (!queue_.empty()) {
     Swapped* next = queue_.front();
-    if (memory_.obtainable() < memory_.chunks_of(*next->block) || !begin_arrival(next, nullptr)) return;
-    queue_.pop_front();
+    const uint64_t needed = memory_.chunks_of(*next->block);
+    if (memory_.obtainable() >= needed && begin_arrival(next, nullptr)) {
+      queue_.pop_front();
+    } else if (coming() >= needed || !send_spare()) {
+      return;
+    }
   }
 }
 
@@ -185,15 +190,30 @@ void Swapper::advance() {
 bool Swapper::make_room(uint64_t chunks) {
   while (memory_.obtainable() < chunks) {
     if (collect()) continue;
-    uint64_t coming = memory_.obtainable();
-    for (const Swapped* each : leaving_) coming += memory_.backed(*each->block);
-    if (coming < chunks && evict_one()) continue;
+    if (coming() < chunks && evict_one()) continue;
     if (!wait_for_departure() && !wait_for_arrival()) return false;
   }
   return true;
 }
 
+// Chunks that can be had, or could when all copies have ended.
+uint64_t Swapper::coming() const {
+  uint64_t chunks = memory_.obtainable();
+  for (const Swapped* each : leaving_) chunks += memory_.backed(*each->block);
+  return chunks;
+}
+
+bool Swapper::send_spare() {
+  for (Swapped* each = spares_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
+    if (!each->spare || !may_leave(*each)) continue;
+    leave(each);
+    return true;
+  }
+  return false;
+}
+
 bool Swapper::evict_one() {
+  if (send_spare()) return true;
   Swapped* chosen = victim();
   if (chosen == nullptr) return false;
   ++counted.evictions;
