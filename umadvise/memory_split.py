@@ -6,10 +6,13 @@ of the budget, and chunks the rest. The shares do not change again: neither kind
 one was promised. Plain device memory that is in use stays, and counts for both.
 """
 
+import contextlib
 import logging
+from dataclasses import replace
 
 from umadvise import _native, split_updates
 from umadvise._abi import ChunkOptions, Memory
+from umadvise.errors import NativeError
 from umadvise.plan_maker import Memory as PlanMemory
 from umadvise.replacements import Replacements
 from umadvise.roles import Policy
@@ -65,10 +68,13 @@ class MemorySplit:
                     format_bytes(chunk_bytes),
                 )
                 state.device.set_budget(managed_bytes)
-            state.device.set_chunks(ChunkOptions(budget_bytes=chunk_bytes, host_mapped=state.device.host_mapped))
+            state.device.set_chunks(self._chunks(chunk_bytes))
             self._chunk_budget_bytes = chunk_bytes
             self._divide_whole_model_ops(state.device.swap_counters().chunk_bytes)
         state.set_policy(policy)
+
+    def _chunks(self, budget_bytes: int) -> ChunkOptions:
+        return ChunkOptions(budget_bytes=budget_bytes, host_mapped=self._state.device.host_mapped)
 
     def _divide_whole_model_ops(self, chunk_bytes: int) -> None:
         """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
@@ -110,13 +116,12 @@ class MemorySplit:
         self._replaced.undo()
         _native.set_split(None)
         device = self._state.device
-        needed_bytes = sum(each.reserved_bytes for each in device.allocations() if each.memory == Memory.CHUNKED)
-        needed_bytes = max(needed_bytes, device.swap_counters().chunk_bytes)
-        device.set_chunks(
-            ChunkOptions(
-                budget_bytes=min(needed_bytes, self._chunk_budget_bytes),
-                host_budget_bytes=needed_bytes,
-                host_mapped=self._state.emulated,
-            )
-        )
+        left = [each for each in device.allocations() if each.memory == Memory.CHUNKED]
+        needed_bytes = max(sum(each.reserved_bytes for each in left), device.swap_counters().chunk_bytes)
+        budget_bytes = min(needed_bytes, self._chunk_budget_bytes)
+        device.set_chunks(replace(self._chunks(budget_bytes), host_budget_bytes=needed_bytes))
         self._chunk_budget_bytes = 0
+        if not device.host_mapped:  # from here on nothing brings them in before they are touched
+            for each in left:
+                with contextlib.suppress(NativeError):  # larger than the budget together
+                    _native.export(each.address)

@@ -367,9 +367,11 @@ def test_nothing_is_left_after_a_session(policy: str, patched: Callable[..., _na
     assert found.memory == Memory.MANAGED
 
 
-def test_what_outlives_the_session_stays_good() -> None:
+@pytest.mark.parametrize("access", ["host_mapped", "strict"])
+def test_what_outlives_the_session_stays_good(access: str) -> None:
     training = Training()
-    with session(training, "swap") as um:
+    device = EmulatedDevice(capacity="128MiB", access=access)
+    with session(training, "swap", device=device, capacity=None) as um:
         kept = []
         for _ in range(4):
             with um.step():
