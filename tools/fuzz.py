@@ -149,6 +149,7 @@ def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str |
             break
         program, setting = program_of(seed, length, INSTRUCTIONS), Setting.of(seed)
         count += 1
+        print(f"\rseed {seed} ", end="", file=sys.stderr, flush=True)  # what a crash leaves
         if (message := trouble(program, setting)) is not None:
             return count, f"seed {seed}, {setting}: {message}"
     return count, None

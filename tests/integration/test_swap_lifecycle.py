@@ -272,6 +272,16 @@ def memory_that_is_let_go_and_comes_back(training: Training) -> Seen:
 
 
 @scenario
+def tensors_that_grow(training: Training) -> Seen:
+    training.steps(3)
+    tensors = [torch.full((520, 512), float(index)) for index in range(14)]  # more than the budget
+    for tensor in (tensors[0], tensors[1][:200], tensors[2].resize_(0)):
+        tensor.resize_(1000, 512)[520:].fill_(0.5)
+    training.steps(2)
+    return {f"tensor {index}": tensor for index, tensor in enumerate(tensors) if index != 2}
+
+
+@scenario
 def gradients_that_are_dropped(training: Training) -> Seen:
     training.steps(3)
     for parameter in training.model.parameters():
@@ -405,7 +415,8 @@ def test_a_thousand_steps(policy: str, patched: Callable[..., _native.Device]) -
     gc.collect()
     swaps = device.swap_counters()
     assert device.allocations() == []
-    assert (swaps.used_bytes, swaps.host_bytes, swaps.host_pool_bytes) == (0, 0, 0)
+    assert (swaps.used_bytes, swaps.host_bytes) == (0, 0)
+    assert swaps.host_pool_bytes <= swaps.chunk_bytes  # one is the least that a device may have
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -32,10 +32,11 @@ inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
 }
 
 // `index`: the argument's in the schema.
-inline void add_access(const c10::TensorImpl& tensor, bool write, uint32_t index, AccessList& accesses) {
+inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_storage, uint32_t index,
+                       AccessList& accesses) {
   const char* const storage = storage_address(tensor);
   if (storage == nullptr || um_owns(storage) == 0) return;
-  if (tensor.is_nested()) {  // its sizes are a tensor of their own: the whole buffer
+  if (whole_storage || tensor.is_nested()) {  // a nested tensor's sizes are a tensor of their own
     accesses.push_back({storage, tensor.unsafe_storage().nbytes(), write, 2 * index + 1});
   } else if (tensor.numel() != 0) {
     const char* const first = storage + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
@@ -63,8 +64,9 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
   for (const TensorArgument& argument : info.tensors) {
     const bool write = argument.write == Write::always ||
                        (argument.write == Write::when_training && arguments[info.training_argument].toBool());
-    each_tensor(arguments[argument.index],
-                [&](const c10::TensorImpl& tensor) { add_access(tensor, write, argument.index, accesses); });
+    each_tensor(arguments[argument.index], [&](const c10::TensorImpl& tensor) {
+      add_access(tensor, write, argument.whole_storage, argument.index, accesses);
+    });
   }
 }
 

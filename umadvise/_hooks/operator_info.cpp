@@ -18,10 +18,11 @@ namespace {
 
 // Operators whose schemas do not say what they do to memory (torch 2.9 to 2.13,
 // aten/src/ATen/native/native_functions.yaml).
-constexpr std::array<std::string_view, 9> kCreations = {
-    "aten::empty",          "aten::empty_like", "aten::empty_strided",
-    "aten::empty_permuted", "aten::new_empty",  "aten::new_empty_strided",
-    "aten::resize_",        "aten::resize_as_", "aten::set_"};
+constexpr std::array<std::string_view, 7> kCreations = {
+    "aten::empty",     "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted",
+    "aten::new_empty", "aten::new_empty_strided", "aten::set_"};
+// They copy what their storage holds, beyond the tensor too, to where it is larger.
+constexpr std::array<std::string_view, 2> kResizes = {"aten::resize_", "aten::resize_as_"};
 constexpr std::array<std::string_view, 9> kUnannotatedBystanders = {
     "aten::_unsafe_view",      "aten::unsafe_split",  "aten::unsafe_split_with_sizes",
     "aten::_fused_sdp_choice", "aten::is_same_size",  "aten::is_pinned",
@@ -85,6 +86,7 @@ Kind kind_of(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
   const c10::FunctionSchema& schema = op.schema();
   if (contains(kCreations, name)) return Kind::creation;
+  if (contains(kResizes, name)) return Kind::operation;
   const bool has_tensors = any_may_hold_tensors(schema.arguments()) || any_may_hold_tensors(schema.returns());
   if (!has_tensors || returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
   return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
@@ -118,7 +120,9 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
     if (argument.name() == "training") info->training_argument = index;
     if (!may_hold_tensors(*argument.type())) continue;
     if (index == 0 && contains(kShapeReaders, op.operator_name().name)) continue;
-    info->tensors.push_back({index, write_of(op.operator_name().name, argument)});
+    const bool resizes = contains(kResizes, op.operator_name().name);
+    if (index == 1 && resizes) continue;  // a shape
+    info->tensors.push_back({index, write_of(op.operator_name().name, argument), resizes});
   }
   return info;
 }

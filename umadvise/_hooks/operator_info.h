@@ -21,6 +21,7 @@ enum class Write : uint8_t { never, always, when_training };
 struct TensorArgument {
   uint32_t index;
   Write write;
+  bool whole_storage;  // also what no element of the tensor reaches
 };
 
 struct OperatorInfo {

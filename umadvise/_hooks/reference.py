@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise import _native
 from umadvise._abi import Phase
-from umadvise.trace.operators import CREATIONS, SHAPE_READERS, SILENT_WRITES, UNANNOTATED_BYSTANDERS
+from umadvise.trace.operators import CREATIONS, RESIZES, SHAPE_READERS, SILENT_WRITES, UNANNOTATED_BYSTANDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class ReferenceInterposer(TorchDispatchMode):
         accesses: list[ObservedAccess] = []
         if not creates:
             for tensor, write in touched_tensors(func, args, kwargs):
-                accesses.extend(_touched(tensor, write))
+                whole = _base_name(func) in RESIZES
+                accesses.extend(_touched_storage(tensor) if whole else _touched(tensor, write))
         results = func(*args, **kwargs)
         outputs = tuple(_serial(tensor) for tensor in _tensors(results) if _storage_address(tensor))
         self.observed.append(ObservedOp(_full_name(func), phase, creates, tuple(accesses), outputs))
@@ -114,7 +115,7 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
 
 
 def _touches_nothing(func: torch._ops.OpOverload) -> bool:
-    if _base_name(func) in CREATIONS:
+    if _base_name(func) in CREATIONS | RESIZES:
         return False
     schema = func._schema
     if not any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns)):
@@ -131,7 +132,7 @@ def touched_tensors(
     arguments = func._schema.arguments
     values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
     for index, argument in enumerate(arguments):
-        if index == 0 and name in SHAPE_READERS:
+        if (index == 0 and name in SHAPE_READERS) or (index == 1 and name in RESIZES):
             continue
         announced = argument.alias_info is not None and argument.alias_info.is_write
         silent = argument.name in SILENT_WRITES.get(name, ()) and values.get("training", True)
@@ -159,6 +160,12 @@ def _touched(tensor: torch.Tensor, write: bool) -> Iterator[ObservedAccess]:
     last_element = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     size_bytes = (last_element + 1) * tensor.element_size()
     yield ObservedAccess(allocation.serial, _address(tensor) - allocation.address, size_bytes, write)
+
+
+def _touched_storage(tensor: torch.Tensor) -> Iterator[ObservedAccess]:
+    allocation = _native.allocation_at(_storage_address(tensor)) if _native.owns(_storage_address(tensor)) else None
+    if allocation is not None:
+        yield ObservedAccess(allocation.serial, 0, tensor.untyped_storage().nbytes(), write=True)
 
 
 def _storage_address(tensor: torch.Tensor) -> int:

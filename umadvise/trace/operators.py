@@ -24,9 +24,10 @@ def _aten(*names: str) -> frozenset[str]:
 # Operators whose schemas do not say what they do to memory, by name without overload (torch 2.9 to 2.13,
 # aten/src/ATen/native/native_functions.yaml).
 CREATIONS = _aten(
-    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
-    *("resize_", "resize_as_", "set_"),
+    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "set_"),
 )
+# They copy what their storage holds, beyond the tensor too, to where it is larger.
+RESIZES = _aten("resize_", "resize_as_")
 UNANNOTATED_BYSTANDERS = _aten(
     *("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "_fused_sdp_choice", "_has_same_storage_numel"),
     *("is_same_size", "is_pinned", "is_set_to", "record_stream"),
@@ -122,6 +123,8 @@ def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
     returns_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     if base in CREATIONS:
         kind = Kind.CREATION
+    elif base in RESIZES:
+        kind = Kind.OPERATION
     elif (
         not (arguments or returned)
         or returns_view
@@ -158,6 +161,8 @@ def _tensor_arguments(schema: torch._C.FunctionSchema) -> list[TensorArgument]:
     found = []
     for index, argument in enumerate(schema.arguments):
         if "Tensor" not in str(argument.type) or (index == 0 and schema.name in SHAPE_READERS):
+            continue
+        if index == 1 and schema.name in RESIZES:  # a shape
             continue
         silent = argument.name in SILENT_WRITES.get(schema.name, ())
         if argument.name in overwritten:
