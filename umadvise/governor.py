@@ -5,7 +5,7 @@ the counters. A rung on which faults, or waits for copies, took more than a thre
 the one above it, and not returned to unless the step's structure changes: no pair of rungs is ever taken in turns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from umadvise.errors import UsageError
@@ -101,6 +101,7 @@ class Governor:
         self._threshold = check_threshold(threshold)
         self._over = 0
         self._left: set[str] = set()
+        self._impossible: set[str] = set()
 
     def observe(self, step: StepRecord) -> Switch | None:
         """Takes note of a step; returns the switch that its successor runs after, if there is one."""
@@ -110,7 +111,7 @@ class Governor:
         self._over = self._over + 1 if excess is not None else 0
         if excess is None or self._over < PATIENCE:
             return None
-        above = [rung for rung in self._rungs[self._rungs.index(self.rung) + 1 :] if rung not in self._left]
+        above = [rung for rung in self._possible() if self._rungs.index(rung) > self._rungs.index(self.rung)]
         if not above:
             return None
         self._left.add(self.rung)
@@ -124,7 +125,7 @@ class Governor:
             predicted_ns: step times by rung; those that are not there cannot be chosen.
             reason: beside the predictions.
         """
-        known = [rung for rung in self._rungs if rung in predicted_ns and rung not in self._left]
+        known = [rung for rung in self._possible() if rung in predicted_ns]
         if not known:
             return None
         best_ns = min(predicted_ns[rung] for rung in known)
@@ -134,14 +135,29 @@ class Governor:
 
     def go(self, step: int, rung: str, reason: str) -> Switch | None:
         """Goes to a rung because of a fact; nowhere when it is there already or the rung was left for its faults."""
-        if rung == self.rung or rung in self._left or rung not in self._rungs:
+        if rung == self.rung or rung not in self._possible():
             return None
         return self._to(step, rung, reason)
+
+    def exclude(self, rungs: Iterable[str]) -> None:
+        """The step does not run on these, or nobody can say how: they are not gone to until the step changes."""
+        self._impossible.update(rungs)
+
+    def take_back(self, switch: Switch, reason: str) -> Switch:
+        """A switch could not be made: the rung before it stays."""
+        assert switch.before is not None
+        self._impossible.add(switch.rung)
+        self._left.discard(switch.before)
+        return self._to(switch.step, switch.before, reason)
 
     def restructure(self) -> None:
         """The step is another one from now on: what was true of a rung may be so no more."""
         self._left.clear()
+        self._impossible.clear()
         self._over = 0
+
+    def _possible(self) -> list[str]:
+        return [rung for rung in self._rungs if rung not in self._left and rung not in self._impossible]
 
     def _to(self, step: int, rung: str, reason: str) -> Switch:
         switch = Switch(step, self.rung, rung, reason)

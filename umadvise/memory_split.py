@@ -25,6 +25,7 @@ _CHUNK_BYTES = {True: 2 << 20, False: 20 << 20}
 """Of the emulated device, and of others: the defaults of um_chunks_set."""
 _BLOCK_BYTES = 2 << 20
 _MOST_MANAGED = 0.5
+_LEAST_MANAGED_BYTES = 2 * _BLOCK_BYTES  # um_budget_set
 _SPARE_CHUNKS = 3
 """For small tensors, which share chunks."""
 
@@ -95,7 +96,9 @@ class MemorySplit:
 
         left = self.room_bytes - total(Memory.DEVICE)
         managed = total(Memory.MANAGED, Memory.PREFER_DEVICE)
-        managed = min(-(-managed // _BLOCK_BYTES) * _BLOCK_BYTES, int(left * _MOST_MANAGED))
+        if managed:
+            blocks_bytes = -(-managed // _BLOCK_BYTES) * _BLOCK_BYTES
+            managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), _LEAST_MANAGED_BYTES)
         return managed, max(left - managed, 0)
 
     def for_plans(self, memory: Memory) -> PlanMemory:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from umadvise._abi import Memory
 from umadvise.driving import Driver, RecordAgain
+from umadvise.errors import NativeError
 from umadvise.governor import FAULT_THRESHOLD, Governor, StepRecord, Switch
 from umadvise.memory_split import MemorySplit
 from umadvise.observer import Observer
@@ -18,7 +19,7 @@ from umadvise.planning_device import planning_device
 from umadvise.profile import RungChange
 from umadvise.recompute import Regions, choose, ops_of
 from umadvise.replacements import Replacements
-from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
+from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
 from umadvise.runtime import Runtime
 from umadvise.trace.recorded_step import RecordedStep
 from umadvise.units import format_bytes
@@ -29,6 +30,7 @@ FITS = 0.9
 """A step that needs up to this share of the budget fits; the rest is for what varies."""
 
 
+_SAME_SIZE = 0.01
 _MOST_SMALL = 0.5
 """Part of the budget for tensors that never leave their chunks."""
 
@@ -59,6 +61,7 @@ class Steering:
         self._state, self._observer, self.split, self._maker = state, observer, split, maker
         self._governor = governor
         self._structures: set[str] = set()
+        self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._regions: Regions | None = None
         self._chosen = False  # which ops run again
         self._replaced = Replacements()
@@ -106,7 +109,16 @@ class Steering:
             fault_groups=cost.counters.fault_groups,
             typical=self.driver.followed if self.course.planner else bool(self._structures),
         )
+        self._look_again(cost.counters.op_count or 0)
         self._go(self._governor.observe(record))
+
+    def _look_again(self, op_count: int) -> None:
+        """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
+        shape = op_count, self._observer.memory().requested_peak_bytes
+        changed = not _alike(shape, self._considered) and _alike(shape, self._last)
+        self._last = shape
+        if changed and self._structures and self.course.planner is None and not self.driver.recording:
+            self.driver.change(None, afresh=True)
 
     def close(self) -> None:
         """Nothing is driven any more, and torch's checkpoints are its own again."""
@@ -162,13 +174,14 @@ class Steering:
         governor = self._governor
         assert governor is not None
         assert self._maker is not None
+        self._considered = self._last
         if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
         if self._structures:
             governor.restructure()
         self._structures.add(step.digest)
         if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
-            return  # what is in chunks stays there; and advice that the user gave is for unified memory
+            return  # what is in chunks stays there, and where the user has advised the counters decide
         needed, room = self._observer.memory().requested_peak_bytes, self.split.room_bytes
         if needed <= FITS * room:
             reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
@@ -176,19 +189,29 @@ class Steering:
             return
         rungs = (ADVISE, WINDOW, SWAP)
         predicted = self._maker.predict(step, {each.name: self.split.for_plans(each.memory) for each in rungs})
+        governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
+        if SWAP.name not in predicted:
+            governor.exclude([SWAP_RECOMPUTE.name])
         self._go(governor.choose(number, predicted))
 
     def _go(self, switch: Switch | None) -> None:
         if switch is None:
             return
+        assert self._governor is not None
+        policy = LADDER[switch.rung]
+        if switch.rung == RESIDENT.name:  # what does not fit after all is paged
+            policy = replace(policy, memory=Memory.PREFER_DEVICE)
+        if switch.rung != switch.before:
+            try:
+                self.split.use(policy)
+            except NativeError as error:
+                switch = self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}")
+                self._note(switch)
+                return
         self._note(switch)
         if switch.rung == switch.before:
             return
         self.course = course_of_rung(switch.rung)
-        policy = LADDER[switch.rung]
-        if switch.rung == RESIDENT.name:  # what does not fit after all is paged
-            policy = replace(policy, memory=Memory.PREFER_DEVICE)
-        self.split.use(policy)
         self._follow_regions()
         self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
 
@@ -224,7 +247,10 @@ def steer(
     advised = state.intermediate_advice is not None
     if course.rung is None:
         rung, reason = first_rung(persistent_sizes(), split.room_bytes, split.default_chunk_bytes)
-        governor = Governor(ADVISE.name if advised else rung, reason, threshold=fault_threshold)
+        if advised:  # by the user, and for unified memory
+            governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
+        else:
+            governor = Governor(rung, reason, threshold=fault_threshold)
         course = course_of_rung(governor.rung)
     elif advised and LADDER[course.rung].memory == Memory.CHUNKED:
         log.warning("torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung)
@@ -236,6 +262,11 @@ def steer(
     except BaseException:
         split.release()
         raise
+
+
+def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two steps have as many ops, and about the same peak."""
+    return one[0] == other[0] and abs(one[1] - other[1]) <= _SAME_SIZE * other[1]
 
 
 def first_rung(persistent_sizes: Sequence[int], room_bytes: int, chunk_bytes: int) -> tuple[str, str]:

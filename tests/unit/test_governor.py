@@ -92,6 +92,24 @@ def test_a_rung_that_was_left_is_not_chosen_again_unless_the_step_changes() -> N
     assert switch.rung == "advise"
 
 
+def test_a_rung_that_the_step_does_not_run_on_is_passed_over_until_the_step_changes() -> None:
+    governor = Governor("advise", "a guess")
+    governor.exclude(["window", "swap"])
+    governor.observe(record(1, 0.9))
+    switch = governor.observe(record(2, 0.9))
+    assert switch is not None
+    assert switch.rung == "swap+recompute"
+    back = governor.take_back(switch, "no memory for it")
+    assert (back.rung, governor.rung) == ("advise", "advise")
+    assert [governor.observe(record(number, 0.9)) for number in (3, 4, 5)] == [None] * 3
+    assert governor.go(6, "swap", "why not") is None
+    governor.restructure()
+    governor.observe(record(6, 0.9))
+    switch = governor.observe(record(7, 0.9))
+    assert switch is not None
+    assert switch.rung == "window"
+
+
 def test_rungs_that_are_not_there() -> None:
     governor = Governor("advise", "a guess", rungs=("resident", "advise", "swap"))
     governor.observe(record(1, 0.9))
