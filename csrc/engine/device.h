@@ -151,6 +151,7 @@ struct um_device {
   void hold(um::Swapped* block, bool write);
   void bring_in(um::RunningOp& op);
   void let_go(um::RunningOp& op) noexcept;
+  void go_on_swapping() noexcept;
   void make_chunked(um::Block* block, um::RunningOp* op);
   void detach(um::Block* block) noexcept;
   void follow_op(const um::RunningOp& op);
@@ -183,6 +184,7 @@ struct um_device {
   uint64_t programs_followed_ = 0;      // of programs that are gone
   int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;
   std::vector<um::Block*> operands_;  // of the op that begins
+  std::vector<um::RunningOp*> running_ops_;
   um::StablePool<um::RunningOp> op_pool_;
   um::OpContexts contexts_;
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};

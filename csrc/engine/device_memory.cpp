@@ -133,6 +133,7 @@ bool um_device::free(void* pointer) noexcept {
 
 void um_device::forget(Block* block) noexcept {
   if (residency_ != nullptr) residency_->remove(block);
+  if (program_ != nullptr) program_->freed(block);
   allocations_->free(block);
 }
 
@@ -146,7 +147,6 @@ void um_device::release(Block* block) noexcept {
   const bool inside = um::running_op != nullptr && um::running_op->device == this;
   if (inside) um::running_op->working_set.remove(block->address);
   tape_.freed(*block, inside);
-  if (program_ != nullptr) program_->freed(block);
   if (block->record.discarded) discard_freed(*block);
   if (block->swapped != nullptr) detach(block);
   forget(block);

@@ -7,7 +7,6 @@
 #include "memory/migration.h"
 #include "memory/names.h"
 
-using um::address_of;
 using um::Block;
 using um::CurrentContext;
 using um::Error;
@@ -49,6 +48,7 @@ void um_device::set_chunks(const um_chunk_options& options) {
   auto swapper =
       std::make_unique<Swapper>(backend_, *chunked, *fences, options.host_mapped != 0, options.protect_clean != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
+  swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
   fences_ = std::move(fences);
   chunked_ = std::move(chunked);
@@ -80,7 +80,6 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
   bool attached = false;
   const auto undo = [&] {
     if (attached) detach(block);
-    if (program_ != nullptr) program_->freed(block);
     forget(block);
   };
   try {
@@ -92,7 +91,7 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
     swapper_->pin(block->swapped);
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
-    swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream);
+    swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream, op->swapped.size() - 1);
   } catch (const Error& error) {
     undo();
     throw named(error, *op);
@@ -103,8 +102,8 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
 }
 
 void um_device::detach(Block* block) noexcept {
-  if (RunningOp* op = um::running_op; op != nullptr && op->device == this) {
-    const auto is_it = [&](const Swapper::Use& use) { return use.block == block->swapped; };
+  const auto is_it = [&](const Swapper::Use& use) { return use.block == block->swapped; };
+  for (RunningOp* op : running_ops_) {  // of any thread
     op->swapped.erase(std::remove_if(op->swapped.begin(), op->swapped.end(), is_it), op->swapped.end());
   }
   const CurrentContext current(backend_);
@@ -113,16 +112,22 @@ void um_device::detach(Block* block) noexcept {
 
 void um_device::bring_in(RunningOp& op) {
   for (const Swapper::Use& use : op.swapped) swapper_->pin(use.block);
+  const auto undo = [&] {
+    for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
+    op.swapped.clear();
+  };
   try {
     if (swapper_->at_hand(op.swapped.data(), op.swapped.size(), op.stream)) return;
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
-    swapper_->progress();
+    go_on_swapping();
     swapper_->acquire(op.swapped.data(), op.swapped.size(), op.stream);
   } catch (const Error& error) {
-    for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
-    op.swapped.clear();
+    undo();
     throw named(error, op);
+  } catch (...) {
+    undo();
+    throw;
   }
 }
 
@@ -130,10 +135,16 @@ void um_device::let_go(RunningOp& op) noexcept {
   for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
   op.swapped.clear();
   if (!swapper_->busy()) return;
+  const CurrentContext current(backend_);
+  go_on_swapping();
+}
+
+// With what plans asked for: no op is refused because a copy for another one cannot begin.
+void um_device::go_on_swapping() noexcept {
   try {
-    const CurrentContext current(backend_);
     swapper_->progress();
-  } catch (const Error&) {  // the next op that needs room meets it again, and may throw
+  } catch (const std::exception&) {
+    return;  // an op that needs the room itself meets it again, and may throw
   }
 }
 
@@ -222,7 +233,7 @@ void um_device::finish_op() noexcept {
     program_->each_action(true, [&](const um::Program::Action& action) {
       if (action.block != nullptr && managed(*action.block)) move_managed(action);
     });
-  } catch (const Error&) {  // it was a wish
+  } catch (const std::exception&) {  // it was a wish
     ++skipped_actions_;
   }
 }
@@ -251,7 +262,11 @@ void um_device::carry_out(const um::Program::Action& action) {
         return false;
     }
   };
-  ++(carried_out() ? actions_ : redundant_actions_);
+  try {
+    ++(carried_out() ? actions_ : redundant_actions_);
+  } catch (const Error&) {  // no memory on the host, or the driver refuses: it was a wish
+    ++skipped_actions_;
+  }
 }
 
 void um_device::move_managed(const um::Program::Action& action) {
@@ -299,6 +314,7 @@ void um_device::discard_freed(const Block& block) noexcept {
     order(stream, nullptr);
     um::discard(backend_, first, end - first, stream);
     order(nullptr, stream);
-  } catch (const Error&) {  // it is slower without, not wrong
+  } catch (const std::exception&) {
+    return;  // it is slower without, not wrong
   }
 }

@@ -6,6 +6,7 @@
 #include "memory/address_map.h"
 #include "memory/error.h"
 #include "memory/host_memory.h"
+#include "memory/room.h"
 
 using um::Error;
 using um::RunningOp;
@@ -34,6 +35,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     require_alive();
     collect_device_events();  // what came between the ops belongs before this one
     op_pool_.prepare(1);
+    um::make_room(running_ops_, running_ops_.size() + 1);
     running = op_pool_.take();
     try {
       running->device = this;
@@ -55,6 +57,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
       op_pool_.give(running);
       throw;
     }
+    running_ops_.push_back(running);
     ++step_ops_;
     ++op_count_;
     record_begin(*running, accesses, count);
@@ -117,6 +120,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
   um::running_op = nullptr;
   const int64_t end_ns = op->recorded != 0 ? um::now_ns() : 0;
   const Lock lock(mutex_);
+  running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
   if (allocations_ != nullptr) {
     for (uint32_t i = 0; i < count; ++i) {
       if (um::Block* block = own_block(outputs[i])) block->record.seen = true;

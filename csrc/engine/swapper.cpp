@@ -85,18 +85,20 @@ void Swapper::note_use(Swapped* block, uint64_t bit, bool write) {
   link_newest(block);
 }
 
-void Swapper::acquire(const Use* uses, size_t count, CUstream stream) {
+void Swapper::acquire(const Use* uses, size_t count, CUstream stream, size_t first) {
   const uint64_t bit = bit_of(stream);
-  for (size_t i = 0; i < count; ++i) {  // all copies begin before one is waited for
+  for (size_t i = first; i < count; ++i) {  // all copies begin before one is waited for
     const Place place = uses[i].block->place;
     if (place != Place::device && place != Place::arriving && !bring(uses[i].block, stream)) refuse(uses, count);
   }
-  for (size_t i = 0; i < count; ++i) await(uses[i], stream, bit);
+  for (size_t i = first; i < count; ++i) await(uses[i], stream, bit);
 }
 
 void Swapper::set_budget(uint64_t bytes) {
   memory_.set_budget(bytes);
-  while (memory_.surplus() > 0 && (collect() || evict_one() || wait_for_departure())) {
+  const auto above = [&] { return memory_.large().now + memory_.pinned().now > memory_.budget() + departing(); };
+  while (memory_.surplus() > 0 &&
+         (collect() || (above() && evict_one()) || wait_for_departure() || (above() && wait_for_arrival()))) {
   }
 }
 
@@ -106,8 +108,8 @@ bool Swapper::swap_in(Swapped* block) {
   if (block->place == Place::leaving) {
     stay(block);
   } else if (block->place == Place::host && block->written) {
-    block->place = Place::queued;
     queue_.push_back(block);
+    block->place = Place::queued;
     advance();
   } else {
     return false;
@@ -161,10 +163,15 @@ bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
     stand(block->moved, &counted.wait_copy_ns);
     collect();
   }
+  if (block->place == Place::arriving && block->exported) {
+    stand(block->moved, &counted.wait_copy_ns);
+    settle_arrival(block);
+  }
   const bool on_host = block->place == Place::host || block->place == Place::queued;
   if (!on_host && !block->host_valid) return false;
   if (!block->written) return true;  // as of any memory that nobody has written to
   if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+  block->copying_out = false;
   memory_.read(block->host, offset, to, bytes);
   return true;
 }
@@ -177,19 +184,11 @@ bool Swapper::write(Swapped* block, uint64_t offset, const void* from, uint64_t 
   if (block->place != Place::host && block->place != Place::queued) return false;
   if (block->host == nullptr) {
     take_host(block);
-    if (host_mapped_) memory_.map_host(*block->block, block->host);
+    show_on_host(*block);
   }
   memory_.write(block->host, offset, from, bytes);
   block->written = block->host_valid = true;
   return true;
-}
-
-void Swapper::written(Swapped* block) {
-  if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
-  block->copying_out = false;
-  make_writable(block);
-  drop_host(block);
-  block->written = true;
 }
 
 // ---- order of use ------------------------------------------------------------------------------------------

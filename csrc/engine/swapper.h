@@ -80,8 +80,8 @@ class Swapper {
   // True when pinned blocks are on the device and ready for what an op does: then it has been noted that it does.
   bool at_hand(const Use* uses, size_t count, driver::CUstream stream);
   // Brings pinned blocks onto the device and orders `stream` after that. Throws um::Error when they find no room, or
-  // the host none for what must leave: then some of them may have come.
-  void acquire(const Use* uses, size_t count, driver::CUstream stream);
+  // the host none for what must leave: then some of them may have come. Those before `first` are there already.
+  void acquire(const Use* uses, size_t count, driver::CUstream stream, size_t first = 0);
   // Room for a pinned allocation of few bytes. False when nothing more will leave.
   bool make_room(uint64_t chunks);
   // From now on with this many bytes; what must leave for that has left when it returns. Throws um::Error.
@@ -104,8 +104,6 @@ class Swapper {
   // False: it is on the device, where the driver copies (and it stays there while it is pinned).
   bool read(Swapped* block, uint64_t offset, void* to, uint64_t bytes);
   bool write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes);
-  // Something wrote to it on the device.
-  void written(Swapped* block);
 
   // After everything that ops were given until now.
   Fences::Fence everything() { return last_use(~uint64_t{0}, {}); }
@@ -134,15 +132,16 @@ class Swapper {
   void make_writable(Swapped* block);
   void leave(Swapped* block);
   void stay(Swapped* block);
-  void end_departure(Swapped* block);
+  void end_departure(Swapped* block) noexcept;
   bool collect();
   void advance();
   bool evict_one();
   bool send_spare();
+  uint64_t departing() const;
   uint64_t coming() const;
   bool wait_for_departure();
   bool wait_for_arrival();
-  bool mapped_on_host(const Swapped& block) const;
+  void show_on_host(const Swapped& block) noexcept;
   Swapped* victim() const;
   bool may_leave(const Swapped& block) const;
   void take_host(Swapped* block);

@@ -4,6 +4,7 @@
 #include "engine/swapper.h"
 #include "memory/error.h"
 #include "memory/host_memory.h"
+#include "memory/room.h"
 
 namespace um {
 
@@ -44,10 +45,17 @@ bool Swapper::bring(Swapped* block, CUstream stream) {
 // The copy begins when what ops were given until now has ended: plans count in ops. False, and nothing has happened,
 // when the driver has less memory than the budget: then no more is obtainable than it has.
 bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
-  if (mapped_on_host(*block)) memory_.unmap_host(*block->block, block->host);
+  if (host_mapped_ && block->host != nullptr) memory_.unmap_host(*block->block, block->host);
   const CUstream first_user = block->written ? to_device_ : stream;
-  if (!memory_.back(*block->block, first_user)) {
-    if (mapped_on_host(*block)) memory_.map_host(*block->block, block->host);
+  bool backed = false;
+  try {
+    backed = memory_.back(*block->block, first_user);
+  } catch (...) {
+    show_on_host(*block);
+    throw;
+  }
+  if (!backed) {
+    show_on_host(*block);
     return false;
   }
   note_level();
@@ -62,6 +70,7 @@ bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
   } catch (...) {
     unlink(block);
     memory_.strip(*block->block);
+    show_on_host(*block);
     throw;
   }
   block->place = Place::arriving;
@@ -74,7 +83,7 @@ void Swapper::settle_arrival(Swapped* block) {
   block->place = Place::device;
   if (block->exported) drop_host(block);  // it may have been written to while nobody looked
   forget(&block->moved);
-  if (!protect_clean_ || block->exported) return;
+  if (!protect_clean_ || !block->host_valid) return;
   memory_.protect(*block->block, false);
   block->read_only = true;
 }
@@ -110,6 +119,8 @@ bool Swapper::may_leave(const Swapped& block) const {
 void Swapper::leave(Swapped* block) {
   const bool copies = block->written && !block->host_valid;
   if (copies && block->host == nullptr) take_host(block);
+  um::make_room(leaving_, leaving_.size() + 1);
+  if (block->copying_out && fences_.passed(block->moved)) block->copying_out = false;
   Fences::Fence last = 0;
   if (copies) {
     last = begin_copy(to_host_, last_use(block->streams, {}),
@@ -147,17 +158,17 @@ void Swapper::stay(Swapped* block) {
   }
 }
 
-void Swapper::end_departure(Swapped* block) {
+void Swapper::end_departure(Swapped* block) noexcept {
   memory_.strip(*block->block);
   forget(&block->moved);
   block->place = Place::host;
   block->host_valid = block->written;
   block->copying_out = block->read_only = false;
   block->streams = 0;
-  if (host_mapped_ && block->host != nullptr) memory_.map_host(*block->block, block->host);
+  show_on_host(*block);
 }
 
-// Whether anything has ended. What fails stays in the list, for the next time.
+// Whether anything has ended. What cannot be asked stays in the list, for the next time.
 bool Swapper::collect() {
   bool any = false;
   for (size_t i = 0; i < leaving_.size();) {
@@ -196,12 +207,14 @@ bool Swapper::make_room(uint64_t chunks) {
   return true;
 }
 
-// Chunks that can be had, or could when all copies have ended.
-uint64_t Swapper::coming() const {
-  uint64_t chunks = memory_.obtainable();
+uint64_t Swapper::departing() const {
+  uint64_t chunks = 0;
   for (const Swapped* each : leaving_) chunks += memory_.backed(*each->block);
   return chunks;
 }
+
+// Chunks that can be had, or could when all copies have ended.
+uint64_t Swapper::coming() const { return memory_.obtainable() + departing(); }
 
 bool Swapper::send_spare() {
   for (Swapped* each = spares_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
@@ -254,8 +267,14 @@ bool Swapper::wait_for_arrival() {
 
 // ---- host memory -------------------------------------------------------------------------------------------
 
-bool Swapper::mapped_on_host(const Swapped& block) const {
-  return host_mapped_ && block.host != nullptr && (block.place == Place::host || block.place == Place::queued);
+// At the addresses of a block that is not on the device.
+void Swapper::show_on_host(const Swapped& block) noexcept {
+  if (!host_mapped_ || block.host == nullptr) return;
+  try {
+    memory_.map_host(*block.block, block.host);
+  } catch (const std::exception&) {
+    return;  // an access outside of ops is fatal then, not slow: whoever moved the block need not fail for that
+  }
 }
 
 void Swapper::take_host(Swapped* block) {
@@ -275,11 +294,12 @@ void Swapper::drop_host(Swapped* block) noexcept {
   block->host = nullptr;
 }
 
-// Copies of what is on the device as well. Whether there were any.
+// Copies of what is on the device as well; those that are still being made are waited for by who gets the memory.
+// Whether there were any.
 bool Swapper::reclaim_host() {
   bool any = false;
   for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
-    if (each->place != Place::device || each->host == nullptr || each->copying_out) continue;
+    if (each->place != Place::device || each->host == nullptr) continue;
     if (each->read_only) make_writable(each);
     drop_host(each);
     any = true;
