@@ -8,7 +8,6 @@
 #include "memory/address_map.h"
 #include "swapping_fixture.h"
 
-using test::Device;
 using test::kChunk;
 using test::kChunked;
 using test::kMiB;
@@ -246,8 +245,8 @@ TEST(random_traffic_keeps_every_byte) {
 }
 
 // As on a GPU: kernels are only given to streams, and run later. What leaves, and what takes its place, waits for them.
-TEST(kernels_in_several_streams_are_waited_for) {
-  Swapping device(3, 0, 0, 400);
+static void run_kernels_in_streams(uint32_t protect_clean) {
+  Swapping device(3, protect_clean, 0, 400);
   const um::driver::Table& call = device.handle->driver().call;
   um_device_info info{};
   CHECK_OK(um_device_query(device, &info));
@@ -301,8 +300,14 @@ TEST(kernels_in_several_streams_are_waited_for) {
     CHECK(test::holds(out.data(), each.value, kChunk));
   }
   for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_synchronize(stream), 0u);
+  CHECK_EQ(device.swaps().silent_writes, 0);
   while (!device.live.empty()) device.free(device.live.back());
   for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_destroy(stream), 0u);
   CHECK_EQ(call.ctx_set_current(nullptr), 0u);
   CHECK_EQ(call.device_primary_ctx_release(info.ordinal), 0u);
+}
+
+TEST(kernels_in_several_streams_are_waited_for) {
+  run_kernels_in_streams(0);
+  run_kernels_in_streams(1);
 }
