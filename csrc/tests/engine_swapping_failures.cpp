@@ -47,6 +47,18 @@ class Session {
   void verify() {
     for (Held& each : blocks) use(each, false);
   }
+  // Nothing is held on the device by what was refused.
+  void leave() {
+    std::vector<unsigned char> host(kBytes);
+    for (const Held& each : blocks) {
+      CHECK_OK(um_prefetch(each.data, kBytes, 1, nullptr));
+      CHECK_OK(um_copy_to_host(host.data(), each.data, kBytes));  // when it has left
+      CHECK(test::holds(host.data(), each.value, kBytes));
+    }
+    um_swap_counters swaps{};
+    CHECK_OK(um_swap_read(device_, &swaps));
+    CHECK_EQ(swaps.used_bytes, uint64_t{0});
+  }
   void end() {
     for (const Held& each : blocks) CHECK_EQ(um_free(each.data), 1);
     blocks.clear();
@@ -180,6 +192,7 @@ bool run_with_failure(uint64_t nth, uint32_t host_mapped) {
   session.last_message.clear();
   session.verify();
   CHECK_EQ(session.last_message, std::string());
+  session.leave();
   session.end();
   check_levels(device);
   CHECK_OK(um_device_close(device));
