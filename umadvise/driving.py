@@ -225,12 +225,16 @@ class Driver:
 
     # ---- edges ----------------------------------------------------------------------------------------------------
 
-    def take_recording(self) -> RecordedStep | None:
-        """The next step is about to begin: returns the one before it where it was recorded and is one to plan for."""
+    def take_recording(self, *, typical: bool = True) -> RecordedStep | None:
+        """The next step is about to begin: returns the one before it where it was recorded and is one to plan for.
+
+        Args:
+            typical: whether, for all that the caller knows, the steps that follow are like it.
+        """
         recorded = self._recorded()
         if recorded is None:
             return None
-        if not recorded.is_steady and self._rhythm.unsteady():
+        if not (typical and recorded.is_steady) and self._rhythm.unsteady():
             self._clear()
             return None
         self._rhythm.planned()

@@ -43,7 +43,7 @@ def tensors_written(func: Any, args: Any, named: dict[str, Any]) -> list[torch.T
 
 
 def may_run_again(func: Any, args: Any, named: dict[str, Any], is_result: Callable[[torch.Tensor], bool]) -> bool:
-    """Whether a call can be repeated: it draws no random numbers, and can write to copies where it writes.
+    """Whether a call can be repeated: it draws no random numbers, and what it writes to can be made again.
 
     Args:
         func: the operator.
@@ -55,15 +55,7 @@ def may_run_again(func: Any, args: Any, named: dict[str, Any], is_result: Callab
         return False
     if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, named):
         return False
-    returns_it = any(each.alias_info is not None for each in func._schema.returns)
-    return all(
-        _fills_storage(tensor) and is_result(tensor) if returns_it else tensor.nbytes <= _MOST_COPIED_BYTES
-        for tensor in tensors_written(func, args, named)
-    )
-
-
-_MOST_COPIED_BYTES = 64 << 10
-"""Of what an op writes beside its results, such as running statistics: its contents before are copied for later."""
+    return all(_fills_storage(tensor) and is_result(tensor) for tensor in tensors_written(func, args, named))
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:
@@ -132,12 +124,12 @@ class _Result:
         unread: of these, those that nobody has read since it was made last.
     """
 
-    def __init__(self, func: Any, args: Any, named: dict[str, Any], pack: Callable[[Any, bool], Any]) -> None:
+    def __init__(self, func: Any, args: Any, named: dict[str, Any], pack: Callable[[Any], Any]) -> None:
         leaves, self._form = pytree.tree_flatten((args, named))
         written = {id(tensor) for tensor in tensors_written(func, args, named)}
         self._func = func
         self._written = [id(leaf) in written for leaf in leaves]
-        self._leaves = [pack(leaf, written) for leaf, written in zip(leaves, self._written, strict=True)]
+        self._leaves = [pack(leaf) for leaf in leaves]
         self._outputs: list[torch.Tensor] | None = None
         self._kept = False
         self.notes: WeakSet[_Note] = WeakSet()
@@ -191,7 +183,7 @@ def _read(leaf: Any, written: bool) -> Any:
     if not isinstance(leaf, _Note | _Given):
         return leaf
     tensor = leaf.read()
-    shared = isinstance(leaf, _Given) or leaf.result.is_there
+    shared = isinstance(leaf, _Note) and leaf.result.is_there
     return tensor.clone() if written and shared else tensor
 
 
@@ -259,11 +251,9 @@ class Tape(TorchDispatchMode):
     def _is_result(self, tensor: torch.Tensor) -> bool:
         return storage_key(tensor) in self._results
 
-    def _pack_argument(self, leaf: Any, written: bool) -> Any:
+    def _pack_argument(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if written and not self._is_result(leaf):
-            return _Given(leaf.detach().clone())
         # Without its graph, which would hold what holds it; the guard lets the alias have the tensor's versions.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             return self.pack(leaf.detach())

@@ -89,7 +89,8 @@ class Steering:
 
     def before_step(self, number: int) -> None:
         """A step is about to begin."""
-        step = self.driver.take_recording()
+        watched = self._regions is not None and self._regions.watched
+        step = self.driver.take_recording(typical=not watched)
         if step is not None and self._governor is not None:
             self._consider(number, step)
         self.driver.before_step(number)

@@ -241,7 +241,7 @@ def test_what_a_plan_makes_again_runs_again_in_marked_regions(caplog: pytest.Log
         assert checkpointed_losses(step, model, 5) == expected
         assert um.swap_counters().program == ProgramStatus.WAITING
     assert "ops in 6 marked regions run again" in caplog.text
-    assert max(peaks[2:]) < 0.7 * peaks[0]
+    assert max(peaks[2:]) < 0.7 * peaks[1]  # the first one ran under torch's own checkpoint, to be watched
 
 
 def test_without_marked_regions_plans_are_of_swaps_alone(caplog: pytest.LogCaptureFixture) -> None:

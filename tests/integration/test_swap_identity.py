@@ -50,10 +50,6 @@ PLANNER_FACTORS = RUNG_FACTORS | {
 }
 
 
-RERUNNING = ("swap+recompute", "auto", *SESSION_PLANNERS)
-"""Policies that may mark regions whose ops run again."""
-
-
 def possible(case: Case) -> bool:
     if case.get("policy") == "resident" and case.get("budget", "plenty") != "plenty":
         return False
@@ -79,14 +75,6 @@ def cases() -> list[Case]:
 
 def name_of(case: Case) -> str:
     return "-".join(map(str, case.values()))
-
-
-def marked(case: Case) -> object:
-    """A case, where it is known to differ with the reason."""
-    in_region = case["network"] == "embedding" and case["variant"].startswith("checkpoint")
-    reason = "in a user's checkpoint, marked regions keep its in-place renormalisation from running again"
-    known = [pytest.mark.xfail(reason=reason, strict=False)] if in_region and case["policy"] in RERUNNING else []
-    return pytest.param(case, marks=known, id=name_of(case))
 
 
 def opened_by(
@@ -141,7 +129,7 @@ def protect_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("case", map(marked, cases()))
+@pytest.mark.parametrize("case", cases(), ids=name_of)
 def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     if case["access"] == "protected":
         protect_what_is_clean(monkeypatch)
