@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "simulator/allocator.h"
 #include "engine/indexed_trace.h"
+#include "simulator/allocator.h"
 #include "simulator/swap_link.h"
 #include "simulator/swap_victims.h"
 #include "umadvise.h"

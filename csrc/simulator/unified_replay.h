@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/indexed_trace.h"
 #include "simulator/caching_heap.h"
 #include "simulator/fault_shape.h"
-#include "engine/indexed_trace.h"
 #include "simulator/simulated_space.h"
 #include "simulator/simulation.h"
 #include "simulator/unified_clock.h"
