@@ -159,7 +159,7 @@ bool Program::end_step() {
     state_ = State::waiting;
     return true;
   }
-  if (state_ == State::driving) diverge(names_[static_cast<size_t>(op_ + 1)], 0);  // it ended early
+  if (state_ == State::driving) diverge(names_[static_cast<size_t>(op_) + 1], 0);  // it ended early
   return false;
 }
 
