@@ -64,8 +64,6 @@ SWAP_RECOMPUTE = replace(SWAP, name="swap+recompute")
 LADDER = {policy.name: policy for policy in (RESIDENT, ADVISE, WINDOW, SWAP, SWAP_RECOMPUTE)}
 """The rungs, from what costs least to what holds most."""
 RUNGS = tuple(LADDER)
-POLICIES = {policy.name: policy for policy in (RESIDENT, ADVISE)}
-"""Rungs that need no plan of a step."""
 AUTO = "auto"
 _PLANNER_OF = {"window": "um-window", "swap": "best", "swap+recompute": "best"}
 _RUNG_OF = {"advice": "advise", "um-window": "window"}

@@ -28,7 +28,10 @@ void HostChunks::set_budget(uint64_t bytes) {
                                          std::to_string(chunk_bytes_) + ": give it more, or 0 for what there is");
   }
   budget_ = bytes / chunk_bytes_;
-  shed();
+  while (all_.size() > budget_ && oldest_ != nullptr) {
+    fences_.wait(oldest_->last_use);
+    drop_oldest();
+  }
 }
 
 HostRange* HostChunks::take(uint64_t chunks) {

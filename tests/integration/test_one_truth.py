@@ -46,7 +46,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Trace, Counter
     """Steps of a small network on the emulated device: what it taped from the first tensor on, and its counters."""
 
     def run(name: str, advice: str, limits: Limits, counting: str, steps: int = 1) -> tuple[Trace, Counters]:
-        monkeypatch.setitem(roles.POLICIES, "advise", Policy("advise", advice=ADVICE[advice]))
+        monkeypatch.setitem(roles.LADDER, "advise", Policy("advise", advice=ADVICE[advice]))
         network, (capacity, budget) = NETWORKS[name], limits
         torch.manual_seed(7)
         model = network.model()
