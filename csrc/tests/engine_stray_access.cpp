@@ -1,15 +1,14 @@
 // An access to what was swapped out is fatal and named. Each case runs in a child of a process that has no device.
 #include "child_process.h"
-#include "engine_fixture.h"
+#include "swapping_fixture.h"
 
 using test::Device;
+using test::kChunk;
+using test::kChunked;
 using test::kMiB;
 using test::write;
 
 namespace {
-
-constexpr uint64_t kChunk = 2 * kMiB;
-constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 
 // Two chunks; a parameter of two was swapped out for other memory.
 struct SwappedOut : Device {
