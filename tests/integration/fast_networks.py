@@ -5,7 +5,7 @@ optimizer state and activations all do. Every model gives logits for a cross ent
 """
 
 import torch
-from small_networks import Batch, Cnn, Network, convolutions
+from small_networks import Batch, Cnn, Embedding, Network, UNet
 from torch import nn
 from torch.nn import functional
 
@@ -39,34 +39,6 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.encoder(self.embedding(tokens))).flatten(0, 1)
-
-
-class UNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.down, self.bottom = convolutions(1, 8), convolutions(8, 16), convolutions(16, 24)
-        self.up_to_down, self.up_to_first = nn.ConvTranspose2d(24, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
-        self.merge_down, self.merge_first = convolutions(32, 16), convolutions(16, 8)
-        self.last = nn.Conv2d(8, 2, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.first(x)
-        down = self.down(functional.max_pool2d(first, 2))
-        bottom = self.bottom(functional.max_pool2d(down, 2))
-        x = self.merge_down(torch.cat([self.up_to_down(bottom), down], dim=1))
-        x = self.merge_first(torch.cat([self.up_to_first(x), first], dim=1))
-        return self.last(x)
-
-
-class Embedding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.EmbeddingBag(30_000, 24, mode="mean")
-        self.items = nn.Embedding(20_000, 24, max_norm=2.0)  # renormed in place in forward
-        self.head = nn.Linear(24, 10)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.words(tokens) * self.items(tokens[:, 0]))
 
 
 class Residual(nn.Module):
@@ -198,8 +170,12 @@ FAST_NETWORKS = {
         Network("cnn", lambda: Cnn(8, 3, 48), lambda: _images(3, 48, 16)),
         Network("lstm", Lstm, lambda: _tokens(1200, 8, 40)),
         Network("transformer", Transformer, lambda: _tokens(1500, 8, 32)),
-        Network("unet", UNet, lambda: (torch.randn(6, 1, 80, 80), torch.randint(2, (6, 80, 80)))),
-        Network("embedding", Embedding, lambda: (torch.randint(20_000, (64, 12)), torch.randint(10, (64,)))),
+        Network("unet", lambda: UNet(24), lambda: (torch.randn(6, 1, 80, 80), torch.randint(2, (6, 80, 80)))),
+        Network(
+            "embedding",
+            lambda: Embedding(30_000, 20_000, 24),
+            lambda: (torch.randint(20_000, (64, 12)), torch.randint(10, (64,))),
+        ),
         Network("resnet", ResNet, lambda: _images(3, 56, 8)),
         Network("densenet", DenseNet, lambda: _images(3, 48, 8)),
         Network("tied", TiedAutoencoder, lambda: (torch.randn(300, 512), torch.randint(512, (300,)))),

@@ -81,10 +81,10 @@ def convolutions(inside: int, outside: int) -> nn.Module:
 
 
 class UNet(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, bottom: int = 32) -> None:
         super().__init__()
-        self.first, self.down, self.bottom = convolutions(1, 8), convolutions(8, 16), convolutions(16, 32)
-        self.up_to_down, self.up_to_first = nn.ConvTranspose2d(32, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
+        self.first, self.down, self.bottom = convolutions(1, 8), convolutions(8, 16), convolutions(16, bottom)
+        self.up_to_down, self.up_to_first = nn.ConvTranspose2d(bottom, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
         self.merge_down, self.merge_first = convolutions(32, 16), convolutions(16, 8)
         self.last = nn.Conv2d(8, 2, 1)
 
@@ -98,11 +98,11 @@ class UNet(nn.Module):
 
 
 class Embedding(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, words: int = 300_000, items: int = 120_000, size: int = 48) -> None:
         super().__init__()
-        self.words = nn.EmbeddingBag(300_000, 48, mode="mean")
-        self.items = nn.Embedding(120_000, 48, max_norm=2.0)
-        self.head = nn.Linear(48, 10)
+        self.words = nn.EmbeddingBag(words, size, mode="mean")
+        self.items = nn.Embedding(items, size, max_norm=2.0)  # renormed in place in forward
+        self.head = nn.Linear(size, 10)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.words(tokens) * self.items(tokens[:, 0]))
