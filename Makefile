@@ -19,8 +19,8 @@ THREADED ?= emulated_memory emulated_streams engine_threads stream_wait heap
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
-# OpenMP threads that spin at barriers spin against each other where tests, or the emulated device's copies, want the cores.
-export OMP_WAIT_POLICY ?= passive
+# OpenMP threads that spin at barriers spin against each other where tests run side by side.
+test test-full: export OMP_WAIT_POLICY = passive
 
 .PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
