@@ -55,12 +55,12 @@ format: $(VENV)/.lint
 ctest: $(VENV)/.installed
 	$(CONFIGURE) -B build/test
 	cmake --build build/test
-	ctest --test-dir build/test --output-on-failure
+	ctest --test-dir build/test --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
 	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
 	cmake --build build/sanitized
-	ctest --test-dir build/sanitized --output-on-failure
+	ctest --test-dir build/sanitized --parallel 2 --output-on-failure
 
 ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
