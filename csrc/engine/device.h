@@ -157,6 +157,9 @@ struct um_device {
   void follow_op(const um::RunningOp& op);
   void follow_step(uint32_t step);
   void finish_op() noexcept;
+  // Each of the program's actions before or after the op that began last, with the context current.
+  template <class Each>
+  void act(bool after, const Each& each);
   void carry_out(const um::Program::Action& action);
   void move_managed(const um::Program::Action& action);
   void discard_freed(const um::Block& block) noexcept;

@@ -202,12 +202,19 @@ void um_device::set_program(const um_program* program) {
   if (swapper_ != nullptr) swapper_->set_forecast(program_.get());
 }
 
+template <class Each>
+void um_device::act(bool after, const Each& each) {
+  const auto [first, end] = program_->actions(after);
+  if (first == end) return;
+  const CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  for (size_t row = first; row < end; ++row) each(program_->action(row));
+}
+
 // A step ends and another begins; 0 is none.
 void um_device::follow_step(uint32_t step) {
   if (step_ != 0) {
-    const CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
-    program_->each_action(true, [&](const um::Program::Action& action) { carry_out(action); });
+    act(true, [&](const um::Program::Action& action) { carry_out(action); });
     program_->end_step();
   }
   if (step != 0) program_->begin_step(*allocations_);
@@ -216,21 +223,18 @@ void um_device::follow_step(uint32_t step) {
 // Swaps after an op come when everything has that happened between it and the next one, such as frees.
 void um_device::follow_op(const RunningOp& op) {
   if (!program_->driving()) return;
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
-  program_->each_action(true, [&](const um::Program::Action& action) { carry_out(action); });
+  act(true, [&](const um::Program::Action& action) { carry_out(action); });
   program_->begin_op(op.identity.op, operands_.data(), operands_.size());
-  const auto before = [&](const um::Program::Action& action) {
+  act(false, [&](const um::Program::Action& action) {
     if (action.block != nullptr && managed(*action.block)) return move_managed(action);
     carry_out(action);
-  };
-  program_->each_action(false, before);
+  });
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
 void um_device::finish_op() noexcept {
   try {
-    program_->each_action(true, [&](const um::Program::Action& action) {
+    act(true, [&](const um::Program::Action& action) {
       if (action.block != nullptr && managed(*action.block)) move_managed(action);
     });
   } catch (const std::exception&) {  // it was a wish

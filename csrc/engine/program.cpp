@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 
@@ -54,6 +55,7 @@ Program::Program(const um_program& program)
 
 void Program::copy_plan(const um_plan& plan) {
   int64_t last = 0;
+  first_action_.resize(static_cast<size_t>(op_count()) * 2 + 1);
   for (uint64_t row = 0; row < plan.count; ++row) {
     const int64_t position = int64_t{plan.op[row]} * 2 + (plan.after[row] != 0 ? 1 : 0);
     const bool inside = plan.op[row] >= 0 && plan.op[row] < trace_.op_count() && plan.storage[row] >= 0 &&
@@ -66,11 +68,11 @@ void Program::copy_plan(const um_plan& plan) {
                                            "not in the order of their anchors");
     }
     last = position;
+    ++first_action_[static_cast<size_t>(position) + 1];
   }
-  action_op_ = copied(plan.op, plan.count);
+  std::partial_sum(first_action_.begin(), first_action_.end(), first_action_.begin());
   action_storage_ = copied(plan.storage, plan.count);
   action_kind_ = copied(plan.kind, plan.count);
-  action_after_ = copied(plan.after, plan.count);
   action_offset_ = copied(plan.offset_bytes, plan.count);
   action_bytes_ = copied(plan.bytes, plan.count);
   action_argument_ = copied(plan.argument, plan.count);
@@ -217,22 +219,6 @@ void Program::freed(Block* block) noexcept {
 }
 
 // ---- what the plan and the trace say -----------------------------------------------------------------------
-
-std::pair<size_t, size_t> Program::actions_at(bool after) const {
-  const auto position = [&](size_t row) { return int64_t{action_op_[row]} * 2 + (action_after_[row] != 0 ? 1 : 0); };
-  const int64_t wanted = int64_t{op_} * 2 + (after ? 1 : 0);
-  size_t first = 0, end = action_op_.size();
-  while (first < end) {
-    const size_t middle = first + (end - first) / 2;
-    if (position(middle) < wanted) {
-      first = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  while (end < action_op_.size() && position(end) == wanted) ++end;
-  return {first, end};
-}
 
 Program::Action Program::action(size_t row) const {
   return {static_cast<um_plan_kind>(action_kind_[row]), bound_[static_cast<size_t>(action_storage_[row])],

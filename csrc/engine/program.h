@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/indexed_trace.h"
@@ -39,13 +40,13 @@ class Program final : public Forecast {
 
   // Whether plans apply now.
   bool driving() const { return state_ == State::driving; }
-  // Of the op that began last, before it or after; -1 and after: before the first.
-  template <class Each>
-  void each_action(bool after, const Each& each) const {
-    if (!driving()) return;
-    const auto [first, end] = actions_at(after);
-    for (size_t row = first; row < end; ++row) each(action(row));
+  // The plan's actions for the op that began last, before it or after: the rows of the first and of the end.
+  std::pair<size_t, size_t> actions(bool after) const {
+    if (!driving() || op_ < 0 || first_action_.empty()) return {0, 0};
+    const size_t position = static_cast<size_t>(op_) * 2 + (after ? 1 : 0);
+    return {first_action_[position], first_action_[position + 1]};
   }
+  Action action(size_t row) const;
   int64_t next_use(const Block& block) const override;
 
   uint64_t followed() const { return followed_; }  // steps, to their ends
@@ -69,8 +70,6 @@ class Program final : public Forecast {
   bool is_or_becomes(Block* block, int32_t storage);
   void bind(Block* block, int32_t storage) noexcept;
   void diverge(uint32_t expected, uint32_t found);
-  std::pair<size_t, size_t> actions_at(bool after) const;
-  Action action(size_t row) const;
   int32_t op_count() const { return trace_.op_count(); }
   bool known(const Block& block) const;
 
@@ -82,8 +81,9 @@ class Program final : public Forecast {
   std::vector<int32_t> arguments_;       // storages
   std::vector<size_t> first_use_;        // by storage: into uses_
   std::vector<int32_t> uses_;            // ops
-  std::vector<int32_t> action_op_, action_storage_;
-  std::vector<uint8_t> action_kind_, action_after_;
+  std::vector<size_t> first_action_;     // by op, before it and after it; empty: no plan
+  std::vector<int32_t> action_storage_;
+  std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;
 
   State state_ = State::waiting;
