@@ -1,16 +1,19 @@
 """BERT-Large by planned swaps on part of the memory that it needs, against unified memory and checkpointing.
 
-    python tools/benchmark_swap.py [--batch 2] [--length 128] [--parts 50,33] [--rounds 1] [--json FILE]
+    python tools/benchmark_swap.py [--batch 2] [--length 128] [--parts 50,33] [--rounds 1] [--threads N] [--json FILE]
 
 Everything runs in one go, each run in a process of its own on the emulated device. Copies, faults and evictions take
 the time of --link, a device of the catalogue. On each part of the memory that training needs, unlimited memory, unified
 memory without advice and planned swaps take turns; then the part comes again at memcpy speed, and activation
 checkpointing, with planned swaps on the memory that it takes. Times are medians over the steps after the first ones, in
 which a step is recorded and planned. "stall removed" is the part of unified memory's excess over unlimited memory that
-planned swaps do not have. Beside each time is what the simulator says of the same step, plan and device.
+planned swaps do not have. All kinds compute with as many threads, and leave a processor to those that copy: a GPU's
+copy engines take nothing from its compute either. Beside each time is what the simulator says of the same step, plan
+and device.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -76,9 +79,10 @@ class Benchmark:
         rows: in order.
     """
 
-    def __init__(self, options: dict[str, int | str], steps: int, rounds: int, folder: str) -> None:
+    def __init__(self, options: dict[str, int | str], steps: int, rounds: int, threads: int, folder: str) -> None:
         """Takes the network's options, how many steps and rounds are measured, and where traces and plans go."""
         self._options, self._steps, self._rounds, self._folder = options, steps, rounds, folder
+        self._threads = threads
         self.rows: list[Row] = []
 
     def turns(self, sizes: dict[Kind, int], link: str | None) -> list[Row]:
@@ -112,6 +116,7 @@ class Benchmark:
                 capacity_bytes=-(-size // _BLOCK_BYTES) * _BLOCK_BYTES,
                 link=link,
                 steps=WARM_UP + self._steps,
+                threads=self._threads,
                 keep=keep,
             )
         )
@@ -194,14 +199,16 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, help="that are measured in each run")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--parts", default="50,33", help="percent of what training needs")
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="that compute")
     parser.add_argument("--link", default="v100-pcie3", help="a device of the catalogue")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     options = parser.parse_args()
     network = {name: getattr(options, name) for name in ("batch", "length", "layers", "hidden")}
     parts = [int(part) for part in options.parts.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        benchmark = Benchmark({**network, "attention": "sdpa"}, options.steps, options.rounds, folder)
-        print(f"BERT-Large, {' '.join(f'{name} {value}' for name, value in network.items())}")
+        benchmark = Benchmark({**network, "attention": "sdpa"}, options.steps, options.rounds, options.threads, folder)
+        words = " ".join(f"{name} {value}" for name, value in network.items())
+        print(f"BERT-Large, {words}, threads {options.threads}")
         measure(benchmark, parts, options.link)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(benchmark.rows), indent=1) + b"\n")

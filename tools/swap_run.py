@@ -43,6 +43,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
         capacity_bytes: of the emulated device.
         link: whose time is charged; None for memcpy.
         steps: how many.
+        threads: that compute, and leave the other processors to those that copy; None: torch's own number.
         keep: where the steady step's trace and its plan go; None: nowhere.
     """
 
@@ -52,6 +53,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int
     steps: int
     link: str | None = None
+    threads: int | None = None
     keep: str | None = None
 
 
@@ -198,7 +200,10 @@ def main() -> int:
     """Trains as the first file says, and writes what happened to the second."""
     sys.path.insert(0, str(EXAMPLES))
     asked, written = map(Path, sys.argv[1:])
-    found = _train(msgspec.json.decode(asked.read_bytes(), type=Specification))
+    specification = msgspec.json.decode(asked.read_bytes(), type=Specification)
+    if specification.threads is not None:
+        torch.set_num_threads(specification.threads)
+    found = _train(specification)
     written.write_bytes(msgspec.json.encode(found))
     return 0
 
