@@ -263,6 +263,10 @@ uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capaci
   return guarded_value(uint64_t{0}, [&] { return checked(device).residency(out, out != nullptr ? capacity : 0); });
 }
 
+um_status um_memory_history_read(um_device* device, um_memory_history* out) {
+  return guarded([&] { *given(out, "the place for the history") = checked(device).memory_history(); });
+}
+
 void um_memory_reset_peaks(um_device* device) {
   guarded([&] { checked(device).reset_peaks(); });
 }

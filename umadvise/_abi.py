@@ -315,6 +315,25 @@ class MemoryStats:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryHistory:
+    """um_memory_history: what came and went."""
+
+    live_allocations_peak: UInt64
+    requested_bytes: UInt64
+    failure_count: UInt64
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDevice:
+    """um_cuda_device: what the driver says of a device that nobody has opened."""
+
+    name: Annotated[str, "char", 128]
+    driver_version: Int32
+    device_count: UInt32
+    total_bytes: UInt64
+
+
+@dataclass(frozen=True, slots=True)
 class Residency:
     """um_residency: the most bytes that one subject had on the device at once."""
 

@@ -24,11 +24,13 @@ from umadvise._abi import (
     Charged,
     ChunkOptions,
     Counters,
+    CudaDevice,
     DeviceInfo,
     DriverCosts,
     EmulatedOptions,
     Event,
     Link,
+    MemoryHistory,
     MemoryStats,
     PagesCounters,
     PagesOptions,
@@ -144,6 +146,8 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_device_open_cuda": (Status, [_I32, _POINTER]),
     "um_device_close": (Status, [_POINTER]),
     "um_cuda_unavailable_reason": (_TEXT, []),
+    "um_cuda_describe": (Status, [_I32, _POINTER]),
+    "um_cuda_attribute": (Status, [_I32, _U32, _POINTER]),
     "um_device_query": (Status, [_POINTER, _POINTER]),
     "um_emulated_claim_signals": (None, []),
     "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
@@ -180,6 +184,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_events_enable": (None, [_POINTER, _I32]),
     "um_counters_read": (Status, [_POINTER, _POINTER]),
     "um_memory_read": (Status, [_POINTER, _POINTER]),
+    "um_memory_history_read": (Status, [_POINTER, _POINTER]),
     "um_memory_reset_peaks": (None, [_POINTER]),
     "um_residency_read": (_U64, [_POINTER, _POINTER, _U64]),
     "um_record": (Status, [_POINTER, _I32]),
@@ -219,6 +224,7 @@ _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_cuda_try_allocate": (Status, [_U64, _I32, _POINTER, _POINTER]),
     "um_hooks_cuda_free": (None, [_POINTER, _U64, _I32, _POINTER]),
     "um_hooks_cuda_record_stream": (None, [_POINTER, _POINTER]),
+    "um_hooks_cuda_plain_device": (_POINTER, [_I32]),
     "um_hooks_storage_adopt": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_hooks_storage_give_back": (Status, [_POINTER]),
     "um_hooks_interpose": (Status, [_POINTER]),
@@ -525,6 +531,10 @@ class Device:
         """What the heap and the device hold now, and the peaks."""
         return _filled(MemoryStats, lambda out: _core().um_memory_read(self.handle, out))
 
+    def memory_history(self) -> MemoryHistory:
+        """What came and went since the device was opened."""
+        return _filled(MemoryHistory, lambda out: _core().um_memory_history_read(self.handle, out))
+
     def reset_memory_peaks(self) -> None:
         """Starts the peaks again from what is held now."""
         _core().um_memory_reset_peaks(self.handle)
@@ -569,6 +579,26 @@ def cuda_unavailable_reason() -> str | None:
     """None when libcuda is usable here, else the reason it is not."""
     reason = _core().um_cuda_unavailable_reason()
     return reason.decode(errors="replace") if reason else None
+
+
+def cuda_device(ordinal: int) -> CudaDevice:
+    """What the driver says of a device, without a context on it.
+
+    Raises:
+        NativeError: the driver is not usable, or has no such device.
+    """
+    return _filled(CudaDevice, lambda out: _core().um_cuda_describe(ordinal, out))
+
+
+def cuda_attribute(ordinal: int, attribute: int) -> int | None:
+    """Value of a CUdevice_attribute of a device; None for one that the driver does not know.
+
+    Raises:
+        NativeError: the driver is not usable, or has no such device.
+    """
+    value = _I32()
+    _core().um_cuda_attribute(ordinal, attribute, ctypes.byref(value))
+    return _known(value.value)
 
 
 def claim_signals() -> None:
@@ -678,6 +708,12 @@ def hooks_function(name: str) -> int:
 def serve_cuda(ordinal: int | None) -> None:
     """Says for which CUDA device the routes are meant from now on: see um_hooks_cuda_serve."""
     _hooks().um_hooks_cuda_serve(-1 if ordinal is None else ordinal)
+
+
+def plain_cuda_device(ordinal: int) -> Device | None:
+    """The device that torch's plain memory on a CUDA device comes from; None as long as it asked for none."""
+    handle = _hooks().um_hooks_cuda_plain_device(ordinal)
+    return Device(handle) if handle else None
 
 
 def adopt_storage(storage: int, device: Device, placement: Placement) -> None:

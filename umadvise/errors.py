@@ -80,6 +80,17 @@ class UntranslatedError(UmadviseError):
         super().__init__(f"{what} cannot be used on the emulated device: {why}; {what_to_do}")
 
 
+class UnsupportedError(UmadviseError, RuntimeError):
+    """Something of torch's that needs torch's own CUDA allocator."""
+
+    def __init__(self, what: str, why: str, what_to_do: str) -> None:
+        super().__init__(f"{what} cannot be used while umadvise is torch's CUDA allocator: {why}; {what_to_do}")
+
+
+class NvmlUnavailableError(UmadviseError):
+    """NVML cannot be asked: nvidia-ml-py is not installed, or there is no driver. Nothing depends on it."""
+
+
 class HooksUnavailableError(UmadviseError):
     """The extension against the installed torch cannot be compiled or loaded; planning and reporting do without."""
 

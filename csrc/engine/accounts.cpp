@@ -157,13 +157,21 @@ void um_device::memory(um_memory_stats* out) {
   });
 }
 
+um_memory_history um_device::memory_history() {
+  const Lock lock(mutex_);
+  require_alive();
+  const um::Statistics& statistics = allocations_->statistics;
+  return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count};
+}
+
 void um_device::reset_peaks() {
   const Lock lock(mutex_);
   require_alive();
   if (backend_.hooks != nullptr) backend_.hooks->reset_peaks(backend_.ordinal);
   sample_residency();
   um::Statistics& statistics = allocations_->statistics;
-  for (um::Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &resident_, &host_})
+  for (um::Level* level :
+       {&statistics.requested_bytes, &statistics.reserved_bytes, &statistics.live, &resident_, &host_})
     level->reset_peak();
   for (um::Level& level : statistics.by_role) level.reset_peak();
   for (um::Level& level : resident_by_role_) level.reset_peak();

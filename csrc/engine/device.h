@@ -80,6 +80,7 @@ struct um_device {
   void enable_events(bool on);
   void counters(um_counters* out);
   void memory(um_memory_stats* out);
+  um_memory_history memory_history();
   void reset_peaks();
   uint64_t residency(um_residency* out, uint64_t capacity);
 

@@ -12,6 +12,22 @@ using um::Block;
 using um::Error;
 using um::RunningOp;
 
+namespace {
+
+// Once for each request that nothing could be found for.
+template <class Allocate>
+Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
+  try {
+    return allocate();
+  } catch (const Error& error) {
+    if (error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY)
+      ++statistics->failure_count;
+    throw;
+  }
+}
+
+}  // namespace
+
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream) {
   if (bytes == 0) return nullptr;
   RunningOp* op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
@@ -24,7 +40,8 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
     const uint64_t arena_changes = allocations_->arena_changes();
-    Block* block = allocate_evicting(bytes, placement, birth);
+    Block* block =
+        counting_failures(&allocations_->statistics, [&] { return allocate_evicting(bytes, placement, birth); });
     if (program_ != nullptr) program_->allocated(block);
     if (residency_ != nullptr) {
       collect_device_events();  // arenas may have gone and come: the block counts from here on

@@ -698,6 +698,26 @@ typedef struct um_swap_result {
 UM_API um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_link* link,
                                   const um_swap_options* options, um_swap_result* result, um_simulation** out);
 
+/* ---- what the driver says of a CUDA device, without a context on it ---------------------------------------- */
+/* UM_UNSUPPORTED with the reason where the driver is not usable, or has no such device. */
+typedef struct um_cuda_device {
+  char name[128];
+  int32_t driver_version; /* 1000 * major + 10 * minor of the newest CUDA that the driver supports */
+  uint32_t device_count;
+  uint64_t total_bytes;
+} um_cuda_device;
+UM_API um_status um_cuda_describe(int32_t ordinal, um_cuda_device* out);
+/* Value of a CUdevice_attribute; UM_UNKNOWN for one that the driver does not know. */
+UM_API um_status um_cuda_attribute(int32_t ordinal, uint32_t attribute, int32_t* out);
+
+/* What came and went since the device was opened. The first starts again with um_memory_reset_peaks. */
+typedef struct um_memory_history {
+  uint64_t live_allocations_peak;
+  uint64_t requested_bytes; /* of all allocations there ever were */
+  uint64_t failure_count;   /* of requests for which there was no memory */
+} um_memory_history;
+UM_API um_status um_memory_history_read(um_device* device, um_memory_history* out);
+
 #ifdef __cplusplus
 }
 #endif

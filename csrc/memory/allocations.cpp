@@ -89,6 +89,8 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
   record.birth_op = birth.op;
   record.birth_module = birth.module;
   ++statistics.allocation_count;
+  statistics.live.add(1);
+  statistics.requested_total_bytes += bytes;
   statistics.requested_bytes.add(bytes);
   statistics.by_role[record.role].add(bytes);
   return block;
@@ -139,6 +141,7 @@ void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before
 void Allocations::free(Block* block) noexcept {
   ManagedHeap& heap = *block->arena->heap;
   ++statistics.free_count;
+  statistics.live.subtract(1);
   statistics.requested_bytes.subtract(block->record.bytes);
   statistics.by_role[block->record.role].subtract(block->record.bytes);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();

@@ -24,9 +24,12 @@ struct Statistics {
   Level reserved_bytes;
   Level by_role[UM_ROLE_COUNT];                   // requested bytes by label
   uint64_t reserved_by_role[UM_ROLE_COUNT] = {};  // bytes by arena
+  Level live;                                     // allocations
   uint64_t allocation_count = 0, free_count = 0;
+  uint64_t requested_total_bytes = 0;  // of all allocations there ever were
+  uint64_t failure_count = 0;          // of requests for which there was no memory
 
-  uint64_t live_allocations() const { return allocation_count - free_count; }
+  uint64_t live_allocations() const { return live.now; }
 };
 
 }  // namespace um

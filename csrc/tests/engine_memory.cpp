@@ -39,6 +39,33 @@ TEST(requested_bytes_and_peaks_by_label) {
   CHECK_EQ(now.requested_peak_by_role[UM_ROLE_OPTIMIZER_STATE], uint64_t{1000});
 }
 
+TEST(history_counts_what_is_gone) {
+  Device device(64 * kMiB);
+  const auto history = [&] {
+    um_memory_history out{};
+    CHECK_OK(um_memory_history_read(device, &out));
+    return out;
+  };
+  unsigned char* first = device.allocate(1000, kParameter);
+  device.free(device.allocate(200, kInput));
+  device.free(device.allocate(30, kIntermediate));
+  CHECK_EQ(history().requested_bytes, uint64_t{1230});
+  CHECK_EQ(history().live_allocations_peak, uint64_t{2});
+  um_memory_reset_peaks(device);
+  CHECK_EQ(history().live_allocations_peak, uint64_t{1});
+  CHECK_EQ(history().requested_bytes, uint64_t{1230});
+  void* none = nullptr;
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 128 * kMiB, &kPlain, nullptr, &none));
+  CHECK_EQ(history().failure_count, uint64_t{1});
+  // A wish for device memory that goes to managed memory has not failed.
+  const um_placement wish{UM_MEMORY_PREFER_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+  CHECK_OK(um_allocate(device, 128 * kMiB, &wish, nullptr, &none));
+  CHECK_EQ(history().failure_count, uint64_t{1});
+  CHECK_EQ(um_free(none), 1);
+  device.free(first);
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_memory_history_read(device, nullptr));
+}
+
 TEST(residency_follows_what_was_touched) {
   Device device(8 * kPage);
   unsigned char* weight = device.allocate(3 * kPage, kParameter);

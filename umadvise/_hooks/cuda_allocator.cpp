@@ -33,11 +33,20 @@ StreamOrder& stream_order() {
 }
 
 // For the life of the process, as torch's allocator is.
+struct PlainDevices {
+  std::mutex opening;
+  std::map<int32_t, um_device*> by_ordinal;
+};
+
+PlainDevices& plain_devices() {
+  static auto* const devices = new PlainDevices;
+  return *devices;
+}
+
 um_device* plain_device(int32_t ordinal) {
-  static std::mutex opening;
-  static auto* const devices = new std::map<int32_t, um_device*>;
-  const std::lock_guard<std::mutex> lock(opening);
-  um_device*& device = (*devices)[ordinal];
+  PlainDevices& devices = plain_devices();
+  const std::lock_guard<std::mutex> lock(devices.opening);
+  um_device*& device = devices.by_ordinal[ordinal];
   if (device == nullptr) check_core(um_device_open_cuda(ordinal, &device));
   return device;
 }
@@ -96,6 +105,13 @@ void um_hooks_cuda_free(void* block, size_t, int ordinal, void* stream) {
   if (forked) return;
   stream_order().freed(block, {ordinal, stream});
   um_free(block);
+}
+
+um_device* um_hooks_cuda_plain_device(int32_t ordinal) {
+  PlainDevices& devices = plain_devices();
+  const std::lock_guard<std::mutex> lock(devices.opening);
+  const auto found = devices.by_ordinal.find(ordinal);
+  return found == devices.by_ordinal.end() ? nullptr : found->second;
 }
 
 void um_hooks_cuda_record_stream(void* block, void* stream) {

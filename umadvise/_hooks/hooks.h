@@ -32,6 +32,8 @@ UM_API void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream);
 UM_API void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* stream);
 // Tensor.record_stream: the memory goes to nobody else before the stream has done what it was given until the free.
 UM_API void um_hooks_cuda_record_stream(void* block, void* stream);
+// The device that plain memory of a CUDA device comes from; NULL as long as none was asked for.
+UM_API um_device* um_hooks_cuda_plain_device(int32_t ordinal);
 
 // ---- storages -----------------------------------------------------------------------------------------------------
 // `storage` is a c10::StorageImpl of the CPU (torch.UntypedStorage._cdata). All tensors on it follow: only the
