@@ -255,6 +255,14 @@ um_status um_counters_read(um_device* device, um_counters* out) {
   return guarded([&] { checked(device).counters(given(out, "the place for the counters")); });
 }
 
+um_status um_sampling_set(um_device* device, uint32_t every) {
+  return guarded([&] { checked(device).set_sampling(every); });
+}
+
+um_status um_sampling_read(um_device* device, um_sampling* out) {
+  return guarded([&] { checked(device).sampling(given(out, "the place for the counters")); });
+}
+
 um_status um_memory_read(um_device* device, um_memory_stats* out) {
   return guarded([&] { checked(device).memory(given(out, "the place for the statistics")); });
 }

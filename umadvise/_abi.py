@@ -127,6 +127,7 @@ Known64 = Annotated[int | None, "int64_t"]
 Int64EachWay = Annotated[tuple[int, ...], "int64_t", 2]  # to the device, to the host
 UInt32EachWay = Annotated[tuple[int, ...], "uint32_t", 2]
 DoubleEachWay = Annotated[tuple[float, ...], "double", 2]
+Int64BySixCauses = Annotated[tuple[int, ...], "int64_t", 6]  # of remote mappings, the driver's own
 KnownByCause = Annotated[tuple[int | None, ...], "int64_t", len(Cause)]
 UInt64ByRole = Annotated[tuple[int, ...], "uint64_t", len(Role)]
 Name = Annotated[str, "uint32_t"]  # an interned name
@@ -290,6 +291,30 @@ class Counters:
     fault_service_ns: Known64
     op_count: Known64
     oversized_ops: Known64
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """um_sampling: what the counters of a CUDA device cover, and what they hold beyond um_counters."""
+
+    every: UInt32
+    last_step: UInt32
+    steps: Int64
+    failed_steps: Int64
+    duration_ns: Int64
+    last_start_ns: Int64
+    last_end_ns: Int64
+    last: Counters
+    page_faults: Int64
+    host_faults: Int64
+    thrashing_bytes: Int64
+    throttles: Int64
+    throttled_ns: Int64
+    remote_map_bytes: Int64
+    remote_maps_by_cause: Int64BySixCauses
+    unknown_cause_bytes: Int64
+    ignored_records: Int64
+    reason: Annotated[str, "char", 512]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from umadvise._abi import (
     Residency,
     Role,
     Route,
+    Sampling,
     SimulatedStep,
     Status,
     SwapCounters,
@@ -183,6 +184,8 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_events_dropped": (_U64, [_POINTER]),
     "um_events_enable": (None, [_POINTER, _I32]),
     "um_counters_read": (Status, [_POINTER, _POINTER]),
+    "um_sampling_set": (Status, [_POINTER, _U32]),
+    "um_sampling_read": (Status, [_POINTER, _POINTER]),
     "um_memory_read": (Status, [_POINTER, _POINTER]),
     "um_memory_history_read": (Status, [_POINTER, _POINTER]),
     "um_memory_reset_peaks": (None, [_POINTER]),
@@ -526,6 +529,18 @@ class Device:
     def counters(self) -> Counters:
         """Totals since the device was opened."""
         return _filled(Counters, lambda out: _core().um_counters_read(self.handle, out))
+
+    def set_sampling(self, every: int) -> None:
+        """Counters of a CUDA device come from every n-th step and the first three; 0: from none.
+
+        Raises:
+            NativeError: it is the emulated device, which counts every step.
+        """
+        _core().um_sampling_set(self.handle, every)
+
+    def sampling(self) -> Sampling:
+        """Which steps the counters of a CUDA device cover, and why not others."""
+        return _filled(Sampling, lambda out: _core().um_sampling_read(self.handle, out))
 
     def memory(self) -> MemoryStats:
         """What the heap and the device hold now, and the peaks."""

@@ -85,6 +85,7 @@ void um_device::counters(um_counters* out) {
   std::fill_n(reinterpret_cast<int64_t*>(out), sizeof(*out) / sizeof(int64_t), int64_t{UM_UNKNOWN});
   out->op_count = op_count_;
   out->oversized_ops = oversized_ops_;
+  if (sampling_ != nullptr) sampling_->fill(out);
   if (backend_.hooks == nullptr) return;
   um::emulated::Totals totals{};
   backend_.hooks->totals(backend_.ordinal, &totals);

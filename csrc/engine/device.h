@@ -16,6 +16,7 @@
 #include "engine/program.h"
 #include "engine/residency.h"
 #include "engine/running_op.h"
+#include "engine/sampling.h"
 #include "engine/swapper.h"
 #include "engine/tape.h"
 #include "memory/allocations.h"
@@ -84,6 +85,10 @@ struct um_device {
   void reset_peaks();
   uint64_t residency(um_residency* out, uint64_t capacity);
 
+  // ---- samples of CUDA's counters (device_sampling.cpp) ----
+  void set_sampling(uint32_t every);
+  void sampling(um_sampling* out);
+
   // ---- recording (recording.cpp) ----
   void record(bool on);
   template <class Row>
@@ -145,6 +150,11 @@ struct um_device {
   void record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address, uint64_t bytes) noexcept;
   void record_service(const um::emulated::Event& event, bool inside) noexcept;
   int64_t fault_service_ns() const;
+  bool is_sampled() const;
+  void end_sampled_step();
+  void begin_sampled_step(uint32_t step);
+  void sample_begin(um::RunningOp& op) noexcept;
+  void sample_end(const um::RunningOp& op) noexcept;
   uint64_t managed_limit_bytes() const;
 
   // device_swapping.cpp
@@ -198,6 +208,7 @@ struct um_device {
   bool recording_ = false;
   um::EventLog events_;
   um::Tape tape_;
+  std::unique_ptr<um::Sampling> sampling_;  // once it was asked for
   uint64_t dropped_before_recording_ = 0;
   um::Level resident_, host_;  // bytes
   um::Level resident_by_role_[UM_ROLE_COUNT];

@@ -166,6 +166,7 @@ void um_device::release(Block* block) noexcept {
   tape_.freed(*block, inside);
   if (block->record.discarded) discard_freed(*block);
   if (block->swapped != nullptr) detach(block);
+  if (is_sampled()) sampling_->freed(*block);
   forget(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }

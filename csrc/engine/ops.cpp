@@ -61,6 +61,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     ++step_ops_;
     ++op_count_;
     record_begin(*running, accesses, count);
+    sample_begin(*running);
   }
   um::running_op = running;
   try {
@@ -121,6 +122,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
   const int64_t end_ns = op->recorded != 0 ? um::now_ns() : 0;
   const Lock lock(mutex_);
   running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
+  sample_end(*op);
   if (allocations_ != nullptr) {
     for (uint32_t i = 0; i < count; ++i) {
       if (um::Block* block = own_block(outputs[i])) block->record.seen = true;
@@ -168,11 +170,13 @@ void um_device::set_step(uint32_t step) {
   const Lock lock(mutex_);
   require_alive();
   if (tape_.on()) collect_device_events();  // what was served until now is of the step before
+  end_sampled_step();
   if (program_ != nullptr) follow_step(step);
   step_ = step;
   step_ops_ = 0;
   tape_.set_step(step);
   if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step));
+  begin_sampled_step(step);
 }
 
 void um_device::set_budget(uint64_t budget_bytes) {

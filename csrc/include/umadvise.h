@@ -299,6 +299,32 @@ typedef struct um_residency {
  * since the reset or there were more than 65,536 tensors or ops to tell apart. */
 UM_API uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity);
 
+/* ---- the counters of a CUDA device: what CUPTI records in sampled steps ----------------------------------- */
+/* Collecting slows a step down and both of its ends wait for the device, so only some steps are sampled: the first three
+ * and every n-th. um_counters_read and the queue of events then tell of sampled steps alone. The device's records say
+ * nothing of first touches, evictions without a copy, collapses and remote accesses: those stay UM_UNKNOWN. */
+typedef struct um_sampling {
+  uint32_t every;              /* as it was set; 0: off */
+  uint32_t last_step;          /* index of the step that was sampled last, 0: none was */
+  int64_t steps, failed_steps; /* sampled; due, but not or not wholly sampled, for `reason` */
+  int64_t duration_ns;         /* of the sampled steps together, as um_counters_read tells of them */
+  int64_t last_start_ns, last_end_ns;
+  um_counters last; /* of last_step; not op_count and oversized_ops */
+  /* Of all sampled steps, beyond um_counters. */
+  int64_t page_faults; /* by fault group, how often the device reported its page */
+  int64_t host_faults; /* of the CPU, in memory of this device */
+  int64_t thrashing_bytes, throttles, throttled_ns;
+  int64_t remote_map_bytes;
+  int64_t remote_maps_by_cause[6]; /* unknown, coherence, thrashing, policy, out of memory, eviction */
+  int64_t unknown_cause_bytes;     /* moved for no known cause: not part of any other number */
+  int64_t ignored_records;         /* of other memory, other times, or kinds that are not known */
+  char reason[512];                /* why the last step that was due was not sampled; "": it was */
+} um_sampling;
+/* Sampling of every n-th step from the next um_step_set on; 0: of none. UM_UNSUPPORTED on the emulated device, which
+ * counts each step exactly. Whether it works shows in the first step: see um_sampling_read. */
+UM_API um_status um_sampling_set(um_device* device, uint32_t every);
+UM_API um_status um_sampling_read(um_device* device, um_sampling* out);
+
 /* ---- simulation: traces, devices and timelines as numbers ------------------------------------------------ */
 /* The columns of umadvise/trace/schema.py; pointers are borrowed for the call. */
 typedef struct um_trace {

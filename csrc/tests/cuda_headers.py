@@ -3,11 +3,16 @@
 import importlib.util
 from pathlib import Path
 
-# nvidia-cuda-runtime-cu12 and nvidia-cuda-runtime
-FOLDERS = {"UMADVISE_CUDA12_INCLUDE": "cuda_runtime", "UMADVISE_CUDA13_INCLUDE": "cu13"}
+# nvidia-cuda-runtime-cu12, nvidia-cuda-runtime, nvidia-cuda-cupti-cu12 and nvidia-cuda-cupti
+HEADERS = {
+    "UMADVISE_CUDA12_INCLUDE": "cuda_runtime/include/cuda.h",
+    "UMADVISE_CUDA13_INCLUDE": "cu13/include/cuda.h",
+    "UMADVISE_CUPTI12_INCLUDE": "cuda_cupti/include/cupti.h",
+    "UMADVISE_CUPTI13_INCLUDE": "cu13/include/cupti.h",
+}
 
 nvidia = importlib.util.find_spec("nvidia")
-for variable, folder in FOLDERS.items():
+for variable, header in HEADERS.items():
     for root in (nvidia and nvidia.submodule_search_locations) or ():
-        if Path(root, folder, "include", "cuda.h").is_file():
-            print(f"-D{variable}={root}/{folder}/include")
+        if Path(root, header).is_file():
+            print(f"-D{variable}={Path(root, header).parent}")

@@ -1,0 +1,49 @@
+// A CUDA device's counters come from samples: see sampling.h.
+#include "engine/device.h"
+#include "memory/error.h"
+
+void um_device::set_sampling(uint32_t every) {
+  const Lock lock(mutex_);
+  require_alive();
+  if (backend_.hooks != nullptr) {
+    throw um::Error(UM_UNSUPPORTED, "the emulated device counts every step exactly: there is nothing to sample");
+  }
+  if (sampling_ == nullptr) sampling_ = std::make_unique<um::Sampling>(this, backend_);
+  sampling_->set_every(every);
+}
+
+void um_device::sampling(um_sampling* out) {
+  const Lock lock(mutex_);
+  require_alive();
+  *out = sampling_ != nullptr ? sampling_->read() : um::Sampling(this, backend_).read();
+}
+
+bool um_device::is_sampled() const { return sampling_ != nullptr && sampling_->running(); }
+
+// Before the step's number changes.
+void um_device::end_sampled_step() {
+  if (!is_sampled()) return;
+  const um::CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  sampling_->end_step(recording_ ? &events_ : nullptr);
+}
+
+void um_device::begin_sampled_step(uint32_t step) {
+  if (sampling_ == nullptr) return;
+  const um::CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  sampling_->begin_step(step);
+}
+
+void um_device::sample_begin(um::RunningOp& op) noexcept {
+  op.sampled = 0;
+  if (!is_sampled()) return;
+  const um::CurrentContext current(backend_);
+  op.sampled = sampling_->begin_op(op.identity, op.stream);
+}
+
+void um_device::sample_end(const um::RunningOp& op) noexcept {
+  if (op.sampled == 0 || !is_sampled()) return;
+  const um::CurrentContext current(backend_);
+  sampling_->end_op(op.sampled, op.stream);
+}

@@ -1,0 +1,105 @@
+#include "engine/op_timeline.h"
+
+#include <algorithm>
+#include <new>
+
+#include "engine/clock.h"
+
+namespace um {
+
+using driver::CUDA_SUCCESS;
+using driver::CUevent;
+using driver::CUstream;
+
+OpTimeline::~OpTimeline() {
+  for (const CUevent event : events_) static_cast<void>(backend_.call().event_destroy(event));
+}
+
+// nullptr when the driver makes no more. Throws std::bad_alloc.
+CUevent OpTimeline::take_event() {
+  if (used_ == events_.size()) {
+    events_.push_back(nullptr);
+    if (backend_.call().event_create(&events_.back(), driver::CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+      events_.pop_back();
+      return nullptr;
+    }
+  }
+  return events_[used_++];
+}
+
+CUevent OpTimeline::record(CUstream stream) noexcept {
+  try {
+    const CUevent event = take_event();
+    return event != nullptr && backend_.call().event_record(event, stream) == CUDA_SUCCESS ? event : nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void OpTimeline::start() noexcept {
+  ops_.clear();
+  used_ = 0;
+  const int64_t before_ns = now_ns();
+  origin_ = record(nullptr);
+  if (origin_ != nullptr && backend_.call().event_synchronize(origin_) != CUDA_SUCCESS) origin_ = nullptr;
+  origin_ns_ = before_ns + (now_ns() - before_ns) / 2;
+}
+
+uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
+  if (origin_ == nullptr || ops_.size() == kMostOps) return 0;
+  const CUevent event = record(stream);
+  if (event == nullptr) return 0;
+  try {
+    ops_.push_back({op, event});
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  return ops_.size();
+}
+
+void OpTimeline::end(uint64_t number, CUstream stream) noexcept {
+  if (number == 0 || number > ops_.size()) return;
+  Op& op = ops_[number - 1];
+  op.end = record(stream);
+  op.ended = op.end != nullptr;
+}
+
+bool OpTimeline::time_of(CUevent event, int64_t* ns) const {
+  float milliseconds = 0;
+  if (backend_.call().event_elapsed_time(&milliseconds, origin_, event) != CUDA_SUCCESS) return false;
+  *ns = origin_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  return true;
+}
+
+// Ops whose times are not known (they ended in an exception, the driver failed) are left out.
+void OpTimeline::settle() noexcept {
+  const auto unknown = [this](Op& op) {
+    return !op.ended || !time_of(op.begin, &op.begin_ns) || !time_of(op.end, &op.end_ns);
+  };
+  ops_.erase(std::remove_if(ops_.begin(), ops_.end(), unknown), ops_.end());
+  std::sort(ops_.begin(), ops_.end(), [](const Op& one, const Op& other) {
+    return one.begin_ns != other.begin_ns ? one.begin_ns < other.begin_ns : one.identity.index < other.identity.index;
+  });
+  int64_t latest_ns = INT64_MIN;
+  for (Op& op : ops_) op.latest_end_ns = latest_ns = std::max(latest_ns, op.end_ns);
+}
+
+std::vector<OpTimeline::Op>::const_iterator OpTimeline::after(int64_t at_ns) const {
+  return std::upper_bound(ops_.begin(), ops_.end(), at_ns, [](int64_t ns, const Op& op) { return ns < op.begin_ns; });
+}
+
+const OpIdentity* OpTimeline::running(int64_t at_ns) const {
+  for (auto op = after(at_ns); op != ops_.begin();) {
+    --op;
+    if (op->latest_end_ns < at_ns) return nullptr;
+    if (op->end_ns >= at_ns) return &op->identity;
+  }
+  return nullptr;
+}
+
+uint32_t OpTimeline::reached(int64_t at_ns) const {
+  const auto next = after(at_ns);
+  return next == ops_.begin() ? 0 : std::prev(next)->identity.index;
+}
+
+}  // namespace um

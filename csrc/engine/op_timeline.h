@@ -1,0 +1,58 @@
+// When the ops of a step ran on the device, by its own clock: two events around each of them. The host gives kernels
+// out long before they run, so its own times would put a fault into an op that has not begun. Not thread-safe: the
+// device's lock is held, and its context is current.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/running_op.h"
+#include "memory/backend.h"
+
+namespace um {
+
+class OpTimeline {
+ public:
+  explicit OpTimeline(const Backend& backend) : backend_(backend) {}
+  ~OpTimeline();
+  OpTimeline(const OpTimeline&) = delete;
+  OpTimeline& operator=(const OpTimeline&) = delete;
+
+  // The device is idle: a new timeline, without ops.
+  void start() noexcept;
+  // What the stream is given between the two runs in the op. 0 when it could not be noted, which end() takes too.
+  uint64_t begin(const OpIdentity& op, driver::CUstream stream) noexcept;
+  void end(uint64_t number, driver::CUstream stream) noexcept;
+  // The device is idle again: from now on the following can be asked, until the next start.
+  void settle() noexcept;
+
+  // The op that ran at a time of CLOCK_MONOTONIC, the one that began last where several did; nullptr when none did.
+  const OpIdentity* running(int64_t at_ns) const;
+  // Index in the step of the op that began last until then; 0 before the first.
+  uint32_t reached(int64_t at_ns) const;
+
+ private:
+  static constexpr size_t kMostOps = size_t{1} << 17;
+  struct Op {
+    OpIdentity identity;
+    driver::CUevent begin{}, end{};
+    bool ended = false;
+    int64_t begin_ns = 0, end_ns = 0;
+    int64_t latest_end_ns = 0;  // of this and all that began before
+  };
+
+  driver::CUevent take_event();
+  driver::CUevent record(driver::CUstream stream) noexcept;
+  bool time_of(driver::CUevent event, int64_t* ns) const;
+  std::vector<Op>::const_iterator after(int64_t at_ns) const;
+
+  const Backend& backend_;
+  std::vector<Op> ops_;  // settled: by the time at which they began
+  driver::CUevent origin_{};
+  int64_t origin_ns_ = 0;
+  std::vector<driver::CUevent> events_;  // all there are
+  size_t used_ = 0;                      // of them, since the start
+};
+
+}  // namespace um

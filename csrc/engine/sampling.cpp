@@ -1,0 +1,327 @@
+#include "engine/sampling.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "engine/clock.h"
+#include "memory/address_map.h"
+
+namespace um {
+namespace {
+
+using namespace cupti;  // NOLINT(google-build-using-namespace): CUPTI's own names
+using driver::CUDA_SUCCESS;
+
+// The first steps of a run are another matter than the later ones, and a short run should be seen too.
+constexpr uint32_t kFirstSteps = 3;
+// CUPTI converts the device's times to the host's, not to the microsecond.
+constexpr int64_t kSlackNs = 1000000;
+// No record is about more: a record that says so is nonsense.
+constexpr uint64_t kMostBytes = uint64_t{1} << 48;
+
+// -1 for what is not known. Indexed by um_cause's numbers: cupti_activity.h, CUpti_ActivityUnifiedMemoryMigrationCause.
+int cause_of_migration(uint32_t flags) {
+  switch (flags) {
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER:
+      return UM_CAUSE_USER;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_COHERENCE:
+      return UM_CAUSE_COHERENCE;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_PREFETCH:
+      return UM_CAUSE_SPECULATIVE;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_EVICTION:
+      return UM_CAUSE_EVICTION;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_ACCESS_COUNTERS:
+      return UM_CAUSE_ACCESS_COUNTER;
+    default:
+      return UM_UNKNOWN;
+  }
+}
+
+// The nearest of um_cause's words; um_sampling counts by the driver's own.
+um_cause cause_of_remote_map(uint32_t flags) {
+  switch (flags) {
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_REMOTE_MAP_CAUSE_POLICY:
+      return UM_CAUSE_USER;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_REMOTE_MAP_CAUSE_OUT_OF_MEMORY:
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_REMOTE_MAP_CAUSE_EVICTION:
+      return UM_CAUSE_EVICTION;
+    default:
+      return UM_CAUSE_COHERENCE;
+  }
+}
+
+int64_t duration_ns(const Sample& sample) {
+  return sample.start_ns != 0 && sample.end_ns > sample.start_ns ? sample.end_ns - sample.start_ns : 0;
+}
+
+bool is_fault(const Sample& sample) { return sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT; }
+
+void forget(um_counters* counters) {
+  std::fill_n(reinterpret_cast<int64_t*>(counters), sizeof(*counters) / sizeof(int64_t), int64_t{UM_UNKNOWN});
+}
+
+// 0 where records tell, UM_UNKNOWN elsewhere.
+void clear(um_counters* counters) {
+  forget(counters);
+  counters->fault_groups = counters->unordered_faults = counters->evictions = counters->remote_maps = 0;
+  counters->fault_service_ns = 0;
+  std::fill_n(counters->bytes_h2d, UM_CAUSE_COUNT, 0);
+  std::fill_n(counters->bytes_d2h, UM_CAUSE_COUNT, 0);
+}
+
+}  // namespace
+
+Sampling::Sampling(const um_device* owner, const Backend& backend)
+    : owner_(owner), backend_(backend), timeline_(backend) {
+  clear(&totals_);
+  forget(&read_.last);
+}
+
+Sampling::~Sampling() {
+  if (running_) static_cast<void>(Collector::of_process().stop());
+}
+
+bool Sampling::is_due(uint32_t step) const {
+  return read_.every != 0 && step != 0 && (step <= kFirstSteps || step % read_.every == 0);
+}
+
+void Sampling::fail(const std::string& reason) {
+  ++read_.failed_steps;
+  std::snprintf(read_.reason, sizeof(read_.reason), "%s", reason.c_str());
+}
+
+void Sampling::begin_step(uint32_t step) {
+  if (!is_due(step)) return;
+  // What earlier steps gave to the device is not this one's.
+  if (const driver::CUresult result = backend_.call().ctx_synchronize(); result != CUDA_SUCCESS) {
+    return fail("waiting for the device failed: CUDA error " + std::to_string(result));
+  }
+  if (const std::string reason = Collector::of_process().start(backend_.driver_version); !reason.empty()) {
+    return fail(reason);
+  }
+  running_ = true;
+  step_ = step;
+  op_index_ = 0;
+  history_.clear();
+  timeline_.start();
+  start_ns_ = now_ns();
+}
+
+void Sampling::end_step(EventLog* events) {
+  running_ = false;
+  const driver::CUresult result = backend_.call().ctx_synchronize();
+  const int64_t end_ns = now_ns();
+  timeline_.settle();
+  const Collected collected = Collector::of_process().stop();
+  read_.ignored_records += collected.ignored;
+  if (result != CUDA_SUCCESS) {
+    fail("waiting for the device failed: CUDA error " + std::to_string(result));
+  } else if (!collected.reason.empty()) {
+    fail(collected.reason);
+  } else {
+    const std::vector<Told> all = tell(collected.samples, end_ns);
+    read_.reason[0] = '\0';
+    read_.last_step = step_;
+    read_.last_start_ns = start_ns_;
+    read_.last_end_ns = end_ns;
+    read_.duration_ns += end_ns - start_ns_;
+    ++read_.steps;
+    clear(&read_.last);
+    evicted_page_ = ~uint64_t{0};
+    for (const Told& told : all) account(told, events);
+    add_last();
+  }
+  history_.clear();
+}
+
+uint64_t Sampling::begin_op(const OpIdentity& op, driver::CUstream stream) noexcept {
+  op_index_ = op.index;
+  return timeline_.begin(op, stream);
+}
+
+// ---- from records to what they are about -------------------------------------------------------------------------
+
+std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, int64_t end_ns) {
+  std::vector<Told> all;
+  all.reserve(samples.size());
+  for (const Sample& sample : samples) {
+    Told told;
+    told.sample = sample;
+    const bool timed = sample.start_ns != 0;
+    const bool late = timed && (sample.start_ns < start_ns_ - kSlackNs || sample.start_ns > end_ns + kSlackNs);
+    const OpIdentity* const op = timed ? timeline_.running(sample.start_ns) : nullptr;
+    told.op = op != nullptr ? *op : OpIdentity{step_};
+    const bool host_fault = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
+    const bool nonsense = !host_fault && sample.value > kMostBytes;  // of a host's fault it is the program counter
+    if (late || nonsense || !place(&told, timed ? timeline_.reached(sample.start_ns) : UINT32_MAX)) {
+      ++read_.ignored_records;
+      continue;
+    }
+    all.push_back(told);
+  }
+  share_service(&all);
+  return all;
+}
+
+// Who lay at the address when the device had reached that op. False for memory that is not the device's.
+bool Sampling::place(Told* told, uint32_t reached) const {
+  const uint64_t at = told->sample.address;
+  if (const BlockHistory::Life* life = history_.containing(at, reached)) {
+    told->record = &life->record;
+    return true;
+  }
+  const Arena* arena = address_map().find(at);
+  if (arena != nullptr && arena->device.load(std::memory_order_relaxed) != owner_) arena = nullptr;
+  if (arena == nullptr && !history_.knows(at)) return false;
+  const Block* block = arena != nullptr ? arena->containing(at) : nullptr;
+  if (block == nullptr) {  // pages are coarser than blocks: it is about the first one in them
+    const BlockHistory::Life* life = history_.nearest(at, reached);
+    block = arena != nullptr ? arena->nearest(at) : nullptr;
+    if (life != nullptr && (block == nullptr || life->address <= block->address)) {
+      told->record = &life->record;
+      return true;
+    }
+  }
+  if (block != nullptr) told->record = &block->record;
+  return true;
+}
+
+// The groups of one batch of the driver's share its window, and windows may overlap: what of a window is not covered
+// yet is shared out evenly, so that the sum is the time in which anything was serviced.
+void Sampling::share_service(std::vector<Told>* all) {
+  std::vector<Told*> faults;
+  for (Told& told : *all) {
+    if (is_fault(told.sample) && duration_ns(told.sample) > 0) faults.push_back(&told);
+  }
+  std::sort(faults.begin(), faults.end(), [](const Told* one, const Told* other) {
+    const Sample &a = one->sample, &b = other->sample;
+    return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns < b.end_ns;
+  });
+  int64_t covered_ns = INT64_MIN;
+  for (size_t first = 0; first < faults.size();) {
+    const Sample& window = faults[first]->sample;
+    size_t end = first;
+    while (end < faults.size() && faults[end]->sample.start_ns == window.start_ns &&
+           faults[end]->sample.end_ns == window.end_ns) {
+      ++end;
+    }
+    const int64_t count = static_cast<int64_t>(end - first);
+    const int64_t left_ns = std::max<int64_t>(0, window.end_ns - std::max(window.start_ns, covered_ns));
+    covered_ns = std::max(covered_ns, window.end_ns);
+    for (int64_t i = 0; i < count; ++i) {
+      faults[first + static_cast<size_t>(i)]->service_ns = left_ns / count + (i < left_ns % count ? 1 : 0);
+    }
+    first = end;
+  }
+}
+
+// ---- from there to counters and events ---------------------------------------------------------------------------
+
+um_event Sampling::event_of(const Told& told, um_event_kind kind, um_cause cause) {
+  um_event event{};
+  event.start_ns = told.sample.start_ns;
+  event.address = told.sample.address;
+  event.kind = static_cast<uint16_t>(kind);
+  event.cause = static_cast<uint16_t>(cause);
+  event.step = told.op.step;
+  event.op_index = told.op.index;
+  event.op = told.op.op;
+  event.module = told.op.module;
+  event.phase = told.op.phase;
+  if (const Record* record = told.record) {
+    event.allocation = record->serial;
+    event.allocation_bytes = record->bytes;
+    event.role = record->role;
+    event.name = record->name;
+    event.birth_op = record->birth_op;
+    event.birth_module = record->birth_module;
+  }
+  return event;
+}
+
+void Sampling::account(const Told& told, EventLog* events) {
+  const Sample& sample = told.sample;
+  const int64_t value = static_cast<int64_t>(sample.value);
+  switch (sample.kind) {
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD:
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH:
+      return transfer(told, sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD, events);
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT:
+      ++read_.host_faults;
+      return;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT: {
+      ++read_.last.fault_groups;
+      read_.last.fault_service_ns += told.service_ns;
+      read_.page_faults += value;
+      um_event event = event_of(told, UM_EVENT_FAULT_GROUP, UM_CAUSE_COHERENCE);
+      event.duration_ns = told.service_ns;
+      event.write = sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_ACCESS_TYPE_WRITE ||
+                    sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_ACCESS_TYPE_ATOMIC;
+      if (events != nullptr) events->push(event);
+      return;
+    }
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THRASHING:
+      read_.thrashing_bytes += value;
+      return;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THROTTLING:
+      ++read_.throttles;
+      read_.throttled_ns += duration_ns(sample);
+      return;
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_REMOTE_MAP: {
+      constexpr uint32_t known = std::size(um_sampling{}.remote_maps_by_cause);
+      ++read_.last.remote_maps;
+      ++read_.remote_maps_by_cause[sample.flags < known ? sample.flags : 0];
+      read_.remote_map_bytes += value;
+      um_event event = event_of(told, UM_EVENT_REMOTE_MAP, cause_of_remote_map(sample.flags));
+      event.bytes = sample.value;
+      if (events != nullptr) events->push(event);
+      return;
+    }
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOD:  // between GPUs: nobody asked for these
+      return;
+  }
+}
+
+// The driver evicts whole 2 MiB, and tells of each run of pages in them: one after the other is one eviction.
+void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
+  const Sample& sample = told.sample;
+  const int cause = cause_of_migration(sample.flags);
+  if (cause == UM_UNKNOWN) {
+    read_.unknown_cause_bytes += static_cast<int64_t>(sample.value);
+    return;
+  }
+  (to_device ? read_.last.bytes_h2d : read_.last.bytes_d2h)[cause] += static_cast<int64_t>(sample.value);
+  um_event event =
+      event_of(told, to_device ? UM_EVENT_TRANSFER_H2D : UM_EVENT_TRANSFER_D2H, static_cast<um_cause>(cause));
+  event.duration_ns = duration_ns(sample);
+  event.bytes = sample.value;
+  if (events != nullptr) events->push(event);
+  if (to_device || cause != UM_CAUSE_EVICTION) return;
+  const uint64_t page = sample.address / kBlockBytes;
+  if (page == evicted_page_) return;
+  evicted_page_ = page;
+  ++read_.last.evictions;
+  event.kind = UM_EVENT_EVICTION;
+  event.duration_ns = 0;
+  if (events != nullptr) events->push(event);
+}
+
+void Sampling::add_last() {
+  constexpr size_t kFields = sizeof(um_counters) / sizeof(int64_t);
+  auto* const totals = reinterpret_cast<int64_t*>(&totals_);
+  const auto* const last = reinterpret_cast<const int64_t*>(&read_.last);
+  for (size_t i = 0; i < kFields; ++i) {
+    if (last[i] != UM_UNKNOWN) totals[i] += last[i];
+  }
+}
+
+void Sampling::fill(um_counters* out) const {
+  if (read_.steps == 0) return;
+  const int64_t op_count = out->op_count, oversized_ops = out->oversized_ops;
+  *out = totals_;
+  out->op_count = op_count;
+  out->oversized_ops = oversized_ops;
+}
+
+}  // namespace um
