@@ -152,6 +152,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_device_query": (Status, [_POINTER, _POINTER]),
     "um_emulated_claim_signals": (None, []),
     "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
+    "um_driver_address": (_POINTER, [_POINTER, _U32]),
     "um_emulated_calls": (_U64, [_POINTER, _TEXT]),
     "um_emulated_fail": (Status, [_POINTER, _TEXT, _U64]),
     "um_emulated_set_link": (Status, [_POINTER, _POINTER, _POINTER]),
@@ -407,6 +408,12 @@ class Device:
         while name := _core().um_driver_function(self.handle, len(functions), ctypes.byref(reason)):
             functions[name.decode()] = reason.value.decode(errors="replace") if reason.value else None
         return functions
+
+    def driver_addresses(self) -> dict[str, int]:
+        """Addresses of the driver table's usable functions, by name: see um_driver_address."""
+        address = _core().um_driver_address
+        functions = enumerate(self.driver_functions().items())
+        return {name: address(self.handle, index) for index, (name, reason) in functions if reason is None}
 
     def calls(self, function: str | None = None) -> int:
         """Calls made so far of one driver function, or of all. Emulated device only."""

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import os
 import platform
 import signal
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "umadvise.gpu_check/1"
+SCHEMA = "umadvise.gpu_check/2"
+MOST_MANAGED_BYTES = 8 << 30
 TOTAL_S = 530.0  # nine minutes less what it takes to end
 _OUTPUT_CHARACTERS = 8000
 
@@ -35,6 +37,8 @@ class Check:
         build_directory: of the native core.
         scratch: for files that nobody needs afterwards.
         dry_run: the emulated device stands in for the GPU.
+        most_managed_bytes: managed memory is never more than this, nor than what is free: more than a device holds
+            could stall the machine. It is a budget, below what a network takes, that makes pages move.
         found: the data of the stages that ran before, by name.
         output: of the commands of the running stage.
     """
@@ -43,6 +47,7 @@ class Check:
     build_directory: Path
     scratch: Path
     dry_run: bool
+    most_managed_bytes: int = MOST_MANAGED_BYTES
     found: dict[str, Any] = field(default_factory=dict)
     output: list[str] = field(default_factory=list)
     stage_ends_s: float = 0.0
@@ -55,8 +60,18 @@ class Check:
             variables["UMADVISE_LIBRARY"] = library
         return variables
 
-    def run(self, words: list[str], *, must_succeed: bool = True) -> str:
-        """Runs a command until the stage's time is up, and returns its stdout.
+    def managed_limit_bytes(self) -> int:
+        """Most that may be in managed memory.
+
+        Raises:
+            StageError: nobody knows what is free.
+        """
+        if self.found.get("environment") is None:
+            raise StageError("the stage environment has not found a device, so what is free is not known")
+        return min(self.most_managed_bytes, int(self.found["environment"]["device"]["free_bytes"]))
+
+    def run(self, words: list[str], *, must_succeed: bool = True, within_s: float = math.inf) -> str:
+        """Runs a command until the stage's time is up, or its own, and returns its stdout.
 
         Raises:
             StageError: it cannot be started, is stopped, or (where it must succeed) ends with another status than 0.
@@ -75,12 +90,13 @@ class Check:
         except OSError as error:
             raise StageError(f"{words[0]} cannot be started: {error}") from error
         try:
-            out, err = process.communicate(timeout=max(0.1, self.stage_ends_s - time.monotonic()))
+            left_s = min(within_s, self.stage_ends_s - time.monotonic())
+            out, err = process.communicate(timeout=max(0.1, left_s))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             self.output += [out, err]
-            raise StageError("stopped: the stage's time is up") from None
+            raise StageError("stopped: its time was up") from None
         self.output += [out, err]
         if must_succeed and process.returncode != 0:
             last = next((line for line in reversed(err.splitlines()) if line.strip()), "no message")
@@ -90,10 +106,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: what it does with the check, and how long it may take."""
+    """One stage.
+
+    Attributes:
+        limit_s: how long it may take.
+        work: what it does with the check.
+        reserved_s: that the stages before it leave it in any case.
+        asked_for: it runs on a GPU only where it is asked for by name.
+    """
 
     limit_s: float
     work: Callable[[Check], Any]
+    reserved_s: float = 0.0
+    asked_for: bool = False
 
 
 def run_stages(check: Check, stages: Mapping[str, Stage], path_of: Callable[[str], Path]) -> tuple[Path, bool]:
@@ -107,8 +132,10 @@ def run_stages(check: Check, stages: Mapping[str, Stage], path_of: Callable[[str
         "stages": [],
     }
     path = path_of("unknown-device")
+    reserved_s = sum(stage.reserved_s for stage in stages.values())
     for name, stage in stages.items():
-        limit_s = min(stage.limit_s, started + TOTAL_S - time.monotonic())
+        reserved_s -= stage.reserved_s
+        limit_s = min(stage.limit_s, started + TOTAL_S - time.monotonic() - reserved_s)
         print(f"gpu_check: {name} (at most {limit_s:.0f} s)", file=sys.stderr, flush=True)
         entry = _run_stage(check, name, stage, limit_s)
         record["stages"].append(entry)

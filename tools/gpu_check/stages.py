@@ -1,5 +1,6 @@
 """The stages: each takes the check, returns its data, and raises StageError when it does not pass."""
 
+import importlib.util
 import json
 import re
 import shutil
@@ -8,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from bert import bert
+import training
 from record import Check, Stage, StageError
 
 _HERE = Path(__file__).parent
@@ -63,6 +64,8 @@ def tests(check: Check) -> Any:
     """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for."""
     results = check.scratch / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu", f"--junitxml={results}"]
+    if importlib.util.find_spec("xdist") is not None and not check.dry_run:
+        command += ["--numprocesses", "4"]  # each test is a process or two of its own, and small
     chosen = ["-m", "not gpu", "-k", "unpatch"] if check.dry_run else ["-m", "gpu"]
     check.run([*command, *chosen], must_succeed=False)
     if not results.exists():
@@ -80,16 +83,50 @@ def _case(element: ElementTree.Element) -> dict[str, Any]:
     return {"name": element.get("name"), "outcome": outcome, "seconds": float(element.get("time", 0))}
 
 
-def costs(check: Check) -> Any:
-    """First touch, fault and prefetch by size, against the copy that they need."""
-    return json.loads(check.run([sys.executable, str(_HERE / "costs.py"), "emulated" if check.dry_run else "cuda"]))
+def _measured(check: Check, program: str, *words: str) -> Any:
+    """What one of the programs beside this file prints as JSON."""
+    device = "emulated" if check.dry_run else "cuda"
+    return json.loads(check.run([sys.executable, str(_HERE / program), device, *words]))
+
+
+def driver_costs(check: Check) -> Any:
+    """The driver's calls by size: prefetches, advice, discards, and chunks of physical memory."""
+    return _measured(check, "driver_costs.py")
+
+
+def touches(check: Check) -> Any:
+    """First touches, faults and prefetches by size, against the copy that they need."""
+    return _measured(check, "touches.py")
+
+
+def device(check: Check) -> Any:
+    """The link by size, and the device file that comes of it and of what the driver's calls cost."""
+    costs = check.scratch / "driver_costs.json"
+    costs.write_text(json.dumps(check.found.get("driver_costs") or {}))
+    return _measured(check, "device_file.py", str(costs))
+
+
+def overhead(check: Check) -> Any:
+    """What the hooks add to an op and to an allocation."""
+    return {**_measured(check, "overhead.py", "vanilla"), **_measured(check, "overhead.py", "patched")}
+
+
+def eviction(check: Check) -> Any:
+    """Whether prefetching what is resident makes it leave later."""
+    return _measured(check, "eviction.py")
 
 
 STAGES = {
     "environment": Stage(40, environment),
     "build": Stage(120, build),
-    "hooks": Stage(120, hooks),
-    "tests": Stage(180, tests),
-    "bert": Stage(240, bert),
-    "costs": Stage(60, costs),
+    "hooks": Stage(110, hooks),
+    "tests": Stage(150, tests),
+    "driver_costs": Stage(40, driver_costs, reserved_s=10),
+    "touches": Stage(40, touches, reserved_s=12),
+    "device": Stage(40, device, reserved_s=10),
+    "overhead": Stage(40, overhead, reserved_s=14),
+    "bert": Stage(200, training.stage("bert_large"), reserved_s=80),
+    "resnet": Stage(160, training.stage("resnet50"), reserved_s=60),
+    "eviction": Stage(40, eviction, asked_for=True),
 }
+"""In order. The last one fills a GPU with plain memory, and so waits to be asked for."""

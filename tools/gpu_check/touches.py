@@ -1,6 +1,7 @@
-"""What managed memory costs on this device, by size, as JSON: `python costs.py cuda`.
+"""What touching managed memory costs on this device, by size, as JSON: `python touches.py cuda`.
 
-Times are medians in nanoseconds; the ratios are to the copy of as many bytes that such a move cannot do without.
+Kernels touch it: for the first time, where it is, and where it is not. Times are medians in nanoseconds; the ratios are
+to the copy of as many bytes that such a move cannot do without.
 """
 
 import json
@@ -23,7 +24,7 @@ SIZES_MIB = {"cuda": (2, 16, 128), "emulated": (2, 16)}
 ROUNDS = 5
 
 
-class Costs:
+class Touches:
     """Measures on one patched device."""
 
     def __init__(self, device: str) -> None:
@@ -82,6 +83,6 @@ class Costs:
 
 
 if __name__ == "__main__":
-    costs = Costs(sys.argv[1])
-    seen = {"arena_ns": costs.arenas(), "by_size": [costs.by_size(size * MIB) for size in SIZES_MIB[sys.argv[1]]]}
+    touches = Touches(sys.argv[1])
+    seen = {"arena_ns": touches.arenas(), "by_size": [touches.by_size(size * MIB) for size in SIZES_MIB[sys.argv[1]]]}
     print(json.dumps({"rounds": ROUNDS, **seen}))

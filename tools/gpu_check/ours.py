@@ -1,0 +1,100 @@
+"""A workload trained by umadvise: on a rung of the ladder under a budget, or in unified memory that nobody advises."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from workloads import UNADVISED
+
+import umadvise
+from umadvise.counters.records import subtract
+from umadvise.training_session import Session
+
+CAPACITY = "1GiB"
+"""Of the emulated device."""
+_ADVICE = {UNADVISED: "noadvise", "advise": "preferredlocation", "window": "preferredlocation"}
+"""Of the model, by rung."""
+_SWAPPED = ("swap_in_bytes", "swap_out_bytes", "on_demand_swap_ins", "evictions", "wait_copy_ns", "wait_room_ns")
+
+
+@dataclass
+class Training:
+    """One workload in a session.
+
+    Attributes:
+        session: the session.
+        step: one step of it.
+    """
+
+    session: Session
+    step: Callable[[], Any]
+
+    def begin(self) -> None:
+        """From here on is counted."""
+        self._counters, self._swaps = self.session.counters(), self.session.swap_counters()
+
+    def observed(self, steps: int) -> dict[str, Any]:
+        """What was counted in so many steps, a step; what nobody could see is None."""
+        counted = msgspec.to_builtins(subtract(self.session.counters(), self._counters))
+        swaps, stats = self.session.swap_counters(), self.session.memory_stats()
+        swapped = {name: getattr(swaps, name) - getattr(self._swaps, name) for name in _SWAPPED}
+        return {
+            "counters": _part(counted, steps),
+            "swaps": _part(swapped, steps),
+            "followed_steps": swaps.programs_followed - self._swaps.programs_followed,
+            "needed_bytes": stats.requested_peak_bytes,
+            "peak_bytes": max(stats.resident_peak_bytes or 0, swaps.used_peak_bytes),
+            "host_peak_bytes": max(stats.host_peak_bytes or 0, swaps.host_peak_bytes),
+            "pinned_bytes": swaps.pinned_peak_bytes,
+            "rung_at_end": self.session.rung,
+        }
+
+
+def _part(numbers: dict[str, Any], of: int) -> dict[str, Any]:
+    """Each number divided, also those of tables inside."""
+    return {
+        name: _part(value, of) if isinstance(value, dict) else None if value is None else round(value / of, 3)
+        for name, value in numbers.items()
+    }
+
+
+@contextmanager
+def training(build: Callable[[], Any], rung: str, budget_bytes: int | None, *, on_gpu: bool) -> Iterator[Training]:
+    """Builds the workload and opens a session; all of it ends with this.
+
+    On CUDA tensors must be made after `umadvise.patch()`. The emulated device takes ordinary ones in.
+
+    Args:
+        build: the workload, on the device.
+        rung: of the ladder, or UNADVISED.
+        budget_bytes: of device memory; None: no limit.
+        on_gpu: on CUDA, else on an emulated device.
+    """
+    if on_gpu:
+        umadvise.patch("cuda")
+    workload = build()
+    if not on_gpu:
+        umadvise.patch(umadvise.EmulatedDevice(capacity=CAPACITY))
+    try:
+        yield from _in_session(workload, rung, budget_bytes)
+    finally:
+        umadvise.unpatch()
+
+
+def _in_session(workload: Any, rung: str, budget_bytes: int | None) -> Iterator[Training]:
+    advice, policy = _ADVICE.get(rung), "advise" if rung == UNADVISED else rung
+    if advice is not None:  # as the paper's user says it
+        for model in workload.modules:
+            model.to(f"cuda:{advice}")
+    with umadvise.session(workload.modules, workload.optimizers, budget=budget_bytes, policy=policy) as session:
+        if rung == UNADVISED:
+            torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # patch() added it
+        yield Training(session, lambda: _step(session, workload))
+
+
+def _step(session: Session, workload: Any) -> Any:
+    with session.step():
+        return workload.step()

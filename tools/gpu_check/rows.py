@@ -1,0 +1,215 @@
+"""Trains one network in several ways, one after the other, in a process of its own: `python rows.py SPEC.json`.
+
+Each row is written to a file as soon as it is there, one line of JSON. A row that there is no time left for is dropped;
+one that takes far too long ends the process, and who started it goes on with the next one.
+"""
+
+import gc
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from ours import Training, training
+from peers import WAYS
+from workloads import Network, checkpoint_blocks, repeatable
+
+from umadvise.errors import BudgetError, NativeError
+from umadvise.roles import SWAP_RECOMPUTE
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to train.
+
+    Attributes:
+        name: of the row.
+        way: of `peers.WAYS`; None: umadvise.
+        rung: of umadvise's ladder, or unadvised unified memory.
+        budget_percent: of the peak that torch alone has; None: no budget.
+        managed: it is trained in managed memory.
+    """
+
+    name: str
+    way: str | None = None
+    rung: str | None = None
+    budget_percent: int | None = None
+    managed: bool = False
+
+
+class Specification(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process does.
+
+    Attributes:
+        network: that is trained.
+        rows: the most important first.
+        on_gpu: on CUDA, else on the CPU and on an emulated device.
+        warm_up: steps that are not measured: the optimizer's state is made, a step is recorded and planned.
+        measured: steps that are, at most.
+        row_s: after which no further step is begun, once one was measured.
+        longest_s: after which a row ends its process.
+        ends_s: of the monotonic clock, for the whole process.
+        peak_bytes: of torch alone; None: that of the first row, in which nothing is limited.
+        managed_limit_bytes: most that may be in managed memory.
+        results: file that rows are written to.
+    """
+
+    network: Network
+    rows: list[Row]
+    on_gpu: bool
+    warm_up: int
+    measured: int
+    row_s: float
+    longest_s: float
+    ends_s: float
+    managed_limit_bytes: int
+    results: str
+    peak_bytes: int | None = None
+
+
+def main() -> int:
+    """Runs the rows."""
+    spec = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Specification)
+    repeatable()
+    runner = Runner(spec)
+    with Path(spec.results).open("a") as file:
+        for row in spec.rows:
+            found = runner.run(row)
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+            if found["outcome"] == "failed" and spec.on_gpu:
+                return 1  # a CUDA error stays: the rest is for a fresh process
+    return 0
+
+
+class Runner:
+    """Runs one row after the other."""
+
+    def __init__(self, spec: Specification) -> None:
+        self._spec = spec
+        self._peak_bytes = spec.peak_bytes
+        self._longest_s = 0.0
+
+    def run(self, row: Row) -> dict[str, Any]:
+        """What became of a row."""
+        started = time.monotonic()
+        left_s = self._spec.ends_s - started
+        if left_s < self._longest_s:
+            return outcome(row, "dropped", f"{left_s:.0f} s were left, and a row takes up to {self._longest_s:.0f} s")
+        if (refusal := self._refusal(row)) is not None:
+            return outcome(row, *refusal)
+        signal.setitimer(signal.ITIMER_REAL, min(self._spec.longest_s, max(left_s, 1.0)))
+        try:
+            found = outcome(row, "ran", None, **self._trained(row))
+        except (torch.OutOfMemoryError, BudgetError) as error:
+            found = outcome(row, "no room", str(error))
+        except Exception as error:
+            no_room = isinstance(error, NativeError) and "memory" in str(error)
+            found = outcome(row, "no room" if no_room else "failed", f"{type(error).__name__}: {error}")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            gc.collect()
+        found["seconds"] = round(time.monotonic() - started, 2)
+        self._longest_s = max(self._longest_s, found["seconds"])
+        if self._peak_bytes is None and row.way is None and row.budget_percent is None:
+            self._peak_bytes = found.get("needed_bytes")
+        return found
+
+    def _refusal(self, row: Row) -> tuple[str, str] | None:
+        """Outcome and reason, where a row is not even begun."""
+        if row.way is not None and (reason := WAYS[row.way].absent(on_gpu=self._spec.on_gpu)) is not None:
+            return "absent", reason
+        if row.budget_percent is not None and self._peak_bytes is None:
+            return "dropped", "the peak that its budget is a part of is not known"
+        most_bytes = self._spec.managed_limit_bytes
+        if row.managed and self._peak_bytes is not None and self._peak_bytes > most_bytes:
+            return "dropped", f"{self._peak_bytes} bytes of managed memory, more than the limit of {most_bytes}"
+        return None
+
+    def _budget_bytes(self, row: Row) -> int | None:
+        if row.budget_percent is None or self._peak_bytes is None:
+            return None
+        return self._peak_bytes * row.budget_percent // 100
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def _trained(self, row: Row) -> dict[str, Any]:
+        budget_bytes = self._budget_bytes(row)
+        with self._way(row, budget_bytes) as running:
+            losses: list[str] = []
+            times: list[int] = []
+            begun = time.monotonic()
+            for number in range(self._spec.warm_up + self._spec.measured):
+                if len(times) > self._spec.warm_up and time.monotonic() - begun > self._spec.row_s:
+                    break
+                if number == self._spec.warm_up:
+                    running.begin()
+                started = time.perf_counter_ns()
+                loss = running.step()
+                self._synchronize()
+                times.append(time.perf_counter_ns() - started)
+                losses.append(float(loss.item()).hex())
+            counted = len(times) - self._spec.warm_up
+            return {
+                "budget_bytes": budget_bytes,
+                "step_ns": int(statistics.median(times[self._spec.warm_up :])),
+                "steps_ns": times,
+                "losses_hex": losses,
+                **running.observed(counted),
+            }
+
+    @contextmanager
+    def _way(self, row: Row, budget_bytes: int | None) -> "Iterator[Training | _Torch]":
+        if row.way is not None:
+            workload = self._built()
+            with WAYS[row.way].use(workload, self._spec.on_gpu) as step:
+                yield _Torch(step, self._spec.on_gpu)
+            return
+        assert row.rung is not None
+        with training(partial(self._built, row.rung), row.rung, budget_bytes, on_gpu=self._spec.on_gpu) as running:
+            yield running
+
+    def _built(self, rung: str | None = None) -> Any:
+        torch.manual_seed(0)
+        with torch.device("cuda" if self._spec.on_gpu else "cpu"):  # and no longer: an optimizer counts on the host
+            workload = self._spec.network.build()
+        if rung == SWAP_RECOMPUTE.name:  # what runs again lies in regions that the user marks
+            checkpoint_blocks(workload)
+        torch.manual_seed(0)  # of dropout: whatever the weights took from the generator
+        return workload
+
+    def _synchronize(self) -> None:
+        if self._spec.on_gpu:
+            torch.cuda.synchronize()
+
+
+class _Torch:
+    """A workload in torch's own memory."""
+
+    def __init__(self, step: Any, on_gpu: bool) -> None:
+        self.step, self._on_gpu = step, on_gpu
+
+    def begin(self) -> None:
+        """From here on the peak is taken."""
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+
+    def observed(self, _steps: int) -> dict[str, Any]:
+        """Only a GPU's allocator has a peak."""
+        return {"peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None}
+
+
+def outcome(row: Row, what: str, reason: str | None, **found: Any) -> dict[str, Any]:
+    """A row and what became of it."""
+    return {**msgspec.to_builtins(row), "outcome": what, "reason": reason, **found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

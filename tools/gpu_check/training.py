@@ -1,0 +1,191 @@
+"""The stages that train a network: in which ways, in how much time, and whether all of them compute the same."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from peers import WAYS
+from record import Check, StageError
+from workloads import UNADVISED, choose
+
+ROWS = Path(__file__).with_name("rows.py")
+_PEERS_PART = 0.45
+"""Of a stage's time that the ways of others may take; umadvise has the rest."""
+_PERCENTS = {False: (100, 50, 33, 25), True: (100, 50)}
+"""Budgets; fewer in a dry run."""
+_LONGEST_S = 60.0
+
+
+def stage(network: str) -> Callable[[Check], Any]:
+    """The stage of one network."""
+    return partial(_train, network)
+
+
+def _train(network: str, check: Check) -> Any:
+    chosen = choose(network, check.managed_limit_bytes(), dry_run=check.dry_run)
+    if chosen is None:
+        raise StageError(f"no size of {network} fits {check.managed_limit_bytes()} bytes")
+    data: dict[str, Any] = {
+        "network": {"name": chosen.name, "options": chosen.options, "stand_in": chosen.stand_in},
+        "managed_limit_bytes": check.managed_limit_bytes(),
+        "rows": [],
+    }
+    ends_s, now_s = check.stage_ends_s, time.monotonic()
+    for rows, until_s in ((peer_rows(), now_s + (ends_s - now_s) * _PEERS_PART), (our_rows(check.dry_run), ends_s)):
+        vanilla = _ran(data["rows"], "vanilla")
+        peak_bytes = vanilla.get("peak_bytes") if vanilla is not None else None
+        data["rows"] += run_rows(check, data["network"], rows, until_s, peak_bytes)
+    compare_losses(data)
+    return _judged(data)
+
+
+# ---- which rows -----------------------------------------------------------------------------------------------------
+
+
+def peer_rows() -> list[dict[str, Any]]:
+    """What others do, the most important first."""
+    return [{"name": name, "way": name} for name in WAYS]
+
+
+def our_rows(dry_run: bool) -> list[dict[str, Any]]:
+    """Every rung of the ladder under every budget, the most important first: half of the peak, less, and all of it.
+
+    Everything must fit on the first rung, so it has no budget. Unified memory that nobody advises comes last.
+    """
+    from umadvise._abi import Memory
+    from umadvise.roles import LADDER, RESIDENT
+
+    rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
+    all_of_it, *parts = _PERCENTS[dry_run]
+    below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]
+    for percent in (*parts, all_of_it):
+        for name, memory in [*((policy.name, policy.memory) for policy in below), (UNADVISED, Memory.MANAGED)]:
+            rows.append(
+                {
+                    "name": f"{name}, {percent} %",
+                    "rung": name,
+                    "budget_percent": percent,
+                    "managed": memory == Memory.MANAGED,
+                }
+            )
+    return sorted(rows, key=lambda row: row["rung"] == UNADVISED)
+
+
+# ---- running them ---------------------------------------------------------------------------------------------------
+
+
+def run_rows(
+    check: Check,
+    network: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    ends_s: float,
+    peak_bytes: int | None,
+    program: Path = ROWS,
+) -> list[dict[str, Any]]:
+    """What became of each row; where a process dies of one, the next process begins behind it.
+
+    Args:
+        check: whose commands these are.
+        network: to train.
+        rows: the most important first; what there is no time for is dropped.
+        ends_s: of the monotonic clock.
+        peak_bytes: of torch alone, where it is known.
+        program: that trains.
+    """
+    results: list[dict[str, Any]] = []
+    while len(results) < len(rows):
+        left = rows[len(results) :]
+        if time.monotonic() >= ends_s:
+            results += [_without_result(row, "dropped", "no time was left") for row in left]
+            break
+        if peak_bytes is None:
+            peak_bytes = next((row["needed_bytes"] for row in results if row.get("needed_bytes")), None)
+        found, why = _process(check, network, left, ends_s, peak_bytes, program)
+        results += found
+        if not found and why is None:
+            why = "the process ended without a word"
+        if why is not None and len(found) < len(left) and (not found or found[-1]["outcome"] != "failed"):
+            results.append(_without_result(left[len(found)], "failed", why))
+    return results
+
+
+def _process(
+    check: Check,
+    network: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    ends_s: float,
+    peak_bytes: int | None,
+    program: Path,
+) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows that one process finished, and why it did not finish all of them."""
+    written, asked = check.scratch / "rows.jsonl", check.scratch / "rows.json"
+    written.write_text("")
+    small = check.dry_run
+    specification = {
+        "network": network,
+        "rows": list(rows),
+        "on_gpu": not small,
+        "warm_up": 3 if small else 4,
+        "measured": 2 if small else 4,
+        "row_s": 2.0 if small else 10.0,
+        "longest_s": _LONGEST_S,
+        "ends_s": ends_s,
+        "managed_limit_bytes": check.managed_limit_bytes(),
+        "results": str(written),
+        "peak_bytes": peak_bytes,
+    }
+    asked.write_text(json.dumps(specification))
+    why = None
+    try:
+        check.run([sys.executable, str(program), str(asked)], within_s=ends_s - time.monotonic())
+    except StageError as error:
+        alarm = f"status {-signal.SIGALRM.value}"
+        why = f"stopped: it took more than {_LONGEST_S:.0f} s" if alarm in str(error) else str(error)
+    return [json.loads(line) for line in written.read_text().splitlines()], why
+
+
+def _without_result(row: dict[str, Any], outcome: str, reason: str) -> dict[str, Any]:
+    return {"way": None, "rung": None, "budget_percent": None, **row, "outcome": outcome, "reason": reason}
+
+
+# ---- judging them ---------------------------------------------------------------------------------------------------
+
+
+def _ran(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    return next((row for row in rows if row["name"] == name and row["outcome"] == "ran"), None)
+
+
+def compare_losses(data: dict[str, Any]) -> None:
+    """Says of each row whether its losses are those of torch alone, to the last bit, as far as both go."""
+    vanilla = _ran(data["rows"], "vanilla")
+    for row in data["rows"]:
+        row["same_losses"] = None
+        if vanilla is not None and row["outcome"] == "ran":
+            pairs = zip(row["losses_hex"], vanilla["losses_hex"], strict=False)
+            row["same_losses"] = all(one == other for one, other in pairs)
+    again = _ran(data["rows"], "vanilla again")
+    data["vanilla_repeats"] = None if again is None else again["same_losses"]
+
+
+def _judged(data: dict[str, Any]) -> Any:
+    """The data, if no row has failed, and those that ought to compute what torch alone does have done so."""
+    rows = data["rows"]
+    failed = [row["name"] for row in rows if row["outcome"] == "failed"]
+    ought = [row for row in rows if row["way"] is None or WAYS[row["way"]].same_losses]
+    differing = [row["name"] for row in ought if row["same_losses"] is False]
+    problems = []
+    if failed:
+        problems.append(f"failed: {'; '.join(failed)}")
+    if differing:
+        own = "" if data["vanilla_repeats"] else " (nor does vanilla torch repeat itself)"
+        problems.append(f"losses differ from vanilla in: {'; '.join(differing)}{own}")
+    if not any(row["outcome"] == "ran" for row in rows):
+        problems.append("no row ran")
+    if problems:
+        raise StageError(", ".join(problems), data)
+    return data
