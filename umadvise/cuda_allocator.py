@@ -9,11 +9,19 @@ from typing import Any
 
 import torch
 
-from umadvise import _native
+from umadvise import _native, cuda_limits
+from umadvise.cuda_memory import CudaMemory, answer_free_memory
+from umadvise.eager_compile import Compiler
 from umadvise.errors import DeviceUnavailableError, StateError
+from umadvise.memory_peaks import Peaks
 from umadvise.replacements import Replacements
+from umadvise.runtime import Runtime
 
 _installed = False
+_for_good = Replacements()
+"""What torch cannot do, or say of memory, with this allocator: like the allocator it stays."""
+_memory = CudaMemory()
+_compiler: Compiler | None = None
 
 
 def install(ordinal: int) -> None:
@@ -36,35 +44,30 @@ def install(ordinal: int) -> None:
         functions: Any = allocator.allocator()
         functions.set_record_stream_fn(_native.hooks_function("um_hooks_cuda_record_stream"))
         torch.cuda.memory.change_current_allocator(allocator)
+        cuda_limits.install(_for_good)
+        _memory.install(_for_good)
         _installed = True
     _native.serve_cuda(ordinal)
 
 
+def attend(state: Runtime) -> None:
+    """Lets torch's questions about memory be answered from the patched device, and `torch.compile` pass through."""
+    global _compiler
+    peaks = Peaks(state.device)  # a session starts the device's own peaks again at each step
+    peaks.install(state.replaced)
+    _memory.add(state.ordinal, peaks)
+    answer_free_memory(state)
+    _compiler = Compiler()
+    state.replaced.replace(torch, "compile", _compiler.make)
+
+
 def release() -> None:
-    """Ends the routing: torch's CUDA memory is plain device memory from now on."""
+    """Ends the routing: torch's CUDA memory is plain device memory from now on, and what is compiled runs compiled."""
+    global _compiler
     _native.serve_cuda(None)
-
-
-def answer_statistics(device: _native.Device, replaced: Replacements) -> None:
-    """Lets torch.cuda.memory_allocated() and its kin tell the device's bytes; with another allocator torch raises.
-
-    Allocated is what tensors asked for, reserved is what the driver gave for them. A session starts the peaks again at
-    each step.
-    """
-
-    def statistics(_index: int) -> dict[str, Any]:
-        held = device.memory()
-        return {
-            "allocated_bytes": _current_and_peak(held.requested_bytes, held.requested_peak_bytes),
-            "reserved_bytes": _current_and_peak(held.reserved_bytes, held.reserved_peak_bytes),
-        }
-
-    replaced.replace(torch._C, "_cuda_memoryStats", lambda _: statistics)
-    replaced.replace(torch._C, "_cuda_resetPeakMemoryStats", lambda _: lambda _index: device.reset_memory_peaks())
-
-
-def _current_and_peak(current_bytes: int, peak_bytes: int) -> dict[str, Any]:
-    return {"all": {"current": current_bytes, "peak": peak_bytes}}
+    if _compiler is not None:
+        _compiler.undo()
+    _compiler = None
 
 
 def _require_possible() -> None:

@@ -2,10 +2,10 @@
 
 from umadvise import _native, cuda_allocator, devices, doors, runtime, torch_api
 from umadvise._abi import Route, RouteState
+from umadvise.budget import Budget, budget_on, parse_budget
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError
 from umadvise.runtime import Runtime
-from umadvise.units import parse_bytes
 
 
 def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None) -> None:
@@ -16,30 +16,31 @@ def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None
 
     Args:
         device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
-        budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; None leaves its
-            capacity as the only limit.
+        budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; "auto" is what a
+            card that is shared has to spare now (`umadvise.budget`); None leaves its capacity as the only limit.
 
     Raises:
         StateError: it is patched already, or CUDA was used before.
         DeviceUnavailableError: there is no such device; the message names both ways out.
         HooksUnavailableError: the extension against the installed torch cannot be compiled.
         UsageError: a device or a size that makes no sense.
+        BudgetError: "auto", and others leave too little.
     """
     if runtime.is_patched():
         raise StateError("umadvise is in use already: call umadvise.unpatch() first")
-    budget_bytes = parse_bytes(budget) if budget is not None else None
+    wanted = parse_budget(budget)
     opened = devices.open_device(device)
     try:
-        start(opened, budget_bytes)
+        start(opened, wanted)
     except BaseException:
         opened.close()
         raise
 
 
-def start(device: _native.Device, budget_bytes: int | None) -> Runtime:
+def start(device: _native.Device, budget: Budget) -> Runtime:
     """Makes an open device the one in use."""
     info = device.info()
-    state = Runtime(device, info.provider == "emulated", max(info.ordinal, 0), budget_bytes)
+    state = Runtime(device, info.provider == "emulated", max(info.ordinal, 0), budget_on(device, budget))
     if state.emulated:
         state.ordinal = 0  # the only one that a script can see
         _native.install_allocator()
@@ -47,12 +48,12 @@ def start(device: _native.Device, budget_bytes: int | None) -> Runtime:
         cuda_allocator.install(state.ordinal)
     runtime.set_current(state)
     try:
-        device.set_budget(budget_bytes or 0)
+        device.set_budget(state.budget_bytes or 0)
         torch_api.install(state)
         if state.emulated:
             doors.install(state)
         else:
-            cuda_allocator.answer_statistics(device, state.replaced)
+            cuda_allocator.attend(state)
         state.set_policy(state.policy)
         _native.interpose(device)
     except BaseException:

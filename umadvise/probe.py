@@ -4,21 +4,23 @@ The link is measured with copies of page-locked memory; what only NVML can tell 
 nobody can know here stays unknown, with the reason as its source.
 """
 
-import importlib
 import math
 import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from umadvise import __version__, _native, catalogue
+from umadvise import __version__, _native, catalogue, nvml
 from umadvise._abi import DeviceInfo
+from umadvise.cuda_attributes import pci_address
 from umadvise.device_profile import SCHEMA, DeviceProfile
+from umadvise.errors import NvmlUnavailableError
 
 SIZES_BYTES = tuple(4 << shift for shift in range(10, 26, 2))
 """Copies that are timed: 4 KiB to 64 MiB. What is small shows the fixed cost, what is large the bandwidth."""
 ROUNDS = 5
 _COPIES_BYTES = 64 << 20
+_CORE_CLOCK, _MEMORY_CLOCK = 1, 2  # nvml.h, nvmlClockType_t
 
 Table = dict[str, Any]
 
@@ -35,7 +37,7 @@ def probe(device: _native.Device, *, sizes_bytes: Sequence[int] = SIZES_BYTES, r
         NativeError: the device has no such memory, or its driver lacks a function.
     """
     info = device.info()
-    facts = _nvml_facts(info.name) if info.provider == "cuda" else _emulated_facts()
+    facts = _nvml_facts(info) if info.provider == "cuda" else _emulated_facts()
     memory = {"bytes": _fact(info.total_bytes, f"cuMemGetInfo of {info.name}"), "bytes_per_s": facts["bytes_per_s"]}
     if info.provider == "emulated":
         memory["reserved_bytes"] = _fact(0, "the emulated device keeps none of its capacity for itself")
@@ -119,52 +121,38 @@ def _emulated_facts() -> Table:
     return {"link": "host-memory", "bytes_per_s": nothing, "fp32": nothing}
 
 
-def _nvml_facts(name: str) -> Table:
+def _nvml_facts(info: DeviceInfo) -> Table:
     """Link, memory bandwidth and arithmetic of a CUDA device, as far as NVML (nvidia-ml-py) tells."""
     facts = {"link": "unknown"} | dict.fromkeys(("bytes_per_s", "fp32"), _unknown("NVML does not tell"))
     try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        reason = _unknown("needs nvidia-ml-py, which is not installed (pip install nvidia-ml-py)")
+        with nvml.opened() as opened:
+            card = _card(opened, info)
+            return facts if card is None else facts | _asked(card)
+    except NvmlUnavailableError as error:
+        reason = _unknown(str(error))
         return facts | {"bytes_per_s": reason, "fp32": reason}
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        reason = _unknown(f"NVML does not start: {error}")
-        return facts | {"bytes_per_s": reason, "fp32": reason}
-    try:
-        handle = _handle(nvml, name)
-        return facts if handle is None else facts | _asked(nvml, handle)
-    finally:
-        nvml.nvmlShutdown()
 
 
-def _handle(nvml: Any, name: str) -> Any | None:
-    """The first device of that name: NVML numbers devices in another order than CUDA, but equal ones are alike."""
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        found = nvml.nvmlDeviceGetName(handle)
-        if (found.decode(errors="replace") if isinstance(found, bytes) else found) == name:
-            return handle
-    return None
+def _card(opened: nvml.Nvml, info: DeviceInfo) -> nvml.Card | None:
+    """The card in the device's slot; where the driver does not tell the slot, the first of its name: they are alike."""
+    address = pci_address(info.ordinal)
+    card = None if address is None else opened.card_at(address)
+    return card or next((each for each in opened.cards() if each.name == info.name), None)
 
 
-def _asked(nvml: Any, handle: Any) -> Table:
-    def ask(function: str, *arguments: Any) -> int | None:
-        try:
-            return int(getattr(nvml, function)(handle, *arguments))
-        except (nvml.NVMLError, AttributeError):  # not on this device, or not in this version
-            return None
-
+def _asked(card: nvml.Card) -> Table:
     facts: Table = {}
-    generation, lanes = ask("nvmlDeviceGetMaxPcieLinkGeneration"), ask("nvmlDeviceGetMaxPcieLinkWidth")
-    if generation and lanes:
-        facts["link"] = f"pcie{generation}-x{lanes}"
-    memory_mhz, bits = ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM), ask("nvmlDeviceGetMemoryBusWidth")
+    link = card.link()
+    if link.max_generation and link.max_width:
+        facts["link"] = f"pcie{link.max_generation}-x{link.max_width}"
+    memory_mhz, bits = (
+        card.number("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK),
+        card.number("nvmlDeviceGetMemoryBusWidth"),
+    )
     if memory_mhz and bits:
         source = f"NVML: {memory_mhz} MHz x 2 x {bits} bits"
         facts["bytes_per_s"] = _fact(memory_mhz * 1e6 * 2 * bits / 8, source, uncertain=True)
-    core_mhz, cores = ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM), ask("nvmlDeviceGetNumGpuCores")
+    core_mhz, cores = card.number("nvmlDeviceGetMaxClockInfo", _CORE_CLOCK), card.number("nvmlDeviceGetNumGpuCores")
     if core_mhz and cores:
         source = f"NVML: {cores} cores x {core_mhz} MHz x 2; the clock is lower under load"
         facts["fp32"] = _fact(cores * core_mhz * 1e6 * 2, source, uncertain=True)

@@ -32,6 +32,7 @@ class Runtime:
         ordinal: the index that "cuda:<index>" means; 0 on the emulated device.
         policy: memory and advice for new allocations.
         budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
+        session_budget_bytes: the same of a session that has one of its own.
         replaced: what was replaced in torch.
         watched_by: the session, or `umadvise run`, that watches it now.
         script_observer: that of `umadvise run`, which a session of the script shares.
@@ -47,12 +48,18 @@ class Runtime:
     watched_by: str | None = None
     script_observer: "Observer | None" = None
     intermediate_advice: Advice | None = None
+    session_budget_bytes: int | None = None
     process_id: int = field(default_factory=os.getpid)
 
     @property
     def forked(self) -> bool:
         """Whether this process was forked from the one that patched: the device stays with its parent."""
         return os.getpid() != self.process_id
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The budget that holds now."""
+        return self.budget_bytes if self.session_budget_bytes is None else self.session_budget_bytes
 
     def route(self, placement: Placement) -> None:
         """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""

@@ -13,13 +13,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from umadvise import cuda_spellings, devices, patching
 from umadvise._abi import Role
+from umadvise.budget import parse_budget
 from umadvise.devices import EmulatedDevice
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import course_of
 from umadvise.steering import steer
 from umadvise.trace.schema import Trace
-from umadvise.units import parse_bytes
 
 
 class ScriptRun:
@@ -40,7 +40,7 @@ class ScriptRun:
         """
         self._course = course_of(policy)
         self._device = device
-        self._budget_bytes = parse_bytes(budget) if budget is not None else None
+        self._budget = parse_budget(budget)
         self._script = script
         self._records = record
         self._optimizer: torch.optim.Optimizer | None = None
@@ -50,7 +50,7 @@ class ScriptRun:
         """Patches torch and starts to watch."""
         device = devices.open_device(self._device)
         try:
-            self._runtime = patching.start(device, self._budget_bytes)
+            self._runtime = patching.start(device, self._budget)
         except BaseException:
             device.close()
             raise
@@ -61,7 +61,7 @@ class ScriptRun:
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
         self._observer = self._runtime.script_observer = Observer(self._runtime, self._script)
         self._steering = self._observer.steering = steer(
-            self._runtime, self._observer, self._course, budget_bytes=self._budget_bytes
+            self._runtime, self._observer, self._course, budget_bytes=self._runtime.budget_bytes
         )
         self._observer.attach()
         if self._records:

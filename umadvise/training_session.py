@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from umadvise import devices, patching, runtime
 from umadvise._abi import Role, SwapCounters
 from umadvise.adoption import Adoption
+from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
@@ -25,7 +26,7 @@ from umadvise.reporters import text
 from umadvise.roles import AUTO, Policy, course_of
 from umadvise.steering import Steering, steer
 from umadvise.trace.schema import Trace
-from umadvise.units import format_bytes, parse_bytes
+from umadvise.units import format_bytes
 
 log = logging.getLogger("umadvise")
 Batch = TypeVar("Batch")
@@ -57,7 +58,8 @@ class Session:
             optimizer: its optimizer, or several, or None.
             device: as in `umadvise.patch`; None takes what is patched, else "auto".
             capacity: of the emulated device, if `device` is "emulated".
-            budget: bytes that tensors may take on the device; None is all that it has.
+            budget: bytes that tensors may take on the device; "auto" is what a card that is shared has to spare when
+                the session opens (`umadvise.budget` has the rule); None is all that it has.
             policy: a rung of the ladder ("resident", "advise", "window", "swap", "swap+recompute"), which all steps
                 run on; a planner's name, whose plans they follow; or "auto", which chooses a rung when it has seen a
                 step, and goes up where stalls cost too much.
@@ -76,7 +78,7 @@ class Session:
                 raise UsageError('capacity goes with device="emulated": a GPU has its own; limit it with budget=')
             device = EmulatedDevice(capacity=capacity)
         self._device = device
-        self._budget_bytes = parse_bytes(budget) if budget is not None else None
+        self._budget = parse_budget(budget)
         self._models: list[torch.nn.Module] = as_list(model)
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
@@ -96,7 +98,7 @@ class Session:
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
             try:
-                state = patching.start(device, self._budget_bytes)
+                state = patching.start(device, self._budget)
             except BaseException:
                 device.close()
                 raise
@@ -118,8 +120,10 @@ class Session:
         return self
 
     def _begin(self, state: runtime.Runtime) -> None:
-        if self._budget_bytes is not None:
-            state.device.set_budget(self._budget_bytes)
+        budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
+        if budget_bytes is not None:
+            state.device.set_budget(budget_bytes)
+        state.session_budget_bytes = budget_bytes
         self._observer = state.script_observer or Observer(state)
         if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
             self._observer.steering.close()
@@ -127,7 +131,7 @@ class Session:
             state,
             self._observer,
             self._course,
-            budget_bytes=self._budget_bytes,
+            budget_bytes=budget_bytes,
             fault_threshold=self._threshold,
             persistent_sizes=self._adoption.persistent_sizes,
         )
@@ -174,6 +178,7 @@ class Session:
                 stack.callback(handle.remove)
 
     def _leave(self, state: runtime.Runtime) -> None:
+        state.session_budget_bytes = None
         if state.script_observer is None:
             state.watched_by = None
         if self._owns_patch:

@@ -14,7 +14,9 @@ import torch
 
 from umadvise import _native, cuda_allocator, patching, runtime
 from umadvise._abi import Advice, Memory, Placement, Role, Route, RouteState
+from umadvise.cuda_memory import CudaMemory
 from umadvise.errors import DeviceUnavailableError, NativeError, StateError
+from umadvise.replacements import Replacements
 
 MIB = 1 << 20
 
@@ -46,6 +48,8 @@ class TorchWithCuda:
 def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchWithCuda]:
     fake = TorchWithCuda()
     monkeypatch.setattr(cuda_allocator, "_installed", False)
+    monkeypatch.setattr(cuda_allocator, "_for_good", Replacements())
+    monkeypatch.setattr(cuda_allocator, "_memory", CudaMemory())
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: fake.initialized)
     monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", fake.pluggable)
@@ -53,6 +57,7 @@ def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchWithCuda]:
     monkeypatch.setattr(torch.cuda.memory, "_get_current_allocator", lambda: fake)
     yield fake
     cuda_allocator.release()
+    cuda_allocator._for_good.undo()  # nothing but a test can
 
 
 def test_torch_gets_our_functions_before_it_changes_its_allocator(cuda_torch: TorchWithCuda) -> None:
@@ -171,10 +176,10 @@ def test_torchs_own_figures_are_ours(cuda_device: _native.Device, monkeypatch: p
     assert torch.cuda.memory_reserved(0) == cuda_device.memory().reserved_bytes > 0
     torch.cuda.reset_peak_memory_stats(0)
     assert torch.cuda.memory_stats(0)["allocated_bytes.all.peak"] == 3 * MIB
-    free(first, 3 * MIB)
-    before = torch._C._cuda_memoryStats
     patching.stop(runtime.current())
-    assert getattr(torch._C, "_cuda_memoryStats", None) is not before
+    assert torch.cuda.memory_allocated(0) == 3 * MIB  # the allocator stays, and so do the answers
+    free(first, 3 * MIB)
+    assert torch.cuda.memory_allocated(0) == 0
 
 
 def test_nothing_costs_nothing(cuda_device: _native.Device) -> None:

@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import fake_nvml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,40 +63,14 @@ class _Device:
         return h2d_ns if h2d else None, d2h_ns if d2h else None
 
 
-def _nvml(**functions: Any) -> types.ModuleType:
-    """A module as nvidia-ml-py has it, for a machine with two devices of which the second is an H200."""
-
-    class NVMLError(Exception):
-        pass
-
-    def unsupported(*_: Any) -> int:
-        raise NVMLError("Not Supported")
-
-    module: Any = types.ModuleType("pynvml")
-    module.NVMLError = NVMLError
-    module.NVML_CLOCK_SM, module.NVML_CLOCK_MEM = 1, 2
-    module.nvmlInit = module.nvmlShutdown = lambda: None
-    module.nvmlDeviceGetCount = lambda: 2
-    module.nvmlDeviceGetHandleByIndex = lambda index: index
-    module.nvmlDeviceGetName = [b"NVIDIA T4", "NVIDIA H200"].__getitem__
-    module.nvmlDeviceGetMaxPcieLinkGeneration = lambda _: 5
-    module.nvmlDeviceGetMaxPcieLinkWidth = lambda _: 16
-    module.nvmlDeviceGetMaxClockInfo = lambda _, kind: {1: 1980, 2: 3201}[kind]
-    module.nvmlDeviceGetMemoryBusWidth = lambda _: 6144
-    module.nvmlDeviceGetNumGpuCores = unsupported
-    for name, function in functions.items():
-        setattr(module, name, function)
-    return module
-
-
 def _probed(device: Any) -> DeviceProfile:
     found = probe(device)
     assert catalogue.decode(catalogue.encode(found)) == found
     return found
 
 
-def test_the_link_is_measured_and_the_rest_is_asked_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml())
+def test_the_link_is_measured_and_the_rest_is_asked_offake_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
     found = _probed(_Device())
     assert (found.name, found.link.kind, found.memory_bytes) == ("nvidia-h200", "pcie5-x16", 150_000_000_000)
     assert found.link.h2d.fixed_ns.value == found.link.d2h.fixed_ns.value == 1000
@@ -121,15 +95,15 @@ def test_what_nobody_tells_is_unknown_with_the_reason(monkeypatch: pytest.Monkey
     def fail() -> None:
         raise module.NVMLError("Driver Not Loaded")
 
-    module: Any = _nvml(nvmlInit=fail)
+    module: Any = fake_nvml(nvmlInit=fail)
     monkeypatch.setitem(sys.modules, "pynvml", module)
     assert "Driver Not Loaded" in _probed(_Device()).memory.bytes_per_s.source
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml())
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
     assert _probed(_Device(name="NVIDIA B300")).memory_bytes_per_s is None
 
 
 def test_arithmetic_is_cores_times_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlDeviceGetNumGpuCores=lambda _: 16896))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlDeviceGetNumGpuCores=lambda _: 16896))
     assert _probed(_Device()).peak("fp32") == pytest.approx(67e12, rel=0.01)  # the data sheet's
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.jit import _builtins
 
 from umadvise.cuda_spellings import device, factories, loading, precision, refused, tensors
+from umadvise.eager_compile import Compiler
 from umadvise.replacements import Replacements
 from umadvise.runtime import Runtime
 
@@ -23,7 +24,7 @@ def translated(runtime: Runtime) -> Iterator[None]:
     Args:
         runtime: patched, with the emulated device.
     """
-    replaced, compiler = Replacements(), refused.Compiler()
+    replaced, compiler = Replacements(), Compiler()
     with contextlib.ExitStack() as undo:
         undo.callback(replaced.undo)
         undo.callback(compiler.undo)

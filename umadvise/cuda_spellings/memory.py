@@ -3,60 +3,12 @@
 Allocated is what tensors asked for; reserved is what the driver gave for them.
 """
 
-from dataclasses import fields, replace
 from typing import Any
 
 from umadvise import _native
-from umadvise._abi import MemoryStats
+from umadvise.cuda_statistics import Totals, flat, nested
 from umadvise.errors import UntranslatedError
-from umadvise.replacements import Replacements
-
-_PEAKS = tuple(field.name for field in fields(MemoryStats) if "peak" in field.name)
-
-
-def _higher(now: MemoryStats, before: MemoryStats | None) -> MemoryStats:
-    """A reading with the higher peaks of two."""
-    if before is None:
-        return now
-    peaks: dict[str, Any] = {}
-    for name in _PEAKS:
-        new, old = getattr(now, name), getattr(before, name)
-        peaks[name] = max(new, old) if isinstance(new, int) else tuple(map(max, new, old))
-    return replace(now, **peaks)
-
-
-class Peaks:
-    """The device has one set of peaks, which two start again: the fault profile at each step, and the script.
-
-    Each sees its own: before either starts them again, the other's are kept.
-    """
-
-    def __init__(self, device: _native.Device) -> None:
-        self._device = device
-        self._read, self._reset = device.memory, device.reset_memory_peaks
-        self._of_profile: MemoryStats | None = None
-        self._of_script: MemoryStats | None = None
-
-    def install(self, replaced: Replacements) -> None:
-        """The profile reads the device; it gets its own peaks."""
-        replaced.replace(self._device, "memory", lambda _: self._for_profile)
-        replaced.replace(self._device, "reset_memory_peaks", lambda _: self._reset_for_profile)
-
-    def _for_profile(self) -> MemoryStats:
-        return _higher(self._read(), self._of_profile)
-
-    def _reset_for_profile(self) -> None:
-        self._of_script, self._of_profile = self.for_script(), None
-        self._reset()
-
-    def for_script(self) -> MemoryStats:
-        """The device's memory, with the peaks since the script started them."""
-        return _higher(self._read(), self._of_script)
-
-    def reset_for_script(self) -> None:
-        """Starts the script's peaks again from what is held now."""
-        self._of_profile, self._of_script = self._for_profile(), None
-        self._reset()
+from umadvise.memory_peaks import Peaks
 
 
 class MemoryFunctions:
@@ -64,29 +16,29 @@ class MemoryFunctions:
 
     def __init__(self, device: _native.Device) -> None:
         self.peaks = Peaks(device)
+        self._before = Totals()
         self._info = device.info
 
+    def nested(self) -> dict[str, Any]:
+        """What `torch.cuda.memory_stats_as_nested_dict()` gives."""
+        return nested([self.peaks.for_script()], self._before)
+
     def statistics(self) -> dict[str, int]:
-        """What `torch.cuda.memory_stats()` gives; torch's other keys are of its own allocator, which is not in use."""
-        held = self.peaks.for_script()
-        return {
-            "allocated_bytes.all.current": held.requested_bytes,
-            "allocated_bytes.all.peak": held.requested_peak_bytes,
-            "reserved_bytes.all.current": held.reserved_bytes,
-            "reserved_bytes.all.peak": held.reserved_peak_bytes,
-            "allocation.all.current": held.live_allocations,
-            "allocation.all.allocated": held.allocation_count,
-            "allocation.all.freed": held.free_count,
-        }
+        """What `torch.cuda.memory_stats()` gives."""
+        return flat(self.nested())
+
+    def reset_accumulated(self) -> None:
+        """Counts what comes and goes from here on."""
+        self._before = Totals.of([self.peaks.for_script()])
 
     def free_and_total(self) -> tuple[int, int]:
         """What is not occupied on the device, and its capacity, in bytes."""
         total_bytes = self._info().total_bytes
-        return max(0, total_bytes - self.peaks.for_script().resident_bytes), total_bytes
+        return max(0, total_bytes - self.peaks.for_script().held.resident_bytes), total_bytes
 
     def summary(self) -> str:
-        """One line for each number."""
-        return "\n".join(f"{name}: {number:,}" for name, number in self.statistics().items())
+        """One line for each number that is not 0."""
+        return "\n".join(f"{name}: {number:,}" for name, number in self.statistics().items() if number > 0)
 
     def functions(self) -> dict[str, Any]:
         """By name in `torch.cuda`."""
@@ -103,7 +55,9 @@ class MemoryFunctions:
         return {
             **answers,
             **dict.fromkeys(resets, self.peaks.reset_for_script),
+            "reset_accumulated_memory_stats": self.reset_accumulated,
             "memory_stats": self.statistics,
+            "memory_stats_as_nested_dict": self.nested,
             "memory_summary": self.summary,
             "mem_get_info": self.free_and_total,
             "device_memory_used": lambda: self._info().total_bytes - self.free_and_total()[0],

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.abc
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -14,8 +13,6 @@ import torch
 from umadvise.cuda_spellings.words import check_index
 from umadvise.errors import UntranslatedError
 from umadvise.replacements import Replacements
-
-log = logging.getLogger("umadvise")
 
 
 class NoTritonError(UntranslatedError, ModuleNotFoundError):
@@ -86,30 +83,6 @@ class _NoTriton(importlib.abc.MetaPathFinder):
         raise NoTritonError(
             "Triton", "its kernels are compiled for a GPU", "use the operation of torch that it replaces"
         )
-
-
-class Compiler:
-    """`torch.compile` passes through: what it gives is the same module or function, run eagerly."""
-
-    def __init__(self) -> None:
-        self._told = False
-
-    def make(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that takes `torch.compile`'s place."""
-
-        def compiled(*arguments: Any, **named: Any) -> Any:
-            if not self._told:
-                self._told = True
-                torch.compiler.set_stance("force_eager")
-                log.warning("torch.compile is passed through: what it is given runs eagerly")
-            return original(*arguments, **named)
-
-        return compiled
-
-    def undo(self) -> None:
-        """Lets torch compile again."""
-        if self._told:
-            torch.compiler.set_stance("default")
 
 
 def install(replaced: Replacements) -> None:
