@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "driver/emulated/call.h"
+#include "driver/emulated/streaming_copy.h"
 
 namespace um::emulated {
 
@@ -50,7 +51,7 @@ void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device,
   std::unique_ptr<char[]> bounce;
   const char* source = from.bytes();
   if (to.bytes() != nullptr && source != nullptr) {
-    std::memmove(to.bytes(), source, bytes);
+    streaming_copy(to.bytes(), source, bytes);
     return;
   }
   if (source == nullptr) {

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "driver/emulated/space.h"
+#include "driver/emulated/streaming_copy.h"
 #include "um/driver_calls.h"
 
 namespace um::emulated {
@@ -117,12 +118,12 @@ bool Space::perform(const Action& action) {
       if (!fresh) std::memset(needs_device ? device() : host(), 0, kBlockBytes);
       break;
     case Do::copy_h2d:
-      std::memcpy(device(), host(), kBlockBytes);
+      streaming_copy(device(), host(), kBlockBytes);
       push(UM_EVENT_TRANSFER_H2D, action.cause, address, kBlockBytes, start);
       break;
     case Do::copy_d2h:
     case Do::evict_copy:
-      std::memcpy(host(), device(), kBlockBytes);
+      streaming_copy(host(), device(), kBlockBytes);
       push(UM_EVENT_TRANSFER_D2H, action.cause, address, kBlockBytes, start);
       break;
     case Do::evict_drop:
