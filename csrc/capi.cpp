@@ -95,6 +95,15 @@ um_status um_device_query(um_device* device, um_device_info* out) {
   return guarded([&] { checked(device).query(given(out, "the place for the device's description")); });
 }
 
+const char* um_device_feature(um_device* device, uint32_t index, const char** reason) {
+  return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
+    if (index >= um::kFeatureCount) return nullptr;
+    const std::string why = checked(device).why_not(static_cast<um::Feature>(index));
+    if (reason != nullptr) *reason = why.empty() ? nullptr : um::name_of(um::intern(why.c_str()));
+    return um::kFeatureNames[index];
+  });
+}
+
 void um_emulated_claim_signals(void) {
   if (um::emulated::range_begin() != 0 && !um::process::forked()) um::driver::emulated()->hooks->claim_signals();
 }
@@ -170,7 +179,7 @@ um_status um_allocate_routed(uint64_t bytes, void* stream, void** out) {
     *given(out, "the place for the address") = nullptr;
     um_route route;
     if (!um::current_route(&route)) throw Error(UM_BAD_STATE, "no device is routed to in this thread");
-    *out = route.device->allocate(bytes, route.placement, stream);
+    *out = route.device->allocate(bytes, route.placement, stream, um_device::Use::outside_ops);
   });
 }
 
@@ -202,6 +211,14 @@ um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void
 
 um_status um_stream_wait(um_device* device, void* waiting, void* awaited) {
   return guarded([&] { checked(device).stream_wait(waiting, awaited); });
+}
+
+um_status um_stream_uses(const void* address, void* stream) {
+  return guarded([&] { um_device::stream_uses(address, stream); });
+}
+
+um_status um_memory_trim(um_device* device) {
+  return guarded([&] { checked(device).trim(); });
 }
 
 um_status um_export(const void* address) {

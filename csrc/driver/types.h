@@ -28,6 +28,7 @@ namespace um::driver {
   X(CUDA_ERROR_NOT_FOUND, 500, "not found")                                                    \
   X(CUDA_ERROR_NOT_READY, 600, "not finished yet")                                             \
   X(CUDA_ERROR_ILLEGAL_ADDRESS, 700, "a kernel used an invalid address; the context is lost")  \
+  X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709, "the context is gone")                               \
   X(CUDA_ERROR_LAUNCH_FAILED, 719, "a kernel failed; the context is lost")                     \
   X(CUDA_ERROR_NOT_PERMITTED, 800, "not permitted")                                            \
   X(CUDA_ERROR_NOT_SUPPORTED, 801, "not supported by this device, system or driver")           \
@@ -52,8 +53,10 @@ using CUcontext = CUctx_st*;
 using CUstream = CUstream_st*;
 using CUevent = CUevent_st*;
 
-// CU_STREAM_LEGACY, the same stream as nullptr. A function, as an address cannot be constexpr.
+// CU_STREAM_LEGACY, the same stream as nullptr, and CU_STREAM_PER_THREAD, another one in each thread. Functions, as an
+// address cannot be constexpr.
 inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(uintptr_t{1}); }
+inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(uintptr_t{2}); }
 
 enum CUmemAttach_flags : unsigned { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2 };
 enum CUstream_flags : unsigned { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
@@ -120,7 +123,9 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
   CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
-  CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,  // cuMemCreate at HOST_NUMA locations
+  CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,  // the host's node that is closest; -1: its memory has no nodes
+  // cuMemCreate at HOST_NUMA locations; headers know it since CUDA 12.9
+  CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
 };
 
 }  // namespace um::driver

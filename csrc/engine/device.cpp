@@ -96,6 +96,12 @@ void um_device::query(um_device_info* out) {
   out->free_bytes = free_bytes;
 }
 
+std::string um_device::why_not(um::Feature feature) {
+  const Lock lock(mutex_);
+  require_alive();
+  return um::why_not(backend_, feature);
+}
+
 uint64_t um_device::calls(const char* function) {
   const Lock lock(mutex_);
   require_alive();

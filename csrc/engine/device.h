@@ -21,6 +21,7 @@
 #include "engine/tape.h"
 #include "memory/allocations.h"
 #include "memory/backend.h"
+#include "memory/features.h"
 
 struct um_device {
  public:
@@ -33,6 +34,8 @@ struct um_device {
   void close();
   bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
   void query(um_device_info* out);
+  // Empty where the device has it.
+  std::string why_not(um::Feature feature);
   const um::driver::Driver& driver() const { return *backend_.driver; }
   // Emulated device only, and only until it is emptied; throws um::Error otherwise.
   uint64_t calls(const char* function);
@@ -43,13 +46,18 @@ struct um_device {
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
 
   // ---- allocations (device_memory.cpp) ----
-  void* allocate(uint64_t bytes, const um_placement& placement, void* stream);
+  // `outside_ops`: on CUDA, whoever asks outside of ops may hand the memory to a kernel of `stream` that no op
+  // announces. Then chunks are there at once, and stay until an op was given them.
+  enum class Use : uint8_t { by_ops, outside_ops };
+  void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
   // Of any device. False when no allocation starts there.
   static bool free(void* pointer) noexcept;
   static bool owns(const void* address) noexcept;
   static void describe(const void* address, um_allocation* out);
   static void label(const void* address, uint32_t role, uint32_t name);
   uint64_t list(um_allocation* out, uint64_t capacity);
+  // What nobody uses goes back to the driver. Throws um::Error when the device is closed.
+  void trim();
 
   // ---- data in and out (doors.cpp) ----
   static void copy_from_host(void* device_address, const void* host, uint64_t bytes);
@@ -67,6 +75,8 @@ struct um_device {
 
   // ---- order between streams (streams.cpp) ----
   void stream_wait(void* waiting, void* awaited);
+  // Until it is freed or leaves the device, the allocation is used in this stream too.
+  static void stream_uses(const void* address, void* stream);
 
   // ---- ops (ops.cpp) ----
   void begin_op(uint32_t op, uint32_t phase, uint32_t module, bool untouched, const um_access* accesses,
@@ -160,10 +170,14 @@ struct um_device {
   // device_swapping.cpp
   um::Block* allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth);
   void hold(um::Swapped* block, bool write);
+  void stand_by(um::Swapped* block);
+  um::driver::CUresult finish_kernels() const;
   void bring_in(um::RunningOp& op);
   void let_go(um::RunningOp& op) noexcept;
   void go_on_swapping() noexcept;
-  void make_chunked(um::Block* block, um::RunningOp* op);
+  void make_chunked(um::Block* block, um::RunningOp* op, um::driver::CUstream stream, Use use);
+  void bring_for_good(um::Block* block, um::driver::CUstream stream);
+  bool maps_host(const um_chunk_options& options);
   void detach(um::Block* block) noexcept;
   void follow_op(const um::RunningOp& op);
   void follow_step(uint32_t step);
@@ -174,6 +188,9 @@ struct um_device {
   void carry_out(const um::Program::Action& action);
   void move_managed(const um::Program::Action& action);
   void discard_freed(const um::Block& block) noexcept;
+  void note_stream(um::driver::CUstream stream) {
+    other_streams_ |= stream != nullptr && stream != um::driver::legacy_stream();
+  }
   um::driver::CUstream side_stream();
   void order(um::driver::CUstream waiting, um::driver::CUstream awaited) const;
   void end_swapping() noexcept;
@@ -194,6 +211,7 @@ struct um_device {
   std::unique_ptr<um::Swapper> swapper_;
   std::unique_ptr<um::Program> program_;  // nullptr without one
   um_chunk_options chunk_options_{};
+  bool other_streams_ = false;          // than the legacy one were ever named
   um::driver::CUstream side_stream_{};  // of prefetches and discards
   uint64_t programs_followed_ = 0;      // of programs that are gone
   int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;

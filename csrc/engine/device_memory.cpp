@@ -28,7 +28,7 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
 
 }  // namespace
 
-void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream) {
+void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
   if (bytes == 0) return nullptr;
   RunningOp* op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
   uint64_t address = 0;
@@ -36,6 +36,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
   {
     const Lock lock(mutex_);
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
+    note_stream(static_cast<um::driver::CUstream>(stream));
     const um::Birth birth = op != nullptr
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
@@ -50,7 +51,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     address = block->address;
     managed = block->arena->heap->placement.memory == UM_MEMORY_MANAGED;
     if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
-      make_chunked(block, op);
+      make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
     }
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       try {
@@ -169,6 +170,13 @@ void um_device::release(Block* block) noexcept {
   if (is_sampled()) sampling_->freed(*block);
   forget(block);
   if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
+}
+
+void um_device::trim() {
+  const Lock lock(mutex_);
+  require_alive();
+  collect_device_events();                  // they are about what lies there until now
+  static_cast<void>(allocations_->trim());  // what the driver refuses is tried again at the next opportunity
 }
 
 bool um_device::owns(const void* address) noexcept { return um::address_map().find(address_of(address)) != nullptr; }

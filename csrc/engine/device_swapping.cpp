@@ -4,6 +4,7 @@
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
+#include "memory/host_mapping.h"
 #include "memory/migration.h"
 #include "memory/names.h"
 
@@ -29,6 +30,16 @@ bool managed(const Block& block) { return block.arena->heap->placement.memory ==
 
 // ---- chunks ------------------------------------------------------------------------------------------------
 
+// Whether what is on the host is shown at its addresses: as asked, or where the driver does it when it is tried.
+bool um_device::maps_host(const um_chunk_options& options) {
+  if (options.host_mapped != UM_HOST_MAPPED_WHERE_POSSIBLE) return options.host_mapped != 0;
+  if (um::why_not(backend_, um::Feature::host_mapping).empty()) {
+    backend_.host_mapping_refusal =
+        um::try_host_mapping(backend_, um::ChunkedMemory::wanted_chunk_bytes(backend_, options));
+  }
+  return um::why_not(backend_, um::Feature::host_mapping).empty();
+}
+
 void um_device::set_chunks(const um_chunk_options& options) {
   const Lock lock(mutex_);
   require_alive();
@@ -43,10 +54,16 @@ void um_device::set_chunks(const um_chunk_options& options) {
     swapper_->set_budget(options.budget_bytes);
     return;
   }
+  if (options.protect_clean != 0 && backend_.hooks == nullptr) {
+    throw Error(UM_UNSUPPORTED,
+                "protect_clean is for the emulated device: a GPU's write to memory that is mapped read-only is fatal");
+  }
+  um_chunk_options chosen = options;
+  chosen.host_mapped = maps_host(options);
   auto fences = std::make_unique<um::Fences>(backend_);
-  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences);
+  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, chosen, *fences);
   auto swapper =
-      std::make_unique<Swapper>(backend_, *chunked, *fences, options.host_mapped != 0, options.protect_clean != 0);
+      std::make_unique<Swapper>(backend_, *chunked, *fences, chosen.host_mapped != 0, chosen.protect_clean != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
@@ -75,8 +92,9 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
   return block;
 }
 
-// What an op makes is there at once, and stays until the op ends; anything else comes with its first use.
-void um_device::make_chunked(Block* block, RunningOp* op) {
+// What an op makes is there at once, and stays until the op ends; anything else comes with its first use, but what a
+// GPU may use without an op: that is there at once, too, and leaves only after an op was given it.
+void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use use) {
   bool attached = false;
   const auto undo = [&] {
     if (attached) detach(block);
@@ -85,20 +103,34 @@ void um_device::make_chunked(Block* block, RunningOp* op) {
   try {
     swapper_->attach(block);
     attached = true;
+    if (op == nullptr && use == Use::outside_ops && backend_.hooks == nullptr) return bring_for_good(block, stream);
     if (op == nullptr || op->untouched) return;
-    const Swapper::Use use{block->swapped, true};
-    op->swapped.push_back(use);
+    op->swapped.push_back({block->swapped, true});
     swapper_->pin(block->swapped);
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
     swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream, op->swapped.size() - 1);
   } catch (const Error& error) {
     undo();
-    throw named(error, *op);
+    throw op != nullptr ? named(error, *op) : error;
   } catch (...) {
     undo();
     throw;
   }
+}
+
+void um_device::bring_for_good(Block* block, CUstream stream) {
+  const CurrentContext current(backend_);
+  backend_.check(current.result(), "making the device's context current");
+  const Swapper::Use use{block->swapped, true};
+  swapper_->pin(block->swapped);
+  try {
+    swapper_->acquire(&use, 1, stream);
+  } catch (...) {
+    swapper_->unpin(block->swapped);
+    throw;
+  }
+  swapper_->unpin(block->swapped);
 }
 
 void um_device::detach(Block* block) noexcept {
@@ -312,6 +344,9 @@ void um_device::discard_freed(const Block& block) noexcept {
   constexpr uint64_t kPage = um::kBlockBytes;
   const uint64_t first = (block.address + kPage - 1) / kPage * kPage, end = block.end() / kPage * kPage;
   if (first >= end || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
+  // Who gets the memory next waits for the stream that freed it. That one is not named here: the order below is right
+  // for the legacy stream alone.
+  if (other_streams_) return;
   try {
     const CurrentContext current(backend_);
     const CUstream stream = side_stream();  // the driver takes no discards in the legacy one

@@ -48,6 +48,12 @@ void um_device::hold(um::Swapped* block, bool write) {
   }
 }
 
+// A GPU's kernels run in streams of which the legacy one, where the copies below are, knows nothing. The emulated
+// device's have ended.
+um::driver::CUresult um_device::finish_kernels() const {
+  return backend_.hooks == nullptr ? backend_.call().ctx_synchronize() : um::driver::CUDA_SUCCESS;
+}
+
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
   if (bytes == 0) return;
   Found found = find_range(device_address, bytes);
@@ -68,10 +74,21 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
     const Held held(device.swapper_.get(), swapped, found.lock);
     const um::driver::Table& call = device.backend_.call();
     const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
+    device.backend_.check(device.finish_kernels(), doing);
     device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
     device.backend_.check(call.stream_synchronize(nullptr), doing);
   }
   device.sample_residency();
+}
+
+// Whoever got an address may use it from any stream.
+void um_device::stand_by(um::Swapped* block) {
+  try {
+    swapper_->stand_by(block);
+  } catch (...) {
+    swapper_->unpin(block);
+    throw;
+  }
 }
 
 void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
@@ -89,6 +106,7 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   const Held held(device.swapper_.get(), swapped, found.lock);
   const um::driver::Table& call = device.backend_.call();
   const std::string doing = "copying " + std::to_string(bytes) + " bytes from the device";
+  device.backend_.check(device.finish_kernels(), doing);
   device.backend_.check(call.memcpy_dtoh_async(host, address_of(device_address), bytes, nullptr), doing);
   device.backend_.check(call.stream_synchronize(nullptr), doing);
 }
@@ -121,8 +139,8 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
 void um_device::export_address(const void* address) {
   const Found found = find_range(address, 0);
   um_device& device = *found.device;
-  if (device.backend_.hooks == nullptr)
-    throw Error(UM_UNSUPPORTED, "exports are doors of the emulated device; CUDA needs none");
+  if (device.backend_.hooks == nullptr && found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED)
+    throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
   um::Record& record = found.block->record;
   if (record.exports == 0 && managed(*found.block)) {
     const uint64_t start = found.block->address;
@@ -150,6 +168,7 @@ void um_device::export_address(const void* address) {
     const um::CurrentContext current(device.backend_);
     device.backend_.check(current.result(), "making the device's context current");
     device.hold(found.block->swapped, true);
+    device.stand_by(found.block->swapped);
     found.block->swapped->exported = true;
   }
   ++record.exports;

@@ -41,6 +41,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
       running->device = this;
       running->untouched = untouched;
       running->stream = um::op_stream;
+      note_stream(um::op_stream);
       running->identity = {step_, step_ops_ + 1, op, module, phase};
       running->working_set.clear();
       running->swapped.clear();

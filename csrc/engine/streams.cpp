@@ -1,5 +1,6 @@
 // The order between streams.
 #include "engine/device.h"
+#include "memory/address_map.h"
 #include "memory/error.h"
 
 using um::driver::CUDA_SUCCESS;
@@ -14,6 +15,18 @@ void um_device::stream_wait(void* waiting, void* awaited) {
   const um::CurrentContext current(backend_);
   backend_.check(current.result(), "making the device's context current");
   order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited));
+}
+
+void um_device::stream_uses(const void* address, void* stream) {
+  const Found found = find_range(address, 0);
+  um_device& device = *found.device;
+  device.note_stream(static_cast<CUstream>(stream));
+  if (device.swapper_ == nullptr) return;
+  if (um::Swapped* const swapped = found.block->swapped) {
+    device.swapper_->uses(swapped, static_cast<CUstream>(stream));
+  } else if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {
+    device.swapper_->know(static_cast<CUstream>(stream));  // an arena of small blocks waits for all that are known
+  }
 }
 
 void um_device::order(CUstream waiting, CUstream awaited) const {

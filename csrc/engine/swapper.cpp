@@ -12,6 +12,13 @@ namespace um {
 
 using driver::CUstream;
 
+namespace {
+
+// No stream's handle.
+const CUstream kGone = reinterpret_cast<CUstream>(~uintptr_t{0});
+
+}  // namespace
+
 Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped, bool protect_clean)
     : backend_(backend), memory_(memory), fences_(fences), host_mapped_(host_mapped), protect_clean_(protect_clean) {
   const auto make = [&](CUstream* stream) {
@@ -49,7 +56,9 @@ void Swapper::detach(Block* block) noexcept {
     if (swapped->place == Place::leaving || swapped->copying_out) users.push_back(to_host_);
     fence = last_use(swapped->streams, users);
   } catch (...) {  // no event to wait for: the work itself is waited for, and a driver that fails there has lost it all
-    for (const CUstream stream : streams_) static_cast<void>(backend_.call().stream_synchronize(stream));
+    for (const CUstream stream : streams_) {
+      if (stream != kGone) static_cast<void>(backend_.call().stream_synchronize(stream));
+    }
     for (const CUstream stream : {to_device_, to_host_}) static_cast<void>(backend_.call().stream_synchronize(stream));
   }
   if (swapped->place == Place::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), swapped));
@@ -133,6 +142,12 @@ bool Swapper::swap_out(Swapped* block) {
   return true;
 }
 
+void Swapper::stand_by(Swapped* block) {
+  if (block->place != Place::arriving) return;
+  stand(block->moved, &counted.wait_copy_ns);
+  settle_arrival(block);
+}
+
 bool Swapper::wait(Swapped* block) {
   if (block->place == Place::queued || block->place == Place::arriving) return true;  // by the op that uses it
   if (block->place != Place::leaving) return false;
@@ -209,8 +224,18 @@ void Swapper::link_newest(Swapped* block) noexcept {
 // ---- order between streams ---------------------------------------------------------------------------------
 
 uint64_t Swapper::bit_of(CUstream stream) {
+  if (stream == driver::legacy_stream()) stream = nullptr;
+  if (stream == driver::per_thread_stream()) {
+    throw Error(
+        UM_UNSUPPORTED,
+        "an op runs in the per-thread default stream, which is another one in each thread: chunked memory cannot "
+        "follow it. Use the default stream, or one of torch.cuda.Stream()");
+  }
   auto found = std::find(streams_.begin(), streams_.end(), stream);
-  if (found == streams_.end()) {
+  if (found == streams_.end()) found = std::find(streams_.begin(), streams_.end(), kGone);
+  if (found != streams_.end()) {
+    *found = stream;
+  } else {
     if (streams_.size() == kMostStreams) {
       throw Error(UM_UNSUPPORTED, "ops run in more than " + std::to_string(kMostStreams) +
                                       " streams: chunked memory cannot follow who uses what");
@@ -225,9 +250,18 @@ uint64_t Swapper::bit_of(CUstream stream) {
 Fences::Fence Swapper::last_use(uint64_t streams, std::vector<CUstream> others) {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const bool here = backend_.hooks != nullptr && streams_[i] == nullptr;
-    if ((streams >> i & 1) != 0 && !here) others.push_back(streams_[i]);
+    if ((streams >> i & 1) != 0 && !here && streams_[i] != kGone) others.push_back(streams_[i]);
   }
-  return others.empty() ? 0 : fences_.record(others.data(), others.size());
+  if (others.empty()) return 0;
+  std::vector<CUstream> gone;
+  const Fences::Fence fence = fences_.record(others.data(), others.size(), &gone);
+  drop_streams(gone);
+  return fence;
+}
+
+// Blocks may still name their bits: then whoever gets the bit next is waited for too.
+void Swapper::drop_streams(const std::vector<CUstream>& gone) noexcept {
+  for (const CUstream stream : gone) std::replace(streams_.begin(), streams_.end(), stream, kGone);
 }
 
 void Swapper::forget(Fences::Fence* fence) noexcept {

@@ -105,6 +105,12 @@ class Swapper {
   bool read(Swapped* block, uint64_t offset, void* to, uint64_t bytes);
   bool write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes);
 
+  // It is used in this stream too, by whatever it has been given until the block is freed or leaves. Throws um::Error.
+  void uses(Swapped* block, driver::CUstream stream) { block->streams |= bit_of(stream); }
+  // The host waits until the block's contents are on the device, where it is pinned. Throws um::Error.
+  void stand_by(Swapped* block);
+  // Something of the device's may be used in this stream. Throws um::Error.
+  void know(driver::CUstream stream) { static_cast<void>(bit_of(stream)); }
   // After everything that ops were given until now.
   Fences::Fence everything() { return last_use(~uint64_t{0}, {}); }
   bool busy() const { return !leaving_.empty() || !queue_.empty(); }
@@ -121,6 +127,7 @@ class Swapper {
   void unlink(Swapped* block) noexcept;
   void link_newest(Swapped* block) noexcept;
   uint64_t bit_of(driver::CUstream stream);
+  void drop_streams(const std::vector<driver::CUstream>& gone) noexcept;
   Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
   void forget(Fences::Fence* fence) noexcept;
   template <class Copy>
@@ -157,7 +164,7 @@ class Swapper {
   const bool host_mapped_, protect_clean_;
   const Forecast* forecast_ = nullptr;
   driver::CUstream to_device_{}, to_host_{};
-  std::vector<driver::CUstream> streams_;  // that ops run in
+  std::vector<driver::CUstream> streams_;  // that ops run in; kGone: one that was destroyed
   StablePool<Swapped> pool_;
   Swapped* oldest_ = nullptr;
   Swapped* newest_ = nullptr;

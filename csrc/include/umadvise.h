@@ -75,6 +75,10 @@ typedef struct um_device_info {
 } um_device_info;
 UM_API um_status um_device_query(um_device* device, um_device_info* out);
 
+/* What the device can do: index 0.. until NULL gives a name. `reason` is NULL where it can, else why not, in words: then
+ * whoever needs it is refused with that, or does without. */
+UM_API const char* um_device_feature(um_device* device, uint32_t index, const char** reason);
+
 /* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign
  * faults. */
 UM_API void um_emulated_claim_signals(void);
@@ -141,7 +145,8 @@ UM_API void um_route_set_process(const um_route* route);
 UM_API void um_route_get_process(um_route* out);
 /* The device that this thread allocates from now, or NULL when routing is off for it. */
 UM_API um_device* um_route_device(void);
-/* um_allocate by the current route. UM_BAD_STATE when routing is off. */
+/* um_allocate by the current route. UM_BAD_STATE when routing is off. On CUDA `stream` may use the memory at once, also
+ * outside of ops. */
 UM_API um_status um_allocate_routed(uint64_t bytes, void* stream, void** out);
 
 /* One allocation. */
@@ -171,9 +176,13 @@ UM_API um_status um_copy_to_host(void* host, const void* device_address, uint64_
 UM_API um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream);
 /* What `waiting` is given from now on runs after what `awaited` has been given until now. */
 UM_API um_status um_stream_wait(um_device* device, void* waiting, void* awaited);
+/* The allocation is used in `stream` too, until it is freed: its memory serves nobody else before that has ended. */
+UM_API um_status um_stream_uses(const void* address, void* stream);
+/* Memory that nobody uses goes back to the driver. */
+UM_API um_status um_memory_trim(um_device* device);
 /* The doors of the emulated device: the whole allocation becomes resident, writable and pinned, so that the kernel
  * (write(2), read(2)) and foreign code may use its address, until as many releases or its free. UM_OUT_OF_DEVICE_MEMORY
- * when it, or what is pinned already, does not fit. On CUDA: UM_UNSUPPORTED. */
+ * when it, or what is pinned already, does not fit. On CUDA only for chunked memory: UM_UNSUPPORTED for other. */
 UM_API um_status um_export(const void* address);
 UM_API um_status um_export_release(const void* address);
 
@@ -413,11 +422,16 @@ typedef struct um_plan {
 } um_plan;
 
 /* ---- explicit swapping: physical chunks under stable addresses --------------------------------------------- */
+typedef enum {
+  UM_HOST_MAPPED_NOT = 0,           /* access to what is on the host, outside of ops, is fatal */
+  UM_HOST_MAPPED = 1,               /* it stays accessible at its address; UM_UNSUPPORTED where that cannot be */
+  UM_HOST_MAPPED_WHERE_POSSIBLE = 2 /* um_device_feature tells */
+} um_host_mapped;
 typedef struct um_chunk_options {
   uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
   uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available */
   uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
-  uint32_t host_mapped;       /* 1: what is on the host stays accessible at its address; 0: access there is fatal */
+  uint32_t host_mapped;       /* um_host_mapped */
   uint32_t protect_clean; /* 1: what the host has unchanged is mapped read-only; writes that no op announced count */
 } um_chunk_options;
 /* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and protect_clean: another

@@ -56,7 +56,8 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement, uint64_t bytes)
   auto& slot = heaps_[(key.memory * 3 + key.role) * UM_ADVICE_COUNT + key.advice];
   if (slot == nullptr) {
     if (!plain && backend_.managed_memory != 1) {
-      throw Error(UM_UNSUPPORTED, backend_.name + " has no managed memory (attribute 83)");
+      throw Error(UM_UNSUPPORTED,
+                  backend_.name + " has no managed memory (attribute 83): use policy \"resident\" or \"swap\"");
     }
     // A managed arena costs address space; a plain one device memory at once, so on a small device it starts small.
     uint64_t first_bytes = ManagedHeap::kFirstArenaBytes;

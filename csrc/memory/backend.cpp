@@ -10,6 +10,7 @@
 namespace um {
 namespace {
 
+using driver::CUDA_ERROR_INVALID_VALUE;
 using driver::CUDA_ERROR_NOT_SUPPORTED;
 using driver::CUDA_ERROR_OUT_OF_MEMORY;
 using driver::CUDA_SUCCESS;
@@ -122,11 +123,20 @@ void Backend::describe() {
   total_bytes = bytes;
   check(call().driver_get_version(&driver_version), "asking for the driver's version");
   const auto attribute = [&](driver::CUdevice_attribute which, int32_t* value) {
-    check(call().device_get_attribute(value, which, device), "asking for a device attribute");
+    const CUresult result = call().device_get_attribute(value, which, device);
+    if (result == CUDA_ERROR_INVALID_VALUE) {  // it is newer than this driver
+      *value = UM_UNKNOWN;
+    } else {
+      check(result, "asking for a device attribute");
+    }
   };
   attribute(driver::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, &managed_memory);
   attribute(driver::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, &concurrent_managed);
   attribute(driver::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, &pageable_access);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_INTEGRATED, &integrated);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &virtual_memory);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &host_virtual_memory);
+  attribute(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, &host_node);
   check(call().device_primary_ctx_retain(&context, device), "retaining the device's primary context");
 }
 
@@ -160,11 +170,13 @@ void Backend::check(CUresult result, const std::string& doing) const {
 
 CurrentContext::CurrentContext(const Backend& backend) noexcept : backend_(backend) {
   result_ = backend.call().ctx_get_current(&former_);
-  if (result_ == CUDA_SUCCESS && former_ != backend.context) result_ = backend.call().ctx_set_current(backend.context);
+  if (result_ != CUDA_SUCCESS || former_ == backend.context) return;
+  result_ = backend.call().ctx_set_current(backend.context);
+  changed_ = result_ == CUDA_SUCCESS;
 }
 
 CurrentContext::~CurrentContext() {
-  if (former_ != backend_.context) static_cast<void>(backend_.call().ctx_set_current(former_));
+  if (changed_) static_cast<void>(backend_.call().ctx_set_current(former_));
 }
 
 }  // namespace um

@@ -40,7 +40,10 @@ class Backend {
   um_counting counting = UM_COUNTING_RAW;
   std::string name;
   int32_t driver_version = 0;
+  // Attributes; UM_UNKNOWN where the driver does not know them.
   int32_t managed_memory = 0, concurrent_managed = UM_UNKNOWN, pageable_access = UM_UNKNOWN;
+  int32_t integrated = 0, virtual_memory = 0, host_virtual_memory = UM_UNKNOWN, host_node = UM_UNKNOWN;
+  std::string host_mapping_refusal;  // what the driver said when it was tried; empty: nothing against it
   uint64_t total_bytes = 0;
 
  private:
@@ -64,6 +67,7 @@ class CurrentContext {
  private:
   const Backend& backend_;
   driver::CUcontext former_ = nullptr;
+  bool changed_ = false;
   driver::CUresult result_;
 };
 

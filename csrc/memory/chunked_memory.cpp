@@ -5,6 +5,7 @@
 #include <string>
 
 #include "memory/error.h"
+#include "memory/features.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"
 
@@ -20,31 +21,13 @@ constexpr uint64_t kEmulatedChunkBytes = uint64_t{2} << 20;
 // have where these have not.
 constexpr int kFencesAsked = 16;
 
-void require_virtual_memory(const Backend& backend, bool on_host) {
-  using driver::Function;
-  for (const Function function :
-       {Function::mem_address_reserve, Function::mem_address_free, Function::mem_create, Function::mem_release,
-        Function::mem_map, Function::mem_unmap, Function::mem_set_access, Function::mem_get_allocation_granularity}) {
-    const char* reason = backend.driver->reason[static_cast<size_t>(function)];
-    if (reason != nullptr) throw Error(UM_UNSUPPORTED, std::string("explicit swapping is not possible: ") + reason);
-  }
-  const auto require = [&](driver::CUdevice_attribute attribute, const char* what) {
-    int value = 0;
-    backend.check(backend.call().device_get_attribute(&value, attribute, backend.device), "asking for an attribute");
-    if (value != 1) {
-      throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + backend.name + " has no " + what +
-                                      " (attribute " + std::to_string(attribute) + ")");
-    }
-  };
-  require(driver::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "management of virtual memory");
-  if (on_host) {
-    require(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-            "virtual memory on the host, which host_mapped needs");
-  }
+void require(const Backend& backend, Feature feature) {
+  const std::string reason = why_not(backend, feature);
+  if (!reason.empty()) throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + reason);
 }
 
 uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
-  require_virtual_memory(backend, options.host_mapped != 0);
+  require(backend, options.host_mapped != 0 ? Feature::host_mapping : Feature::chunks);
   uint64_t unit = kBlockBytes;  // what the driver's granularity divides, or is a multiple of: both powers of two
   for (const bool on_host : {false, true}) {
     if (on_host && options.host_mapped == 0) break;
@@ -55,8 +38,7 @@ uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& opt
                   "asking for the granularity of physical memory");
     unit = std::max<uint64_t>(unit, granularity);
   }
-  uint64_t bytes = options.chunk_bytes;
-  if (bytes == 0) bytes = backend.hooks != nullptr ? kEmulatedChunkBytes : kDefaultChunkBytes;
+  const uint64_t bytes = ChunkedMemory::wanted_chunk_bytes(backend, options);
   if (bytes % unit != 0) {
     throw Error(UM_INVALID_ARGUMENT, "chunks of " + std::to_string(bytes) + " bytes: expected a multiple of " +
                                          in_words(unit) + ", or 0 for the default");
@@ -73,6 +55,11 @@ uint64_t checked_budget(uint64_t bytes, uint64_t chunk_bytes) {
 }
 
 }  // namespace
+
+uint64_t ChunkedMemory::wanted_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
+  if (options.chunk_bytes != 0) return options.chunk_bytes;
+  return backend.hooks != nullptr ? kEmulatedChunkBytes : kDefaultChunkBytes;
+}
 
 ChunkedMemory::ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences)
     : backend_(backend),

@@ -28,6 +28,7 @@ class ChunkedMemory {
   using HostRange = um::HostRange;
 
   // Throws um::Error: UM_UNSUPPORTED where the device cannot do it, UM_INVALID_ARGUMENT for a bad chunk size or budget.
+  // `options.host_mapped` is 0 or 1 here.
   ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences);
   // Every block and arena was freed before (Allocations::trim), and fences are still there. Whoever cares whether the
   // driver takes its memory back calls give_back before.
@@ -35,6 +36,8 @@ class ChunkedMemory {
   ChunkedMemory(const ChunkedMemory&) = delete;
   ChunkedMemory& operator=(const ChunkedMemory&) = delete;
 
+  // What the options ask for, or the device's default.
+  static uint64_t wanted_chunk_bytes(const Backend& backend, const um_chunk_options& options);
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   // Requests above this many bytes have chunks of their own.
   uint64_t most_small_bytes() const { return chunk_bytes_ / 2; }

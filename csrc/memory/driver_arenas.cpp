@@ -45,7 +45,11 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
 uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) const {
   size_t free_bytes = 0, total_bytes = 0;
   backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
-  const uint64_t host_bytes = backend_.available_host_bytes();
+  uint64_t host_bytes = backend_.available_host_bytes();
+  if (backend_.integrated == 1) {  // one memory, told twice
+    host_bytes = std::max<uint64_t>(host_bytes, free_bytes);
+    free_bytes = 0;
+  }
   if (least_bytes > host_bytes + free_bytes) {
     throw Error(UM_OUT_OF_HOST_MEMORY,
                 in_words(least_bytes) +

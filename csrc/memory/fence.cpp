@@ -5,6 +5,8 @@
 
 namespace um {
 
+using driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+using driver::CUDA_ERROR_INVALID_HANDLE;
 using driver::CUDA_ERROR_NOT_READY;
 using driver::CUDA_SUCCESS;
 using driver::CUevent;
@@ -36,7 +38,18 @@ void Fences::recycle(Entry& entry) noexcept {
   entry.events.clear();
 }
 
-Fences::Fence Fences::record(driver::CUstream const* streams, size_t count) {
+// False: the stream's owner has destroyed it.
+bool Fences::record_event(CUevent event, driver::CUstream stream) {
+  const CUresult result = backend_.call().event_record(event, stream);
+  if (result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+    backend_.check(result, "recording an event");
+    return true;
+  }
+  backend_.check(backend_.call().ctx_synchronize(), "waiting for the device, as a stream is gone,");
+  return false;
+}
+
+Fences::Fence Fences::record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone) {
   if (count == 0) return 0;
   if (unused_.empty()) {
     make_room(unused_, entries_.size() + 1);
@@ -49,7 +62,10 @@ Fences::Fence Fences::record(driver::CUstream const* streams, size_t count) {
   try {
     for (size_t i = 0; i < count; ++i) {
       entry.events.push_back(take_event());
-      backend_.check(backend_.call().event_record(entry.events.back(), streams[i]), "recording an event");
+      if (record_event(entry.events.back(), streams[i])) continue;
+      idle_.push_back(entry.events.back());
+      entry.events.pop_back();
+      if (gone != nullptr) gone->push_back(streams[i]);
     }
   } catch (...) {
     recycle(entry);

@@ -22,9 +22,10 @@ class Fences {
   Fences(const Fences&) = delete;
   Fences& operator=(const Fences&) = delete;
 
-  // After everything that those streams have been given until now; the caller has one reference to it. Throws um::Error
+  // After everything that those streams have been given until now; the caller has one reference to it. A stream that is
+  // gone is added to `gone`: what it was given may still run, so the whole device has been waited for. Throws um::Error
   // or std::bad_alloc.
-  Fence record(driver::CUstream const* streams, size_t count);
+  Fence record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone = nullptr);
   // Throws um::Error when the driver fails.
   bool passed(Fence fence);
   // The same; false also when the driver fails.
@@ -45,6 +46,7 @@ class Fences {
     uint32_t references = 0;
   };
   driver::CUevent take_event();
+  bool record_event(driver::CUevent event, driver::CUstream stream);
   driver::CUresult query(Fence fence) noexcept;
   void recycle(Entry& entry) noexcept;
   static bool counted(Fence fence) { return fence != 0 && fence != kWholeDevice; }

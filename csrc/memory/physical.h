@@ -6,8 +6,9 @@
 namespace um {
 
 inline driver::CUmemLocation location_of(const Backend& backend, bool on_host) {
-  // Of the host's nodes the first: a machine with one has no other.
-  return on_host ? driver::CUmemLocation{driver::CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}
+  // Where the host's memory has no nodes, cuda.h wants a 0.
+  return on_host ? driver::CUmemLocation{driver::CU_MEM_LOCATION_TYPE_HOST_NUMA,
+                                         backend.host_node > 0 ? backend.host_node : 0}
                  : driver::CUmemLocation{driver::CU_MEM_LOCATION_TYPE_DEVICE, backend.device};
 }
 

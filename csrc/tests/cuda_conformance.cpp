@@ -55,7 +55,10 @@ SAME_VALUE(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+SAME_VALUE(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
+#if CUDA_VERSION >= 12090
 SAME_VALUE(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+#endif
 static_assert(ours::kLegacyStream == CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 // --- Types. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
@@ -149,7 +152,9 @@ static_assert(std::is_same_v<Ours<PFN_cuGetProcAddress_v12000>::type, ours::GetP
 int main() {
   std::printf("CUDA %d.%d: %d of %zu functions compared\n", CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, kCompared,
               ours::kFunctionCount);
-  // The one thing that is no constant expression.
+  // What is no constant expression.
   const auto address = [](auto* stream) { return reinterpret_cast<uintptr_t>(stream); };
-  return address(ours::legacy_stream()) == address(CU_STREAM_LEGACY) ? 0 : 1;
+  const bool same = address(ours::legacy_stream()) == address(CU_STREAM_LEGACY) &&
+                    address(ours::per_thread_stream()) == address(CU_STREAM_PER_THREAD);
+  return same ? 0 : 1;
 }
