@@ -283,7 +283,7 @@ for row in asked["rows"]:
 @pytest.mark.parametrize(
     ("special", "reason"),
     [
-        ("if row['name'] == 'two': os.kill(os.getpid(), signal.SIGALRM)", "stopped: it took more than 60 s"),
+        ("if row['name'] == 'two': os.kill(os.getpid(), signal.SIGALRM)", "stopped: it took more than 75 s"),
         ("if row['name'] == 'two': sys.exit('CUDA error: gone')", "ended with status 1: CUDA error: gone"),
         ("if row['name'] == 'two': sys.exit(0)", "the process ended without a word"),
     ],
@@ -454,6 +454,56 @@ def test_the_driver_is_called_through_the_core(program: Callable[[str], ModuleTy
     with pytest.raises(driver.DriverError, match="is no function of the driver table"):
         calls.call("cuNoSuchFunction")
     device.close()
+
+
+def test_a_toolkit_is_found_beside_its_compiler(
+    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = program("stages")._toolkit_headers
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert found() is None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").write_text("")
+    (tmp_path / "bin" / "nvcc").chmod(0o755)
+    assert found() is None  # the compiler alone, without headers
+    include = tmp_path / "include"
+    include.mkdir()
+    (include / "cudaTypedefs.h").write_text("")
+    for version, expected in (("12080", (12, include)), ("13000", (13, include)), ("11080", None)):
+        (include / "cuda.h").write_text(f"#define CUDA_VERSION {version}\n")
+        assert found() == expected
+
+
+def test_a_package_that_all_need_is_asked_for(
+    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages, record = program("stages"), program("record")
+    packages = {"msgspec": None, "numpy": "2.0", "pytest": None}
+    seen = json.dumps({"device": {"name": "GPU", "free_bytes": 1}, "packages": packages})
+    monkeypatch.setattr(record.Check, "run", lambda *_, **__: seen)
+    with pytest.raises(record.StageError, match="umadvise needs msgspec, not installed here: install it"):
+        stages.environment(record.Check(tmp_path, tmp_path, tmp_path, False))
+
+
+@pytest.mark.skipif(not BUILT.exists(), reason="needs what `make ctest` builds")
+def test_costs_of_a_driver_library_are_measured_alike() -> None:
+    """Through libcuda.so.1, behind which the emulated device works (csrc/tests/fake_libcuda)."""
+    script = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import driver_costs as costs
+costs.RANGES_MIB["cuda"], costs.CHUNKS_IN_GRANULES["cuda"] = (2, 4), (1, 2)
+costs.CHUNKS["cuda"], costs.ROUNDS["cuda"] = 2, 1
+print(json.dumps(costs.measured("cuda")))
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILT / "tests" / "emulated_libcuda")}
+    command = [sys.executable, "-c", script, str(PROGRAMS)]
+    finished = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, cwd=CHECKOUT)
+    assert finished.returncode == 0, finished.stderr
+    seen = json.loads(finished.stdout)
+    for kind in ("prefetch", "advice", "discard", "chunks", "host_chunks"):
+        assert len(seen[kind]) == 2, seen[kind]
+        assert all(value > 0 for row in seen[kind] for value in row["median_ns"].values()), kind
 
 
 def test_a_kind_of_cost_that_cannot_be_had_has_its_reason(program: Callable[[str], ModuleType]) -> None:

@@ -49,6 +49,7 @@ class Training:
             "peak_bytes": max(stats.resident_peak_bytes or 0, swaps.used_peak_bytes),
             "host_peak_bytes": max(stats.host_peak_bytes or 0, swaps.host_peak_bytes),
             "pinned_bytes": swaps.pinned_peak_bytes,
+            "chunk_bytes": swaps.chunk_bytes or None,
             "rung_at_end": self.session.rung,
         }
 

@@ -13,6 +13,8 @@ import training
 from record import Check, Stage, StageError
 
 _HERE = Path(__file__).parent
+_NEEDED = ("msgspec", "numpy")
+"""Packages without which nothing of umadvise runs; what others are for runs without them."""
 
 
 def environment(check: Check) -> Any:
@@ -21,6 +23,9 @@ def environment(check: Check) -> Any:
     data["tools"] = {tool: shutil.which(tool) is not None for tool in ("nvcc", "cmake", "ninja", "c++", "nvidia-smi")}
     if data["device"] is None:
         raise StageError(data["no_device"], data)
+    if missing := [name for name in _NEEDED if data["packages"][name] is None]:
+        remedy = "install it to a folder elsewhere (pip install --target), and have PYTHONPATH name that here"
+        raise StageError(f"umadvise needs {' and '.join(missing)}, not installed here: {remedy}", data)
     return data
 
 

@@ -18,7 +18,7 @@ _PEERS_PART = 0.45
 """Of a stage's time that the ways of others may take; umadvise has the rest."""
 _PERCENTS = {False: (100, 50, 33, 25), True: (100, 50)}
 """Budgets; fewer in a dry run."""
-_LONGEST_S = 60.0
+_LONGEST_S = 75.0
 
 
 def stage(network: str) -> Callable[[Check], Any]:

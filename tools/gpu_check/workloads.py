@@ -25,7 +25,7 @@ _SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     "resnet50": (({"batch": 48}, 5.0 * GIB), ({"batch": 24}, 2.7 * GIB), ({"batch": 8}, 1.1 * GIB)),
 }
 _DRY_RUN: dict[str, dict[str, Any]] = {
-    "bert_large": {"batch": 2, "length": 16, "layers": 2, "hidden": 640, "heads": 4, "vocabulary": 500},
+    "bert_large": {"batch": 2, "length": 16, "layers": 1, "hidden": 640, "heads": 4, "vocabulary": 500},
     "resnet50": {"batch": 16, "image": 64, "width": 32, "classes": 10, "layers": (1, 1, 1, 1)},
 }
 SLACK = 1.25

@@ -35,7 +35,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, Network, checkpoint_blocks  # a folder of programs, not a package
 
 SCHEMA = "umadvise.gpu_check/2"
-_CHUNK_BYTES = {True: 2 << 20, False: 20 << 20}  # of a dry run's emulated device, and of CUDA
 _SPARE_CHUNKS = 3  # of small tensors, see umadvise.plan_maker
 _STAND_IN = "h100-sxm-80gb"
 """Whose roofline weighs ops against each other where the measured device's is not known."""
@@ -169,7 +168,7 @@ class Predictor:
             return self._resident(self._trace)
         if rung in ("advise", "window", UNADVISED):
             return self._paged(rung, budget_bytes)
-        return self._swapped(rung, budget_bytes)
+        return self._swapped(rung, budget_bytes, row["chunk_bytes"])
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -228,8 +227,8 @@ class Predictor:
             "evictions": mean.evictions,
         }
 
-    def _swapped(self, rung: str, budget_bytes: int) -> Numbers:
-        course, chunk_bytes = course_of_rung(rung), _CHUNK_BYTES[self._emulated]
+    def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
+        course = course_of_rung(rung)
         staying = staying_bytes(self._trace, chunk_bytes) + _SPARE_CHUNKS * chunk_bytes
         view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
         options = {"recompute": course.recomputes, "paging": False}
