@@ -64,8 +64,8 @@ class Trials:
                 options={"batch": batch, "image": self._image},
                 kind=kind,
                 capacity_bytes=capacity_bytes,
-                steps=STEPS,
-            )
+            ),
+            STEPS,
         )
         self.done.append(Trial(batch=batch, kind=kind, run=found))
         return found

@@ -2,7 +2,8 @@
 
     python tools/swap_run.py SPECIFICATION.json RUN.json
 
-`run` starts it and reads what it wrote.
+It does a step for each line that it reads, and answers with one, so that several such processes can take turns:
+`Trainee` is one as a benchmark sees it.
 """
 
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -23,6 +25,7 @@ from umadvise.trace import io as trace_io
 from umadvise.trace.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+_DONE = "a step is done\n"
 Kind = Literal["resident", "no advice", "swap", "swap+recompute", "checkpointing"]
 SESSION_POLICY: dict[Kind, str] = {
     "resident": "resident",
@@ -42,7 +45,6 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
         kind: of memory.
         capacity_bytes: of the emulated device.
         link: whose time is charged; None for memcpy.
-        steps: how many.
         threads: that compute, and leave the other processors to those that copy; None: torch's own number.
         keep: where the steady step's trace and its plan go; None: nowhere.
     """
@@ -51,7 +53,6 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, int | str]
     kind: Kind
     capacity_bytes: int
-    steps: int
     link: str | None = None
     threads: int | None = None
     keep: str | None = None
@@ -91,17 +92,61 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     rung: str
 
 
-def run(specification: Specification) -> Run:
-    """Runs it; a process that dies otherwise than by want of memory ends the benchmark."""
-    with tempfile.TemporaryDirectory() as folder:
-        asked, written, log = (Path(folder, name) for name in ("asked.json", "run.json", "log"))
+class Trainee:
+    """A process that trains."""
+
+    def __init__(self, specification: Specification) -> None:
+        """Starts it; its first step waits until it is asked for."""
+        self._specification = specification
+        self._folder = tempfile.TemporaryDirectory()
+        asked, self._written, self._log = (Path(self._folder.name, name) for name in ("asked.json", "run.json", "log"))
         asked.write_bytes(msgspec.json.encode(specification))
-        with log.open("w") as file:
-            command = [sys.executable, __file__, str(asked), str(written)]
-            subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT)
-        if not written.exists():
-            raise SystemExit(f"{specification} did not finish:\n{log.read_text()[-2000:]}")
-        return msgspec.json.decode(written.read_bytes(), type=Run)
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(asked), str(self._written)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def __enter__(self) -> "Trainee":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def step(self) -> None:
+        """One step, from its beginning to its end; nothing once it has run out of memory."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+        for line in self._process.stdout:  # libraries print too
+            if line == _DONE:
+                return
+
+    def finish(self) -> Run:
+        """What happened; a process that died otherwise than by want of memory ends the benchmark."""
+        self._process.communicate()
+        if not self._written.exists():
+            raise SystemExit(f"{self._specification} did not finish:\n{self._log.read_text()[-2000:]}")
+        return msgspec.json.decode(self._written.read_bytes(), type=Run)
+
+
+def run(specification: Specification, steps: int) -> Run:
+    """As many steps, unless it runs out of memory before."""
+    with Trainee(specification) as trainee:
+        for _ in range(steps):
+            trainee.step()
+        return trainee.finish()
 
 
 def trace_file(folder: str) -> Path:
@@ -150,8 +195,9 @@ def _train(specification: Specification) -> Run:
     error: str | None = None
     with _session(specification, workload) as session:
         try:
-            for _ in range(specification.steps):
+            for _ in sys.stdin:
                 steps.append(_step(session, workload))
+                print(_DONE, end="", flush=True)
         except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
             error = str(raised)
         stats, swap = session.memory_stats(), session.swap_counters()
