@@ -1,5 +1,8 @@
 // The C ABI of CUDA devices that nobody has opened: the driver is asked, no context is made and no memory taken.
+#include <cstdio>
+
 #include "capi_guard.h"
+#include "cupti/library.h"
 #include "driver/driver.h"
 #include "driver/errors.h"
 #include "memory/error.h"
@@ -63,5 +66,20 @@ um_status um_cuda_attribute(int32_t ordinal, uint32_t attribute, int32_t* out) {
     if (result == um::driver::CUDA_ERROR_INVALID_VALUE) return;  // newer than this driver
     check(call, result, "asking for a device attribute");
     *out = value;
+  });
+}
+
+um_status um_cupti_describe(um_cupti_library* out) {
+  return caught([&] {
+    *given(out, "the place for the library's description") = {};
+    const char* no_driver = nullptr;
+    const um::driver::Driver* driver = um::driver::libcuda(&no_driver);
+    int version = 0;
+    if (driver != nullptr) check(driver->call, driver->call.driver_get_version(&version), "asking for the version");
+    std::string reason;
+    const um::cupti::Library* library = um::cupti::library(version, &reason);
+    if (library == nullptr) throw Error(UM_UNSUPPORTED, reason);
+    std::snprintf(out->path, sizeof(out->path), "%s", library->path.c_str());
+    out->version = library->version;
   });
 }

@@ -349,6 +349,14 @@ class MemoryHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class CuptiLibrary:
+    """um_cupti_library: where counters of a CUDA device come from."""
+
+    path: Annotated[str, "char", 512]
+    version: UInt32
+
+
+@dataclass(frozen=True, slots=True)
 class CudaDevice:
     """um_cuda_device: what the driver says of a device that nobody has opened."""
 

@@ -25,6 +25,7 @@ from umadvise._abi import (
     ChunkOptions,
     Counters,
     CudaDevice,
+    CuptiLibrary,
     DeviceInfo,
     DriverCosts,
     EmulatedOptions,
@@ -148,6 +149,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_device_close": (Status, [_POINTER]),
     "um_cuda_unavailable_reason": (_TEXT, []),
     "um_cuda_describe": (Status, [_I32, _POINTER]),
+    "um_cupti_describe": (Status, [_POINTER]),
     "um_cuda_attribute": (Status, [_I32, _U32, _POINTER]),
     "um_device_query": (Status, [_POINTER, _POINTER]),
     "um_emulated_claim_signals": (None, []),
@@ -621,6 +623,15 @@ def cuda_attribute(ordinal: int, attribute: int) -> int | None:
     value = _I32()
     _core().um_cuda_attribute(ordinal, attribute, ctypes.byref(value))
     return _known(value.value)
+
+
+def cupti_library() -> CuptiLibrary:
+    """The libcupti that counters of a CUDA device come from.
+
+    Raises:
+        NativeError: there is none, or it is too old; the message says what to do.
+    """
+    return _filled(CuptiLibrary, _core().um_cupti_describe)
 
 
 def claim_signals() -> None:

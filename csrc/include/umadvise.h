@@ -750,6 +750,14 @@ UM_API um_status um_cuda_describe(int32_t ordinal, um_cuda_device* out);
 /* Value of a CUdevice_attribute; UM_UNKNOWN for one that the driver does not know. */
 UM_API um_status um_cuda_attribute(int32_t ordinal, uint32_t attribute, int32_t* out);
 
+/* The libcupti that counters of a CUDA device come from: the one that this process has loaded, else the toolkit's.
+ * UM_UNSUPPORTED with the reason where there is none. */
+typedef struct um_cupti_library {
+  char path[512];
+  uint32_t version; /* of CUPTI's API */
+} um_cupti_library;
+UM_API um_status um_cupti_describe(um_cupti_library* out);
+
 /* What came and went since the device was opened. The first starts again with um_memory_reset_peaks. */
 typedef struct um_memory_history {
   uint64_t live_allocations_peak;

@@ -100,6 +100,16 @@ def test_no_compiler_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Monkey
         loader.compiled_library()
 
 
+@pytest.mark.usefixtures("compiler")
+def test_what_was_compiled_serves_where_the_compiler_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = loader.compiled_library()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert loader.compiled_library() == built
+    monkeypatch.setattr(loader, "_compile_flags", lambda _torch: ["-O3"])  # as other sources, or another torch
+    with pytest.raises(HooksUnavailableError, match="'no-such-compiler' was not found"):
+        loader.compiled_library()
+
+
 def test_a_compile_error_shows_the_compilers_last_lines(compiler: FakeCompiler) -> None:
     compiler.behave("seq 1 100 >&2; echo 'fatal: no such standard' >&2; exit 1")
     with pytest.raises(HooksUnavailableError) as raised:

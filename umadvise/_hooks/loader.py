@@ -5,6 +5,7 @@ torch. Its um_* symbols stay undefined: they come from libumadvise, which is loa
 """
 
 import fcntl
+import glob
 import hashlib
 import os
 import shlex
@@ -21,6 +22,7 @@ from pathlib import Path
 from umadvise.errors import HooksUnavailableError
 
 _SOURCE_DIRECTORY = Path(__file__).parent
+_LIBRARY = "libumadvise_hooks.so"
 _ERROR_LINES = 12
 
 
@@ -58,26 +60,38 @@ def installed_torch() -> Torch:
 def compiled_library() -> Path:
     """The extension for the installed torch, compiled now when the cache has none.
 
+    What another compiler made, for this torch and of these sources, serves where there is none now.
+
     Raises:
         HooksUnavailableError: there is no torch, no compiler, or the compilation fails; with reason and remedy.
     """
     torch = installed_torch()
-    compiler = _compiler()
     flags = _compile_flags(torch)
     sources = sorted(_SOURCE_DIRECTORY.glob("*.cpp"))
-    library = _cache_directory() / _build_name(torch, compiler, flags) / "libumadvise_hooks.so"
+    build = _build_name(torch, flags)
+    try:
+        command = compiler()
+    except HooksUnavailableError:
+        for library in sorted(_cache_directory().glob(f"{glob.escape(build)}-*/{_LIBRARY}")):
+            return library
+        raise
+    library = _cache_directory() / f"{build}-{_digest(*command)[:8]}" / _LIBRARY
     if library.is_file():
         return library
     with _locked(library.parent):
         if not library.is_file():  # another process may have built it while we waited
             sys.stderr.write(f"umadvise: compiling the torch {torch.version} extension (once, some seconds)\n")
             sys.stderr.flush()
-            _build(compiler, flags, torch, sources, library)
+            _build(command, flags, torch, sources, library)
     return library
 
 
-def _compiler() -> list[str]:
-    """$CXX (which may carry arguments), else c++ or g++."""
+def compiler() -> list[str]:
+    """$CXX (which may carry arguments), else c++ or g++.
+
+    Raises:
+        HooksUnavailableError: there is none; with the remedy.
+    """
     chosen = shlex.split(os.environ.get("CXX", ""))
     candidates = [chosen] if chosen else [["c++"], ["g++"]]
     for command in candidates:
@@ -120,17 +134,19 @@ def _cache_directory() -> Path:
     return Path(base) / "umadvise" / "hooks"
 
 
-def _build_name(torch: Torch, compiler: list[str], flags: list[str]) -> str:
-    """Torch's version and ABI, and a hash of everything else that the result depends on."""
-    digest = hashlib.sha256("\0".join([*compiler, *flags]).encode())
+def _digest(*parts: str | bytes) -> str:
+    return hashlib.sha256(b"\0".join(part.encode() if isinstance(part, str) else part for part in parts)).hexdigest()
+
+
+def _build_name(torch: Torch, flags: list[str]) -> str:
+    """Torch's version and ABI, and a hash of everything else that the result depends on but the compiler."""
     inputs = [
         *_SOURCE_DIRECTORY.glob("*.cpp"),
         *_SOURCE_DIRECTORY.glob("*.h"),
         _core_include_directory() / "umadvise.h",
     ]
-    for path in sorted(inputs):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{digest.hexdigest()[:16]}"
+    contents = (part for path in sorted(inputs) for part in (path.name, path.read_bytes()))
+    return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{_digest(*flags, *contents)[:16]}"
 
 
 @contextmanager
@@ -148,20 +164,20 @@ def _locked(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _build(compiler: list[str], flags: list[str], torch: Torch, sources: list[Path], library: Path) -> None:
+def _build(command: list[str], flags: list[str], torch: Torch, sources: list[Path], library: Path) -> None:
     """Compiles the sources side by side, links, and puts the result in place with one rename."""
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         objects = [Path(scratch, source.stem + ".o") for source in sources]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             compilations = [
-                pool.submit(_run, [*compiler, *flags, "-c", str(source), "-o", str(target)])
+                pool.submit(_run, [*command, *flags, "-c", str(source), "-o", str(target)])
                 for source, target in zip(sources, objects, strict=True)
             ]
             for compilation in compilations:
                 compilation.result()
         linked = Path(scratch, library.name)
         libraries = [f"-L{torch.directory / 'lib'}", "-lc10", "-ltorch_cpu"]
-        _run([*compiler, "-shared", *map(str, objects), *libraries, "-o", str(linked)])
+        _run([*command, "-shared", *map(str, objects), *libraries, "-o", str(linked)])
         linked.rename(library)
 
 

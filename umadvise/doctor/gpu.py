@@ -1,0 +1,205 @@
+"""The NVIDIA driver, and each of its devices: what it can do, by its attributes and what NVML tells."""
+
+from umadvise import _native, nvml
+from umadvise._abi import CudaDevice
+from umadvise.cuda_attributes import Attribute, pci_address, read
+from umadvise.doctor.machine import Machine
+from umadvise.doctor.records import Check, Fact, State
+from umadvise.errors import NativeError, UmadviseError
+from umadvise.units import format_bytes
+
+_OLDEST = "CUDA 12.2 (535.54 or newer)"
+_IDLE_GENERATION = 1
+
+Attributes = dict[str, int | None]
+
+
+def check_driver(machine: Machine) -> Check:
+    """Whether the driver can be used, and what to do where it cannot."""
+    module = machine.kernel_module
+    facts: dict[str, Fact] = {"kernel_module": module}
+    try:
+        reason = _native.cuda_unavailable_reason()
+    except UmadviseError:
+        found, remedy = "cannot be asked without the native core", "see the native core"
+        return Check(name="driver", state="missing", found=found, remedy=remedy, facts=facts)
+    if reason is not None:
+        return Check(name="driver", state="missing", found=reason, remedy=_remedy(machine, reason), facts=facts)
+    device = _native.cuda_device(0)
+    version = f"CUDA {device.driver_version // 1000}.{device.driver_version % 1000 // 10}"
+    facts |= {"driver_version": device.driver_version, "devices": device.device_count}
+    found = f"supports {version}" + (f", kernel module {module}" if module else "")
+    count = "1 device" if device.device_count == 1 else f"{device.device_count} devices"
+    return Check(name="driver", state="ok", found=f"{found}; {count}", facts=facts)
+
+
+def _remedy(machine: Machine, reason: str) -> str:
+    """What helps, by where the driver stopped."""
+    if "too old" in reason:
+        return f"update the NVIDIA driver to {_OLDEST}"
+    if "stub" in reason:
+        return "take the toolkit's lib64/stubs out of LD_LIBRARY_PATH: it is for linking alone"
+    if "mismatch" in reason or "differ" in reason:
+        return "reboot: the driver was updated, and the kernel still runs the former one"
+    if "no device" in reason or "NO_DEVICE" in reason:
+        return "unset CUDA_VISIBLE_DEVICES, or give it a device that nvidia-smi lists"
+    if reason.startswith("no NVIDIA driver") and machine.kernel_module is not None:
+        return "start the container with its GPUs (docker run --gpus all): the host has the driver"
+    if reason.startswith("no NVIDIA driver") and machine.is_wsl:
+        return "install NVIDIA's driver in Windows, and none in WSL"
+    if reason.startswith("no NVIDIA driver") and machine.card_count > 0:
+        return f"install the NVIDIA driver, {_OLDEST}"
+    if reason.startswith("no NVIDIA driver"):
+        return 'nothing to do without a GPU: device="emulated" trains without one'
+    if machine.kernel_module is not None and not machine.has_device_nodes:
+        return "let this user open /dev/nvidiactl and /dev/nvidia* (in a container: --gpus all)"
+    return "run nvidia-smi, and see what the kernel says of the driver (dmesg)"
+
+
+def check_devices() -> list[Check]:
+    """All checks of all devices; none where the driver cannot be used."""
+    try:
+        count = _native.cuda_device(0).device_count
+    except UmadviseError:
+        return []
+    checks: list[Check] = []
+    for ordinal in range(count):
+        try:
+            device = _native.cuda_device(ordinal)
+        except NativeError as error:
+            remedy = "take it out of CUDA_VISIBLE_DEVICES"
+            checks.append(Check(name=f"GPU {ordinal}", state="missing", found=str(error), remedy=remedy))
+            continue
+        values = {attribute.name.lower(): read(ordinal, attribute) for attribute in Attribute}
+        title = f"GPU {ordinal}"
+        checks += [
+            _check_device(title, device, values),
+            _check_paging(title, values),
+            _check_chunks(title, values),
+        ]
+        checks += _check_card(title, ordinal, device)
+    return checks
+
+
+def _check_device(title: str, device: CudaDevice, values: Attributes) -> Check:
+    """What it is."""
+    major, minor = values["compute_capability_major"], values["compute_capability_minor"]
+    facts: dict[str, Fact] = {"name": device.name, "total_bytes": device.total_bytes, **values}
+    found = f"{device.name}, {format_bytes(device.total_bytes)}, compute capability {major}.{minor}"
+    if values["integrated"] == 1:
+        found += "; integrated: its memory is the host's"
+        remedy = "make the batch smaller: advice and swapping move nothing where there is one memory"
+        return Check(name=title, state="limited", found=found, remedy=remedy, facts=facts)
+    return Check(name=title, state="ok", found=found, facts=facts)
+
+
+def _check_paging(title: str, values: Attributes) -> Check:
+    """Managed memory, and what its driver does for it."""
+    name = f"{title}, unified memory"
+    if values["managed_memory"] != 1:
+        found, remedy = "no managed memory (attribute 83)", 'use policy="resident", or "swap" where chunks work'
+        return Check(name=name, state="missing", found=found, remedy=remedy)
+    if values["concurrent_managed_access"] != 1:
+        found = (
+            "no concurrent managed access (attribute 89): no page faults, and the driver takes neither advice nor "
+            "prefetches; a budget is refused"
+        )
+        remedy = (
+            "it needs Linux itself (no WSL, no Windows), compute capability 6.0, and a virtual GPU with UVM enabled"
+        )
+        return Check(name=name, state="limited", found=found, remedy=remedy)
+    found = "managed memory is paged, with advice and prefetches"
+    if values["pageable_memory_access_uses_host_page_tables"] == 1:
+        found += "; coherent: it reads host memory in place (attribute 100), so some faults cost a remote access alone"
+    elif values["pageable_memory_access"] == 1:
+        found += "; it pages ordinary host memory too (HMM)"
+    return Check(name=name, state="ok", found=found)
+
+
+def _check_chunks(title: str, values: Attributes) -> Check:
+    """Explicit swapping."""
+    name = f"{title}, swapping"
+    if values["virtual_memory_management_supported"] != 1:
+        found = "no virtual memory management (attribute 102): no chunks under stable addresses"
+        return Check(name=name, state="missing", found=found, remedy='use policy="advise" or "window"')
+    if values["host_numa_virtual_memory_management_supported"] != 1:
+        found = "chunks work; what is swapped out cannot stay accessible (attribute 141)"
+        remedy = "nothing, as long as every access is a torch op; a kernel of another library would stop at an address"
+        return Check(name=name, state="ok", found=found, remedy=remedy)
+    return Check(name=name, state="ok", found="chunks work, and what is swapped out stays accessible (attribute 141)")
+
+
+def _check_card(title: str, ordinal: int, device: CudaDevice) -> list[Check]:
+    """What only NVML tells; nothing without it."""
+    address = pci_address(ordinal)
+    try:
+        with nvml.opened() as opened:
+            card = None if address is None else opened.card_at(address)
+            if card is None:
+                return []
+            return [_check_sharing(title, device, card), _check_link(title, card), _check_free(title, card)]
+    except UmadviseError:
+        return []
+
+
+def _check_sharing(title: str, device: CudaDevice, card: nvml.Card) -> Check:
+    """MIG and virtual GPUs."""
+    name = f"{title}, sharing"
+    divided, virtual = card.in_mig_mode(), card.virtualization()
+    facts: dict[str, Fact] = {"mig": divided, "virtualization": virtual}
+    if virtual == "vgpu":
+        found = "a virtual GPU: unified memory and counters need its host's consent"
+        remedy = "ask the host's administrator for a profile with UVM, and with profiling for counters of page faults"
+        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+    if divided or "MIG" in device.name:
+        found = "a MIG instance: its memory and budget are the instance's, and page faults cannot be counted"
+        remedy = "use the whole GPU to count page faults"
+        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+    found = "the whole GPU" + (f" ({virtual})" if virtual else "")
+    return Check(name=name, state="ok", found=found, facts=facts)
+
+
+def _check_link(title: str, card: nvml.Card) -> Check:
+    """The link that everything moves over, and what goes over it now."""
+    name, link, traffic = f"{title}, link", card.link(), card.throughput()
+    facts: dict[str, Fact] = {
+        "generation": link.generation,
+        "width": link.width,
+        "max_generation": link.max_generation,
+        "max_width": link.max_width,
+        "h2d_bytes_per_s": None if traffic is None else traffic.h2d_bytes_per_s,
+        "d2h_bytes_per_s": None if traffic is None else traffic.d2h_bytes_per_s,
+    }
+    if link.max_generation is None or link.max_width is None:
+        return Check(name=name, state="ok", found="NVML tells of no PCIe link", facts=facts)
+    found = f"PCIe {link.generation} x{link.width} now, {link.max_generation} x{link.max_width} at most"
+    if traffic is not None:
+        found += (
+            f"; {traffic.h2d_bytes_per_s / 1e6:.0f} MB/s to the device, {traffic.d2h_bytes_per_s / 1e6:.0f} to the host"
+        )
+    if link.width is not None and link.width < link.max_width:
+        slower = link.max_width // link.width
+        remedy = (
+            f"put the card into a slot with {link.max_width} lanes: moving takes {slower} times as long as it could"
+        )
+        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+    if link.generation is not None and _IDLE_GENERATION < link.generation < link.max_generation:
+        remedy = "look again under load; a riser, or the board's settings, may hold the link back"
+        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+    return Check(name=name, state="ok", found=found, facts=facts)
+
+
+def _check_free(title: str, card: nvml.Card) -> Check:
+    """Who else is there."""
+    name, memory, processes = f"{title}, free memory", card.memory(), card.processes() or []
+    if memory is None:
+        return Check(name=name, state="ok", found="NVML does not tell")
+    facts: dict[str, Fact] = {"free_bytes": memory.free_bytes, "total_bytes": memory.total_bytes}
+    found = f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)}"
+    state: State = "ok"
+    remedy = None
+    if processes:
+        holders = ", ".join(f"process {each.process_id}: {format_bytes(each.used_bytes)}" for each in processes[:4])
+        found += f"; {holders}"
+        state, remedy = "limited", 'share it with budget="auto", which leaves the others what they have'
+    return Check(name=name, state=state, found=found, remedy=remedy, facts=facts)

@@ -1,0 +1,77 @@
+"""Who can watch: CUPTI for page faults, NVML for the card, cuda-python as a second opinion."""
+
+from umadvise import _native, nvml
+from umadvise.cuda_attributes import Attribute, read
+from umadvise.doctor import witness
+from umadvise.doctor.machine import Machine
+from umadvise.doctor.records import Check, Fact
+from umadvise.errors import UmadviseError
+
+_WITHOUT_COUNTERS = "counters of page faults are unknown on a GPU without it"
+
+
+def check_cupti(machine: Machine) -> Check:
+    """The libcupti that counters of page faults on a GPU come from."""
+    facts: dict[str, Fact] = {"profiling_needs_admin": machine.profiling_needs_admin}
+    try:
+        library = _native.cupti_library()
+    except UmadviseError as error:
+        found, _, remedy = str(error).partition(": install ")
+        remedy = f"install {remedy}" if remedy else "install the package nvidia-cuda-cupti of torch's CUDA version"
+        found = f"{found}; {_WITHOUT_COUNTERS}"
+        return Check(name="CUPTI", state="missing", found=found, remedy=remedy, facts=facts)
+    facts |= {"version": library.version}
+    found = f"{library.path}, API {library.version}"
+    if machine.profiling_needs_admin:
+        found += "; this machine's driver keeps performance counters from ordinary users"
+        remedy = (
+            "if steps are not sampled for lack of privileges, let an administrator set the kernel module option "
+            "NVreg_RestrictProfilingToAdminUsers=0"
+        )
+        return Check(name="CUPTI", state="limited", found=found, remedy=remedy, facts=facts)
+    return Check(name="CUPTI", state="ok", found=found, facts=facts)
+
+
+def check_nvml(*, has_driver: bool) -> Check:
+    """nvidia-ml-py."""
+    purpose = 'free memory and link of a shared card, for budget="auto"'
+    try:
+        with nvml.opened() as opened:
+            return Check(name="NVML", state="ok", found=f"driver {opened.driver_version()}: {purpose}")
+    except UmadviseError as error:
+        remedy = "pip install nvidia-ml-py" if "not installed" in str(error) else "see the driver"
+        if not has_driver:
+            remedy = "nothing to do without a GPU"
+        return Check(name="NVML", state="limited", found=f"{error}; it tells {purpose}", remedy=remedy)
+
+
+def check_witness(*, has_driver: bool) -> Check:
+    """cuda-python: whether it says the same as our core does of each device's attributes."""
+    try:
+        if not has_driver:
+            witness.driver()
+        differing = _differing() if has_driver else []
+    except UmadviseError as error:
+        remedy = (
+            "pip install cuda-bindings"
+            if has_driver and "not installed" in str(error)
+            else "nothing to do: it is optional"
+        )
+        return Check(name="cuda-python", state="limited", found=str(error), remedy=remedy)
+    if differing:
+        found, remedy = (
+            f"it contradicts umadvise: {'; '.join(differing)}",
+            "please report this, with umadvise doctor --json",
+        )
+        return Check(name="cuda-python", state="limited", found=found, remedy=remedy)
+    return Check(name="cuda-python", state="ok", found="says the same of each device's attributes as umadvise does")
+
+
+def _differing() -> list[str]:
+    differing = []
+    for ordinal in range(_native.cuda_device(0).device_count):
+        for number, theirs in witness.attributes(ordinal, Attribute).items():
+            ours = read(ordinal, Attribute(number))
+            if ours != theirs:
+                differing.append(f"attribute {number} of GPU {ordinal} is {ours} here and {theirs} there")
+    return differing
