@@ -12,7 +12,7 @@ from typing import Any
 
 from umadvise import __version__, _native, catalogue, nvml
 from umadvise._abi import DeviceInfo
-from umadvise.cuda_attributes import pci_address
+from umadvise.cuda_attributes import Attribute, pci_address, read
 from umadvise.device_profile import SCHEMA, DeviceProfile
 from umadvise.errors import NvmlUnavailableError
 
@@ -165,9 +165,9 @@ def _unified_memory(info: DeviceInfo) -> Table:
     if info.provider == "emulated":
         coherent = _fact(False, "an emulated device has page tables of its own")
     else:
-        coherent = _unknown(
-            "nobody asked the driver for CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES"
-        )
+        source = f"CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES of {info.name}"
+        value = read(info.ordinal, Attribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
+        coherent = _unknown(source) if value is None else _fact(value == 1, source)
     return {
         "supported": _unknown(supported) if known is None else _fact(known, supported),
         "coherent": coherent,

@@ -13,27 +13,27 @@ import pytest
 import torch
 
 import umadvise
+from umadvise.doctor import witness
 
 pytestmark = pytest.mark.gpu
-MIB = 1 << 20
-CPU = -1  # CU_DEVICE_CPU
+MIB, CPU = 1 << 20, -1  # CU_DEVICE_CPU
 READ_MOSTLY, PREFERRED_LOCATION, ACCESSED_BY, LAST_PREFETCH_LOCATION = 1, 2, 3, 4  # CUmem_range_attribute
 
 
 def range_attribute(tensor: torch.Tensor, attribute: int) -> int:
-    """What the driver says of a tensor's first byte (cuMemRangeGetAttribute: one int for each of these attributes)."""
+    """What the driver says of a tensor's range: by its own function, and by cuda-python where that is installed."""
     value = ctypes.c_int(-99)
-    driver = ctypes.CDLL("libcuda.so.1")
+    ask = ctypes.CDLL("libcuda.so.1").cuMemRangeGetAttribute
     address, size = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)
-    assert driver.cuMemRangeGetAttribute(ctypes.byref(value), ctypes.c_size_t(4), attribute, address, size) == 0
+    assert ask(ctypes.byref(value), ctypes.c_size_t(4), attribute, address, size) == 0
+    assert not witness.contradicts(tensor.data_ptr(), tensor.nbytes, attribute, value.value)
     return value.value
 
 
 def advice() -> Any:
     umadvise.patch("cuda")
-    host = torch.ones(4 * MIB)
     words = {"readmostly": READ_MOSTLY, "preferredlocation": PREFERRED_LOCATION, "accessby": ACCESSED_BY}
-    advised = {word: host.to(f"cuda:{word}") for word in (*words, "noadvise", "prefetch")}
+    advised = {word: torch.ones(4 * MIB).to(f"cuda:{word}") for word in (*words, "noadvise", "prefetch")}
     seen = {
         word: {name: range_attribute(advised[word], words[name]) for name in words} for word in (*words, "noadvise")
     }

@@ -15,7 +15,7 @@ import torch
 from umadvise import _native, cuda_allocator, patching, runtime
 from umadvise._abi import Advice, Memory, Placement, Role, Route, RouteState
 from umadvise.cuda_memory import CudaMemory
-from umadvise.errors import DeviceUnavailableError, NativeError, StateError
+from umadvise.errors import DeviceUnavailableError, NativeError, StateError, UnsupportedError
 from umadvise.replacements import Replacements
 
 MIB = 1 << 20
@@ -180,6 +180,18 @@ def test_torchs_own_figures_are_ours(cuda_device: _native.Device, monkeypatch: p
     assert torch.cuda.memory_allocated(0) == 3 * MIB  # the allocator stays, and so do the answers
     free(first, 3 * MIB)
     assert torch.cuda.memory_allocated(0) == 0
+
+
+@pytest.mark.usefixtures("cuda_device")
+def test_what_needs_torchs_own_allocator_stays_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(UnsupportedError, match="a CUDA graph cannot be used"):
+        torch.cuda.CUDAGraph()
+    assert torch.compile(lambda: 1)() == 1
+    assert "torch.compile is passed through" in caplog.text
+    patching.stop(runtime.current())
+    assert torch.compile.__module__ == "torch"
+    with pytest.raises(UnsupportedError, match="a snapshot of torch's CUDA memory cannot be used"):
+        torch.cuda.memory_snapshot()
 
 
 def test_nothing_costs_nothing(cuda_device: _native.Device) -> None:

@@ -59,6 +59,7 @@ REFUSED = {
         torch.cuda.memory_snapshot,
         torch.cuda.memory._snapshot,
         torch.cuda.memory._dump_snapshot,
+        torch.cuda.memory._record_memory_history,
         lambda: torch._C._cuda_record_memory_history("all", None, "all", 1000),  # type: ignore[attr-defined]
         lambda: torch._C._cuda_record_memory_history_legacy(True, False, 1, True, True),  # type: ignore[attr-defined]
         lambda: torch._C._cuda_attach_out_of_memory_observer(print),  # type: ignore[attr-defined]

@@ -372,6 +372,11 @@ def test_without_nvml_there_is_less_to_tell(drive: Callable[..., None], nvml: An
     assert list(devices()) == ["GPU 0", "GPU 0, unified memory", "GPU 0, swapping"]
 
 
+def test_a_mig_instance_is_known_by_its_name(drive: Callable[..., None]) -> None:
+    drive(None, name="NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    assert "a MIG instance" in devices()["GPU 0, sharing"].found
+
+
 def test_a_device_that_fails_leaves_the_others(drive: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     drive(count=2)
     good = _native.cuda_device
@@ -478,8 +483,9 @@ def test_the_witness_agrees_or_says_where_not(
 
 
 def test_the_witness_is_optional(monkeypatch: pytest.MonkeyPatch, drive: Callable[..., None]) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    for name in ("cuda", "cuda.bindings", "cuda.bindings.driver"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not witness.contradicts(1 << 40, 4096, 3, 1)
     assert "nothing to do" in (profiling.check_witness(has_driver=False).remedy or "")
     drive()
     assert profiling.check_witness(has_driver=True).remedy == "pip install cuda-bindings"
@@ -503,6 +509,7 @@ def test_the_witness_tells_of_ranges(cuda_python: Callable[..., CudaPython]) -> 
     cuda_python({}, range_2=0, range_3=[0])
     assert witness.range_attribute(1 << 40, 4096, 2) == 0
     assert witness.range_attribute(1 << 40, 4096, 3) == 0
+    assert [witness.contradicts(1 << 40, 4096, 3, value) for value in (0, 1)] == [False, True]
 
 
 # ---- trials --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fake_nvml import fake_nvml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umadvise import catalogue
+from umadvise import _native, catalogue
 from umadvise.__main__ import main
 from umadvise._abi import DeviceInfo
 from umadvise.device_profile import DeviceProfile
@@ -82,6 +82,16 @@ def test_the_link_is_measured_and_the_rest_is_asked_offake_nvml(monkeypatch: pyt
     assert found.peak("bf16") is None
     assert found.pages_managed_memory
     assert not found.coherent
+
+
+@pytest.mark.parametrize("coherent", [0, 1])
+def test_the_driver_tells_whether_it_is_coherent(monkeypatch: pytest.MonkeyPatch, coherent: int) -> None:
+    attributes = {100: coherent, 50: 0, 33: 0x41, 34: 0}
+    monkeypatch.setattr(_native, "cuda_attribute", lambda _ordinal, number: attributes[number])
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlDeviceGetName="renamed"))
+    found = _probed(_Device())
+    assert found.coherent == bool(coherent)
+    assert found.link.kind == "pcie5-x16"  # by its slot, whatever it is called
 
 
 def test_what_nobody_tells_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,10 +136,21 @@ def _check_card(title: str, ordinal: int, device: CudaDevice) -> list[Check]:
         with nvml.opened() as opened:
             card = None if address is None else opened.card_at(address)
             if card is None:
-                return []
+                return _check_name(title, device)
             return [_check_sharing(title, device, card), _check_link(title, card), _check_free(title, card)]
     except UmadviseError:
-        return []
+        return _check_name(title, device)
+
+
+def _check_name(title: str, device: CudaDevice) -> list[Check]:
+    """What the name alone tells of sharing."""
+    return [_mig_instance(f"{title}, sharing", {})] if "MIG" in device.name else []
+
+
+def _mig_instance(name: str, facts: dict[str, Fact]) -> Check:
+    found = "a MIG instance: its memory and budget are the instance's, and page faults cannot be counted"
+    remedy = "use the whole GPU to count page faults"
+    return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
 
 
 def _check_sharing(title: str, device: CudaDevice, card: nvml.Card) -> Check:
@@ -152,9 +163,7 @@ def _check_sharing(title: str, device: CudaDevice, card: nvml.Card) -> Check:
         remedy = "ask the host's administrator for a profile with UVM, and with profiling for counters of page faults"
         return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
     if divided or "MIG" in device.name:
-        found = "a MIG instance: its memory and budget are the instance's, and page faults cannot be counted"
-        remedy = "use the whole GPU to count page faults"
-        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+        return _mig_instance(name, facts)
     found = "the whole GPU" + (f" ({virtual})" if virtual else "")
     return Check(name=name, state="ok", found=found, facts=facts)
 

@@ -52,17 +52,12 @@ def check_witness(*, has_driver: bool) -> Check:
             witness.driver()
         differing = _differing() if has_driver else []
     except UmadviseError as error:
-        remedy = (
-            "pip install cuda-bindings"
-            if has_driver and "not installed" in str(error)
-            else "nothing to do: it is optional"
-        )
+        absent = isinstance(error, witness.AbsentError)
+        remedy = "pip install cuda-bindings" if absent and has_driver else "nothing to do: it is optional"
         return Check(name="cuda-python", state="limited", found=str(error), remedy=remedy)
     if differing:
-        found, remedy = (
-            f"it contradicts umadvise: {'; '.join(differing)}",
-            "please report this, with umadvise doctor --json",
-        )
+        found = f"it contradicts umadvise: {'; '.join(differing)}"
+        remedy = "please report this, with umadvise doctor --json"
         return Check(name="cuda-python", state="limited", found=found, remedy=remedy)
     return Check(name="cuda-python", state="ok", found="says the same of each device's attributes as umadvise does")
 

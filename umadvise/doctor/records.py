@@ -56,7 +56,3 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     checks: tuple[Check, ...]
     abilities: tuple[Ability, ...]
-
-    def check(self, name: str) -> Check | None:
-        """The check of that name."""
-        return next((check for check in self.checks if check.name == name), None)

@@ -11,16 +11,21 @@ from typing import Any
 from umadvise.errors import UmadviseError
 
 
+class AbsentError(UmadviseError):
+    """cuda-python is not installed."""
+
+
 def driver() -> Any:
     """cuda.bindings.driver, initialised.
 
     Raises:
-        UmadviseError: it is not installed, or there is no driver.
+        AbsentError: it is not installed.
+        UmadviseError: there is no driver.
     """
     try:
         module: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError:
-        raise UmadviseError("cuda-python is not installed (pip install cuda-bindings)") from None
+        raise AbsentError("cuda-python is not installed (pip install cuda-bindings)") from None
     try:
         _answer(module.cuInit(0))
     except UmadviseError:
@@ -69,3 +74,15 @@ def range_attribute(address: int, size_bytes: int, attribute: int) -> int:
         )
     )
     return int(value[0] if isinstance(value, list | tuple) else value)
+
+
+def contradicts(address: int, size_bytes: int, attribute: int, value: int) -> bool:
+    """Whether it is installed, and says something else of a range of managed memory.
+
+    Raises:
+        UmadviseError: it is installed, and cannot be asked.
+    """
+    try:
+        return range_attribute(address, size_bytes, attribute) != value
+    except AbsentError:
+        return False
