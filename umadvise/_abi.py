@@ -595,7 +595,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SwapOptions:
-    """um_swap_options. The last two: addresses of arrays with an int64 for each op, or 0."""
+    """um_swap_options. `op_live_bytes`, `op_reserved_bytes`: addresses of arrays with an int64 for each op, or 0."""
 
     budget_bytes: UInt64
     chunk_bytes: UInt64
@@ -608,6 +608,7 @@ class SwapOptions:
     spans: Flag32
     op_live_bytes: Pointer
     op_reserved_bytes: Pointer
+    engine_rules: Flag32
 
 
 @dataclass(frozen=True, slots=True)

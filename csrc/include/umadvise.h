@@ -705,7 +705,17 @@ typedef struct um_swap_options {
   uint32_t iterations;      /* most repetitions of the trace; fewer when one is like the one before */
   uint32_t spans;           /* whether they are kept */
   int64_t *op_live_bytes, *op_reserved_bytes; /* NULL, or room for one an op: most at once in the last iteration */
+  uint32_t engine_rules; /* 1: as um_device carries a plan out, below; with UM_ALLOCATOR_VA_CHUNKS */
 } um_swap_options;
+/* Other simulations execute a plan to the letter. A device lets no plan lose contents and holds no op up for it:
+ *   - what takes at most half a chunk, and scratch memory of libraries, never leaves;
+ *   - what is dropped without a copy on the host stays, as a spare, until it is used again or room is needed: then
+ *     spares leave before any other, the one first that was used longest ago, as swap-outs and no evictions;
+ *   - a swap-in takes its memory when it is asked for, or in the order of asking as soon as there is room; the first
+ *     that waits sends spares away. Its copy begins behind all that were given to the link before;
+ *   - copies that were given to the link are made, also when they are not needed any more;
+ *   - an op that writes all of something gets its contents first; nothing runs again;
+ *   - what else must leave does so as soon as what leaves already is not enough. */
 
 /* Of the last iteration, where nothing else is said. The step's time is the sum of the first six. */
 typedef struct um_swap_result {

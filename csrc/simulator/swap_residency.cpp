@@ -17,6 +17,7 @@ void SwapExecutor::make(int32_t storage) {
   each.pin = pin_;  // an op that makes something works with it
   take_block_waiting(storage);
   each.place = Place::device;
+  note_use(storage);
   if (victims_.any()) victims_.made(storage, op_);
 }
 
@@ -27,9 +28,10 @@ void SwapExecutor::place_first(int32_t storage) {
   each = SwapState{};
   each.written = true;
   if (victims_.any()) victims_.made(storage, op_);
-  bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0;
-  if (!on_host && iteration_ > 1) take_block_waiting(storage);
-  if (!on_host && iteration_ == 1 && !take_block(storage)) {
+  bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0 && !stays(storage);
+  const bool at_any_price = iteration_ > 1 || stays(storage);
+  if (!on_host && at_any_price) take_block_waiting(storage);
+  if (!on_host && !at_any_price && !take_block(storage)) {
     if (!victims_.any()) no_room(storage);
     on_host = true;
   }
@@ -41,7 +43,9 @@ void SwapExecutor::place_first(int32_t storage) {
 void SwapExecutor::end_life(int32_t storage) {
   SwapState& each = state(storage);
   if (each.place == Place::dead) return;
-  if (each.copy_runs) {
+  keep(storage);
+  if (waits_for_room(storage)) stop_waiting(storage);
+  if (each.copy_runs || (by_engine_rules() && each.copy != 0)) {
     if (each.place != Place::leaving) ++freeing_;
     orphans_.push_back({each.copy, each.block, trace_.bytes(storage)});
   } else {
@@ -56,6 +60,7 @@ void SwapExecutor::end_life(int32_t storage) {
 // An op is about to touch it. What has to be copied first is added to `arrivals_`.
 void SwapExecutor::use(int32_t storage, bool needs_contents) {
   SwapState& each = state(storage);
+  needs_contents |= by_engine_rules();
   switch (each.place) {
     case Place::dead:  // made inside the op
     case Place::device:
@@ -63,6 +68,7 @@ void SwapExecutor::use(int32_t storage, bool needs_contents) {
     case Place::leaving:
       return stay(storage);
     case Place::arriving:
+      if (waits_for_room(storage)) bring(storage);
       if (needs_contents || each.copy_runs) return arrivals_.push_back(storage);
       turn_back(storage);
       break;
@@ -85,7 +91,9 @@ void SwapExecutor::arrive(int32_t storage, bool on_demand) {
   each.place = Place::arriving;
   each.on_demand = on_demand;
   if (on_demand) ++result_.on_demand_swap_ins;
-  submit_arrival(storage, on_demand);
+  if (!by_engine_rules()) return submit_arrival(storage, on_demand);
+  waiting_.push_back(storage);
+  on_demand ? bring(storage) : begin_arrivals();
 }
 
 void SwapExecutor::submit_arrival(int32_t storage, bool first) {
@@ -97,6 +105,7 @@ void SwapExecutor::submit_arrival(int32_t storage, bool first) {
 
 void SwapExecutor::leave(int32_t storage, um_cause cause) {
   SwapState& each = state(storage);
+  keep(storage);
   if (each.host_valid || !each.written) {
     ++result_.clean_drops;
     release(storage);
@@ -107,6 +116,7 @@ void SwapExecutor::leave(int32_t storage, um_cause cause) {
   each.place = Place::leaving;
   if (each.copying_out) {  // the copy that was cancelled still runs, and nothing has been written since
     each.copying_out = false;
+    result_.clean_drops += by_engine_rules();
     return;
   }
   each.copy = ++copies_;
@@ -119,14 +129,16 @@ void SwapExecutor::stay(int32_t storage) {
   ++result_.cancelled;
   --freeing_;
   each.place = Place::device;
-  each.copying_out = each.copy_runs;
-  if (!each.copy_runs) each.copy = 0;
+  each.copying_out = each.copy_runs || (by_engine_rules() && each.copy != 0);
+  if (!each.copying_out) each.copy = 0;
+  note_use(storage);
   victims_.returned(storage);
 }
 
 // A swap-in that has not started is not wanted any more.
 void SwapExecutor::turn_back(int32_t storage) {
   ++result_.cancelled;
+  if (by_engine_rules()) stop_waiting(storage);
   state(storage).copy = 0;
   state(storage).place = Place::host;
 }
@@ -134,8 +146,9 @@ void SwapExecutor::turn_back(int32_t storage) {
 Begin SwapExecutor::begins(Direction direction, const Copy& copy) {
   if (copy.serial == host_copy_) return Begin::started;
   SwapState& each = state(copy.storage);
-  if (each.copy != copy.serial) return Begin::dropped;
-  if (direction == kToDevice) {
+  const bool gone = each.copy != copy.serial;
+  if (gone && !is_orphan(copy.serial)) return Begin::dropped;
+  if (direction == kToDevice && !by_engine_rules()) {
     if (claimant_ >= 0 && claimant_ != copy.storage) return Begin::waits;
     if (!freed_ && refused_ == copy.serial) return Begin::waits;
     if (!take_block(copy.storage)) {
@@ -144,7 +157,7 @@ Begin SwapExecutor::begins(Direction direction, const Copy& copy) {
       return Begin::waits;
     }
   }
-  each.copy_runs = true;
+  if (!gone) each.copy_runs = true;
   ++(direction == kToDevice ? result_.swap_ins : result_.swap_outs);
   return Begin::started;
 }
@@ -171,6 +184,10 @@ void SwapExecutor::ended(Direction direction, const Copy& copy, int64_t start_ns
     release(copy.storage);
     each.place = Place::host;
   }
+}
+
+bool SwapExecutor::is_orphan(uint32_t copy) const {
+  return std::any_of(orphans_.begin(), orphans_.end(), [&](const Orphan& each) { return each.copy == copy; });
 }
 
 void SwapExecutor::free_orphan(uint32_t copy) {
@@ -215,10 +232,12 @@ void SwapExecutor::free_block(int64_t block, int64_t bytes) {
 
 // Brings about that there is more room than before, or fails. May have to be called again.
 void SwapExecutor::make_room(int32_t storage) {
-  if (freeing_ == 0) {
+  if (by_engine_rules() ? !is_coming(storage) : freeing_ == 0) {
+    if (send_spare()) return;
     const int32_t victim = victims_.pick([&](int32_t candidate) {
       const SwapState& each = state(candidate);
-      if (each.place != Place::device || trace_.bytes(candidate) == 0) return SwapVictims::Candidate::no;
+      const bool never = trace_.bytes(candidate) == 0 || stays(candidate);
+      if (each.place != Place::device || never) return SwapVictims::Candidate::no;
       return each.pin == pin_ ? SwapVictims::Candidate::not_now : SwapVictims::Candidate::yes;
     });
     if (victim >= 0) {
@@ -226,7 +245,8 @@ void SwapExecutor::make_room(int32_t storage) {
       return leave(victim, UM_CAUSE_EVICTION);
     }
     // What is arriving can leave again once it is there.
-    if (!victims_.any() || link_.next_event_ns() == SwapLink::kNever) no_room(storage);
+    const bool nothing_leaves = freeing_ == 0 && !victims_.any();
+    if (nothing_leaves || link_.next_event_ns() == SwapLink::kNever) no_room(storage);
   }
   stand_still(link_.next_event_ns(), UM_SPAN_WAIT_ROOM, storage, &result_.wait_room_ns);
 }

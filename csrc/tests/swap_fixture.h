@@ -136,7 +136,7 @@ inline um_link plain_link() { return {{0, 0}, {1e9, 1e9}, {1e9, 1e9}, {1, 1}}; }
 
 inline um_swap_options options(uint64_t budget_bytes, um_eviction eviction = UM_EVICT_NEVER, uint32_t iterations = 1) {
   return {budget_bytes, 2u << 20, 0,       0,      0, UM_ALLOCATOR_EXACT, static_cast<uint32_t>(eviction),
-          iterations,   1,        nullptr, nullptr};
+          iterations,   1,        nullptr, nullptr, 0};
 }
 
 struct Run {

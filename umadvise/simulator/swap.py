@@ -5,6 +5,9 @@ A swap-out starts when its anchor has ended on the compute queue and frees its b
 starts not before its anchor, and waits in its queue until there is room; ops that do not need it go on. An op waits for
 all that it touches. What no plan brought comes on demand: slow, never wrong, and counted. A storage that the host
 still has unchanged leaves without a copy.
+
+That is a plan to the letter, as its paper means it. A session's device loses no contents and takes memory for copies
+when they are asked for: `engine_rules` simulates that, on traces in whole chunks.
 """
 
 import os
@@ -93,6 +96,7 @@ def simulate_swap(
     op_sync_ns: int = 0,
     iterations: int = 4,
     spans: bool = True,
+    engine_rules: bool = False,
 ) -> SwapSimulation:
     """Executes a trace with a plan, again and again until a step is like the one before.
 
@@ -114,6 +118,8 @@ def simulate_swap(
         op_sync_ns: for so long the compute queue stands still before each op: a scheduler that synchronises.
         iterations: at most so many.
         spans: whether the timeline is wanted.
+        engine_rules: the plan is carried out as a session's device does it, see um_swap_options in
+            csrc/include/umadvise.h: what it drops is a spare, which leaves first, and with a copy, when room is needed.
 
     Raises:
         NoRoomError: something finds no room, and nothing will leave.
@@ -143,6 +149,7 @@ def simulate_swap(
         spans=spans,
         op_live_bytes=live_bytes.ctypes.data,
         op_reserved_bytes=reserved_bytes.ctypes.data,
+        engine_rules=engine_rules,
     )
     try:
         result, outcome = _native.simulate_swap(
