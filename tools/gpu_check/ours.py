@@ -10,7 +10,8 @@ import torch
 from workloads import UNADVISED
 
 import umadvise
-from umadvise.counters.records import subtract
+from umadvise.counters.records import Counters, subtract
+from umadvise.runtime import current
 from umadvise.training_session import Session
 
 CAPACITY = "1GiB"
@@ -27,24 +28,35 @@ class Training:
     Attributes:
         session: the session.
         step: one step of it.
+        on_gpu: on CUDA, else on an emulated device.
     """
 
     session: Session
     step: Callable[[], Any]
+    on_gpu: bool
 
-    def begin(self) -> None:
-        """From here on is counted."""
-        self._counters, self._swaps = self.session.counters(), self.session.swap_counters()
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Around the one step whose faults, copies and evictions are counted; of a GPU only CUPTI knows them."""
+        device = current().device
+        before, swapped = self.session.counters(), self.session.swap_counters()
+        sampled = device.sampling().steps if self.on_gpu else 0
+        yield
+        after = self.session.swap_counters()
+        self._swaps = {name: getattr(after, name) - getattr(swapped, name) for name in _SWAPPED}
+        self._followed = after.programs_followed
+        self._counters, self._uncounted = subtract(self.session.counters(), before), ""
+        if self.on_gpu and (reading := device.sampling()).steps == sampled:
+            self._counters, self._uncounted = Counters(), reading.reason or "the step was not sampled"
 
-    def observed(self, steps: int) -> dict[str, Any]:
-        """What was counted in so many steps, a step; what nobody could see is None."""
-        counted = msgspec.to_builtins(subtract(self.session.counters(), self._counters))
+    def observed(self) -> dict[str, Any]:
+        """What was seen in the counted step, and since; what nobody could see is None."""
         swaps, stats = self.session.swap_counters(), self.session.memory_stats()
-        swapped = {name: getattr(swaps, name) - getattr(self._swaps, name) for name in _SWAPPED}
         return {
-            "counters": _part(counted, steps),
-            "swaps": _part(swapped, steps),
-            "followed_steps": swaps.programs_followed - self._swaps.programs_followed,
+            "counters": msgspec.to_builtins(self._counters),
+            "uncounted": self._uncounted or None,
+            "swaps": self._swaps,
+            "followed_steps": swaps.programs_followed - self._followed,
             "needed_bytes": stats.requested_peak_bytes,
             "peak_bytes": max(stats.resident_peak_bytes or 0, swaps.used_peak_bytes),
             "host_peak_bytes": max(stats.host_peak_bytes or 0, swaps.host_peak_bytes),
@@ -52,14 +64,6 @@ class Training:
             "chunk_bytes": swaps.chunk_bytes or None,
             "rung_at_end": self.session.rung,
         }
-
-
-def _part(numbers: dict[str, Any], of: int) -> dict[str, Any]:
-    """Each number divided, also those of tables inside."""
-    return {
-        name: _part(value, of) if isinstance(value, dict) else None if value is None else round(value / of, 3)
-        for name, value in numbers.items()
-    }
 
 
 @contextmanager
@@ -80,12 +84,12 @@ def training(build: Callable[[], Any], rung: str, budget_bytes: int | None, *, o
     if not on_gpu:
         umadvise.patch(umadvise.EmulatedDevice(capacity=CAPACITY))
     try:
-        yield from _in_session(workload, rung, budget_bytes)
+        yield from _in_session(workload, rung, budget_bytes, on_gpu=on_gpu)
     finally:
         umadvise.unpatch()
 
 
-def _in_session(workload: Any, rung: str, budget_bytes: int | None) -> Iterator[Training]:
+def _in_session(workload: Any, rung: str, budget_bytes: int | None, *, on_gpu: bool) -> Iterator[Training]:
     advice, policy = _ADVICE.get(rung), "advise" if rung == UNADVISED else rung
     if advice is not None:  # as the paper's user says it
         for model in workload.modules:
@@ -93,7 +97,7 @@ def _in_session(workload: Any, rung: str, budget_bytes: int | None) -> Iterator[
     with umadvise.session(workload.modules, workload.optimizers, budget=budget_bytes, policy=policy) as session:
         if rung == UNADVISED:
             torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # patch() added it
-        yield Training(session, lambda: _step(session, workload))
+        yield Training(session, lambda: _step(session, workload), on_gpu)
 
 
 def _step(session: Session, workload: Any) -> Any:

@@ -4,13 +4,14 @@ Each row is written to a file as soon as it is there, one line of JSON. A row th
 one that takes far too long ends the process, and who started it goes on with the next one.
 """
 
+import faulthandler
 import gc
 import json
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
         rows: the most important first.
         on_gpu: on CUDA, else on the CPU and on an emulated device.
         warm_up: steps that are not measured: the optimizer's state is made, a step is recorded and planned.
-        measured: steps that are, at most.
+        measured: steps that are, at most. Before them one is counted: counting may take time.
         row_s: after which no further step is begun, once one was measured.
         longest_s: after which a row ends its process.
         ends_s: of the monotonic clock, for the whole process.
@@ -77,6 +78,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> int:
     """Runs the rows."""
     spec = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Specification)
+    faulthandler.register(signal.SIGALRM, chain=True)  # says where it was when it took too long
     repeatable()
     runner = Runner(spec)
     with Path(spec.results).open("a") as file:
@@ -105,7 +107,8 @@ class Runner:
             return outcome(row, "dropped", f"{left_s:.0f} s were left, and a row takes up to {self._longest_s:.0f} s")
         if (refusal := self._refusal(row)) is not None:
             return outcome(row, *refusal)
-        signal.setitimer(signal.ITIMER_REAL, min(self._spec.longest_s, max(left_s, 1.0)))
+        # A little before who started this would end it without a word.
+        signal.setitimer(signal.ITIMER_REAL, min(self._spec.longest_s, max(left_s - 1.0, 1.0)))
         try:
             found = outcome(row, "ran", None, **self._trained(row))
         except (torch.OutOfMemoryError, BudgetError) as error:
@@ -143,26 +146,23 @@ class Runner:
     def _trained(self, row: Row) -> dict[str, Any]:
         budget_bytes = self._budget_bytes(row)
         with self._way(row, budget_bytes) as running:
-            losses: list[str] = []
-            times: list[int] = []
+            steps = _Steps(running.step, self._synchronize)
+            for _ in range(self._spec.warm_up):
+                steps.run()
+            with running.counted():
+                steps.run()
             begun = time.monotonic()
-            for number in range(self._spec.warm_up + self._spec.measured):
-                if len(times) > self._spec.warm_up and time.monotonic() - begun > self._spec.row_s:
+            for number in range(self._spec.measured):
+                if number > 0 and time.monotonic() - begun > self._spec.row_s:
                     break
-                if number == self._spec.warm_up:
-                    running.begin()
-                started = time.perf_counter_ns()
-                loss = running.step()
-                self._synchronize()
-                times.append(time.perf_counter_ns() - started)
-                losses.append(float(loss.item()).hex())
-            counted = len(times) - self._spec.warm_up
+                steps.run()
+            timed = steps.times_ns[self._spec.warm_up + 1 :]
             return {
                 "budget_bytes": budget_bytes,
-                "step_ns": int(statistics.median(times[self._spec.warm_up :])),
-                "steps_ns": times,
-                "losses_hex": losses,
-                **running.observed(counted),
+                "step_ns": int(statistics.median(timed)),
+                "steps_ns": steps.times_ns,
+                "losses_hex": steps.losses_hex,
+                **running.observed(),
             }
 
     @contextmanager
@@ -190,18 +190,37 @@ class Runner:
             torch.cuda.synchronize()
 
 
+class _Steps:
+    """Runs steps, and keeps what they took and what came out."""
+
+    def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None]) -> None:
+        self._step, self._synchronize = step, synchronize
+        self.times_ns: list[int] = []
+        self.losses_hex: list[str] = []
+
+    def run(self) -> None:
+        """One more."""
+        started = time.perf_counter_ns()
+        loss = self._step()
+        self._synchronize()
+        self.times_ns.append(time.perf_counter_ns() - started)
+        self.losses_hex.append(float(loss.item()).hex())
+
+
 class _Torch:
     """A workload in torch's own memory."""
 
     def __init__(self, step: Any, on_gpu: bool) -> None:
         self.step, self._on_gpu = step, on_gpu
 
-    def begin(self) -> None:
-        """From here on the peak is taken."""
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """From the warm-up's end on the peak is taken."""
         if self._on_gpu:
             torch.cuda.reset_peak_memory_stats()
+        yield
 
-    def observed(self, _steps: int) -> dict[str, Any]:
+    def observed(self) -> dict[str, Any]:
         """Only a GPU's allocator has a peak."""
         return {"peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None}
 
