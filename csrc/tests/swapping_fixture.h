@@ -17,6 +17,7 @@ struct Swapping : Device {
       : Device(open(delay_max_us)) {
     set_budget(budget_chunks, protect_clean, host_budget_bytes);
   }
+  Swapping(um_device* opened, uint64_t budget_chunks) : Device(opened) { set_budget(budget_chunks, 0); }
   static um_device* open(uint32_t delay_max_us) {
     const um_emulated_options options{64 * kMiB, 1024 * kMiB, UM_COUNTING_ORDERED, delay_max_us, 7};
     um_device* device = nullptr;
