@@ -1,9 +1,10 @@
 """What following a plan adds to an op and takes for an action: CPU time of the thread that runs the ops.
 
 A step visits blocks of one chunk each in turns, and does many small ops in each visit. Two of the blocks leave after
-each of their visits and are back before the next one, in the shade of the visits to the others. What an action takes beyond its
-copy, which a thread of the copy stream makes, is nearly all the emulated driver's: page tables, and threads to wake. The
-executor's own part is what the C++ test `engine_actions` prints, which takes the time inside the driver's calls away.
+each of their visits and are back before the next one, in the shade of the visits to the others. What an action takes
+beyond its copy, which a thread of the copy stream makes, is nearly all the emulated driver's: page tables, and threads
+to wake. The executor's own part is what the C++ test `engine_actions` prints: it takes the time inside the driver's
+calls away.
 """
 
 import statistics
