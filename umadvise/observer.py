@@ -15,10 +15,11 @@ from umadvise import _native
 from umadvise._abi import Counting, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
-from umadvise.counters.records import Counters, MemoryStats
+from umadvise.counters.records import Counters, MemoryStats, Sampling
 from umadvise.errors import StateError
 from umadvise.profile import AdviceByRole, Environment, FaultProfile, RungChange, Step
 from umadvise.runtime import Runtime, address_of, on_device
+from umadvise.sampling import SAMPLE_EVERY, Sampler
 from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
@@ -50,6 +51,7 @@ class _Readings:
     counters: Counters
     memory: MemoryStats
     dropped_events: int
+    sampling: Sampling | None
 
 
 class Observer:
@@ -63,8 +65,16 @@ class Observer:
         steering: that chooses them and has steps driven.
     """
 
-    def __init__(self, runtime: Runtime, script: str | None = None) -> None:
-        """Prepares to watch what runs on a runtime's device; `attach` starts."""
+    def __init__(self, runtime: Runtime, script: str | None = None, sample_every: int = SAMPLE_EVERY) -> None:
+        """Prepares to watch what runs on a runtime's device; `attach` starts.
+
+        Args:
+            runtime: what is patched.
+            script: as the user typed it.
+            sample_every: on CUDA the counters are those of every n-th step and the first three; 0: of none.
+        """
+        self._sample_every = sample_every
+        self._sampler: Sampler | None = None
         self._runtime = runtime
         self._script = script
         self._handles: list[Any] = []
@@ -126,7 +136,9 @@ class Observer:
         """Starts to watch."""
         device = self._runtime.device
         device.enable_events(True)
-        self._builder = ProfileBuilder(self._environment(), self.counters())
+        if not self._runtime.emulated:
+            self._sampler = Sampler(device, self._sample_every)
+        self._builder = ProfileBuilder(self._environment(), self.counters(), sampled=self._sampler is not None)
         self._handles += [
             torch_module.register_module_forward_pre_hook(self._enter_module),
             torch_module.register_module_forward_hook(self._leave_module, always_call=True),
@@ -144,6 +156,8 @@ class Observer:
         self._drain()
         self.stop_recording()
         self._last = self._readings()
+        if self._sampler is not None:
+            self._sampler.close()
         self._runtime.device.enable_events(False)
 
     def _enter_module(self, module: torch.nn.Module, _inputs: Any) -> None:
@@ -178,6 +192,8 @@ class Observer:
         self._in_step = True
         device = self._runtime.device
         device.reset_memory_peaks()
+        if self._sampler is not None:
+            self._sampler.before_step()
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
         self._builder.begin_step(self.step_count, time.monotonic_ns(), self.counters())
@@ -190,12 +206,23 @@ class Observer:
         _native.set_phase(Phase.NONE)
         self._runtime.device.set_step(0)
         self._drain()
+        sample = None
+        if self._sampler is not None and (sampled := self._sampler.after_step()) is not None:
+            sample, end_ns = sampled
+            self._builder.add_events(events_from(self._runtime.device.drain_events()))
         residency = residency_from(self._runtime.device.residency())
-        self.last_step = self._builder.end_step(end_ns, self.counters(), self.memory(), residency)
+        self.last_step = self._builder.end_step(end_ns, self.counters(), self.memory(), residency, sample)
 
     def _drain(self) -> None:
+        """Of the emulated device: a CUDA device tells of a sampled step when it has ended, and of no other."""
         if self._builder is not None and self._runtime.emulated:
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
+
+    @property
+    def faults_are_known(self) -> bool:
+        """Whether the last step says what faults cost, or no step does: where some are sampled, the others do not."""
+        known = self.last_step is not None and self.last_step.counters.fault_service_ns is not None
+        return known or self._sampler is None or not self._sampler.works()
 
     # ---- recording ------------------------------------------------------------------------------------------------
 
@@ -262,7 +289,12 @@ class Observer:
         if self._last is not None:
             return self._last
         device = self._runtime.device
-        return _Readings(counters_from(device.counters()), memory_from(device.memory()), device.dropped_events())
+        return _Readings(
+            counters_from(device.counters()),
+            memory_from(device.memory()),
+            device.dropped_events(),
+            self._sampler.reading() if self._sampler is not None else None,
+        )
 
     def counters(self) -> Counters:
         """The device's totals since it was opened, or until `detach`."""
@@ -277,7 +309,7 @@ class Observer:
         if self._builder is None:
             raise StateError("nothing was watched: expected attach() first")
         readings = self._readings()
-        return self._builder.build(readings.counters, readings.dropped_events, self.rungs)
+        return self._builder.build(readings.counters, readings.dropped_events, self.rungs, readings.sampling)
 
     def _environment(self) -> Environment:
         info = self._runtime.device.info()

@@ -12,7 +12,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
-from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats, Phase, Record, Role
+from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats, Phase, Record, Role, Sampling
 from umadvise.errors import FormatError
 from umadvise.files import read_bounded, write_atomically
 
@@ -79,16 +79,17 @@ class Tally(Record, frozen=True):
     """What happened to the subject of one table row, over all steps.
 
     `service_ns` is the time that fault services took. `faulted_steps` counts the steps with at least one fault group.
+    None is what nobody could observe.
     """
 
     fault_groups: Count
     unordered_faults: Count
-    first_touches: Count
+    first_touches: Count | None
     bytes_h2d: BytesByCause
     bytes_d2h: BytesByCause
     evictions: Count
-    evictions_dropped: Count
-    collapses: Count
+    evictions_dropped: Count | None
+    collapses: Count | None
     remote_maps: Count
     service_ns: Count
     faulted_steps: Count
@@ -227,7 +228,8 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
     `steps` holds the first and the latest steps (at most MOST_STEPS). `tables` and `pattern` are None when nobody
     recorded events; `pattern` also when nothing faulted. `rungs` holds the first and the latest rungs of a session (at
-    most MOST_RUNGS), none of a run without one.
+    most MOST_RUNGS), none of a run without one. `sampling` is None where every step was counted; else `counters`
+    (without op_count and oversized_ops, which are of all steps), `tables` and `pattern` are those of the sampled steps.
     """
 
     environment: Environment
@@ -243,6 +245,17 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     oversized_ops: Annotated[tuple[OversizedOp, ...], msgspec.Meta(max_length=MOST_ROWS)]
     findings: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=MOST_FINDINGS)]
     rungs: Annotated[tuple[RungChange, ...], msgspec.Meta(max_length=MOST_RUNGS)] = ()
+    sampling: Sampling | None = None
+
+    @property
+    def counted_steps(self) -> int:
+        """Steps that the counters are about."""
+        return self.step_count if self.sampling is None else self.sampling.steps
+
+    @property
+    def counted_ns(self) -> int:
+        """What these steps took together."""
+        return self.duration_ns if self.sampling is None else self.sampling.duration_ns
 
     def __post_init__(self) -> None:
         indices = [step.index for step in self.steps]

@@ -24,6 +24,8 @@ from umadvise.planners.plan import Plan
 from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
 from umadvise.roles import AUTO, Policy, course_of
+from umadvise.sampling import SAMPLE_EVERY, check_every
+from umadvise.simulator.swap import SwapSimulation
 from umadvise.steering import Steering, steer
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
@@ -50,6 +52,7 @@ class Session:
         policy: str = AUTO,
         record: bool = False,
         fault_threshold: float = FAULT_THRESHOLD,
+        sample_every: int = SAMPLE_EVERY,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
@@ -66,10 +69,13 @@ class Session:
             record: keep every op, allocation, copy and fault service for `trace()`.
             fault_threshold: of "auto": the part of a step that stalls may take (0.0 to 1.0), or, as a whole number,
                 how many fault groups a step may have.
+            sample_every: on CUDA faults are counted in every n-th step and the first three, as collecting them takes
+                time; 0: in none, for measurements. The emulated device counts every step.
 
         Raises:
             PolicyError: another policy.
-            UsageError: a size or threshold that makes no sense, or `capacity` for a device that has its own.
+            UsageError: a size, threshold or `sample_every` that makes no sense, or `capacity` for a device that has its
+                own.
         """
         self._course = course_of(policy)
         self._threshold = check_threshold(fault_threshold)
@@ -83,6 +89,7 @@ class Session:
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
         self._records = record
+        self._sample_every = check_every(sample_every)
         self._owns_patch = False
         self._steering: Steering | None = None
         self._runtime: runtime.Runtime | None = None
@@ -124,7 +131,7 @@ class Session:
         if budget_bytes is not None:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
-        self._observer = state.script_observer or Observer(state)
+        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every)
         if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
             self._observer.steering.close()
         self._steering = self._observer.steering = steer(
@@ -269,6 +276,22 @@ class Session:
     def plan(self) -> Plan | None:
         """The plan that drives the steps now; None while there is none, and on rungs without one."""
         return self._steered().plan
+
+    @property
+    def planned_step(self) -> Trace | None:
+        """The recorded step that the plan is for; without a plan the steady one that was recorded last."""
+        return self._steered().planned_step
+
+    def predicted_step(self) -> SwapSimulation | None:
+        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+
+        Its steady counters are those of `swap_counters` for each step, its peak is that of all chunks: see
+        `umadvise.plan_prediction`.
+
+        Raises:
+            NoRoomError: by the simulator's rules an op finds no room.
+        """
+        return self._steered().predicted()
 
     def swap_counters(self) -> SwapCounters:
         """What explicit swapping did since the device was opened, and where its chunks are."""

@@ -5,7 +5,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from umadvise.counters.records import Counters, Event, MemoryStats, ResidencyPeak, add, later, subtract
+from umadvise.counters.records import (
+    Counters,
+    Event,
+    MemoryStats,
+    ResidencyPeak,
+    Sampling,
+    add,
+    later,
+    subtract,
+    with_sample,
+)
 from umadvise.counters.tables import StepAccumulator, TableSums
 from umadvise.counters.timeline import Service, pattern_of
 from umadvise.findings import examine
@@ -29,13 +39,17 @@ class ProfileBuilder:
     ended (an exception, Ctrl-C) counts as outside of the steps. `build` may be called at any time, as often as wanted.
     """
 
-    def __init__(self, environment: Environment, counters: Counters) -> None:
+    def __init__(self, environment: Environment, counters: Counters, *, sampled: bool = False) -> None:
         """Starts a profile.
 
         Args:
             environment: what the run is made with.
             counters: the device's reading now; what it counted before is not part of the profile.
+            sampled: the device is not counted in every step: `end_step` is given the samples.
         """
+        self._samples = sampled
+        self._sample: Counters | None = None
+        self._sampled_steps = self._sampled_ns = 0
         self._environment = _clean(environment)
         self._at_start = counters
         self._at_step = counters
@@ -65,7 +79,7 @@ class ProfileBuilder:
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Takes drained events; those of the open step count. Without any call the tables stay unknown."""
-        self._tables = self._tables or TableSums()
+        self._tables = self._tables or TableSums(sampled=self._samples)
         if self._step is not None:
             self._step.add(events)
 
@@ -75,6 +89,7 @@ class ProfileBuilder:
         counters: Counters,
         memory: MemoryStats | None,
         residency: Iterable[ResidencyPeak] = (),
+        sample: Counters | None = None,
     ) -> Step:
         """Ends the open step, and returns what it cost.
 
@@ -83,6 +98,7 @@ class ProfileBuilder:
             counters: the device's reading now.
             memory: its memory; with peaks of this step if they were reset when it began.
             residency: the peaks by role, tensor and op, likewise; none where they are unknown.
+            sample: what a device that is sampled counted in this step; None where it was not sampled.
 
         Raises:
             ValueError: no step is open, or time or a counter ran backwards.
@@ -92,11 +108,13 @@ class ProfileBuilder:
             raise ValueError("no step is open, or it ends before it began")
         duration_ns = end_ns - self._step_start_ns
         counted = subtract(counters, self._at_step)
+        if self._samples:
+            counted = self._take_sample(counted, sample, duration_ns)
         self._step = None
         self._step_count += 1
         self._last_index = step.index
         self._duration_ns += duration_ns
-        self._in_steps = counted if self._in_steps is None else add(self._in_steps, counted)
+        self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         if self._tables is not None:
             self._tables.add(step)
@@ -112,22 +130,45 @@ class ProfileBuilder:
         self._keep(cost)
         return cost
 
+    def _take_sample(self, counted: Counters, sample: Counters | None, duration_ns: int) -> Counters:
+        if sample is not None:
+            self._sample = sample if self._sample is None else add(self._sample, sample)
+            self._sampled_steps += 1
+            self._sampled_ns += duration_ns
+        return with_sample(counted, sample)
+
+    def _add(self, before: Counters, counted: Counters) -> Counters:
+        """All steps together; of a device that is sampled the sampled ones."""
+        both = add(before, counted)
+        return with_sample(both, self._sample) if self._samples else both
+
     def _keep(self, step: Step) -> None:
         if len(self._first_steps) < _FIRST_STEPS:
             self._first_steps.append(step)
         else:
             self._latest_steps.append(step)
 
-    def build(self, counters: Counters, events_dropped: int, rungs: Sequence[RungChange] = ()) -> FaultProfile:
+    def build(
+        self,
+        counters: Counters,
+        events_dropped: int,
+        rungs: Sequence[RungChange] = (),
+        sampling: Sampling | None = None,
+    ) -> FaultProfile:
         """The profile so far, with its findings.
 
         Args:
             counters: the device's reading now.
             events_dropped: events lost because nobody drained in time (um_events_dropped).
             rungs: of the ladder that the run has been on.
+            sampling: of a device that is sampled: how that went.
         """
         total = subtract(counters, self._at_start)
+        if self._samples:  # nothing is sampled outside of steps
+            total = with_sample(total, None)
         in_steps = self._in_steps or subtract(total, total)
+        if sampling is not None:
+            sampling = msgspec.structs.replace(sampling, steps=self._sampled_steps, duration_ns=self._sampled_ns)
         profile = FaultProfile(
             environment=self._environment,
             step_count=self._step_count,
@@ -142,5 +183,6 @@ class ProfileBuilder:
             oversized_ops=self._tables.oversized_ops() if self._tables else (),
             findings=(),
             rungs=(*rungs[:1], *rungs[1:][-(MOST_RUNGS - 1) :]),
+            sampling=sampling,
         )
         return msgspec.structs.replace(profile, findings=examine(profile))

@@ -16,7 +16,9 @@ from umadvise.counters.records import (
     Counters,
     Event,
     MemoryStats,
+    RemoteMapsByCause,
     ResidencyPeak,
+    Sampling,
 )
 
 _CODES = {"int64_t": "q", "uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B"}
@@ -41,6 +43,22 @@ def counters_from(native: _abi.Counters) -> Counters:
     }
     plain = {field: getattr(native, field) for field in Counters.__struct_fields__ if field not in _BY_CAUSE}
     return Counters(**plain, **by_cause)
+
+
+def sampling_from(native: _abi.Sampling, before: _abi.Sampling) -> Sampling:
+    """What was sampled between two readings of a CUDA device."""
+    fields: dict[str, Any] = {
+        field: getattr(native, field) - getattr(before, field)
+        for field in Sampling.__struct_fields__
+        if field not in ("every", "reason", "remote_maps")
+    }
+    maps = [now - then for now, then in zip(native.remote_maps_by_cause, before.remote_maps_by_cause, strict=True)]
+    return Sampling(
+        **fields,
+        every=native.every,
+        reason=native.reason or None,
+        remote_maps=RemoteMapsByCause(**dict(zip(RemoteMapsByCause.__struct_fields__, maps, strict=True))),
+    )
 
 
 def memory_from(native: _abi.MemoryStats) -> MemoryStats:

@@ -74,6 +74,43 @@ class Counters(Record, frozen=True):
     oversized_ops: Count | None = None
 
 
+class RemoteMapsByCause(Record, frozen=True):
+    """Remote mappings by why they were made (the driver's causes, uvm/uvm_types.h)."""
+
+    unknown: Count
+    coherence: Count
+    thrashing: Count
+    policy: Count
+    out_of_memory: Count
+    eviction: Count
+
+
+class Sampling(Record, frozen=True):
+    """What the counters of a CUDA device cover: they come from CUPTI's records, which are collected in some steps only.
+
+    `every`: every so many steps, and the first three. `steps` of them, `duration_ns` together, are what a profile's
+    counters, tables and pattern are about; `failed_steps` were to be and could not, the last one for `reason`.
+    `page_faults` says how often the device reported the pages of fault groups, `host_faults` how often the CPU faulted
+    in the device's memory. `unknown_cause_bytes` moved for a cause that is not known, and are not part of any other
+    number; `ignored_records` were about other memory or other times, or of kinds that are not known.
+    """
+
+    every: Count
+    steps: Count
+    failed_steps: Count
+    duration_ns: Count
+    reason: Annotated[str, msgspec.Meta(max_length=512, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")] | None
+    page_faults: Count
+    host_faults: Count
+    thrashing_bytes: Count
+    throttles: Count
+    throttled_ns: Count
+    remote_map_bytes: Count
+    remote_maps: RemoteMapsByCause
+    unknown_cause_bytes: Count
+    ignored_records: Count
+
+
 class BytesByRole(Record, frozen=True):
     """Bytes for each role a tensor can have."""
 
@@ -193,6 +230,18 @@ def subtract(after: Counters, before: Counters) -> Counters:
 def add(left: Counters, right: Counters) -> Counters:
     """Both together; what is unknown in either is unknown."""
     return Counters(**_combine(left, right, 1))
+
+
+def with_sample(counters: Counters, sample: Counters | None) -> Counters:
+    """What a CUDA device says of a step.
+
+    Args:
+        counters: of which the core counts ops in every step.
+        sample: the rest; None where it is not known, as of a step that was not sampled.
+    """
+    return msgspec.structs.replace(
+        sample or Counters(), op_count=counters.op_count, oversized_ops=counters.oversized_ops
+    )
 
 
 def later(before: MemoryStats, after: MemoryStats) -> MemoryStats:

@@ -103,6 +103,10 @@ class StepAccumulator:
         self.oversized[where] = (max(bytes_, event.bytes), count + 1)
 
 
+_UNRECORDED = ("first_touches", "evictions_dropped", "collapses")
+"""What no record of CUPTI's tells."""
+
+
 class _Sum:
     __slots__ = ("faulted_steps", "last_faulted_step", "numbers", "resident_peak_bytes")
 
@@ -127,10 +131,11 @@ class _Sum:
         numbers = self.numbers
         return (numbers[_SERVICE], numbers[_FAULTS], sum(numbers[_H2D:]), self.resident_peak_bytes or 0)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self, *, sampled: bool) -> dict[str, Any]:
         numbers = self.numbers
         return {
             **dict(zip(_PLAIN, numbers[:_H2D], strict=True)),
+            **(dict.fromkeys(_UNRECORDED) if sampled else {}),
             "bytes_h2d": BytesByCause(**dict(zip(CAUSES, numbers[_H2D:_D2H], strict=True))),
             "bytes_d2h": BytesByCause(**dict(zip(CAUSES, numbers[_D2H:], strict=True))),
             "faulted_steps": self.faulted_steps,
@@ -140,8 +145,11 @@ class _Sum:
 class TableSum(Generic[Row]):
     """One table under construction; keeps the heaviest `most_rows` subjects and the sum of the others."""
 
-    def __init__(self, row_type: type[Row], columns: tuple[str, ...], most_rows: int = MOST_ROWS) -> None:
+    def __init__(
+        self, row_type: type[Row], columns: tuple[str, ...], most_rows: int = MOST_ROWS, *, sampled: bool = False
+    ) -> None:
         self._row_type = row_type
+        self._sampled = sampled
         self._columns = columns
         self._most_rows = most_rows
         self._key = itemgetter(*(_SUBJECT.index(column) for column in columns))
@@ -200,7 +208,7 @@ class TableSum(Generic[Row]):
             self._shrink()
         return Table(
             rows=tuple(self._row(key, row) for key, row in self._ordered()),
-            rest=Tally(**self._rest.fields()) if self._rest else None,
+            rest=Tally(**self._rest.fields(sampled=self._sampled)) if self._rest else None,
         )
 
     def _row(self, key: object, row: _Sum) -> Row:
@@ -211,19 +219,20 @@ class TableSum(Generic[Row]):
         }
         if issubclass(self._row_type, ResidentTally):
             cleaned["resident_peak_bytes"] = row.resident_peak_bytes
-        return self._row_type(**row.fields(), **cleaned)
+        return self._row_type(**row.fields(sampled=self._sampled), **cleaned)
 
 
 class TableSums:
-    """All tables of a profile under construction."""
+    """All tables of a profile under construction; `sampled`: of events that CUPTI told of."""
 
-    def __init__(self) -> None:
-        self._role = TableSum(RoleRow, ("role",))
-        self._phase = TableSum(PhaseRow, ("phase",))
-        self._role_phase = TableSum(RolePhaseRow, ("role", "phase"))
-        self._module = TableSum(ModuleRow, ("module",))
-        self._tensor = TableSum(TensorRow, ("role", "name", "birth_module", "birth_op", "bytes"))
-        self._op = TableSum(OpRow, ("op", "phase"))
+    def __init__(self, *, sampled: bool = False) -> None:
+        self._role = TableSum(RoleRow, ("role",), sampled=sampled)
+        self._phase = TableSum(PhaseRow, ("phase",), sampled=sampled)
+        self._role_phase = TableSum(RolePhaseRow, ("role", "phase"), sampled=sampled)
+        self._module = TableSum(ModuleRow, ("module",), sampled=sampled)
+        columns = ("role", "name", "birth_module", "birth_op", "bytes")
+        self._tensor = TableSum(TensorRow, columns, sampled=sampled)
+        self._op = TableSum(OpRow, ("op", "phase"), sampled=sampled)
         self._oversized: dict[Where, tuple[int, int]] = {}
 
     def add(self, step: StepAccumulator) -> None:

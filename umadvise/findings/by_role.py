@@ -10,7 +10,7 @@ from umadvise.units import format_bytes
 
 def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
     """Parameters come back over the link in each step. Preferred location does not prevent that (uvm/uvm_pmm_gpu.c)."""
-    row, step_count = facts.role("parameter"), facts.profile.step_count
+    row, step_count = facts.role("parameter"), facts.profile.counted_steps
     if row is None or step_count < 2 or row.faulted_steps < step_count:
         return
     fetched = facts.fetched(row)
@@ -51,10 +51,10 @@ _INSTEAD_OF_READ_MOSTLY: dict[Role | None, str] = {
 def read_mostly_collapses(facts: Facts) -> Iterator[Finding]:
     """Read-mostly tensors are written in every step, and each write throws their duplicates away."""
     for row in facts.profile.tables.role.rows if facts.profile.tables else ():
-        if row.collapses < facts.steps or row.role is None:
+        if row.collapses is None or row.collapses < facts.steps or row.role is None:
             continue
         collapses = {phase: facts.role_in(row.role, phase) for phase in PHASES if phase}
-        worst = max(collapses.values(), key=lambda part: part.collapses if part else 0)
+        worst = max(collapses.values(), key=lambda part: (part.collapses or 0) if part else 0)
         where = f" in {worst.phase}" if worst and worst.collapses else ""
         yield Finding(
             id="read-mostly-collapses",
@@ -63,7 +63,7 @@ def read_mostly_collapses(facts: Facts) -> Iterator[Finding]:
             message=f"Writes{where} ended {row.collapses:,} read-mostly duplicates of {role_words(row.role)} "
             f"({row.collapses // facts.steps:,} a step): each costs a fault, and the next read makes the copy again.",
             advice=_INSTEAD_OF_READ_MOSTLY.get(row.role, "Readmostly suits what is only read: use no advice here."),
-            evidence={"collapses": row.collapses, "steps": facts.profile.step_count},
+            evidence={"collapses": row.collapses, "steps": facts.profile.counted_steps},
         )
 
 

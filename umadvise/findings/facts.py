@@ -39,7 +39,7 @@ class Facts:
 
     def __init__(self, profile: FaultProfile) -> None:
         self.profile = profile
-        self.steps = max(profile.step_count, 1)
+        self.steps = max(profile.counted_steps, 1)
         capacity_bytes, budget_bytes = profile.environment.capacity_bytes, profile.environment.budget_bytes
         self.limit_bytes = capacity_bytes if budget_bytes is None else min(capacity_bytes, budget_bytes)
 
@@ -57,9 +57,9 @@ class Facts:
     def stall_share(self) -> float | None:
         """Part of the steps' time that fault services took; None when unknown."""
         service_ns = self.profile.counters.fault_service_ns
-        if service_ns is None or self.profile.duration_ns == 0:
+        if service_ns is None or self.profile.counted_ns == 0:
             return None
-        return service_ns / self.profile.duration_ns
+        return service_ns / self.profile.counted_ns
 
     def role(self, role: Role | None) -> RoleRow | None:
         """The row of a role."""

@@ -41,9 +41,9 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
         subject="step",
         message=f"Page-fault service takes {percent(share)} of the step: "
         f"{format_duration_ns(service_ns // facts.steps)} of "
-        f"{format_duration_ns(facts.profile.duration_ns // facts.steps)}{whose}.",
+        f"{format_duration_ns(facts.profile.counted_ns // facts.steps)}{whose}.",
         advice=facts.more_room(),
-        evidence={"fault_service_ns": service_ns, "duration_ns": facts.profile.duration_ns},
+        evidence={"fault_service_ns": service_ns, "duration_ns": facts.profile.counted_ns},
     )
 
 
@@ -130,7 +130,7 @@ def first_touches_dominate(facts: Facts) -> Iterator[Finding]:
     fault_groups = (profile.counters.fault_groups or 0) - (first.fault_groups or 0)
     # The tables know which faults were first touches, but not in which step; the counters know the step, but also count
     # the first touches of prefetches. So these are at least so many.
-    in_all_steps = sum(row.first_touches for row in profile.tables.role.rows)
+    in_all_steps = sum(row.first_touches or 0 for row in profile.tables.role.rows)
     first_touches = in_all_steps - min(first.first_touches or 0, first.fault_groups or 0)
     if first_touches <= 0 or first_touches * 2 < fault_groups:
         return

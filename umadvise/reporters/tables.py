@@ -58,7 +58,7 @@ _COLUMNS = (
     _Column("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
     _Column("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
     _Column("to host", lambda row: row.bytes_d2h.total, PerStep.bytes, always=True),
-    _Column("evictions", lambda row: row.evictions + row.evictions_dropped, PerStep.count, always=False),
+    _Column("evictions", lambda row: row.evictions + (row.evictions_dropped or 0), PerStep.count, always=False),
     _Column("collapses", lambda row: row.collapses, PerStep.count, always=False),
     _Column("of step", lambda row: row.service_ns, PerStep.share, always=True),
 )
@@ -80,7 +80,7 @@ def new_grid(title: str) -> Grid:
 
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
     """The five tables of a profile."""
-    scale = PerStep(max(profile.step_count, 1), profile.duration_ns)
+    scale = PerStep(max(profile.counted_steps, 1), profile.counted_ns)
     yield _grid("By role, per step", ("role",), tables.role, lambda row: (word(row.role),), scale)
     yield _grid("By phase, per step", ("phase",), tables.phase, lambda row: (word(row.phase),), scale)
     yield _grid("By module, per step", ("module",), tables.module, lambda row: (word(row.module),), scale)

@@ -90,13 +90,14 @@ def _heading(environment: Environment) -> list[RenderableType]:
 def _totals(profile: FaultProfile) -> list[RenderableType]:
     if profile.step_count == 0:
         return [Text("No step was completed.")]
-    counters, memory, scale = profile.counters, profile.memory, PerStep(profile.step_count, profile.duration_ns)
+    counters, memory, every = profile.counters, profile.memory, PerStep(profile.step_count, profile.duration_ns)
+    scale = PerStep(max(profile.counted_steps, 1), profile.counted_ns)
     grid = new_grid("Per step")
     for _ in range(3):
         grid.add_column(overflow="fold")
     grid.show_header = False
     rows = (
-        ("step time", scale.time(profile.duration_ns), f"mean of {profile.step_count:,}"),
+        ("step time", every.time(profile.duration_ns), f"mean of {profile.step_count:,}"),
         (
             "fault service",
             scale.time(counters.fault_service_ns),
@@ -117,7 +118,24 @@ def _totals(profile: FaultProfile) -> list[RenderableType]:
     )
     for row in rows:
         grid.add_row(*map(Text, row))
-    return [grid, *_outside(profile)]
+    return [grid, *_sampling(profile), *_outside(profile)]
+
+
+def _sampling(profile: FaultProfile) -> list[RenderableType]:
+    sampling = profile.sampling
+    if sampling is None:
+        return []
+    if sampling.every == 0:
+        return [Text("Faults were not counted: sample_every=0.")]
+    why = f": {sampling.reason}" if sampling.reason is not None else ""
+    if sampling.steps == 0:
+        return [Text(f"Faults could not be counted{why}")]
+    mean = format_duration_ns(sampling.duration_ns // sampling.steps)
+    which = f"{sampling.steps:,} of {profile.step_count:,} steps (the first three, then one in {sampling.every:,})"
+    lines: list[RenderableType] = [Text(f"Counted in {which}, which took {mean} each: counting takes time.")]
+    if sampling.failed_steps or why:
+        lines.append(Text(f"{sampling.failed_steps:,} more should have been counted and were not{why}"))
+    return lines
 
 
 def _total(by_cause: BytesByCause | None) -> int | None:
@@ -180,13 +198,14 @@ def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[Render
 
 
 def _steps(profile: FaultProfile) -> list[RenderableType]:
-    step_shares = picture.step_shares(profile.steps)
-    if step_shares is None or len(profile.steps) < 2:
+    steps = profile.steps
+    if profile.sampling is not None:
+        steps = tuple(step for step in steps if step.counters.fault_service_ns is not None)
+    step_shares = picture.step_shares(steps)
+    if step_shares is None or len(steps) < 2:
         return []
     line = Text("steps".ljust(_INDENT)).append_text(picture.blocks(step_shares, heat=True))
-    ends = (
-        f"  {step_shares[0]:.1%} of step {profile.steps[0].index} to {step_shares[-1]:.1%} of {profile.steps[-1].index}"
-    )
+    ends = f"  {step_shares[0]:.1%} of step {steps[0].index} to {step_shares[-1]:.1%} of {steps[-1].index}"
     return [line.append(ends)]
 
 

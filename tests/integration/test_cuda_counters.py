@@ -1,0 +1,130 @@
+"""Fault counters of device "cuda" from the program's side, on the libraries that the C++ tests make.
+
+They are a libcuda.so.1 behind which the emulated device works, and a stand-in for CUPTI that tells of what happens
+there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umadvise.profile import FaultProfile, decode, encode
+from umadvise.reporters import text
+
+MIB = 1 << 20
+BYTES = 8 * MIB
+BLOCKS = BYTES // (2 * MIB)
+
+# Five steps in which one op uses a parameter that was sent to the host before, and makes an intermediate.
+PROGRAM = f"""
+import ctypes
+import sys
+
+from umadvise import _native, profile, runtime
+from umadvise._abi import Access, Advice, Memory, Phase, Placement, Role
+from umadvise.observer import Observer
+
+ctypes.CDLL(sys.argv[1])  # as torch has loaded one
+parameters = Placement(Memory.MANAGED, Role.PARAMETER, Advice.NONE)
+intermediates = Placement(Memory.MANAGED, Role.INTERMEDIATE, Advice.NONE)
+device = _native.Device.open_cuda(0)
+observer = Observer(runtime.Runtime(device, emulated=False, ordinal=0, budget_bytes=None), sample_every=4)
+observer.attach()
+weight = device.allocate({BYTES}, parameters)
+_native.label(weight, Role.PARAMETER, "weight")
+for step in range(5):
+    _native.prefetch(weight, {BYTES}, to_host=True)
+    observer.begin_step()
+    made = device.allocate({BYTES}, intermediates)
+    accesses = [Access(weight, {BYTES}, False, 0), Access(made, {BYTES}, True, 0)]
+    device.op_begin("aten::add", Phase.FORWARD, "layer", accesses)
+    ctypes.memmove(made, weight, {BYTES})
+    device.op_end([made])
+    _native.free(made)
+    observer.end_step()
+sys.stdout.buffer.write(profile.encode(observer.profile()))
+observer.detach()
+"""
+
+
+def _stand_ins() -> Path | None:
+    built = [Path(__file__).parents[2] / "build" / "test"]
+    if library := os.environ.get("UMADVISE_LIBRARY"):
+        built.insert(0, Path(library).parent)
+    return next((each / "tests" for each in built if (each / "tests" / "fake_cupti" / "cuda12").is_dir()), None)
+
+
+@pytest.fixture(scope="module")
+def stand_ins() -> Path:
+    found = _stand_ins()
+    if found is None:
+        pytest.skip("the stand-ins for libcuda and libcupti are not built: make ctest")
+    return found
+
+
+def profile_of(stand_ins: Path, cupti: str = "cuda12", **variables: str) -> FaultProfile:
+    """The program's profile, with a CUDA version's CUPTI."""
+    folder = str(stand_ins / "emulated_libcuda")
+    environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    library = stand_ins / "fake_cupti" / cupti / f"libcupti.so.{cupti.removeprefix('cuda')}"
+    command = [sys.executable, "-c", PROGRAM, str(library)]
+    ended = subprocess.run(command, capture_output=True, env=environment, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr.decode()
+    return decode(ended.stdout)
+
+
+@pytest.mark.parametrize("cupti", ["cuda12", "cuda13"])
+def test_a_program_on_cuda_reads_its_faults(stand_ins: Path, cupti: str) -> None:
+    profile = profile_of(stand_ins, cupti)
+    assert profile.environment.provider == "cuda"
+    assert profile.sampling is not None
+    assert profile.sampling.reason is None
+    assert (profile.step_count, profile.sampling.steps, profile.sampling.failed_steps) == (5, 4, 0)
+    # The parameter comes back in each step; the intermediate is made in the first, and its memory is used again.
+    steps = [step.counters for step in profile.steps]
+    assert [counters.fault_groups for counters in steps] == [2 * BLOCKS, BLOCKS, BLOCKS, BLOCKS, None]
+    assert [counters.op_count for counters in steps] == [1] * 5
+    came = [counters.bytes_h2d.coherence if counters.bytes_h2d else None for counters in steps]
+    assert came == [BYTES, BYTES, BYTES, BYTES, None]  # a prefetch makes what was never touched, too
+    assert profile.counters.fault_groups == 5 * BLOCKS
+    assert profile.counters.op_count == 5
+    assert profile.counters.remote_accesses is None
+    assert 0 < (profile.counters.fault_service_ns or 0) <= profile.sampling.duration_ns
+
+
+def test_the_tables_name_tensor_op_and_module(stand_ins: Path) -> None:
+    profile = profile_of(stand_ins)
+    assert profile.tables is not None
+    rows = {row.name: row for row in profile.tables.tensor.rows}
+    assert (rows["weight"].role, rows["weight"].fault_groups, rows["weight"].faulted_steps) == ("parameter", 16, 4)
+    assert rows["weight"].bytes_h2d.coherence == 4 * BYTES
+    assert rows[None].fault_groups == BLOCKS  # the intermediate: freed before its records were read
+    assert (rows[None].role, rows[None].bytes) == ("intermediate", BYTES)
+    assert [(row.op, row.phase) for row in profile.tables.op.rows] == [("aten::add", "forward")]
+    assert [row.module for row in profile.tables.module.rows] == ["layer"]
+    assert "Counted in 4 of 5 steps" in text.render(profile)
+
+
+@pytest.mark.parametrize(
+    ("fail", "words"),
+    [
+        ("cuptiSubscribe:39", "another profiler is active"),
+        ("cuptiActivityEnable:35", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("cuptiActivityFlushAll:999", "cuptiActivityFlushAll failed"),
+    ],
+)
+def test_what_cannot_be_counted_is_null_with_the_reason(stand_ins: Path, fail: str, words: str) -> None:
+    profile = profile_of(stand_ins, FAKE_CUPTI_FAIL=fail)
+    assert profile.sampling is not None
+    assert (profile.sampling.steps, profile.sampling.failed_steps) == (0, 4)
+    assert words in (profile.sampling.reason or "")
+    counters: Any = json.loads(encode(profile))["counters"]
+    known = {field: value for field, value in counters.items() if value is not None}
+    assert known == {"op_count": 5, "oversized_ops": 0}
+    assert profile.tables is None
+    assert words.split(" ", maxsplit=1)[0] in text.render(profile)
