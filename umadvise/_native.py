@@ -153,6 +153,7 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_cuda_attribute": (Status, [_I32, _U32, _POINTER]),
     "um_device_query": (Status, [_POINTER, _POINTER]),
     "um_emulated_claim_signals": (None, []),
+    "um_device_feature": (_TEXT, [_POINTER, _U32, _POINTER]),
     "um_driver_function": (_TEXT, [_POINTER, _U32, _POINTER]),
     "um_driver_address": (_POINTER, [_POINTER, _U32]),
     "um_emulated_calls": (_U64, [_POINTER, _TEXT]),
@@ -405,11 +406,18 @@ class Device:
 
     def driver_functions(self) -> dict[str, str | None]:
         """The driver table: each function's name, with the reason where it cannot be used."""
-        functions: dict[str, str | None] = {}
+        return self._reasons(_core().um_driver_function)
+
+    def features(self) -> dict[str, str | None]:
+        """What the device can do, by name, with the reason where it cannot: see um_device_feature."""
+        return self._reasons(_core().um_device_feature)
+
+    def _reasons(self, tell: Callable[[int, int, Any], bytes | None]) -> dict[str, str | None]:
+        reasons: dict[str, str | None] = {}
         reason = _TEXT()
-        while name := _core().um_driver_function(self.handle, len(functions), ctypes.byref(reason)):
-            functions[name.decode()] = reason.value.decode(errors="replace") if reason.value else None
-        return functions
+        while name := tell(self.handle, len(reasons), ctypes.byref(reason)):
+            reasons[name.decode()] = reason.value.decode(errors="replace") if reason.value else None
+        return reasons
 
     def driver_addresses(self) -> dict[str, int]:
         """Addresses of the driver table's usable functions, by name: see um_driver_address."""

@@ -15,7 +15,7 @@ from umadvise import _native
 from umadvise._abi import CudaDevice, CuptiLibrary
 from umadvise.cuda_attributes import Attribute
 from umadvise.doctor import gpu, profiling, software, trials, witness
-from umadvise.doctor.examine import abilities
+from umadvise.doctor.examine import PAGING, SWAPPING, abilities
 from umadvise.doctor.machine import Machine, check_cards, check_memory, check_system
 from umadvise.doctor.records import Ability, Check, Diagnosis
 from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
@@ -519,6 +519,8 @@ def test_a_tensor_lives_on_the_emulated_device() -> None:
     found = trials.run("emulated")
     assert found["error"] is None
     assert "cuMemAllocManaged" in found["functions"]
+    assert found["features"][PAGING] is None
+    assert found["features"][SWAPPING] is None
     assert trials.check_trial("emulated", found).ok
 
 
@@ -548,6 +550,7 @@ def test_a_trial_on_a_gpu_in_words() -> None:
     found = {
         "error": None,
         "functions": {"cuMemAdvise": None, "cuMemDiscardBatchAsync": "cuMemDiscardBatchAsync needs CUDA 13.0"},
+        "features": {PAGING: None, SWAPPING: "no chunks here"},
         "auto_budget_bytes": 8 * GIB,
         "no_auto_budget": None,
         "unsampled": "another profiler is active",
@@ -556,6 +559,7 @@ def test_a_trial_on_a_gpu_in_words() -> None:
     assert 'budget="auto" is 8.00 GiB now' in check.found
     assert "lacks 1 functions that umadvise does without: cuMemDiscardBatchAsync needs CUDA 13.0" in check.found
     assert check.facts["unsampled"] == "another profiler is active"
+    assert check.facts[SWAPPING] == "no chunks here"
     crowded = {**found, "auto_budget_bytes": None, "no_auto_budget": "others have it all", "functions": {}}
     assert trials.check_trial("cuda", crowded).found.endswith("; others have it all")
 
@@ -609,6 +613,8 @@ def test_where_all_is_well_everything_works() -> None:
         (Check(name="GPU 0, swapping", state="missing", found="none"), [GPU_WORK[2]]),
         (Check(name="CUPTI", state="missing", found="none"), [GPU_WORK[3]]),
         (Check(name="trial, GPU", state="ok", found="", facts={"unsampled": "denied"}), [GPU_WORK[3]]),
+        (Check(name="trial, GPU", state="ok", found="", facts={PAGING: "no"}), [GPU_WORK[1]]),
+        (Check(name="trial, GPU", state="ok", found="", facts={SWAPPING: "no"}), [GPU_WORK[2]]),
         (Check(name="trial, emulated", state="missing", found="none"), ["train on the emulated device"]),
         (Check(name="torch extension", state="missing", found="none"), ["train on the emulated device", *GPU_WORK]),
         (

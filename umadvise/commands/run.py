@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto is CUDA where there is one, else an error that names both ways out",
     )
     parser.add_argument("--capacity", metavar="BYTES", help='memory of the emulated device, such as "2GiB"')
-    parser.add_argument("--budget", metavar="BYTES", help="what unified memory may keep on the device")
+    parser.add_argument(
+        "--budget",
+        metavar="BYTES",
+        help="what unified memory may keep on the device; auto: what a shared card can spare",
+    )
     parser.add_argument(
         "--policy", default="advise", help="a rung (resident, advise, window, swap, swap+recompute), a planner, or auto"
     )

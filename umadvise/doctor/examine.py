@@ -7,6 +7,9 @@ from umadvise.doctor import gpu, profiling, software, trials
 from umadvise.doctor.machine import Machine, check_cards, check_memory, check_system
 from umadvise.doctor.records import Ability, Check, Diagnosis
 
+PAGING, SWAPPING = "advice, prefetches and a budget", "explicit swapping"
+"""Features of a device, as csrc/memory/features.h calls them."""
+
 
 def examine() -> Diagnosis:
     """Looks at this machine. Compiles the extension against torch where that was not done yet; no error leaves."""
@@ -65,9 +68,9 @@ def abilities(checks: dict[str, Check]) -> list[Ability]:
         emulated = checks["system"].found
     on_gpu = _first_missing(checks, "driver") or recording or _without_cuda(checks["PyTorch"])
     on_gpu = on_gpu or _first_missing(checks, "torch extension", "GPU 0, unified memory", "trial, GPU")
-    paging = on_gpu or _restriction(checks, "GPU 0, unified memory")
-    swapping = on_gpu or _restriction(checks, "GPU 0, swapping")
-    counting = on_gpu or _first_missing(checks, "CUPTI") or _unsampled(checks.get("trial, GPU"))
+    paging = on_gpu or _restriction(checks, "GPU 0, unified memory") or _told(checks, PAGING)
+    swapping = on_gpu or _restriction(checks, "GPU 0, swapping") or _told(checks, SWAPPING)
+    counting = on_gpu or _first_missing(checks, "CUPTI") or _told(checks, "unsampled")
     found = {
         "plan, simulate, compare and report": core,
         "record a model's steps without running it": recording,
@@ -97,6 +100,8 @@ def _without_cuda(torch: Check) -> str | None:
     return f"PyTorch: {torch.found}" if torch.facts.get("cuda") is None or not torch.ok else None
 
 
-def _unsampled(trial: Check | None) -> str | None:
-    reason = None if trial is None else trial.facts.get("unsampled")
+def _told(checks: dict[str, Check], fact: str) -> str | None:
+    """A reason that the device in the trial gave."""
+    trial = checks.get("trial, GPU")
+    reason = None if trial is None else trial.facts.get(fact)
     return None if reason is None else str(reason)

@@ -25,7 +25,7 @@ def try_device(kind: str) -> dict[str, Any]:
 
     umadvise.patch(umadvise.EmulatedDevice(capacity="64MiB") if kind == "emulated" else "cuda")
     device = runtime.current().device
-    seen: dict[str, Any] = {"functions": device.driver_functions()}
+    seen: dict[str, Any] = {"functions": device.driver_functions(), "features": device.features()}
     if kind == "cuda":
         device.set_sampling(1)
     device.set_step(1)

@@ -39,7 +39,7 @@ def check_trial(kind: str, found: dict[str, Any]) -> Check:
     if kind == "emulated":
         return Check(name=name, state="ok", found="a tensor lives in unified memory, with page faults")
     budget, unsampled = found["auto_budget_bytes"], found["unsampled"]
-    facts: dict[str, Fact] = {"auto_budget_bytes": budget, "unsampled": unsampled}
+    facts: dict[str, Fact] = {"auto_budget_bytes": budget, "unsampled": unsampled, **found["features"]}
     said = "a tensor lives in unified memory"
     said += f'; budget="auto" is {format_bytes(budget)} now' if budget is not None else f"; {found['no_auto_budget']}"
     missing = sorted(reason for reason in found["functions"].values() if reason is not None)
