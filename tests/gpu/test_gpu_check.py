@@ -128,6 +128,8 @@ def test_fidelity_predicts_every_row_that_it_has_a_model_of(dry_run: Path, capsy
     comparisons = list(measured.compare(measured.read(dry_run)))
     silent = {each.row for each in comparisons if each.problem is None and not each.predicted}
     assert silent == set()
+    unpredicted = {each.problem for each in comparisons if each.problem is not None and each.measured}
+    assert unpredicted == {"not predicted: there is no model of it"}
     by_name = {(each.network, each.row): each for each in comparisons}
     vanilla = by_name["bert_large", "vanilla"]
     assert vanilla.calibrates

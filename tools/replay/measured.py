@@ -22,10 +22,10 @@ from umadvise.errors import FormatError, UmadviseError
 from umadvise.plan_maker import staying_bytes
 from umadvise.planners.advice import by_role
 from umadvise.planners.score import score
-from umadvise.planning_view import view_of
+from umadvise.planning_view import transferred, view_of
 from umadvise.roles import LADDER, course_of_rung
 from umadvise.simulator.steady import mean_step
-from umadvise.simulator.swap import simulate_resident
+from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import Simulation, simulate_unified
 from umadvise.trace import dry
 from umadvise.trace.roofline import durations_ns
@@ -233,11 +233,30 @@ class Predictor:
         view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
         options = {"recompute": course.recomputes, "paging": False}
         plan = planners.run(course.planner or "", view.trace, self._device, view.budget_bytes, **options)
-        found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
+        if course.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
+            found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
+            return {
+                "step_ns": found.step_ns,
+                "peak_bytes": (found.peak_bytes or 0) + staying,
+                "bytes_h2d": found.bytes_h2d,
+                "bytes_d2h": found.bytes_d2h,
+                "evictions": found.evictions,
+            }
+        result = simulate_swap(
+            self._trace,
+            self._device,
+            transferred(plan, self._trace),
+            budget_bytes=budget_bytes,
+            allocator="va_chunks",
+            eviction="belady",
+            chunk_bytes=chunk_bytes,
+            spans=False,
+            engine_rules=True,
+        ).result
         return {
-            "step_ns": found.step_ns,
-            "peak_bytes": (found.peak_bytes or 0) + staying,
-            "bytes_h2d": found.bytes_h2d,
-            "bytes_d2h": found.bytes_d2h,
-            "evictions": found.evictions,
+            "step_ns": result.step_ns,
+            "peak_bytes": result.peak_reserved_bytes,
+            "bytes_h2d": result.swap_in_bytes,
+            "bytes_d2h": result.swap_out_bytes,
+            "evictions": result.evictions,
         }
