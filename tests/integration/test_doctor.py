@@ -73,21 +73,23 @@ def test_the_same_in_words(bare: dict[str, str], tmp_path: Path) -> None:
     assert "yes      plan, simulate, compare and report" in lines
 
 
-def stand_in() -> Path:
-    """A folder with a libcuda.so.1 behind which the emulated device works; `make test` builds one."""
+def stand_ins() -> list[Path]:
+    """A libcuda.so.1 behind which the emulated device works, and a libcupti.so.13: `make test` builds them."""
     library = os.environ.get("UMADVISE_LIBRARY")
     build = Path(library).parent if library else CHECKOUT / "build" / "test"
-    return build / "tests" / "emulated_libcuda"
+    return [build / "tests" / "emulated_libcuda", build / "tests" / "fake_cupti" / "cuda13"]
 
 
-@pytest.mark.skipif(not stand_in().is_dir(), reason="no stand-in for the driver was built (make test builds one)")
-def test_a_driver_is_asked_through_the_core(tmp_path: Path) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stand_in())}
+@pytest.mark.skipif(not all(map(Path.is_dir, stand_ins())), reason="no stand-ins were built (make test builds them)")
+def test_driver_and_cupti_are_asked_through_the_core(tmp_path: Path) -> None:
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, stand_ins()))}
     diagnosis: dict[str, Any] = json.loads(doctor(environment, tmp_path / "nothing", "--json").stdout)
     checks = {check["name"]: check for check in diagnosis["checks"]}
     assert checks["driver"]["state"] == "ok"
     assert "128.00 MiB" in checks["GPU 0"]["found"]
     assert checks["GPU 0, unified memory"]["state"] == checks["GPU 0, swapping"]["state"] == "ok"
+    assert checks["CUPTI"]["state"] == "ok"
+    assert checks["CUPTI"]["facts"]["version"] >= 130000
     assert checks["trial, emulated"]["state"] == "ok"
     because = {ability["name"]: ability["because"] for ability in diagnosis["abilities"]}
     assert "built without CUDA" in because["train on a GPU in unified memory"]
