@@ -1,8 +1,11 @@
 """budget="auto": by hand, from what a driver and NVML say is free."""
 
+import importlib.metadata
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +137,13 @@ def test_a_slot_is_written_as_nvml_writes_it(monkeypatch: pytest.MonkeyPatch) ->
     values = {Attribute.PCI_DOMAIN_ID: 1, Attribute.PCI_BUS_ID: 0x41, Attribute.PCI_DEVICE_ID: 0x1F}
     monkeypatch.setattr(_native, "cuda_attribute", lambda _ordinal, attribute: values[attribute])
     assert pci_address(0) == "00000001:41:1f.0"
+
+
+def test_attributes_have_the_numbers_of_cuda_h() -> None:
+    files = importlib.metadata.files("nvidia-cuda-runtime") or []
+    header = Path(str(next(file for file in files if file.name == "cuda.h").locate())).read_text()
+    for attribute in Attribute:
+        assert re.search(rf"\bCU_DEVICE_ATTRIBUTE_{attribute.name}\s*=\s*{attribute.value}\b", header), attribute
 
 
 def test_a_driver_that_does_not_tell_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

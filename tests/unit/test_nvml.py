@@ -1,13 +1,15 @@
 """NVML's answers, and its absence, through a stand-in for nvidia-ml-py."""
 
+import inspect
 import sys
 import types
 from typing import Any
 
+import pynvml
 import pytest
 from fake_nvml import GIB, SLOTS, fake_nvml
 
-from umadvise import nvml
+from umadvise import nvml, probe
 from umadvise.errors import NvmlUnavailableError
 
 
@@ -88,6 +90,23 @@ def test_virtualization_in_words(install: Any, mode: int, word: str | None) -> N
     install(nvmlDeviceGetVirtualizationMode=mode)
     with nvml.opened() as opened:
         assert card(opened).virtualization() == word
+
+
+@pytest.mark.parametrize("name", [name for name in vars(fake_nvml()) if name.startswith("nvml")])
+def test_the_real_package_takes_what_the_stand_in_takes(name: str) -> None:
+    real = inspect.unwrap(getattr(pynvml, name))
+    counts = {"nvmlDeviceGetPcieThroughput": 2, "nvmlDeviceGetMaxClockInfo": 2}
+    per_card = int(name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount")
+    inspect.signature(real).bind(*range(counts.get(name, per_card)))
+
+
+def test_the_real_packages_numbers_are_ours() -> None:
+    assert (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES) == (nvml._SENT, nvml._RECEIVED)
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (probe._CORE_CLOCK, probe._MEMORY_CLOCK)
+    modes = {"NONE": 0, "PASSTHROUGH": 1, "VGPU": 2, "HOST_VGPU": 3, "HOST_VSGA": 4}
+    assert {word: getattr(pynvml, f"NVML_GPU_VIRTUALIZATION_MODE_{word}") for word in modes} == modes
+    assert set(nvml._VIRTUALIZATION) == set(modes.values())
+    assert pynvml.NVML_FEATURE_ENABLED == 1
 
 
 def test_a_missing_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
