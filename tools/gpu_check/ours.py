@@ -10,7 +10,10 @@ import torch
 from workloads import UNADVISED
 
 import umadvise
+from umadvise._abi import ChunkOptions, Memory
 from umadvise.counters.records import Counters, subtract
+from umadvise.roles import LADDER, Policy
+from umadvise.roles import UNADVISED as UNADVISED_POLICY
 from umadvise.runtime import current
 from umadvise.training_session import Session
 
@@ -67,34 +70,45 @@ class Training:
 
 
 @contextmanager
-def training(build: Callable[[], Any], rung: str, budget_bytes: int | None, *, on_gpu: bool) -> Iterator[Training]:
+def training(
+    build: Callable[[], Any], rung: str, budget_bytes: int | None, *, counted_step: int, on_gpu: bool
+) -> Iterator[Training]:
     """Builds the workload and opens a session; all of it ends with this.
-
-    On CUDA tensors must be made after `umadvise.patch()`. The emulated device takes ordinary ones in.
 
     Args:
         build: the workload, on the device.
         rung: of the ladder, or UNADVISED.
         budget_bytes: of device memory; None: no limit.
+        counted_step: 1, 2, ...: of a GPU faults are counted in it, in the first three, and in none soon after it.
         on_gpu: on CUDA, else on an emulated device.
     """
-    if on_gpu:
-        umadvise.patch("cuda")
-    workload = build()
-    if not on_gpu:
-        umadvise.patch(umadvise.EmulatedDevice(capacity=CAPACITY))
+    umadvise.patch("cuda" if on_gpu else umadvise.EmulatedDevice(capacity=CAPACITY))
     try:
-        yield from _in_session(workload, rung, budget_bytes, on_gpu=on_gpu)
+        _place(LADDER.get(rung, UNADVISED_POLICY), budget_bytes)
+        yield from _in_session(build(), rung, budget_bytes, counted_step, on_gpu=on_gpu)
     finally:
         umadvise.unpatch()
 
 
-def _in_session(workload: Any, rung: str, budget_bytes: int | None, *, on_gpu: bool) -> Iterator[Training]:
+def _place(policy: Policy, budget_bytes: int | None) -> None:
+    """What is built from now on lies where the rung wants it: a session on CUDA moves no tensor of the model."""
+    state = current()
+    if policy.memory == Memory.CHUNKED:
+        room_bytes = budget_bytes or state.device.info().free_bytes
+        state.device.set_chunks(ChunkOptions(budget_bytes=room_bytes, host_mapped=state.device.host_mapped))
+    state.set_policy(policy)
+
+
+def _in_session(
+    workload: Any, rung: str, budget_bytes: int | None, counted_step: int, *, on_gpu: bool
+) -> Iterator[Training]:
     advice, policy = _ADVICE.get(rung), "advise" if rung == UNADVISED else rung
     if advice is not None:  # as the paper's user says it
         for model in workload.modules:
             model.to(f"cuda:{advice}")
-    with umadvise.session(workload.modules, workload.optimizers, budget=budget_bytes, policy=policy) as session:
+    with umadvise.session(
+        workload.modules, workload.optimizers, budget=budget_bytes, policy=policy, sample_every=counted_step
+    ) as session:
         if rung == UNADVISED:
             torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # patch() added it
         yield Training(session, lambda: _step(session, workload), on_gpu)

@@ -173,7 +173,8 @@ class Runner:
                 yield _Torch(step, self._spec.on_gpu)
             return
         assert row.rung is not None
-        with training(partial(self._built, row.rung), row.rung, budget_bytes, on_gpu=self._spec.on_gpu) as running:
+        build, counted_step = partial(self._built, row.rung), self._spec.warm_up + 1
+        with training(build, row.rung, budget_bytes, counted_step=counted_step, on_gpu=self._spec.on_gpu) as running:
             yield running
 
     def _built(self, rung: str | None = None) -> Any:

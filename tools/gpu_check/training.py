@@ -19,6 +19,8 @@ _PEERS_PART = 0.45
 _PERCENTS = {False: (100, 50, 33, 25), True: (100, 50)}
 """Budgets; fewer in a dry run."""
 _LONGEST_S = 75.0
+_WARM_UP = 5
+"""The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
 
 
 def stage(network: str) -> Callable[[Check], Any]:
@@ -130,7 +132,7 @@ def _process(
         "network": network,
         "rows": list(rows),
         "on_gpu": not small,
-        "warm_up": 3 if small else 4,
+        "warm_up": _WARM_UP,
         "measured": 1 if small else 4,
         "row_s": 2.0 if small else 10.0,
         "longest_s": _LONGEST_S * check.patience,
