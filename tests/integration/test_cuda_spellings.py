@@ -132,6 +132,10 @@ def test_memory_statistics() -> None:
     cuda.reset_peak_memory_stats()
     assert cuda.max_memory_allocated() == before + (1 << 20) == cuda.memory_stats()["allocated_bytes.all.peak"]
     assert cuda.memory_reserved() >= cuda.memory_allocated()
+    assert f"allocated_bytes.all.current: {cuda.memory_allocated():,}" in cuda.memory_summary()
+    assert cuda.memory_stats_as_nested_dict()["allocation"]["all"]["allocated"] >= 2
+    cuda.reset_accumulated_memory_stats()
+    assert cuda.memory_stats()["allocation.all.allocated"] == cuda.memory_stats()["num_ooms"] == 0
     assert kept.numel() == 1 << 18
 
 
