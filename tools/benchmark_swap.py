@@ -155,13 +155,13 @@ def _of_swaps(row: Row) -> Iterator[str]:
         "of waits a step"
     )
     moved = f"{format_bytes(steps[-1].swap_in_bytes)} in and {format_bytes(steps[-1].swap_out_bytes)} out"
-    if row.prediction is None or row.prediction.bytes_h2d is None:
+    if row.prediction is None or row.prediction.bytes_h2d is None or row.prediction.peak_bytes is None:
         yield f"{indent}{moved}"
         return
-    peak_bytes = (row.prediction.peak_bytes or 0) + row.run.pinned_bytes
+    off = row.run.peak_bytes / row.prediction.peak_bytes - 1
     yield (
         f"{indent}{moved}, predicted {format_bytes(row.prediction.bytes_h2d)} and "
-        f"{format_bytes(row.prediction.bytes_d2h)}; the peak {row.run.peak_bytes / peak_bytes - 1:+.1%} off the plan's"
+        f"{format_bytes(row.prediction.bytes_d2h)}; the peak {off:+.1%} off the plan's"
     )
 
 

@@ -4,11 +4,10 @@ import msgspec
 from swap_run import Kind, plan_file, trace_file
 
 from umadvise.device_profile import DeviceProfile
+from umadvise.plan_prediction import predict_swaps
 from umadvise.planners import io as plan_io
-from umadvise.planners.score import Score, score
-from umadvise.planning_view import transferred, view_of
 from umadvise.simulator.steady import mean_step
-from umadvise.simulator.swap import simulate_resident
+from umadvise.simulator.swap import SwapSimulation, simulate_resident
 from umadvise.simulator.unified import simulate_unified
 from umadvise.trace import io as trace_io
 from umadvise.trace.schema import Trace
@@ -17,7 +16,7 @@ _CHUNK_BYTES = 2 << 20
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A step; of planned swaps also what is moved, and the most that what moves takes at once."""
+    """A step; of planned swaps also what is moved, and the most that chunks take at once."""
 
     step_ns: int
     bytes_h2d: int | None = None
@@ -45,15 +44,16 @@ def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device:
     own = trace_io.read(trace_file(folder))
     plan = plan_io.read(plan_file(folder), own)
 
-    def scored(step: Trace) -> Score:
-        view = view_of(step, budget_bytes=capacity_bytes, chunk_bytes=_CHUNK_BYTES).trace
-        return score(view, device, transferred(plan, view), budget_bytes=plan.budget_bytes)
+    def simulated(step: Trace) -> SwapSimulation:
+        return predict_swaps(step, plan, device, budget_bytes=capacity_bytes, chunk_bytes=_CHUNK_BYTES)
 
     try:
-        found = scored(trace)
+        found = simulated(trace)
     except ValueError:  # the recordings differ: then the times are those of the step that was planned
-        found = scored(own)
-    assert found.step_ns is not None
+        found = simulated(own)
     return Prediction(
-        step_ns=found.step_ns, bytes_h2d=found.bytes_h2d, bytes_d2h=found.bytes_d2h, peak_bytes=found.peak_bytes
+        step_ns=found.step_ns,
+        bytes_h2d=found.result.swap_in_bytes,
+        bytes_d2h=found.result.swap_out_bytes,
+        peak_bytes=found.result.peak_reserved_bytes,
     )

@@ -234,12 +234,10 @@ def _step(session: umadvise.session, workload: Workload) -> Step:
 
 def _keep(session: umadvise.session, folder: str) -> None:
     """The step as it was planned for, so that it can be simulated."""
-    driver = session._steered().driver
-    if driver.program is not None and driver.program.plan is not None:
-        trace_io.write(driver.program.trace, trace_file(folder))
-        plan_io.write(driver.program.plan, plan_file(folder))
-    elif driver.step is not None:
-        trace_io.write(driver.step.trace, trace_file(folder))
+    if session.planned_step is not None:
+        trace_io.write(session.planned_step, trace_file(folder))
+    if session.plan is not None:
+        plan_io.write(session.plan, plan_file(folder))
 
 
 def main() -> int:

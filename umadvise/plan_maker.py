@@ -12,11 +12,13 @@ from umadvise import planners
 from umadvise._abi import Role
 from umadvise.errors import UmadviseError
 from umadvise.plan_cache import PlanCache, PlanKey
+from umadvise.plan_prediction import predict_swaps
 from umadvise.planners.plan import ActionKind, Option, Plan
 from umadvise.planners.score import PAGING_PLANNERS, score
 from umadvise.planning_device import PlanningDevice
 from umadvise.planning_view import PlanningView, transferred, view_of
 from umadvise.roles import Course, course_of_rung
+from umadvise.simulator.swap import SwapSimulation
 from umadvise.trace.recorded_step import RecordedStep
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
@@ -140,17 +142,35 @@ class PlanMaker:
         return predicted
 
     def _predict(self, step: RecordedStep, rung: str, memory: Memory) -> int:
-        course, profile = course_of_rung(rung), self._device.profile
-        trace: Trace = step.trace
+        course, profile, trace = course_of_rung(rung), self._device.profile, step.trace
         if course.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)
         elif course.planner in PAGING_PLANNERS:
             plan = self._plan(step, course, memory)
         else:
-            view = self._view(step, memory, movable_storages(step, memory))
-            trace, plan = view.trace, transferred(self._plan(step, course, memory), view.trace)
-            return score(trace, profile, plan, budget_bytes=view.budget_bytes).step_ns or 0
+            return self.simulate(step, self._plan(step, course, memory), memory).step_ns
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
+
+    def simulate(self, step: RecordedStep, plan: Plan, memory: Memory) -> SwapSimulation:
+        """What the device will do with a plan of swaps, see `umadvise.plan_prediction`.
+
+        Args:
+            step: that it is for.
+            plan: of that step.
+            memory: that the step has.
+
+        Raises:
+            NoRoomError: an op finds no room.
+            ValueError: the plan is not one of the step.
+        """
+        return predict_swaps(
+            step.trace,
+            plan,
+            self._device.profile,
+            budget_bytes=memory.budget_bytes,
+            chunk_bytes=memory.chunk_bytes,
+            in_chunks=storages_in_chunks(step, memory),
+        )
 
 
 def movable_storages(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
@@ -161,11 +181,16 @@ def movable_storages(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
     trace = step.trace
     fleeting = trace.births == trace.deaths  # inside one op: it counts there, and no plan is about it
     movable: NDArray[np.bool_] = (trace.storages.role != Role.WORKSPACE) | fleeting
-    if memory.elsewhere:
-        movable &= ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
+    movable &= storages_in_chunks(step, memory)
     replaced = np.flatnonzero(trace.storages.successor >= 0)  # next time it is what its successor is now
     movable[replaced] = movable[trace.storages.successor[replaced]]
     return movable
+
+
+def storages_in_chunks(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
+    """Which storages of a step lie in chunks, or will."""
+    found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
+    return found
 
 
 def staying_bytes(trace: Trace, chunk_bytes: int) -> int:

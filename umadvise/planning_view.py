@@ -74,6 +74,17 @@ def view_of(
     return PlanningView(resized, room_bytes, chunk_bytes)
 
 
+def executed(trace: Trace, in_chunks: NDArray[np.bool_]) -> Trace:
+    """A step as the device executes it: in bytes, with all that lies in chunks, for a simulation by its rules.
+
+    Args:
+        trace: the step.
+        in_chunks: for each storage, whether it does.
+    """
+    trace = _with_contents(trace)
+    return _resized(trace, np.where(in_chunks, trace.storages.bytes, 0), np.zeros(len(trace.storages), bool))
+
+
 def _idle(trace: Trace) -> NDArray[np.bool_]:
     """Storages that are there when the step begins, and that nobody reads or writes in it."""
     used = np.zeros(len(trace.storages), bool)

@@ -14,14 +14,16 @@ from umadvise.plan_cache import PlanCache
 from umadvise.plan_maker import PlanMaker, recomputes
 from umadvise.planners.advice import by_role
 from umadvise.planners.plan import Plan
-from umadvise.planners.score import PAGING_PLANNERS, made_by
+from umadvise.planners.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planning_device import planning_device
 from umadvise.profile import RungChange
 from umadvise.recompute import Regions, choose, ops_of
 from umadvise.replacements import Replacements
 from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
 from umadvise.runtime import Runtime
+from umadvise.simulator.swap import SwapSimulation
 from umadvise.trace.recorded_step import RecordedStep
+from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
 log = logging.getLogger("umadvise")
@@ -84,6 +86,26 @@ class Steering:
     def plan(self) -> Plan | None:
         """That drives the steps now."""
         return None if self.driver.program is None else self.driver.program.plan
+
+    @property
+    def planned_step(self) -> Trace | None:
+        """The step that the plan is for; without a plan the steady one that was recorded last."""
+        if self.plan is not None:
+            assert self.driver.program is not None
+            return self.driver.program.trace
+        return None if self.driver.step is None else self.driver.step.trace
+
+    def predicted(self) -> SwapSimulation | None:
+        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+
+        Raises:
+            NoRoomError: by its rules an op finds no room.
+        """
+        plan, step = self.plan, self.driver.step
+        if plan is None or step is None or pages(plan):
+            return None
+        assert self._maker is not None
+        return self._maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
 
     # ---- edges of steps -------------------------------------------------------------------------------------------
 

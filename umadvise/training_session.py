@@ -25,6 +25,7 @@ from umadvise.profile import FaultProfile, write
 from umadvise.reporters import text
 from umadvise.roles import AUTO, Policy, course_of
 from umadvise.sampling import SAMPLE_EVERY, check_every
+from umadvise.simulator.swap import SwapSimulation
 from umadvise.steering import Steering, steer
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
@@ -275,6 +276,22 @@ class Session:
     def plan(self) -> Plan | None:
         """The plan that drives the steps now; None while there is none, and on rungs without one."""
         return self._steered().plan
+
+    @property
+    def planned_step(self) -> Trace | None:
+        """The recorded step that the plan is for; without a plan the steady one that was recorded last."""
+        return self._steered().planned_step
+
+    def predicted_step(self) -> SwapSimulation | None:
+        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+
+        Its steady counters are those of `swap_counters` for each step, its peak is that of all chunks: see
+        `umadvise.plan_prediction`.
+
+        Raises:
+            NoRoomError: by the simulator's rules an op finds no room.
+        """
+        return self._steered().predicted()
 
     def swap_counters(self) -> SwapCounters:
         """What explicit swapping did since the device was opened, and where its chunks are."""
