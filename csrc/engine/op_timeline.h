@@ -33,6 +33,7 @@ class OpTimeline {
   uint32_t reached(int64_t at_ns) const;
 
  private:
+  static constexpr int kOriginAttempts = 5;
   static constexpr size_t kMostOps = size_t{1} << 17;
   struct Op {
     OpIdentity identity;

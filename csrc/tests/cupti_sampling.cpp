@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
-#include "driver/emulated/hooks.h"
+#include "cuda_fixture.h"
 #include "engine/clock.h"
-#include "engine_fixture.h"
 #include "fake_cupti/fake_cupti.h"
 
 using namespace um::cupti;
@@ -16,14 +17,13 @@ using test::kPage;
 using test::read;
 using test::write;
 
-extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);
-
 namespace {
 
 FakeCupti& fake() { return *fake_cupti(); }
 
 um_device* opened(uint32_t every = 1) {
   fake().reset();
+  emulated_libcuda_reset();
   um_device* device = nullptr;
   CHECK_OK(um_device_open_cuda(0, &device));
   CHECK_OK(um_sampling_set(device, every));
@@ -163,6 +163,106 @@ TEST(a_record_belongs_to_who_lay_there_when_the_op_ran) {
     told.push_back(event.allocation);
   }
   CHECK(told == std::vector<uint64_t>({tenants[0].second, tenants[1].second, tenants[2].second}));
+}
+
+// The host is far ahead of the device: when the first kernel faults, the next op has been given out, the memory has
+// been freed and is another tensor's, and that one's op has been given out too.
+TEST(faults_belong_to_the_op_that_ran_and_not_to_the_one_that_was_given_out_last) {
+  test::Device device(opened());
+  const test::Stream stream;
+  um_op_stream_set(stream);
+  struct Kernel {
+    unsigned char* data;
+    std::atomic<bool>* may_run;
+    static void run(void* argument) {
+      auto* const kernel = static_cast<Kernel*>(argument);
+      while (!*kernel->may_run) std::this_thread::yield();
+      // Longer than the two clocks may be apart.
+      for (const int64_t begin_ns = um::now_ns(); um::now_ns() - begin_ns < 500000;) std::this_thread::yield();
+      std::memset(kernel->data, 1, 4 * kPage);
+    }
+  };
+  std::atomic<bool> may_run{false};
+  CHECK_OK(um_step_set(device, 1));
+  Kernel kernels[3];
+  uint64_t serials[3];
+  const char* const names[3] = {"first", "second", "third"};
+  for (int i = 0; i < 3; ++i) {
+    unsigned char* data = device.allocate(4 * kPage);
+    kernels[i] = {data, &may_run};
+    serials[i] = test::Device::at(data).serial;
+    const auto launch = [&] {
+      const test::Current current;
+      CHECK_EQ(emulated_libcuda_launch(stream, Kernel::run, &kernels[i]), 0u);
+    };
+    device.op({write(data, 4 * kPage)}, launch, names[i]);
+    if (i == 0) device.free(data);
+  }
+  CHECK(kernels[1].data == kernels[0].data);
+  CHECK(kernels[2].data != kernels[0].data);
+  may_run = true;
+  CHECK_OK(um_step_set(device, 0));
+  um_op_stream_set(nullptr);
+  int found[3] = {};
+  for (const um_event& event : device.events()) {
+    if (event.kind != UM_EVENT_FAULT_GROUP) continue;
+    const bool is_third = event.address >= reinterpret_cast<uint64_t>(kernels[2].data) &&
+                          event.address < reinterpret_cast<uint64_t>(kernels[2].data) + 4 * kPage;
+    const int op = is_third ? 2 : 0;  // the second's pages are there already
+    CHECK_EQ(std::string(um_string(event.op)), std::string(names[op]));
+    CHECK_EQ(event.op_index, static_cast<uint32_t>(op + 1));
+    CHECK_EQ(event.allocation, serials[op]);
+    ++found[op];
+  }
+  CHECK_EQ(found[0], 4);
+  CHECK_EQ(found[1], 0);
+  CHECK_EQ(found[2], 4);
+}
+
+TEST(without_the_devices_clock_faults_count_and_belong_to_no_op) {
+  for (const char* symbol : {"cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"}) {
+    test::Device device(opened());
+    unsigned char* data = device.allocate(4 * kPage);
+    emulated_libcuda_fails(symbol, 801, 1, 1000);
+    CHECK_OK(um_step_set(device, 1));
+    device.op({write(data, 4 * kPage)}, [&] { std::memset(data, 1, 4 * kPage); });
+    CHECK_OK(um_step_set(device, 0));
+    CHECK_EQ(sampling(device).last.fault_groups, int64_t{4});
+    for (const um_event& event : device.events()) {
+      CHECK_EQ(event.op_index, 0u);
+      CHECK_EQ(event.allocation, test::Device::at(data).serial);
+    }
+  }
+}
+
+TEST(a_device_that_is_not_waited_for_is_not_sampled) {
+  test::Device device(opened());
+  for (const uint64_t call : {uint64_t{1}, uint64_t{2}}) {  // at the step's beginning; at its end
+    emulated_libcuda_fails("cuCtxSynchronize", 999, call, call);
+    CHECK_OK(um_step_set(device, 1));
+    CHECK_OK(um_step_set(device, 0));
+    CHECK_EQ(std::string(sampling(device).reason), std::string("waiting for the device failed: CUDA error 999"));
+    CHECK_EQ(sampling(device).failed_steps, static_cast<int64_t>(call));
+    CHECK(!fake().subscribed);
+  }
+}
+
+TEST(an_allocation_above_a_hole_is_told_of_until_it_ends) {
+  test::Device device(opened());
+  unsigned char* hole = device.allocate(64 * 1024);
+  unsigned char* brief = device.allocate(64 * 1024);
+  unsigned char* after = device.allocate(64 * 1024);
+  device.free(hole);
+  const uint64_t serial = test::Device::at(brief).serial;
+  CHECK_OK(um_step_set(device, 1));
+  device.op({write(brief, 512)}, [&] { fake().add(record(kFault, hole, 1, 2)); });
+  device.free(brief);
+  device.op({write(after, 512)}, [&] { fake().add(record(kFault, hole, 1, 2)); });
+  CHECK_OK(um_step_set(device, 0));
+  const std::vector<um_event> events = device.events();
+  CHECK_EQ(events.size(), size_t{2});
+  CHECK_EQ(events[0].allocation, serial);
+  CHECK_EQ(events[1].allocation, test::Device::at(after).serial);
 }
 
 TEST(a_page_without_an_allocation_at_its_start_tells_of_the_first_in_it) {
