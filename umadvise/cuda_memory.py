@@ -100,15 +100,21 @@ def free_and_total(device: _native.Device, budget_bytes: int | None) -> tuple[in
 def answer_free_memory(state: Runtime) -> None:
     """Lets `torch.cuda.mem_get_info()` tell what the budget leaves while a device is patched; torch tells of others."""
 
+    def told(ordinal: int, original: Any, asked: Any) -> Any:
+        return free_and_total(state.device, state.limit_bytes) if ordinal == state.ordinal else original(asked)
+
     def for_cuda(original: Any) -> Any:
-        def mem_get_info(of: Any = None) -> tuple[int, int]:
-            wanted = (
-                torch.cuda.current_device() if of is None else torch.cuda._utils._get_device_index(of, optional=True)
-            )
-            return free_and_total(state.device, state.limit_bytes) if wanted == state.ordinal else original(of)
+        def mem_get_info(device: Any = None) -> Any:
+            index = torch.cuda._utils._get_device_index
+            ordinal = torch.cuda.current_device() if device is None else index(device, optional=True)
+            return told(ordinal, original, device)
 
         return mem_get_info
+
+    def for_accelerator(original: Any) -> Any:
+        return lambda ordinal: told(ordinal, original, ordinal)
 
     replacement = for_cuda(torch.cuda.mem_get_info)
     for owner in (torch.cuda, torch.cuda.memory):
         state.replaced.replace(owner, "mem_get_info", lambda _: replacement)
+    state.replaced.replace(torch._C, "_accelerator_getMemoryInfo", for_accelerator)

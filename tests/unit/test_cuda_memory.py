@@ -181,6 +181,7 @@ def test_torch_asks_of_the_patched_gpu_and_tells_of_others_itself(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     for owner in (torch.cuda, torch.cuda.memory):
         monkeypatch.setattr(owner, "mem_get_info", lambda of: ("torch's own", of))
+    monkeypatch.setattr(torch._C, "_accelerator_getMemoryInfo", lambda of: ("torch's own", of), raising=False)
     state = Runtime(device, emulated=False, ordinal=1, budget_bytes=32 * MIB)
     cuda_memory.answer_free_memory(state)
     try:
@@ -191,6 +192,8 @@ def test_torch_asks_of_the_patched_gpu_and_tells_of_others_itself(
         state.session_budget_bytes = 16 * MIB  # a session's is closer
         assert torch.cuda.mem_get_info() == (16 * MIB, 16 * MIB)
         assert torch.cuda.mem_get_info(0) == ("torch's own", 0)
+        assert torch._C._accelerator_getMemoryInfo(1) == (16 * MIB, 16 * MIB)
+        assert torch._C._accelerator_getMemoryInfo(0) == ("torch's own", 0)
     finally:
         state.replaced.undo()
     assert torch.cuda.mem_get_info(1) == ("torch's own", 1)
