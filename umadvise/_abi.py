@@ -71,6 +71,14 @@ class RouteState(IntEnum):
     ON = 2
 
 
+class HostMapped(IntEnum):
+    """um_host_mapped: whether chunks that are swapped out are accessible at their addresses, slowly."""
+
+    NOT = 0
+    YES = 1
+    WHERE_POSSIBLE = 2
+
+
 class Phase(IntEnum):
     """um_phase: the part of a training step that an op belongs to; NONE outside steps."""
 
@@ -669,7 +677,7 @@ class ChunkOptions:
     budget_bytes: UInt64
     host_budget_bytes: UInt64 = 0
     chunk_bytes: UInt64 = 0
-    host_mapped: Flag32 = False
+    host_mapped: UInt32 = HostMapped.NOT
     protect_clean: Flag32 = False
 
 

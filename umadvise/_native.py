@@ -30,6 +30,7 @@ from umadvise._abi import (
     DriverCosts,
     EmulatedOptions,
     Event,
+    HostMapped,
     Link,
     MemoryHistory,
     MemoryStats,
@@ -177,6 +178,8 @@ _CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_copy_to_host": (Status, [_POINTER, _POINTER, _U64]),
     "um_prefetch": (Status, [_POINTER, _U64, _I32, _POINTER]),
     "um_stream_wait": (Status, [_POINTER, _POINTER, _POINTER]),
+    "um_stream_uses": (Status, [_POINTER, _POINTER]),
+    "um_memory_trim": (Status, [_POINTER]),
     "um_export": (Status, [_POINTER]),
     "um_export_release": (Status, [_POINTER]),
     "um_op_begin": (Status, [_POINTER, _U32, _U32, _U32, _U32, _POINTER, _U32]),
@@ -231,6 +234,7 @@ _HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_cuda_try_allocate": (Status, [_U64, _I32, _POINTER, _POINTER]),
     "um_hooks_cuda_free": (None, [_POINTER, _U64, _I32, _POINTER]),
     "um_hooks_cuda_record_stream": (None, [_POINTER, _POINTER]),
+    "um_hooks_cuda_reset": (None, []),
     "um_hooks_cuda_plain_device": (_POINTER, [_I32]),
     "um_hooks_storage_adopt": (Status, [_POINTER, _POINTER, _POINTER]),
     "um_hooks_storage_give_back": (Status, [_POINTER]),
@@ -363,13 +367,13 @@ class Device:
     Attributes:
         handle: the um_device pointer, for `Route`.
         link_profile: `umadvise.device_profile.DeviceProfile` whose link is charged; None where none is.
-        host_mapped: whether chunks that are swapped out are to stay accessible.
+        host_mapped: whether chunks that are swapped out stay accessible.
     """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.link_profile: Any = None
-        self.host_mapped = False
+        self.host_mapped = HostMapped.NOT
         self._closed = False
 
     @classmethod
@@ -716,7 +720,7 @@ def prefetch(address: int, size_bytes: int, *, to_host: bool = False, stream: in
 
 
 def export(address: int) -> None:
-    """Makes the whole allocation at the address resident, writable and pinned. Emulated device only."""
+    """Makes the whole allocation at the address resident, writable and pinned. On CUDA chunked memory alone."""
     _core().um_export(address)
 
 

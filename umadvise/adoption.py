@@ -1,45 +1,76 @@
-"""The tensors of models and optimizers: onto the emulated device, and back as ordinary ones."""
+"""The tensors of models and optimizers: onto the device, and back as ordinary ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from umadvise import _native, runtime
+from umadvise import _native, runtime, torch_api
 from umadvise._abi import Role
 from umadvise.errors import StateError
 from umadvise.observer import strided_parts, tensors_of_state
-from umadvise.runtime import on_device
+from umadvise.runtime import HOST, on_device, routed
 
 
 class Adoption:
-    """What a session takes in and gives back."""
+    """What a session takes in and gives back.
+
+    On the emulated device memory moves under the tensors, which stay the CPU's. On CUDA tensors move as `Module.to`
+    moves them: parameters stay the same objects and get other data.
+    """
 
     def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Nothing is moved yet."""
         self._models = models
         self._optimizers = optimizers
+        self._moved_models: list[torch.nn.Module] = []
+        self._moved = False  # anything, on CUDA
 
     def take_in(self, state: runtime.Runtime) -> None:
-        """Moves everything onto the emulated device.
+        """Moves everything onto the device.
 
         Raises:
-            StateError: on CUDA, where nothing can be moved, something was allocated before `patch()`.
+            StateError: something is on a GPU already, in memory of torch's own.
         """
-        if state.emulated:
-            for storage, role in self._storages():
-                state.take_in(storage, role)
+        if not state.emulated:
+            self._check_owner()
+            self._move_in()
             return
-        for model in self._models:
-            foreign = [name for name, tensor in model.named_parameters() if not on_device(tensor)]
-            if foreign:
-                raise StateError(
-                    f"{foreign[0]!r} was not allocated by umadvise: call umadvise.patch() before the model is "
-                    'moved to the GPU with .to("cuda")'
-                )
+        for storage, role in self._storages():
+            if storage.device.type == "cpu":
+                state.take_in(storage, role)
 
-    def give_back(self) -> None:
-        """Moves everything back, but what an address of is known outside torch: that must stay good."""
+    def _check_owner(self) -> None:
+        for model in self._models:
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                if tensor.is_cuda and _is_elsewhere(tensor):
+                    raise StateError(
+                        f"{name!r} was not allocated by umadvise: call umadvise.patch() before the model is moved to "
+                        "the GPU, or leave it on the CPU for the session to move"
+                    )
+
+    def _move_in(self) -> None:
+        for model in self._models:
+            if any(_is_elsewhere(tensor) for tensor in (*model.parameters(), *model.buffers())):
+                torch_api.move_module_in(model)
+                self._moved_models.append(model)
+                self._moved = True
+        for optimizer in self._optimizers:
+            self._moved |= _each_tensor(
+                optimizer, lambda tensor: torch_api.moved_in(tensor, Role.PARAMETER), _may_move_in
+            )
+
+    def give_back(self, state: runtime.Runtime) -> None:
+        """Moves back what was moved, but on the emulated device nothing whose address is known outside of torch."""
+        if not state.emulated:
+            with routed(HOST):
+                for model in self._moved_models:
+                    model._apply(_copy_out)
+                for optimizer in self._optimizers if self._moved else ():  # with the state that it has made meanwhile
+                    _each_tensor(optimizer, _copy_out, on_device)
+            return
         with ExitStack() as stack:
             for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
                 placed = _native.allocation_at(runtime.storage_address(storage))
@@ -57,7 +88,7 @@ class Adoption:
                 tensors.append((tensor.grad, Role.INTERMEDIATE))
         for tensor, role in tensors:
             for part in strided_parts(tensor):
-                if part.device.type == "cpu":
+                if part.device.type in ("cpu", "cuda"):
                     yield part.untyped_storage(), role
 
     def _parameters(self) -> list[torch.Tensor]:
@@ -81,6 +112,49 @@ class Adoption:
         for parameter, states in trained.values():
             sizes += [parameter.nbytes] * (states + (parameter.grad is None))
         return sizes
+
+
+def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > 0 and not on_device(tensor)
+
+
+def _copy_out(tensor: torch.Tensor) -> torch.Tensor:
+    return torch._C.TensorBase.to(tensor, "cpu", copy=True)
+
+
+def _may_move_in(tensor: torch.Tensor) -> bool:
+    """Not scalars, such as counts of steps: optimizers keep those on the CPU, and look at them there (torch/optim)."""
+    return tensor.dim() > 0 and _is_elsewhere(tensor)
+
+
+def _each_tensor(
+    optimizer: torch.optim.Optimizer,
+    move: Callable[[torch.Tensor], torch.Tensor],
+    wanted: Callable[[torch.Tensor], bool],
+) -> bool:
+    """Replaces an optimizer's tensors that are wanted; whether there were any.
+
+    Its parameters get other data, its state other tensors.
+    """
+    count = 0
+
+    def moved(value: Any) -> Any:
+        nonlocal count
+        if not isinstance(value, torch.Tensor) or not wanted(value):
+            return value
+        count += 1
+        return move(value)
+
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data = moved(parameter.data)
+                if parameter.grad is not None:
+                    parameter.grad = moved(parameter.grad)
+        for entries in optimizer.state.values():
+            for name in entries:
+                entries[name] = pytree.tree_map(moved, entries[name])
+    return count > 0
 
 
 def _states(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> int:

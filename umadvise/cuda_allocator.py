@@ -43,6 +43,7 @@ def install(ordinal: int) -> None:
         )
         functions: Any = allocator.allocator()
         functions.set_record_stream_fn(_native.hooks_function("um_hooks_cuda_record_stream"))
+        functions.set_reset_fn(_native.hooks_function("um_hooks_cuda_reset"))
         torch.cuda.memory.change_current_allocator(allocator)
         cuda_limits.install(_for_good)
         _memory.install(_for_good)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from umadvise import _native
-from umadvise._abi import Counting, EmulatedOptions
+from umadvise._abi import Counting, EmulatedOptions, HostMapped
 from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import DeviceUnavailableError, UsageError
@@ -78,7 +78,7 @@ class EmulatedDevice:
         """
         options, profile = self.options(), self.link_profile()
         device = _native.Device.open_emulated(options)
-        device.host_mapped = self.access == "host_mapped"
+        device.host_mapped = HostMapped.YES if self.access == "host_mapped" else HostMapped.NOT
         if profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))
             device.link_profile = profile
@@ -105,4 +105,6 @@ def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
         )
     if (reason := _native.cuda_unavailable_reason()) is not None:
         raise DeviceUnavailableError(reason)
-    return _native.Device.open_cuda(int(index or 0))
+    device = _native.Device.open_cuda(int(index or 0))
+    device.host_mapped = HostMapped.WHERE_POSSIBLE
+    return device

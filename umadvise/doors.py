@@ -1,4 +1,4 @@
-"""The doors through which an address leaves torch: numpy, DLPack, `data_ptr`, files. Emulated device only.
+"""The doors through which an address leaves torch: numpy, DLPack, `data_ptr`, files.
 
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from umadvise import _native
-from umadvise._abi import Status
+from umadvise._abi import Memory, Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.placement import host_storage
 from umadvise.runtime import HOST, Runtime, address_of, routed, storage_address
@@ -73,16 +73,25 @@ def _release(address: int) -> None:
         _native.release_export(address)
 
 
-_COMPARERS = ("torch._tensor", "torch.serialization")
-"""Modules that ask for an address only to compare it, in deepcopy and save: that must not pin a model."""
+def _export_chunks_for_life(address: int) -> None:
+    """On CUDA all other memory can be accessed wherever it is."""
+    allocation = _native.allocation_at(address) if _native.owns(address) else None
+    if allocation is not None and allocation.memory == Memory.CHUNKED:
+        _export_for_life(address)
 
 
-def _for_life(original: Callable[..., Any], address: Callable[[Any], int]) -> Callable[..., Any]:
+_COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
+"""Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
+
+
+def _for_life(
+    original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None] = _export_for_life
+) -> Callable[..., Any]:
     """A door whose user cannot be followed."""
 
     def door(self: Any, *arguments: Any, **named: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__") not in _COMPARERS:
-            _export_for_life(address(self))
+            export(address(self))
         return original(self, *arguments, **named)
 
     return door
@@ -166,3 +175,18 @@ def install(runtime: Runtime) -> None:
     replaced.replace(faulthandler, "enable", _faulthandler_enable)
     _lasting.clear()
     _native.claim_signals()
+
+
+def install_on_cuda(runtime: Runtime) -> None:
+    """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
+
+    def opened(address: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return lambda original: _for_life(original, address, _export_chunks_for_life)
+
+    replaced = runtime.replaced
+    for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
+        replaced.replace(torch.Tensor, name, opened(address_of))
+    for module in (torch, torch.utils.dlpack):
+        replaced.replace(module, "to_dlpack", opened(address_of))
+    replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
+    _lasting.clear()

@@ -6,12 +6,12 @@ of the budget, and chunks the rest. The shares do not change again: neither kind
 one was promised. Plain device memory that is in use stays, and counts for both.
 """
 
-import contextlib
 import logging
 from dataclasses import replace
 
 from umadvise import _native, split_updates
-from umadvise._abi import ChunkOptions, Memory
+from umadvise._abi import Allocation, ChunkOptions, HostMapped, Memory
+from umadvise.degraded import HOST_MAPPING
 from umadvise.errors import NativeError
 from umadvise.plan_maker import Memory as PlanMemory
 from umadvise.replacements import Replacements
@@ -120,11 +120,23 @@ class MemorySplit:
         _native.set_split(None)
         device = self._state.device
         left = [each for each in device.allocations() if each.memory == Memory.CHUNKED]
-        needed_bytes = max(sum(each.reserved_bytes for each in left), device.swap_counters().chunk_bytes)
+        counters = device.swap_counters()
+        needed_bytes = max(sum(each.reserved_bytes for each in left) + counters.pinned_bytes, counters.chunk_bytes)
         budget_bytes = min(needed_bytes, self._chunk_budget_bytes)
         device.set_chunks(replace(self._chunks(budget_bytes), host_budget_bytes=needed_bytes))
         self._chunk_budget_bytes = 0
-        if not device.host_mapped:  # from here on nothing brings them in before they are touched
-            for each in left:
-                with contextlib.suppress(NativeError):  # larger than the budget together
-                    _native.export(each.address)
+        if device.host_mapped != HostMapped.YES:  # from here on nothing brings them in before they are touched
+            self._keep(left)
+
+    def _keep(self, left: list[Allocation]) -> None:
+        """Makes room on the device, for good, for tensors that outlive a session, as far as there is any."""
+        homeless = 0
+        for each in left:
+            try:
+                _native.export(each.address)
+            except NativeError:  # larger than the budget together
+                homeless += 1
+        if homeless and self._state.device.features()[HOST_MAPPING] is not None:
+            log.warning(
+                "%d tensors outlive the session without room on the device: they must not be used any more", homeless
+            )

@@ -37,8 +37,8 @@ def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None
         raise
 
 
-def start(device: _native.Device, budget: Budget) -> Runtime:
-    """Makes an open device the one in use."""
+def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Runtime:
+    """Makes an open device the one in use; `unified`: the budget is for unified memory too."""
     info = device.info()
     state = Runtime(device, info.provider == "emulated", max(info.ordinal, 0), budget_on(device, budget))
     if state.emulated:
@@ -48,11 +48,13 @@ def start(device: _native.Device, budget: Budget) -> Runtime:
         cuda_allocator.install(state.ordinal)
     runtime.set_current(state)
     try:
-        device.set_budget(state.budget_bytes or 0)
+        if unified:
+            device.set_budget(state.budget_bytes or 0)
         torch_api.install(state)
         if state.emulated:
             doors.install(state)
         else:
+            doors.install_on_cuda(state)
             cuda_allocator.attend(state)
         state.set_policy(state.policy)
         _native.interpose(device)

@@ -61,6 +61,11 @@ class Runtime:
         """The budget that holds now."""
         return self.budget_bytes if self.session_budget_bytes is None else self.session_budget_bytes
 
+    @property
+    def torch_device(self) -> str:
+        """What torch calls the device: the emulated one's tensors are the CPU's."""
+        return "cpu" if self.emulated else f"cuda:{self.ordinal}"
+
     def route(self, placement: Placement) -> None:
         """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""
         route = Route(RouteState.ON, placement, self.device.handle)

@@ -94,11 +94,14 @@ def _moved_on_cuda(
 ) -> torch.Tensor:
     """The same on a real GPU: torch copies, our allocator gets the placement."""
     runtime = current()
-    device = "cpu" if move.target is None else f"cuda:{runtime.ordinal}"
+    device = "cpu" if move.target is None else runtime.torch_device
     copy = move.copy
-    if move.target is not None and move.target.advice is not None and tensor.is_cuda:
+    if move.target is not None and tensor.numel() > 0:  # what is not ours, or advised otherwise, is copied
         allocation = _native.allocation_at(address_of(tensor))
-        copy = copy or allocation is None or allocation.advice != move.target.advice
+        advice_differs = move.target.advice is not None and (
+            allocation is None or allocation.advice != move.target.advice
+        )
+        copy = copy or allocation is None or advice_differs
     advice = move.target.advice if move.target else None
     with routed(placed(runtime.policy.placement(role, advice))):
         return original(
@@ -160,6 +163,16 @@ def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
     module._apply(convert)
     label_module(module)
     return module
+
+
+def moved_in(tensor: torch.Tensor, role: Role) -> torch.Tensor:
+    """A tensor's values on the patched device, in memory as the policy says for the role; itself if it is there."""
+    return _moved(tensor, _Move(Target(None, None)), role, torch._C.TensorBase.to)
+
+
+def move_module_in(module: torch.nn.Module) -> None:
+    """The same for a module's parameters, their gradients and buffers, as `module.to` does it."""
+    _move_module(module, _Move(Target(None, None)))
 
 
 def label_module(module: torch.nn.Module, prefix: str = "") -> None:

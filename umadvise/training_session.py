@@ -10,11 +10,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise import devices, patching, runtime
+from umadvise import _native, devices, patching, runtime
 from umadvise._abi import Role, SwapCounters
 from umadvise.adoption import Adoption
 from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
+from umadvise.degraded import driver_keeps_budget, possible_course
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
@@ -27,6 +28,7 @@ from umadvise.roles import AUTO, Policy, course_of
 from umadvise.sampling import SAMPLE_EVERY, check_every
 from umadvise.simulator.swap import SwapSimulation
 from umadvise.steering import Steering, steer
+from umadvise.torch_api import moved_in
 from umadvise.trace.schema import Trace
 from umadvise.units import format_bytes
 
@@ -37,8 +39,8 @@ Batch = TypeVar("Batch")
 class Session:
     """A training loop whose tensors live in memory of umadvise. Use it as a context manager.
 
-    On the emulated device the model's and the optimizer's tensors move onto it on entry and back on exit, also after an
-    exception. On CUDA they must have been allocated after `umadvise.patch()`.
+    The model's and the optimizer's tensors move onto the device on entry and back on exit, also after an exception. On
+    CUDA those that are there already stay there; they must have been allocated after `umadvise.patch()`.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Session:
         self._records = record
         self._sample_every = check_every(sample_every)
         self._owns_patch = False
+        self._unified = True  # the budget is for unified memory too
         self._steering: Steering | None = None
         self._runtime: runtime.Runtime | None = None
         self._observer: Observer | None = None
@@ -105,7 +108,8 @@ class Session:
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
             try:
-                state = patching.start(device, self._budget)
+                self._fit_course(device)
+                state = patching.start(device, self._budget, unified=self._unified)
             except BaseException:
                 device.close()
                 raise
@@ -115,6 +119,7 @@ class Session:
             )
         else:
             state = runtime.current()
+            self._fit_course(state.device)
         if state.script_observer is None:
             state.watch("a session")
         self._runtime = state
@@ -126,9 +131,15 @@ class Session:
             raise
         return self
 
+    def _fit_course(self, device: _native.Device) -> None:
+        """What the device lacks is done without, or the policy is refused."""
+        features = device.features()
+        self._course = possible_course(self._course, features)
+        self._unified = driver_keeps_budget(self._course, features)
+
     def _begin(self, state: runtime.Runtime) -> None:
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
-        if budget_bytes is not None:
+        if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
         self._observer = state.script_observer or Observer(state, sample_every=self._sample_every)
@@ -160,7 +171,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives every tensor of the model and the optimizer back as an ordinary one (emulated device).
+        """Gives every tensor of the model and the optimizer that was moved back as an ordinary one.
 
         All but those whose address left torch, to a live numpy array for one: they stay where they are, and valid.
         """
@@ -173,8 +184,8 @@ class Session:
             stack.callback(self._leave, state)
             if self._steering is not None and not state.forked:
                 stack.callback(self._steering.split.release)
-            if state.emulated and not state.forked:
-                stack.callback(self._adoption.give_back)
+            if not state.forked:
+                stack.callback(self._adoption.give_back, state)
             if self._observer is not None and not state.forked and state.script_observer is None:
                 stack.callback(self._observer.detach)
             if self._observer is not None and self._records and not state.forked:
@@ -228,7 +239,7 @@ class Session:
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            return to_device(leaf, Role.INPUT, None) if self._state().emulated else leaf.to("cuda")
+            return to_device(leaf, Role.INPUT, None) if self._state().emulated else moved_in(leaf, Role.INPUT)
 
         moved: Batch = pytree.tree_map(move, batch)
         return moved

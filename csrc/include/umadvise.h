@@ -424,7 +424,7 @@ typedef struct um_plan {
 /* ---- explicit swapping: physical chunks under stable addresses --------------------------------------------- */
 typedef enum {
   UM_HOST_MAPPED_NOT = 0,           /* access to what is on the host, outside of ops, is fatal */
-  UM_HOST_MAPPED = 1,               /* it stays accessible at its address; UM_UNSUPPORTED where that cannot be */
+  UM_HOST_MAPPED_YES = 1,           /* it stays accessible at its address; UM_UNSUPPORTED where that cannot be */
   UM_HOST_MAPPED_WHERE_POSSIBLE = 2 /* um_device_feature tells */
 } um_host_mapped;
 typedef struct um_chunk_options {

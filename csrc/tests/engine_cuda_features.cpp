@@ -157,7 +157,7 @@ TEST(host_chunks_lie_on_the_node_that_is_closest) {
   CHECK_OK(device.set_chunks(3));
   CHECK(device.why_not(kMapping).find("CUDA_ERROR_INVALID_VALUE") != std::string::npos);
   Lacking without_nodes(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
-  CHECK_OK(without_nodes.set_chunks(3, UM_HOST_MAPPED));
+  CHECK_OK(without_nodes.set_chunks(3, UM_HOST_MAPPED_YES));
 }
 
 TEST(without_attribute_141_what_left_is_in_page_locked_memory) {
@@ -171,7 +171,7 @@ TEST(without_attribute_141_what_left_is_in_page_locked_memory) {
     CHECK(device.why_not(kMapping).find(known ? "has no virtual memory on the host" : "does not tell whether") !=
           std::string::npos);
     CHECK(device.why_not(kMapping).find("(attribute 141)") != std::string::npos);
-    CHECK_FAILS(UM_UNSUPPORTED, device.set_chunks(3, UM_HOST_MAPPED));
+    CHECK_FAILS(UM_UNSUPPORTED, device.set_chunks(3, UM_HOST_MAPPED_YES));
     CHECK(says("explicit swapping is not possible") && says("host_mapped"));
     CHECK_OK(device.set_chunks(3, kWherePossible));
     swap_some(device);

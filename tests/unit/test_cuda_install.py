@@ -13,9 +13,15 @@ import pytest
 import torch
 
 from umadvise import _native, cuda_allocator, patching, runtime
-from umadvise._abi import Advice, Memory, Placement, Role, Route, RouteState
+from umadvise._abi import Advice, ChunkOptions, Memory, Placement, Role, Route, RouteState
 from umadvise.cuda_memory import CudaMemory
-from umadvise.errors import DeviceUnavailableError, NativeError, StateError, UnsupportedError
+from umadvise.errors import (
+    DeviceUnavailableError,
+    HooksUnavailableError,
+    NativeError,
+    StateError,
+    UnsupportedError,
+)
 from umadvise.replacements import Replacements
 
 MIB = 1 << 20
@@ -38,6 +44,9 @@ class TorchWithCuda:
 
     def set_record_stream_fn(self, address: int) -> None:
         self.told.append(("record_stream", address))
+
+    def set_reset_fn(self, address: int) -> None:
+        self.told.append(("reset", address))
 
     def change(self, allocator: object) -> None:
         assert allocator is self and not self.initialized
@@ -62,12 +71,13 @@ def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchWithCuda]:
 
 def test_torch_gets_our_functions_before_it_changes_its_allocator(cuda_torch: TorchWithCuda) -> None:
     cuda_allocator.install(0)
-    (created, path, *names), (record_stream, address), (changed,) = cuda_torch.told
-    assert (created, record_stream, changed) == ("created", "record_stream", "changed")
+    (created, path, *names), (record_stream, address), (reset, reset_address), (changed,) = cuda_torch.told
+    assert (created, record_stream, reset, changed) == ("created", "record_stream", "reset", "changed")
     library = ctypes.CDLL(path)
     for name in names:
         assert ctypes.cast(getattr(library, name), ctypes.c_void_p).value == _native.hooks_function(name)
     assert address == _native.hooks_function("um_hooks_cuda_record_stream")
+    assert reset_address == _native.hooks_function("um_hooks_cuda_reset")
 
 
 def test_it_is_installed_once_and_used_again_after_torch_has_set_cuda_up(cuda_torch: TorchWithCuda) -> None:
@@ -321,3 +331,77 @@ def test_memory_that_cannot_be_waited_for_is_not_given_out(
         allocate(100, stream=1)
     assert waits() == 0
     assert cuda_device.memory().live_allocations == live
+
+
+# ---- what ops tell the core ------------------------------------------------------------------------------------------
+
+# The one function of torch's CUDA half that the extension asks.
+TORCH_CUDA = """
+#include <cstdint>
+extern "C" void* current_stream = nullptr;
+extern "C" int32_t status = 0;
+extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t, void** stream) {
+  *stream = current_stream;
+  return status;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def torch_cuda(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """A libtorch_cuda.so of this process; it stays, and ops are in the default stream unless a test says otherwise."""
+    library = tmp_path_factory.mktemp("torch_cuda") / "libtorch_cuda.so"
+    compiler = os.environ.get("CXX", "c++").split()
+    command = [*compiler, "-x", "c++", "-", "-shared", "-fPIC", "-Wl,-soname,libtorch_cuda.so", "-o", str(library)]
+    subprocess.run(command, input=TORCH_CUDA, text=True, check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture
+def chunked(cuda_device: _native.Device) -> torch.Tensor:
+    """A tensor in chunked memory."""
+    _native.install_allocator()
+    cuda_device.set_chunks(ChunkOptions(budget_bytes=16 * MIB))
+    tensor = torch.ones(MIB)
+    _native.adopt_storage(tensor.untyped_storage()._cdata, cuda_device, Placement(Memory.CHUNKED))
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("current_stream", 2, r"an op runs in the per-thread default stream.* Use the default stream, or one of"),
+        ("status", 1, r"torch does not tell the current stream of CUDA device 0"),
+    ],
+)
+def test_an_op_runs_in_torchs_current_stream(
+    chunked: torch.Tensor, torch_cuda: ctypes.CDLL, variable: str, value: int, expected: str
+) -> None:
+    assert (chunked + 1).sum().item() == 2 * MIB
+    kind = ctypes.c_void_p if variable == "current_stream" else ctypes.c_int32
+    told = kind.in_dll(torch_cuda, variable)
+    told.value = value
+    try:
+        with pytest.raises(RuntimeError, match=expected):
+            chunked + 1
+    finally:
+        told.value = 0
+    assert (chunked + 1).sum().item() == 2 * MIB
+
+
+def test_empty_cache_gives_back_what_no_tensor_has(cuda_device: _native.Device) -> None:
+    with runtime.routed(runtime.placed(replace(Placement(), memory=Memory.DEVICE))):
+        free(allocate(8 * MIB), 8 * MIB)
+        assert cuda_device.memory().reserved_bytes >= 8 * MIB
+        _native._hooks().um_hooks_cuda_reset()
+    assert cuda_device.memory().reserved_bytes == 0
+
+
+def test_without_a_compiler_cuda_is_refused_with_the_remedy(
+    cuda_torch: TorchWithCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(HooksUnavailableError, match=r"'no-such-compiler' was not found.*Install one"):
+        cuda_allocator.install(0)
+    assert cuda_torch.told == []

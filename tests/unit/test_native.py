@@ -40,6 +40,7 @@ ENUMERATIONS = {
     "UM_RECORDED_": _abi.RecordedKind,
     "UM_SERVICE_": _abi.Service,
     "UM_PROGRAM_": _abi.ProgramStatus,
+    "UM_HOST_MAPPED_": _abi.HostMapped,
 }
 
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 
+#include "cuda_streams.h"
 #include "errors.h"
 #include "hooks.h"
 #include "stream_order.h"
@@ -82,6 +83,11 @@ void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
 
 bool serves_cuda() { return served_ordinal != kNoDevice; }
 
+void announce_stream() {
+  const int32_t ordinal = served_ordinal.load(std::memory_order_relaxed);
+  um_op_stream_set(ordinal == kNoDevice ? nullptr : current_cuda_stream(ordinal));
+}
+
 }  // namespace um::hooks
 
 using namespace um::hooks;
@@ -115,5 +121,15 @@ um_device* um_hooks_cuda_plain_device(int32_t ordinal) {
 }
 
 void um_hooks_cuda_record_stream(void* block, void* stream) {
-  if (!forked) stream_order().lend(block, stream);
+  if (forked || um_owns(block) == 0) return;
+  stream_order().lend(block, stream);
+  throw_as_torch(um_stream_uses(block, stream));
+}
+
+void um_hooks_cuda_reset(void) {
+  if (forked) return;
+  if (um_device* const device = um_route_device()) static_cast<void>(um_memory_trim(device));
+  PlainDevices& devices = plain_devices();
+  const std::lock_guard<std::mutex> lock(devices.opening);
+  for (const auto& [ordinal, device] : devices.by_ordinal) static_cast<void>(um_memory_trim(device));
 }

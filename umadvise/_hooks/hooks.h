@@ -32,6 +32,8 @@ UM_API void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream);
 UM_API void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* stream);
 // Tensor.record_stream: the memory goes to nobody else before the stream has done what it was given until the free.
 UM_API void um_hooks_cuda_record_stream(void* block, void* stream);
+// torch.cuda.empty_cache(): memory that no tensor has goes back to the driver, as far as it takes it.
+UM_API void um_hooks_cuda_reset(void);
 // The device that plain memory of a CUDA device comes from; NULL as long as none was asked for.
 UM_API um_device* um_hooks_cuda_plain_device(int32_t ordinal);
 

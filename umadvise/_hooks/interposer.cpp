@@ -15,6 +15,7 @@
 
 #include "accesses.h"
 #include "backward.h"
+#include "cuda_allocator.h"
 #include "errors.h"
 #include "hooks.h"
 #include "operator_info.h"
@@ -111,6 +112,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
   const OpDescription description = describe(info);
+  throw_as_torch(guarded([] { announce_stream(); }), last_error().c_str());
   RunningOp running(interposed_device.load(std::memory_order_relaxed), description, accesses);
   op.redispatchBoxed(below, stack);
   gather_outputs(info, *stack, running.outputs);

@@ -1,0 +1,105 @@
+"""Sessions on a CUDA device, through the libcuda provider: the programs of cuda_programs.py, each in its process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+BUILD = CHECKOUT / "build" / "test"
+MANAGED, DEVICE, CHUNKED = 0, 1, 3
+Program = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def libcuda() -> Path:
+    """The driver library of the C++ tests, which `make test` has built before; $UMADVISE_TEST_LIBCUDA is another."""
+    given = os.environ.get("UMADVISE_TEST_LIBCUDA")
+    library = Path(given) if given else BUILD / "tests" / "emulated_libcuda" / "libcuda.so.1"
+    if given is None and not library.is_file():
+        configure = ["cmake", "-S", str(CHECKOUT / "csrc"), "-B", str(BUILD), "-DUMADVISE_TESTS=ON"]
+        subprocess.run([*configure, "-G", "Ninja"], check=True)
+        subprocess.run(["cmake", "--build", str(BUILD), "--target", "emulated_libcuda"], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def program(libcuda: Path) -> Program:
+    """program(name, ...): what that program prints as JSON, and what it says on standard error."""
+
+    def run(*words: str) -> Any:
+        command = [sys.executable, str(Path(__file__).with_name("cuda_programs.py")), str(libcuda), *words]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])}
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr[-4000:]
+        return json.loads(finished.stdout.splitlines()[-1])
+
+    return run
+
+
+def check_identity(seen: Any) -> Any:
+    """Numbers are vanilla torch's to the last bit, and nothing stays on the device; returns the rest."""
+    session = seen["session"]
+    assert (session["losses"], session["state"]) == (seen["vanilla"]["losses"], seen["vanilla"]["state"])
+    assert session["provider"] == "cuda"
+    assert not session["owned_afterwards"]
+    return session
+
+
+@pytest.mark.parametrize("mapped", ["yes", "no"])
+def test_chunks_swap_under_a_plan(program: Program, mapped: str) -> None:
+    session = check_identity(program("swapping", mapped))
+    assert (session["rung"], session["memories"], session["chunk_bytes"]) == ("swap", [CHUNKED], 20 << 20)
+    assert session["swapped"]
+    assert session["within"]
+    assert session["followed"] > 0
+    assert session["lacks"] == ([] if mapped == "yes" else ["swapped-out memory that stays accessible"])
+
+
+@pytest.mark.parametrize(("policy", "rung", "memory"), [("window", "window", MANAGED), ("auto", "swap", CHUNKED)])
+def test_other_policies_run_there_too(program: Program, policy: str, rung: str, memory: int) -> None:
+    session = check_identity(program("unified", policy))
+    assert (session["rung"], session["memories"]) == (rung, [memory])
+
+
+# As on WSL, and on some virtual GPUs.
+def test_without_concurrent_access_chunks_do_as_well(program: Program) -> None:
+    session = check_identity(program("lacking", "89", "auto"))
+    assert (session["rung"], session["memories"], session["swapped"]) == ("swap", [CHUNKED], True)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "policy", "reason"),
+    [
+        ("89", "window", r"policy window needs prefetches: the device has no concurrent managed access"),
+        ("89", "advise", r"no budget can be kept: the device has no concurrent managed access \(attribute 89\)"),
+        ("102", "swap", r"explicit swapping is not possible: .* no management of virtual memory \(attribute 102\)"),
+    ],
+)
+def test_what_a_policy_cannot_do_without_is_refused_in_words(
+    program: Program, attribute: str, policy: str, reason: str
+) -> None:
+    seen = program("refused", attribute, policy)
+    assert re.search(reason, seen["message"]), seen["message"]
+    assert not seen["patched"]
+
+
+def test_an_address_that_left_torch_is_good_while_others_swap_and_after_the_session(program: Program) -> None:
+    seen = program("addresses")
+    assert seen["inside"] == [1.0, float(6 << 20)]
+    assert seen["outside"] == [1.0, float(6 << 20), 8.0, 8.0]
+    assert (seen["memory"], seen["exports"]) == (CHUNKED, 1)
+
+
+def test_what_a_device_lacks_is_told_by_name(program: Program) -> None:
+    told = program("features")
+    assert told["managed memory"] is None
+    assert "attribute 89" in told["advice, prefetches and a budget"]
+    assert "attribute 102" in told["explicit swapping"]
+    assert told["swapped-out memory that stays accessible"] == told["explicit swapping"]
