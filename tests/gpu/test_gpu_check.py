@@ -339,6 +339,10 @@ def test_a_row_says_why_it_is_not_begun(program: Callable[[str], ModuleType], ru
     row = program("rows").Row
     managed = runner(peak_bytes=11 * MIB).run(row(name="", rung="advise", budget_percent=50, managed=True))
     assert (managed["outcome"], managed["reason"].partition(" ")[0]) == ("dropped", str(11 * MIB))
+    more = runner(peak_bytes=9 * MIB)
+    more._managed_bytes = 12 * MIB  # that a row before it has really taken
+    dropped = more.run(row(name="", rung="advise", budget_percent=50, managed=True))
+    assert (dropped["outcome"], dropped["reason"].partition(" ")[0]) == ("dropped", str(12 * MIB))
     unknown = runner().run(row(name="", rung="advise", budget_percent=50))
     assert (unknown["outcome"], unknown["reason"]) == ("dropped", "the peak that its budget is a part of is not known")
     late = runner(ends_s=time.monotonic() + 5)

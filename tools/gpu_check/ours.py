@@ -61,6 +61,7 @@ class Training:
             "swaps": self._swaps,
             "followed_steps": swaps.programs_followed - self._followed,
             "needed_bytes": stats.requested_peak_bytes,
+            "reserved_peak_bytes": stats.reserved_peak_bytes,
             "peak_bytes": max(stats.resident_peak_bytes or 0, swaps.used_peak_bytes),
             "host_peak_bytes": max(stats.host_peak_bytes or 0, swaps.host_peak_bytes),
             "pinned_bytes": swaps.pinned_peak_bytes,

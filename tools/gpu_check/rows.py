@@ -98,6 +98,7 @@ class Runner:
         self._spec = spec
         self._peak_bytes = spec.peak_bytes
         self._longest_s = 0.0
+        self._managed_bytes = 0  # the most that a row in managed memory really took
 
     def run(self, row: Row) -> dict[str, Any]:
         """What became of a row."""
@@ -121,6 +122,8 @@ class Runner:
             gc.collect()
         found["seconds"] = round(time.monotonic() - started, 2)
         self._longest_s = max(self._longest_s, found["seconds"])
+        if row.managed:
+            self._managed_bytes = max(self._managed_bytes, found.get("reserved_peak_bytes", 0))
         if self._peak_bytes is None and row.way is None and row.budget_percent is None:
             self._peak_bytes = found.get("needed_bytes")
         return found
@@ -131,9 +134,9 @@ class Runner:
             return "absent", reason
         if row.budget_percent is not None and self._peak_bytes is None:
             return "dropped", "the peak that its budget is a part of is not known"
-        most_bytes = self._spec.managed_limit_bytes
-        if row.managed and self._peak_bytes is not None and self._peak_bytes > most_bytes:
-            return "dropped", f"{self._peak_bytes} bytes of managed memory, more than the limit of {most_bytes}"
+        most_bytes, needed_bytes = self._spec.managed_limit_bytes, max(self._peak_bytes or 0, self._managed_bytes)
+        if row.managed and needed_bytes > most_bytes:
+            return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"
         return None
 
     def _budget_bytes(self, row: Row) -> int | None:
