@@ -1,4 +1,10 @@
-"""Prints CMake's options for the conformance tests: the headers of CUDA 12 and 13, as PyPI packages bring them."""
+"""Prints CMake's options for the conformance tests: the headers of CUDA 12 and 13, as PyPI packages bring them.
+
+Other versions, such as 12.2 and 12.8, are compared by naming their folder in place of the one that is printed:
+
+    pip download --no-deps --dest headers 'nvidia-cuda-runtime-cu12==12.2.*' && unzip -d headers headers/*.whl
+    cmake -DUMADVISE_CUDA12_INCLUDE=$PWD/headers/nvidia/cuda_runtime/include ...
+"""
 
 import importlib.util
 from pathlib import Path
