@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from umadvise.doctor import trials
+
 MIB = 1 << 20
 pytestmark = pytest.mark.parametrize("device", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -64,3 +66,9 @@ def test_a_session_reports(program: Callable[..., Any], device: str) -> None:
     assert (seen["steps"], seen["provider"]) == (2, device)
     assert seen["ops"] > 0
     assert (seen["fault_groups"] is None) == (device == "cuda")  # only CUPTI could tell
+
+
+def test_the_doctors_trial_passes(device: str) -> None:
+    found = trials.run(device)
+    assert found["error"] is None
+    assert trials.check_trial(device, found).ok
