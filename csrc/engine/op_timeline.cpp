@@ -12,6 +12,7 @@ using driver::CUevent;
 using driver::CUstream;
 
 OpTimeline::~OpTimeline() {
+  const CurrentContext current(backend_);
   for (const CUevent event : events_) static_cast<void>(backend_.call().event_destroy(event));
 }
 

@@ -1,6 +1,6 @@
 // When the ops of a step ran on the device, by its own clock: two events around each of them. The host gives kernels
 // out long before they run, so its own times would put a fault into an op that has not begun. Not thread-safe: the
-// device's lock is held, and its context is current.
+// device's lock is held, and its context is current, if not at the end of all.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
 // Finding CUPTI: by name, what is no whole one, and that nothing is loaded beside one that is there. This executable is
-// not linked to the stand-ins, but has them in its run path, and so finds them before a toolkit that the machine may
-// have.
+// not linked to the stand-ins: ctest runs it with their folders in LD_LIBRARY_PATH, where a toolkit's would be.
 #include <dlfcn.h>
 
 #include "cupti/library.h"
