@@ -6,16 +6,6 @@ using namespace fixture;
 
 namespace {
 
-constexpr int64_t kChunk = 512;  // the link takes a nanosecond a byte
-
-um_swap_options in_chunks(int64_t budget_chunks, um_eviction eviction = UM_EVICT_NEVER, uint32_t iterations = 1) {
-  um_swap_options made = options(static_cast<uint64_t>(budget_chunks * kChunk), eviction, iterations);
-  made.chunk_bytes = kChunk;
-  made.allocator = UM_ALLOCATOR_VA_CHUNKS;
-  made.engine_rules = 1;
-  return made;
-}
-
 // Two chunks of room: `a` is made and nobody needs it any more, says the plan.
 struct Dropped {
   Trace trace;
