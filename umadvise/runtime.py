@@ -156,12 +156,13 @@ def address_of(tensor: torch.Tensor) -> int:
 
     Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it.
     """
-    try:
-        if tensor.layout is torch.sparse_coo:
-            return _data_ptr(tensor._values())
-        return _data_ptr(tensor if tensor.layout is torch.strided else tensor.values())
-    except RuntimeError:
-        return 0
+    with torch._C.DisableTorchFunction():  # a mode, as `with torch.device(...)`, or a subclass would call that one
+        try:
+            if tensor.layout is torch.sparse_coo:
+                return _data_ptr(tensor._values())
+            return _data_ptr(tensor if tensor.layout is torch.strided else tensor.values())
+        except RuntimeError:
+            return 0
 
 
 def storage_address(storage: torch.UntypedStorage) -> int:

@@ -377,3 +377,16 @@ def test_doors_of_survivors(patched: Callable[..., _native.Device], tmp_path: Pa
     with (tmp_path / "array").open("wb") as file:
         array.tofile(file)
     assert (tmp_path / "array").read_bytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("subclass", [False, True])
+def test_asking_where_a_tensor_is_pins_nothing(subclass: bool, device: _native.Device) -> None:
+    class Tagged(torch.Tensor):
+        pass
+
+    tensor = tensor_of(MIB)
+    if subclass:
+        tensor = tensor.as_subclass(Tagged)
+    with torch.device("cpu"):
+        assert umadvise.on_device(tensor)
+    assert [allocation.exports for allocation in device.allocations()] == [0]
