@@ -263,6 +263,10 @@ TEST(an_allocation_above_a_hole_is_told_of_until_it_ends) {
   CHECK_EQ(events.size(), size_t{2});
   CHECK_EQ(events[0].allocation, serial);
   CHECK_EQ(events[1].allocation, test::Device::at(after).serial);
+  CHECK_OK(um_step_set(device, 2));  // in which nothing ends
+  fake().add(record(kFault, hole, 1, 2));
+  CHECK_OK(um_step_set(device, 0));
+  CHECK_EQ(device.events()[0].allocation, test::Device::at(after).serial);
 }
 
 TEST(a_page_without_an_allocation_at_its_start_tells_of_the_first_in_it) {
