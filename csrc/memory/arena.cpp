@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "memory/error.h"
 
@@ -44,6 +44,8 @@ void Arena::open(um_device* owner, ManagedHeap* of, uint64_t address, uint64_t b
 void Arena::close() noexcept {
   device.store(nullptr, std::memory_order_relaxed);
   if (tables_bytes_ > kMostKeptTableBytes) drop_tables();
+  if (tables_ != nullptr)
+    std::fill_n(across_, bytes_ / kBlockBytes, nullptr);  // their heap may go before the tables do
   heap = nullptr;
   first = nullptr;
 }

@@ -362,6 +362,19 @@ TEST(sizes_that_no_machine_has_are_refused) {
   CHECK_EQ(f.source.live_bytes, uint64_t{0});
 }
 
+// Arenas are recycled with their tables, and a closed device's blocks are gone.
+TEST(an_arena_forgets_the_blocks_of_a_heap_that_is_gone) {
+  {
+    Fixture before(2 * kBlockBytes);
+    before.heap.free(before.heap.allocate(2 * kBlockBytes), false);
+  }
+  Fixture f(2 * kBlockBytes);
+  Block* block = f.heap.allocate(512);
+  CHECK_EQ(f.heap.arenas().front()->bytes(), 2 * kBlockBytes);
+  CHECK(found_at(f.heap, f.heap.arenas().front()->address() + kBlockBytes) == nullptr);
+  f.heap.free(block, false);
+}
+
 // Each device has a lock of its own; the address map and the arenas' pool are what they share.
 TEST(heaps_of_several_threads_share_the_address_map) {
   std::vector<std::thread> threads;
