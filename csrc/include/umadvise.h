@@ -75,8 +75,8 @@ typedef struct um_device_info {
 } um_device_info;
 UM_API um_status um_device_query(um_device* device, um_device_info* out);
 
-/* What the device can do: index 0.. until NULL gives a name. `reason` is NULL where it can, else why not, in words: then
- * whoever needs it is refused with that, or does without. */
+/* What the device can do: index 0.. until NULL gives a name. `reason` is NULL where it can, else why not, in words:
+ * then whoever needs it is refused with that, or does without. */
 UM_API const char* um_device_feature(um_device* device, uint32_t index, const char** reason);
 
 /* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign
@@ -309,9 +309,9 @@ typedef struct um_residency {
 UM_API uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity);
 
 /* ---- the counters of a CUDA device: what CUPTI records in sampled steps ----------------------------------- */
-/* Collecting slows a step down and both of its ends wait for the device, so only some steps are sampled: the first three
- * and every n-th. um_counters_read and the queue of events then tell of sampled steps alone. The device's records say
- * nothing of first touches, evictions without a copy, collapses and remote accesses: those stay UM_UNKNOWN. */
+/* Collecting slows a step down and both of its ends wait for the device, so only some steps are sampled: the first
+ * three and every n-th. um_counters_read and the queue of events then tell of sampled steps alone. The device's records
+ * say nothing of first touches, evictions without a copy, collapses and remote accesses: those stay UM_UNKNOWN. */
 typedef struct um_sampling {
   uint32_t every;              /* as it was set; 0: off */
   uint32_t last_step;          /* index of the step that was sampled last, 0: none was */
