@@ -2,7 +2,9 @@
 // one executable; `./test_x name` runs one test. Exit status 1 when any failed.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <sstream>
@@ -26,6 +28,9 @@ struct Register {
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// How often to repeat what is random: a quarter, so that sanitizers too are done soon; all with UMADVISE_FULL.
+inline uint64_t times(uint64_t all) { return std::getenv("UMADVISE_FULL") != nullptr ? all : all / 4; }
 
 inline void fail(const char* file, int line, const std::string& what) {
   std::ostringstream text;

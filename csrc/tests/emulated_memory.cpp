@@ -64,12 +64,13 @@ TEST(random_stores_of_many_threads_equal_an_ordinary_array) {
     const uint64_t words = bytes / sizeof(uint64_t);
     constexpr int kThreads = 4;
     std::vector<uint64_t> expected(words, 0);
+    const uint64_t stores = check::times(delay == 0 ? 4000 : 400);
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         std::mt19937_64 random(t);
-        for (int i = 0; i < (delay == 0 ? 3000 : 300); ++i) {  // threads own interleaved words: blocks are shared
+        for (uint64_t i = 0; i < stores; ++i) {  // threads own interleaved words: blocks are shared
           const uint64_t word = random() % (words / kThreads) * kThreads + t;
           if (data[word] != expected[word]) ++wrong;
           data[word] = expected[word] = random();

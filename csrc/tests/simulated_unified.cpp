@@ -3,7 +3,6 @@
 // Random traces run on both. On the emulated device they run as a program would: through the C ABI, ops touching their
 // memory. Ordered counting must equal the guard's prediction, raw counting the replay of the services it saw, exactly.
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -377,12 +376,9 @@ Setting random_setting(Random& random) {
 
 }  // namespace
 
-// A quarter of them, so that sanitizers too are done soon; all with UMADVISE_FULL.
-static uint64_t seeds(uint64_t all) { return std::getenv("UMADVISE_FULL") != nullptr ? all : all / 4; }
-
 TEST(ordered_counting_is_what_the_guard_predicts) {
   int64_t evictions = 0, collapses = 0;
-  for (uint64_t seed = 0; seed < seeds(40); ++seed) {
+  for (uint64_t seed = 0; seed < check::times(40); ++seed) {
     Random random(seed);
     const Setting setting = random_setting(random);
     const Trace trace = random_trace(random, setting, 40, static_cast<int64_t>(setting.capacity_bytes / 3));
@@ -413,7 +409,7 @@ TEST(ordered_counting_is_what_the_guard_predicts) {
 
 TEST(raw_counting_is_the_replay_of_its_services) {
   int64_t faults = 0;
-  for (uint64_t seed = 100; seed < 100 + seeds(30); ++seed) {
+  for (uint64_t seed = 100; seed < 100 + check::times(30); ++seed) {
     Random random(seed);
     Setting setting = random_setting(random);
     const Trace trace = random_trace(random, setting, 40, static_cast<int64_t>(setting.capacity_bytes / 3));
