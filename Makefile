@@ -12,6 +12,8 @@ FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
+# Ninja has threads of its own, and cannot read what `make --jobs` tells it.
+BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each.
 PYTEST = pytest -q --numprocesses 2 --dist loadfile
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
@@ -54,17 +56,17 @@ format: $(VENV)/.lint
 
 ctest: $(VENV)/.installed
 	$(CONFIGURE) -B build/test
-	cmake --build build/test
+	$(BUILD) build/test
 	ctest --test-dir build/test --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
 	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
-	cmake --build build/sanitized
+	$(BUILD) build/sanitized
 	ctest --test-dir build/sanitized --parallel 2 --output-on-failure
 
 ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
-	cmake --build build/threads $(if $(THREADED),--target $(addprefix test_,$(THREADED)))
+	$(BUILD) build/threads $(if $(THREADED),--target $(addprefix test_,$(THREADED)))
 	ctest --test-dir build/threads --output-on-failure $(if $(THREADED),--tests-regex '$(REGEX)')
 
 # Training under AddressSanitizer: a CNN before, inside and after umadvise, ten times over. Python itself never frees all.
