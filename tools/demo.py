@@ -15,7 +15,8 @@ import bert_row
 from demo_table import Result, Run, losses_differ, notes, table
 
 OUTPUT = Path("output", "demo")
-STEPS = 3
+STEPS = 5
+"""The first makes the optimizer's state, and the second is recorded: plans drive from the third on."""
 
 # The first run says how much memory training takes; the others get a third of it. Best: Choi and Lee 2021, table 1.
 BEST = ("--parameter-advice=preferredlocation", "--input-advice=readmostly", "--intermediate-advice=prefetch")
