@@ -14,6 +14,7 @@ import torch
 
 from umadvise import _native, cuda_allocator, patching, runtime
 from umadvise._abi import Advice, ChunkOptions, Memory, Placement, Role, Route, RouteState
+from umadvise._native.library import hooks_library
 from umadvise.cuda_memory import CudaMemory
 from umadvise.errors import (
     DeviceUnavailableError,
@@ -135,12 +136,12 @@ def unpatched_afterwards() -> Iterator[None]:
 def allocate(size_bytes: int, stream: int = 0, ordinal: int = 0) -> int:
     """What torch would get."""
     address = ctypes.c_void_p()
-    _native._hooks().um_hooks_cuda_try_allocate(size_bytes, ordinal, stream or None, ctypes.byref(address))
+    hooks_library().um_hooks_cuda_try_allocate(size_bytes, ordinal, stream or None, ctypes.byref(address))
     return address.value or 0
 
 
 def free(address: int, size_bytes: int, stream: int = 0) -> None:
-    _native._hooks().um_hooks_cuda_free(address, size_bytes, 0, stream or None)
+    hooks_library().um_hooks_cuda_free(address, size_bytes, 0, stream or None)
 
 
 def in_another_thread(work: Callable[[], Any]) -> Any:
@@ -311,7 +312,7 @@ def test_a_stream_waits_once_for_what_another_has_freed(waits: Callable[[], int]
 
 def test_a_lent_block_is_waited_for_where_it_was_used(waits: Callable[[], int]) -> None:
     address = allocate(100)
-    _native._hooks().um_hooks_cuda_record_stream(address, 1)
+    hooks_library().um_hooks_cuda_record_stream(address, 1)
     free(allocate(100), 100)
     assert waits() == 0  # still lent: nobody can get it
     free(address, 100)
@@ -393,7 +394,7 @@ def test_empty_cache_gives_back_what_no_tensor_has(cuda_device: _native.Device) 
     with runtime.routed(runtime.placed(replace(Placement(), memory=Memory.DEVICE))):
         free(allocate(8 * MIB), 8 * MIB)
         assert cuda_device.memory().reserved_bytes >= 8 * MIB
-        _native._hooks().um_hooks_cuda_reset()
+        hooks_library().um_hooks_cuda_reset()
     assert cuda_device.memory().reserved_bytes == 0
 
 

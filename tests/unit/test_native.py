@@ -13,6 +13,7 @@ import pytest
 
 import umadvise
 from umadvise import _abi, _native
+from umadvise._native import mirrors, prototypes
 from umadvise.errors import NativeError, UmadviseError
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ def compiled_output(statements: list[str], directory: Path) -> list[int]:
 def test_structures_have_the_headers_layout(tmp_path: Path) -> None:
     statements, expected = [], []
     for name, record in STRUCTURES.items():
-        structure = _native._mirror(record).structure
+        structure = mirrors.mirror(record).structure
         statements.append(f"sizeof({name})")
         expected.append(ctypes.sizeof(structure))
         for field in dataclasses.fields(record):
@@ -78,7 +79,7 @@ def test_enumerations_have_the_headers_values(tmp_path: Path) -> None:
     assert compiled_output(statements, tmp_path) == expected
 
 
-@pytest.mark.parametrize(("header", "bound"), [(CORE_HEADER, _native._CORE), (HOOKS_HEADER, _native._HOOKS)])
+@pytest.mark.parametrize(("header", "bound"), [(CORE_HEADER, prototypes.CORE), (HOOKS_HEADER, prototypes.HOOKS)])
 def test_every_declared_function_is_bound(header: Path, bound: dict[str, Any]) -> None:
     declarations = re.findall(r"UM_API [\w *]+?\b(um_\w+)\(([^)]*)\);", header.read_text(encoding="utf-8"))
     counts = {
@@ -181,7 +182,7 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_library_of_another_abi_is_refused(tmp_path: Path) -> None:
-    functions = "".join(f"int {name}(void) {{ return {_abi.ABI_VERSION + 1}; }}\n" for name in _native._CORE)
+    functions = "".join(f"int {name}(void) {{ return {_abi.ABI_VERSION + 1}; }}\n" for name in prototypes.CORE)
     (tmp_path / "other.c").write_text(functions)
     compiler = shutil.which("cc") or "gcc"
     library = tmp_path / "other.so"

@@ -1,0 +1,87 @@
+"""What needs torch's C++: calls into the hooks library (umadvise/_hooks/hooks.h).
+
+Every function raises HooksUnavailableError where the extension cannot be compiled or loaded.
+"""
+
+import ctypes
+from pathlib import Path
+
+from umadvise._abi import Phase, Placement
+from umadvise._native.device import Device
+from umadvise._native.library import hooks_library, intern, string
+from umadvise._native.mirrors import to_c
+
+
+def install_allocator() -> None:
+    """Installs the routing CPU allocator in torch, once and for the life of the process."""
+    hooks_library().um_hooks_allocator_install()
+
+
+def hooks_path() -> Path:
+    """The compiled extension's file, for torch, which takes functions out of it by name."""
+    from umadvise._hooks import loader
+
+    return loader.compiled_library()
+
+
+def hooks_function(name: str) -> int:
+    """Address of one of the extension's functions, for torch, which calls it itself."""
+    return ctypes.cast(getattr(hooks_library(), name), ctypes.c_void_p).value or 0
+
+
+def serve_cuda(ordinal: int | None) -> None:
+    """Says for which CUDA device the routes are meant from now on: see um_hooks_cuda_serve."""
+    hooks_library().um_hooks_cuda_serve(-1 if ordinal is None else ordinal)
+
+
+def plain_cuda_device(ordinal: int) -> Device | None:
+    """The device that torch's plain memory on a CUDA device comes from; None as long as it asked for none."""
+    handle = hooks_library().um_hooks_cuda_plain_device(ordinal)
+    return Device(handle) if handle else None
+
+
+def adopt_storage(storage: int, device: Device, placement: Placement) -> None:
+    """Moves a live torch storage's bytes into our memory; every tensor on it follows.
+
+    Args:
+        storage: `torch.UntypedStorage._cdata`.
+        device: where the bytes go.
+        placement: with which kind of memory, role and advice.
+
+    Raises:
+        NativeError: it does not fit, or the storage is no CPU storage with bytes of its own.
+    """
+    hooks_library().um_hooks_storage_adopt(storage, device.handle, ctypes.byref(to_c(placement)))
+
+
+def give_back_storage(storage: int) -> None:
+    """Moves a storage's bytes out of our memory into an ordinary CPU allocation; nothing for foreign storages."""
+    hooks_library().um_hooks_storage_give_back(storage)
+
+
+def interpose(device: Device | None) -> None:
+    """Lets this thread's ops go through the interposer for a device; None ends it for this thread."""
+    hooks_library().um_hooks_interpose(device.handle if device else None)
+
+
+def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
+    """Ops on lists that go by element run from now on as several, each within a limit: see um_hooks_split_set.
+
+    Args:
+        limit_bytes: of the storages that one op may need; None ends it.
+        unit_bytes: in which storages above half of it count; smaller ones count nothing.
+
+    Raises:
+        NativeError: a unit of 0 bytes.
+    """
+    hooks_library().um_hooks_split_set(limit_bytes or 0, unit_bytes)
+
+
+def set_phase(phase: Phase) -> None:
+    """What this thread's ops outside backward nodes belong to from now on."""
+    hooks_library().um_hooks_phase_set(phase)
+
+
+def set_module(module: str) -> str:
+    """The module whose forward runs in this thread from now on; returns the previous one."""
+    return string(int(hooks_library().um_hooks_module_set(intern(module))))

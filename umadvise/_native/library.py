@@ -1,0 +1,98 @@
+"""Loads libumadvise and the hooks library, each at the first call into it."""
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from umadvise._abi import ABI_VERSION, HOOKS_ABI_VERSION, Status
+from umadvise._native.prototypes import CORE, HOOKS
+from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
+
+
+def _bind(library: ctypes.CDLL, prototypes: dict[str, tuple[Any, list[Any]]], last_error: str) -> None:
+    def check(status: int, _function: Any, _arguments: Any) -> None:
+        if status != Status.OK:
+            raise NativeError(status, getattr(library, last_error)().decode(errors="replace"))
+
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = ctypes.c_int32 if result is Status else result
+        if result is Status:
+            function.errcheck = check
+
+
+def library_path() -> Path:
+    """Where libumadvise lies: $UMADVISE_LIBRARY, else `lib/` of the package (an editable install has two halves).
+
+    Raises:
+        UmadviseError: it lies nowhere.
+    """
+    import umadvise
+
+    override = os.environ.get("UMADVISE_LIBRARY")
+    candidates = [Path(override)] if override else [Path(root, "lib", "libumadvise.so") for root in umadvise.__path__]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    places = ", ".join(map(str, candidates))
+    raise UmadviseError(
+        f"the native core is missing: expected {places}. Reinstall umadvise (in a checkout: pip install -e .), "
+        "or point UMADVISE_LIBRARY at a built libumadvise.so"
+    )
+
+
+@functools.cache
+def core_library() -> ctypes.CDLL:
+    """The loaded core. Global, because the hooks library resolves its um_* symbols from it."""
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        _bind(library, CORE, "um_last_error")
+    except (OSError, AttributeError) as error:
+        raise UmadviseError(f"the native core {path} cannot be loaded: {error}. Reinstall umadvise") from error
+    if (found := library.um_abi_version()) != ABI_VERSION:
+        raise UmadviseError(
+            f"the native core {path} speaks ABI version {found}, expected {ABI_VERSION}. Reinstall umadvise"
+        )
+    return library
+
+
+@functools.cache
+def hooks_library() -> ctypes.CDLL:
+    """The loaded hooks library, compiled first where the cache has none for this torch.
+
+    Raises:
+        HooksUnavailableError: there is no torch or no working compiler, or the library does not load.
+    """
+    from umadvise._hooks import loader
+
+    core_library()
+    path = loader.compiled_library()
+    try:
+        library = ctypes.CDLL(str(path))
+        _bind(library, HOOKS, "um_hooks_last_error")
+    except (OSError, AttributeError) as error:
+        raise HooksUnavailableError(
+            f"the compiled torch extension {path} cannot be loaded: {error}. Delete that file to have it compiled again"
+        ) from error
+    if (found := library.um_hooks_abi_version()) != HOOKS_ABI_VERSION:
+        raise HooksUnavailableError(
+            f"the compiled torch extension {path} speaks ABI version {found}, expected {HOOKS_ABI_VERSION}. "
+            "Delete that file to have it compiled again"
+        )
+    return library
+
+
+@functools.cache
+def intern(text: str) -> int:
+    """The 32-bit id of a name; 0 for the empty one."""
+    return int(core_library().um_intern(text.encode())) if text else 0
+
+
+@functools.cache
+def string(name: int) -> str:
+    """The text of an interned name; empty for 0."""
+    return str(core_library().um_string(name).decode(errors="replace"))

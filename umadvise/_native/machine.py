@@ -1,0 +1,48 @@
+"""What this machine has, before a device is open."""
+
+import ctypes
+
+from umadvise._abi import CudaDevice, CuptiLibrary
+from umadvise._native.library import core_library
+from umadvise._native.mirrors import filled, known
+from umadvise._native.prototypes import I32
+
+
+def cuda_unavailable_reason() -> str | None:
+    """None when libcuda is usable here, else the reason it is not."""
+    reason = core_library().um_cuda_unavailable_reason()
+    return reason.decode(errors="replace") if reason else None
+
+
+def cuda_device(ordinal: int) -> CudaDevice:
+    """What the driver says of a device, without a context on it.
+
+    Raises:
+        NativeError: the driver is not usable, or has no such device.
+    """
+    return filled(CudaDevice, lambda out: core_library().um_cuda_describe(ordinal, out))
+
+
+def cuda_attribute(ordinal: int, attribute: int) -> int | None:
+    """Value of a CUdevice_attribute of a device; None for one that the driver does not know.
+
+    Raises:
+        NativeError: the driver is not usable, or has no such device.
+    """
+    value = I32()
+    core_library().um_cuda_attribute(ordinal, attribute, ctypes.byref(value))
+    return known(value.value)
+
+
+def cupti_library() -> CuptiLibrary:
+    """The libcupti that counters of a CUDA device come from.
+
+    Raises:
+        NativeError: there is none, or it is too old; the message says what to do.
+    """
+    return filled(CuptiLibrary, core_library().um_cupti_describe)
+
+
+def claim_signals() -> None:
+    """Puts the emulated device's SIGSEGV handler back on top of one that was installed later."""
+    core_library().um_emulated_claim_signals()

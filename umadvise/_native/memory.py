@@ -1,0 +1,83 @@
+"""Allocations, and where torch allocates from."""
+
+import ctypes
+
+from umadvise._abi import Allocation, Role, Route, Status
+from umadvise._native.library import core_library, intern
+from umadvise._native.mirrors import filled, to_c
+from umadvise.errors import NativeError
+
+
+def free(address: int) -> bool:
+    """Frees an allocation of ours; False when the address is foreign."""
+    return bool(core_library().um_free(address))
+
+
+def owns(address: int) -> bool:
+    """Whether the address lies in the range of one of our devices."""
+    return bool(core_library().um_owns(address))
+
+
+def set_thread_route(route: Route) -> None:
+    """Where this thread's torch allocations go."""
+    core_library().um_route_set_thread(ctypes.byref(to_c(route)))
+
+
+def thread_route() -> Route:
+    """This thread's own route."""
+    return filled(Route, core_library().um_route_get_thread)
+
+
+def set_process_route(route: Route) -> None:
+    """Where the torch allocations of threads without a route of their own go."""
+    core_library().um_route_set_process(ctypes.byref(to_c(route)))
+
+
+def process_route() -> Route:
+    """The process's route."""
+    return filled(Route, core_library().um_route_get_process)
+
+
+def routed_device() -> int:
+    """Handle of the device that this thread allocates from now, 0 when routing is off."""
+    return core_library().um_route_device() or 0
+
+
+def allocation_at(address: int) -> Allocation | None:
+    """The allocation that contains the address, None when there is none."""
+    try:
+        return filled(Allocation, lambda out: core_library().um_allocation_at(address, out))
+    except NativeError as error:
+        if error.code == Status.INVALID_ARGUMENT:
+            return None
+        raise
+
+
+def label(address: int, role: Role, name: str = "") -> None:
+    """Sets the finer role and, when not empty, the name of the allocation at the address."""
+    core_library().um_allocation_label(address, role, intern(name))
+
+
+def copy_from_host(device_address: int, host_address: int, size_bytes: int) -> None:
+    """Copies into an allocation of ours, synchronously, in any state of residency."""
+    core_library().um_copy_from_host(device_address, host_address, size_bytes)
+
+
+def copy_to_host(host_address: int, device_address: int, size_bytes: int) -> None:
+    """Copies out of an allocation of ours, synchronously, in any state of residency."""
+    core_library().um_copy_to_host(host_address, device_address, size_bytes)
+
+
+def prefetch(address: int, size_bytes: int, *, to_host: bool = False, stream: int = 0) -> None:
+    """Migrates a range to the device or to the host."""
+    core_library().um_prefetch(address, size_bytes, to_host, stream or None)
+
+
+def export(address: int) -> None:
+    """Makes the whole allocation at the address resident, writable and pinned. On CUDA chunked memory alone."""
+    core_library().um_export(address)
+
+
+def release_export(address: int) -> None:
+    """Undoes one `export`."""
+    core_library().um_export_release(address)
