@@ -8,9 +8,11 @@ memory, unified memory without advice and planned swaps take turns, a step each,
 minute is so for all; then the part comes again at memcpy speed, and activation checkpointing, with planned swaps on the
 memory that it takes. Times are medians over the steps after the first ones, in which a step is recorded and planned;
 ratios are medians over the turns. "stall removed" is the part of unified memory's excess over unlimited memory that
-planned swaps do not have. All kinds compute with as many threads, and leave a processor to those that copy: a GPU's
-copy engines take nothing from its compute either. Beside each time is what the simulator says of the same step, plan
-and device. Three processes at a time take three to four times the memory that training needs.
+planned swaps do not have, by the clock; of what is left, ops stood still for copies and room as long as is said beside,
+and the rest is what copies and page tables take from compute where both share processors and memory. All kinds compute
+with as many threads, and leave a processor to those that copy: a GPU's copy engines take nothing from its compute
+either. Beside each time is what the simulator says of the same step, plan and device. Three processes at a time take
+three to four times the memory that training needs.
 """
 
 import argparse
@@ -62,6 +64,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         if self.run.error is not None:
             return None
         return statistics.median(step.duration_ns for step in self.steps) / 1e9
+
+    @property
+    def stood_s(self) -> float | None:
+        """How long ops stood still in a step: the median."""
+        if self.run.error is not None:
+            return None
+        return statistics.median(step.stood_ns for step in self.steps) / 1e9
 
     @property
     def predicted_s(self) -> float | None:
@@ -140,7 +149,8 @@ def _lines(row: Row) -> Iterator[str]:
         yield f"{words}   {(row.run.error or '').splitlines()[0]}"
         return
     predicted = "" if row.predicted_s is None else f", predicted {row.predicted_s:.2f} s"
-    yield f"{words}   {row.step_s:6.2f} s a step{predicted}; at most {format_bytes(row.run.peak_bytes)} taken"
+    taken = f"at most {format_bytes(row.run.peak_bytes)} taken"
+    yield f"{words}   {row.step_s:6.2f} s a step{predicted}; ops stood still for {row.stood_s:.2f} s; {taken}"
     if row.kind == "swap":
         yield from _of_swaps(row)
 
@@ -149,11 +159,7 @@ def _of_swaps(row: Row) -> Iterator[str]:
     steps, indent = row.steps, " " * 40
     followed = sum(step.followed for step in steps)
     evictions = statistics.median(step.evictions for step in steps)
-    stood_ms = statistics.median(step.wait_copy_ns + step.wait_room_ns for step in steps) / 1e6
-    yield (
-        f"{indent}{followed} of {len(steps)} steps as planned, {evictions:g} unplanned evictions and {stood_ms:.0f} ms "
-        "of waits a step"
-    )
+    yield f"{indent}{followed} of {len(steps)} steps as planned, {evictions:g} unplanned evictions a step"
     moved = f"{format_bytes(steps[-1].swap_in_bytes)} in and {format_bytes(steps[-1].swap_out_bytes)} out"
     if row.prediction is None or row.prediction.bytes_h2d is None or row.prediction.peak_bytes is None:
         yield f"{indent}{moved}"
@@ -200,6 +206,9 @@ def measure(benchmark: Benchmark, parts: list[int], link: str) -> None:
         measured = removed(*(row.ratio(resident) for row in others))
         predicted = removed(*(_predicted_ratio(row, resident) for row in others))
         print(f"  stall removed {measured}, predicted {predicted} (goal {GOAL:.0%})")
+        unadvised, planned = others
+        if unadvised.stood_s and planned.stood_s is not None:
+            print(f"  of the time that ops stood still {1 - planned.stood_s / unadvised.stood_s:.0%} is gone")
         print(f"{percent} % of that, at memcpy speed")
         unadvised, planned = benchmark.turns({"no advice": size, "swap": size}, None)
         _print_ratio(planned, unadvised)

@@ -59,7 +59,10 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it."""
+    """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it.
+
+    `stood_ns` is how long ops stood still: for fault services, copies and room.
+    """
 
     duration_ns: int
     loss_hex: str
@@ -68,8 +71,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     on_demand_swap_ins: int
     swap_in_bytes: int
     swap_out_bytes: int
-    wait_copy_ns: int
-    wait_room_ns: int
+    stood_ns: int
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,10 +216,13 @@ def _train(specification: Specification) -> Run:
 
 
 def _step(session: umadvise.session, workload: Workload) -> Step:
-    before, start_ns = session.swap_counters(), time.perf_counter_ns()
+    before, served_ns = session.swap_counters(), session.counters().fault_service_ns or 0
+    start_ns = time.perf_counter_ns()
     with session.step():
         loss = workload.step()
     duration_ns, after = time.perf_counter_ns() - start_ns, session.swap_counters()
+    served_ns = (session.counters().fault_service_ns or 0) - served_ns
+    waited_ns = after.wait_copy_ns + after.wait_room_ns - before.wait_copy_ns - before.wait_room_ns
     assert isinstance(loss, torch.Tensor)
     return Step(
         duration_ns=duration_ns,
@@ -227,8 +232,7 @@ def _step(session: umadvise.session, workload: Workload) -> Step:
         on_demand_swap_ins=after.on_demand_swap_ins - before.on_demand_swap_ins,
         swap_in_bytes=after.swap_in_bytes - before.swap_in_bytes,
         swap_out_bytes=after.swap_out_bytes - before.swap_out_bytes,
-        wait_copy_ns=after.wait_copy_ns - before.wait_copy_ns,
-        wait_room_ns=after.wait_room_ns - before.wait_room_ns,
+        stood_ns=served_ns + waited_ns,
     )
 
 

@@ -1,8 +1,9 @@
-"""What a session does without where a device lacks a feature: said in the log, or refused in words."""
+"""What goes without what a device lacks: said in the log, or refused in words."""
 
 import logging
 from collections.abc import Mapping
 
+from umadvise import _native
 from umadvise._abi import Memory
 from umadvise.errors import PolicyError
 from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
@@ -13,6 +14,17 @@ MIGRATION = "advice, prefetches and a budget"
 CHUNKS = "explicit swapping"
 HOST_MAPPING = "swapped-out memory that stays accessible"
 """Names of features: csrc/memory/features.h."""
+
+
+def fit_course(course: Course, device: _native.Device) -> tuple[Course, bool]:
+    """What is left on a device of the course that was asked for, and whether the budget is for unified memory too.
+
+    Raises:
+        PolicyError: it can do nothing of it.
+    """
+    features = device.features()
+    possible = possible_course(course, features)
+    return possible, driver_keeps_budget(possible, features)
 
 
 def possible_course(course: Course, features: Mapping[str, str | None]) -> Course:

@@ -14,10 +14,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from umadvise import cuda_spellings, devices, patching
 from umadvise._abi import Role
 from umadvise.budget import parse_budget
+from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import course_of
+from umadvise.sampling import SAMPLE_EVERY, check_every
 from umadvise.steering import steer
 from umadvise.trace.schema import Trace
 
@@ -30,19 +32,27 @@ class ScriptRun:
     """
 
     def __init__(
-        self, device: str | EmulatedDevice, budget: int | str | None, policy: str, script: str, *, record: bool = False
+        self,
+        device: str | EmulatedDevice,
+        budget: int | str | None,
+        policy: str,
+        script: str,
+        *,
+        record: bool = False,
+        sample_every: int = SAMPLE_EVERY,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
         Raises:
             PolicyError: no such policy.
-            UsageError: a size that cannot be read.
+            UsageError: a size that cannot be read, or a `sample_every` that makes no sense.
         """
         self._course = course_of(policy)
         self._device = device
         self._budget = parse_budget(budget)
         self._script = script
         self._records = record
+        self._sample_every = check_every(sample_every)
         self._optimizer: torch.optim.Optimizer | None = None
         self._handles: list[Any] = []
 
@@ -50,7 +60,8 @@ class ScriptRun:
         """Patches torch and starts to watch."""
         device = devices.open_device(self._device)
         try:
-            self._runtime = patching.start(device, self._budget)
+            self._course, unified = fit_course(self._course, device)
+            self._runtime = patching.start(device, self._budget, unified=unified)
         except BaseException:
             device.close()
             raise
@@ -59,7 +70,7 @@ class ScriptRun:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = self._runtime.script_observer = Observer(self._runtime, self._script)
+        self._observer = self._runtime.script_observer = Observer(self._runtime, self._script, self._sample_every)
         self._steering = self._observer.steering = steer(
             self._runtime, self._observer, self._course, budget_bytes=self._runtime.budget_bytes
         )

@@ -10,12 +10,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise import _native, devices, patching, runtime
+from umadvise import devices, patching, runtime
 from umadvise._abi import Role, SwapCounters
 from umadvise.adoption import Adoption
 from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
-from umadvise.degraded import driver_keeps_budget, possible_course
+from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
@@ -108,7 +108,7 @@ class Session:
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
             try:
-                self._fit_course(device)
+                self._course, self._unified = fit_course(self._course, device)
                 state = patching.start(device, self._budget, unified=self._unified)
             except BaseException:
                 device.close()
@@ -119,7 +119,7 @@ class Session:
             )
         else:
             state = runtime.current()
-            self._fit_course(state.device)
+            self._course, self._unified = fit_course(self._course, state.device)
         if state.script_observer is None:
             state.watch("a session")
         self._runtime = state
@@ -130,12 +130,6 @@ class Session:
             self._end(state)
             raise
         return self
-
-    def _fit_course(self, device: _native.Device) -> None:
-        """What the device lacks is done without, or the policy is refused."""
-        features = device.features()
-        self._course = possible_course(self._course, features)
-        self._unified = driver_keeps_budget(self._course, features)
 
     def _begin(self, state: runtime.Runtime) -> None:
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)

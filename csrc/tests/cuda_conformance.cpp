@@ -11,6 +11,8 @@ namespace ours = um::driver;
 #include <cstdio>
 #include <type_traits>
 
+#include "conformance.h"
+
 static_assert(CUDA_VERSION / 1000 == EXPECTED_CUDA_MAJOR, "the include folder holds another CUDA version's cuda.h");
 #if CUDA_VERSION < 13000
 using PFN_cuMemPrefetchBatchAsync_v13000 = void;
@@ -19,7 +21,6 @@ using PFN_cuMemDiscardAndPrefetchBatchAsync_v13000 = void;
 #endif
 
 // --- Values.
-#define SAME_VALUE(name) static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name);
 #define SAME_ERROR(name, value, message) SAME_VALUE(name)
 UM_DRIVER_ERRORS(SAME_ERROR)
 SAME_VALUE(CU_MEM_ATTACH_GLOBAL)
@@ -61,23 +62,7 @@ SAME_VALUE(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 #endif
 static_assert(ours::kLegacyStream == CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
-// --- Types. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
-template <class T>
-struct Ours {
-  using type = T;
-};
-template <class T>
-struct Ours<const T> {
-  using type = const typename Ours<T>::type;
-};
-template <class T>
-struct Ours<T*> {
-  using type = typename Ours<T>::type*;
-};
-template <class Result, class... Parameters>
-struct Ours<Result(Parameters...)> {
-  using type = typename Ours<Result>::type(typename Ours<Parameters>::type...);
-};
+// --- Types.
 #define REPLACED(name)       \
   template <>                \
   struct Ours<::name> {      \

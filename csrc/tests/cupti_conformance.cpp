@@ -9,11 +9,12 @@ namespace ours = um::cupti;
 #include <cstdio>
 #include <type_traits>
 
+#include "conformance.h"
+
 static_assert(CUDA_VERSION / 1000 == EXPECTED_CUDA_MAJOR, "the include folder holds another CUDA version's headers");
 static_assert(CUPTI_API_VERSION >= ours::kOldestVersion);
 
 // --- Values.
-#define SAME_VALUE(name) static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name);
 SAME_VALUE(CUPTI_SUCCESS)
 SAME_VALUE(CUPTI_ERROR_INVALID_PARAMETER)
 SAME_VALUE(CUPTI_ERROR_OUT_OF_MEMORY)
@@ -99,23 +100,7 @@ static_assert(sizeof(ours::CUpti_ActivityUnifiedMemoryCounterConfig) ==
               sizeof(::CUpti_ActivityUnifiedMemoryCounterConfig));
 SAME_MEMBER(CUpti_Activity, CUpti_Activity, kind)
 
-// --- Signatures. Ours<T> is a real type with every part that we declare ourselves replaced by our declaration.
-template <class T>
-struct Ours {
-  using type = T;
-};
-template <class T>
-struct Ours<const T> {
-  using type = const typename Ours<T>::type;
-};
-template <class T>
-struct Ours<T*> {
-  using type = typename Ours<T>::type*;
-};
-template <class Result, class... Parameters>
-struct Ours<Result(Parameters...)> {
-  using type = typename Ours<Result>::type(typename Ours<Parameters>::type...);
-};
+// --- Signatures.
 #define REPLACED(real, declared) \
   template <>                    \
   struct Ours<real> {            \

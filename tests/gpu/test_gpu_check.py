@@ -13,11 +13,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_ins
 import torch
+from stand_ins import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = CHECKOUT / "tools" / "gpu_check"
-BUILT = CHECKOUT / "build" / "test"  # by `make test`, before it runs this
 MIB = 1 << 20
 
 
@@ -33,12 +33,9 @@ def gpu_check(output: Path, *words: str, **environment: str) -> tuple[int, dict[
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of a dry run that passed every stage there is."""
     path = tmp_path_factory.mktemp("gpu_check") / "record.json"
-    stages = ["environment", "hooks", "tests", "driver_costs", "touches", "device", "overhead"]
+    stages = ["environment", "build", "hooks", "tests", "driver_costs", "touches", "device", "overhead"]
     stages += ["bert", "resnet", "eviction"]
-    words = ["--dry-run"]
-    if BUILT.exists():
-        stages.insert(1, "build")
-        words += ["--build-directory", str(BUILT)]
+    words = ["--dry-run", "--build-directory", str(stand_ins.BUILD)]
     status, record = gpu_check(path, *words, "--stages", ",".join(stages))
     assert [(stage["name"], stage["reason"]) for stage in record["stages"]] == [(name, None) for name in stages]
     assert status == 0
@@ -491,7 +488,6 @@ def test_a_package_that_all_need_is_asked_for(
         stages.environment(record.Check(tmp_path, tmp_path, tmp_path, False))
 
 
-@pytest.mark.skipif(not BUILT.exists(), reason="needs what `make ctest` builds")
 def test_costs_of_a_driver_library_are_measured_alike() -> None:
     """Through libcuda.so.1, behind which the emulated device works (csrc/tests/fake_libcuda)."""
     script = """
@@ -502,7 +498,7 @@ costs.RANGES_MIB["cuda"], costs.CHUNKS_IN_GRANULES["cuda"] = (2, 4), (1, 2)
 costs.CHUNKS["cuda"], costs.ROUNDS["cuda"] = 2, 1
 print(json.dumps(costs.measured("cuda")))
 """
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILT / "tests" / "emulated_libcuda")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stand_ins.libcuda_folder())}
     command = [sys.executable, "-c", script, str(PROGRAMS)]
     finished = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, cwd=CHECKOUT)
     assert finished.returncode == 0, finished.stderr

@@ -12,6 +12,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import umadvise
 from umadvise import _native, cuda_allocator, devices, runtime
 from umadvise.errors import UmadviseError
 from umadvise.runtime import address_of
+from umadvise.script import ScriptRun
 
 MIB = 1 << 20
 CAPACITY_BYTES = 512 * MIB
@@ -81,8 +83,6 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def vanilla() -> dict[str, Any]:
-    from contextlib import nullcontext
-
     model, optimizer = made()
     losses = train(nullcontext, optimizer, model, lambda tensor: tensor)
     return {"losses": losses, "state": digest(model, optimizer)}
@@ -152,6 +152,21 @@ def lacking(stand_in: StandIn, attribute: str, policy: str) -> Any:
     """A session that does without what is missing."""
     stand_in.lacks(int(attribute))
     return {"vanilla": vanilla(), "session": in_session(policy, "200MiB")}
+
+
+def script(stand_in: StandIn, attribute: str, policy: str) -> Any:
+    """What `umadvise run` does without what is missing. The script's tensors are where the driver's are."""
+    stand_in.lacks(int(attribute))
+    expected = vanilla()
+    try:
+        with ScriptRun("cuda", "200MiB", policy, "script.py", sample_every=0) as watched:
+            model, optimizer = made()
+            losses = train(nullcontext, optimizer, model, lambda tensor: tensor)
+            memories = {allocation.memory for allocation in runtime.current().device.allocations()}
+            seen = {"losses": losses, "state": digest(model, optimizer), "memories": sorted(memories)}
+            return {"vanilla": expected, "script": seen, "steps": watched.profile().step_count}
+    except UmadviseError as error:
+        return {"message": str(error), "patched": runtime.is_patched()}
 
 
 def addresses(stand_in: StandIn) -> Any:

@@ -8,10 +8,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+import stand_ins
 
 from umadvise.profile import FaultProfile, decode, encode
 from umadvise.reporters import text
@@ -52,35 +52,19 @@ observer.detach()
 """
 
 
-def _stand_ins() -> Path | None:
-    built = [Path(__file__).parents[2] / "build" / "test"]
-    if library := os.environ.get("UMADVISE_LIBRARY"):
-        built.insert(0, Path(library).parent)
-    return next((each / "tests" for each in built if (each / "tests" / "fake_cupti" / "cuda12").is_dir()), None)
-
-
-@pytest.fixture(scope="module")
-def stand_ins() -> Path:
-    found = _stand_ins()
-    if found is None:
-        pytest.skip("the stand-ins for libcuda and libcupti are not built: make ctest")
-    return found
-
-
-def profile_of(stand_ins: Path, cupti: str = "cuda12", **variables: str) -> FaultProfile:
+def profile_of(cuda: int = 12, **variables: str) -> FaultProfile:
     """The program's profile, with a CUDA version's CUPTI."""
-    folder = str(stand_ins / "emulated_libcuda")
+    folder = str(stand_ins.libcuda_folder())
     environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-    library = stand_ins / "fake_cupti" / cupti / f"libcupti.so.{cupti.removeprefix('cuda')}"
-    command = [sys.executable, "-c", PROGRAM, str(library)]
+    command = [sys.executable, "-c", PROGRAM, str(stand_ins.cupti(cuda))]
     ended = subprocess.run(command, capture_output=True, env=environment, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr.decode()
     return decode(ended.stdout)
 
 
-@pytest.mark.parametrize("cupti", ["cuda12", "cuda13"])
-def test_a_program_on_cuda_reads_its_faults(stand_ins: Path, cupti: str) -> None:
-    profile = profile_of(stand_ins, cupti)
+@pytest.mark.parametrize("cuda", [12, 13])
+def test_a_program_on_cuda_reads_its_faults(cuda: int) -> None:
+    profile = profile_of(cuda)
     assert profile.environment.provider == "cuda"
     assert profile.sampling is not None
     assert profile.sampling.reason is None
@@ -97,8 +81,8 @@ def test_a_program_on_cuda_reads_its_faults(stand_ins: Path, cupti: str) -> None
     assert 0 < (profile.counters.fault_service_ns or 0) <= profile.sampling.duration_ns
 
 
-def test_the_tables_name_tensor_op_and_module(stand_ins: Path) -> None:
-    profile = profile_of(stand_ins)
+def test_the_tables_name_tensor_op_and_module() -> None:
+    profile = profile_of()
     assert profile.tables is not None
     rows = {row.name: row for row in profile.tables.tensor.rows}
     assert (rows["weight"].role, rows["weight"].fault_groups, rows["weight"].faulted_steps) == ("parameter", 16, 4)
@@ -118,8 +102,8 @@ def test_the_tables_name_tensor_op_and_module(stand_ins: Path) -> None:
         ("cuptiActivityFlushAll:999", "cuptiActivityFlushAll failed"),
     ],
 )
-def test_what_cannot_be_counted_is_null_with_the_reason(stand_ins: Path, fail: str, words: str) -> None:
-    profile = profile_of(stand_ins, FAKE_CUPTI_FAIL=fail)
+def test_what_cannot_be_counted_is_null_with_the_reason(fail: str, words: str) -> None:
+    profile = profile_of(FAKE_CUPTI_FAIL=fail)
     assert profile.sampling is not None
     assert (profile.sampling.steps, profile.sampling.failed_steps) == (0, 4)
     assert words in (profile.sampling.reason or "")

@@ -10,30 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stand_ins
+from stand_ins import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[2]
-BUILD = CHECKOUT / "build" / "test"
 MANAGED, DEVICE, CHUNKED = 0, 1, 3
 Program = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def libcuda() -> Path:
-    """The driver library of the C++ tests, which `make test` has built before; $UMADVISE_TEST_LIBCUDA is another."""
-    given = os.environ.get("UMADVISE_TEST_LIBCUDA")
-    library = Path(given) if given else BUILD / "tests" / "emulated_libcuda" / "libcuda.so.1"
-    if given is None and not library.is_file():
-        configure = ["cmake", "-S", str(CHECKOUT / "csrc"), "-B", str(BUILD), "-DUMADVISE_TESTS=ON"]
-        subprocess.run([*configure, "-G", "Ninja"], check=True)
-        subprocess.run(["cmake", "--build", str(BUILD), "--target", "emulated_libcuda"], check=True)
-    return library
-
-
-@pytest.fixture(scope="session")
-def program(libcuda: Path) -> Program:
+def program() -> Program:
     """program(name, ...): what that program prints as JSON, and what it says on standard error."""
 
     def run(*words: str) -> Any:
+        libcuda = stand_ins.libcuda_folder() / "libcuda.so.1"
         command = [sys.executable, str(Path(__file__).with_name("cuda_programs.py")), str(libcuda), *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])}
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -72,6 +61,19 @@ def test_other_policies_run_there_too(program: Program, policy: str, rung: str, 
 def test_without_concurrent_access_chunks_do_as_well(program: Program) -> None:
     session = check_identity(program("lacking", "89", "auto"))
     assert (session["rung"], session["memories"], session["swapped"]) == ("swap", [CHUNKED], True)
+
+
+def test_a_script_does_without_concurrent_access_too(program: Program) -> None:
+    seen = program("script", "89", "auto")
+    assert (seen["script"]["losses"], seen["script"]["state"]) == (seen["vanilla"]["losses"], seen["vanilla"]["state"])
+    assert seen["script"]["memories"] == [CHUNKED]
+    assert seen["steps"] == 3
+
+
+def test_a_script_is_refused_what_it_cannot_do_without(program: Program) -> None:
+    seen = program("script", "89", "window")
+    assert "policy window needs prefetches: the device has no concurrent managed access" in seen["message"]
+    assert not seen["patched"]
 
 
 @pytest.mark.parametrize(

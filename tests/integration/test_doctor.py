@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-CHECKOUT = Path(__file__).parents[2]
+import stand_ins
+from stand_ins import CHECKOUT
 
 PROGRAM = """
 import sys
@@ -73,16 +73,9 @@ def test_the_same_in_words(bare: dict[str, str], tmp_path: Path) -> None:
     assert "yes      plan, simulate, compare and report" in lines
 
 
-def stand_ins() -> list[Path]:
-    """A libcuda.so.1 behind which the emulated device works, and a libcupti.so.13: `make test` builds them."""
-    library = os.environ.get("UMADVISE_LIBRARY")
-    build = Path(library).parent if library else CHECKOUT / "build" / "test"
-    return [build / "tests" / "emulated_libcuda", build / "tests" / "fake_cupti" / "cuda13"]
-
-
-@pytest.mark.skipif(not all(map(Path.is_dir, stand_ins())), reason="no stand-ins were built (make test builds them)")
 def test_driver_and_cupti_are_asked_through_the_core(tmp_path: Path) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, stand_ins()))}
+    folders = [stand_ins.libcuda_folder(), stand_ins.cupti(13).parent]
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))}
     diagnosis: dict[str, Any] = json.loads(doctor(environment, tmp_path / "nothing", "--json").stdout)
     checks = {check["name"]: check for check in diagnosis["checks"]}
     assert checks["driver"]["state"] == "ok"

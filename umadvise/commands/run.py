@@ -33,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", type=Path, default=Path("umadvise-profile.json"), metavar="FILE", help="where the profile goes"
     )
+    parser.add_argument(
+        "--sample-every",
+        type=int,
+        default=10,
+        metavar="N",
+        help="on CUDA count faults in every N-th step and the first three; 0: in none (default: 10)",
+    )
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep every op and allocation as a trace, there")
     parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
@@ -51,7 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
     with ScriptRun(
-        device, arguments.budget, arguments.policy, str(arguments.script), record=arguments.record is not None
+        device,
+        arguments.budget,
+        arguments.policy,
+        str(arguments.script),
+        record=arguments.record is not None,
+        sample_every=arguments.sample_every,
     ) as watched:
         try:
             code = _run_script(arguments.script, arguments.words)
