@@ -71,21 +71,31 @@ class MemorySplit:
                 state.device.set_budget(managed_bytes)
             state.device.set_chunks(self._chunks(chunk_bytes))
             self._chunk_budget_bytes = chunk_bytes
-            self._divide_whole_model_ops(state.device.swap_counters().chunk_bytes)
+            unit_bytes = state.device.swap_counters().chunk_bytes
+            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * unit_bytes, unit_bytes)
+            split_updates.install(self._replaced, lambda: _native.split_limit(state.device), unit_bytes)
         state.set_policy(policy)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
         return ChunkOptions(budget_bytes=budget_bytes, host_mapped=self._state.device.host_mapped)
 
-    def _divide_whole_model_ops(self, chunk_bytes: int) -> None:
+    def _divide_whole_model_ops(self, room_bytes: int, chunk_bytes: int) -> None:
         """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
 
         What they make on their way is as large as one of their lists, so they are given half of the room.
         """
-        room_bytes = self._chunk_budget_bytes - _SPARE_CHUNKS * chunk_bytes
-        limit_bytes = max(room_bytes // 2, chunk_bytes)
-        _native.set_split(limit_bytes, chunk_bytes)
-        split_updates.install(self._replaced, lambda: limit_bytes, chunk_bytes)
+        _native.set_split(max(room_bytes // 2, chunk_bytes), chunk_bytes)
+
+    def divide_further(self) -> bool:
+        """Whole-model ops in smaller parts, where small tensors left less room than was thought. Whether it is so."""
+        if not self._chunk_budget_bytes:
+            return False
+        counters, limit_bytes = self._state.device.swap_counters(), _native.split_limit(self._state.device)
+        room_bytes = self._chunk_budget_bytes - counters.pinned_peak_bytes
+        if limit_bytes is None or max(room_bytes // 2, counters.chunk_bytes) >= limit_bytes:
+            return False
+        self._divide_whole_model_ops(room_bytes, counters.chunk_bytes)
+        return True
 
     def shares(self) -> tuple[int, int]:
         """Bytes for managed memory and for chunks, if chunks came into use now."""

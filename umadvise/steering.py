@@ -158,6 +158,9 @@ class Steering:
         if self._chosen:
             return self._maker.plan(step, course_of_rung(SWAP.name), memory)
         plan = self._maker.plan(step, course, memory)
+        if plan is None and policy.memory == Memory.CHUNKED and self.split.divide_further():
+            log.info("ops on every parameter go in smaller parts from here on: the step is recorded again")
+            return RecordAgain()
         if plan is not None and recomputes(plan):
             return self._choose_what_runs_again(plan, step) or self._maker.plan(step, course_of_rung(SWAP.name), memory)
         if plan is not None and made_by(plan) in PAGING_PLANNERS:

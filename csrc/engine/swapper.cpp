@@ -298,11 +298,11 @@ void Swapper::refuse(const Use* uses, size_t count) const {
     const bool own = std::find(distinct.begin(), distinct.end(), each) != distinct.end();
     if (!own && !may_leave(*each)) held += memory_.backed(*each->block) * memory_.chunk_bytes();
   }
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, "its working set takes " + in_words(needed) + " in chunks of " +
-                                           in_words(memory_.chunk_bytes()) + ", and " + in_words(held) +
-                                           " beside it cannot leave; the budget is " +
-                                           in_words(memory_.budget() * memory_.chunk_bytes()) + ", one of at least " +
-                                           in_words(needed + held) + " would do for this op");
+  throw Error(UM_OUT_OF_DEVICE_MEMORY,
+              "its working set takes " + in_words(needed) + " in chunks of " + in_words(memory_.chunk_bytes()) +
+                  ", and " + in_words(held) + " beside it cannot leave; the budget is " +
+                  in_words(memory_.budget() * memory_.chunk_bytes()) + ", one of at least " + in_words(needed + held) +
+                  " would do for this op; unified memory (policy advise) runs in any");
 }
 
 }  // namespace um

@@ -126,8 +126,8 @@ std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes
          std::to_string(statistics.live_allocations()) + " allocations, " + in_words(statistics.reserved_bytes.now) +
          " reserved; the device has " + in_words(backend_.total_bytes) + ", " + in_words(free_bytes) + " free. " +
          (managed                                 ? "Free host memory, or make the model or batch smaller"
-          : placement.memory == UM_MEMORY_CHUNKED ? "Give chunks a larger budget (um_chunks_set)"
-                                                  : "Use unified memory (managed placements), or a larger capacity");
+          : placement.memory == UM_MEMORY_CHUNKED ? "Give a larger budget, or use unified memory (policy advise)"
+                                                  : "Use unified memory (policy advise), or a larger capacity");
 }
 
 void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept {

@@ -127,7 +127,8 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   if (info.kind == Kind::untouching) return op.redispatchBoxed(below, stack);
   if (info.split.by_element) {
     const auto run = [&](DispatchKeySet part_keys, torch::jit::Stack* part) { run_op(op, part_keys, part, info); };
-    if (run_in_parts(op, below, stack, info, run)) return;
+    um_device* const device = interposed_device.load(std::memory_order_relaxed);
+    if (run_in_parts(device, op, below, stack, info, run)) return;
   }
   run_op(op, below, stack, info);
 }

@@ -197,13 +197,12 @@ c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchK
 
 }  // namespace
 
-bool run_in_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+bool run_in_parts(um_device* device, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                   const OperatorInfo& info, RunPart run) {
-  const uint64_t limit = limit_bytes.load(std::memory_order_relaxed);
-  if (limit == 0) return false;
+  if (limit_bytes.load(std::memory_order_relaxed) == 0) return false;
   const std::optional<Call> call = Call::of(info, *stack);
   if (!call || autograd_records(*call)) return false;
-  const std::vector<size_t> ends = ends_of_parts(*call, limit);
+  const std::vector<size_t> ends = ends_of_parts(*call, split_limit(device));
   if (ends.size() == 1) return false;
 
   const c10::DispatchKeySet keys_of_parts = keys_for_parts(op, keys, *call);
@@ -222,7 +221,22 @@ bool run_in_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   return true;
 }
 
+// A limit that leaves an op no half of itself for what it makes on its way becomes half of the room that there is. It
+// never grows again, so that steps are alike.
+uint64_t split_limit(um_device* device) noexcept {
+  const uint64_t limit = limit_bytes.load(std::memory_order_relaxed);
+  um_swap_counters now{};
+  if (limit == 0 || um_swap_read(device, &now) != UM_OK || now.budget_bytes == 0) return limit;
+  const uint64_t room = now.budget_bytes - std::min(now.budget_bytes, now.pinned_bytes);
+  if (limit / 2 * 3 <= room) return limit;
+  const uint64_t tighter = std::min(limit, std::max(room / 2, unit_bytes.load(std::memory_order_relaxed)));
+  limit_bytes.store(tighter, std::memory_order_relaxed);
+  return tighter;
+}
+
 }  // namespace um::hooks
+
+uint64_t um_hooks_split_limit(um_device* device) { return um::hooks::split_limit(device); }
 
 um_status um_hooks_split_set(uint64_t limit, uint64_t unit) {
   return um::hooks::guarded([&] {

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "umadvise.h"
+
 namespace um::hooks {
 
 struct SplitRule {
@@ -21,7 +23,9 @@ using RunPart = c10::function_ref<void(c10::DispatchKeySet, torch::jit::Stack*)>
 
 // Runs a call of an op that goes by element as several, each on consecutive elements, so that each one's storages fit
 // the limit (um_hooks_split_set); false where it need not or cannot be. `run` gets each call's own stack.
-bool run_in_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+bool run_in_parts(um_device* device, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                   const OperatorInfo& info, RunPart run);
+// The limit as it is now, see um_hooks_split_limit.
+uint64_t split_limit(um_device* device) noexcept;
 
 }  // namespace um::hooks

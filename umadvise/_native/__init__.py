@@ -16,6 +16,7 @@ from umadvise._native.hooks import (
     set_module,
     set_phase,
     set_split,
+    split_limit,
 )
 from umadvise._native.library import intern, library_path, string
 from umadvise._native.machine import claim_signals, cuda_attribute, cuda_device, cuda_unavailable_reason, cupti_library
@@ -76,6 +77,7 @@ __all__ = [
     "set_thread_route",
     "simulate_swap",
     "simulate_unified",
+    "split_limit",
     "string",
     "thread_route",
 ]

@@ -77,6 +77,11 @@ def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
     hooks_library().um_hooks_split_set(limit_bytes or 0, unit_bytes)
 
 
+def split_limit(device: Device) -> int | None:
+    """What `set_split` has set, or less where the device has less room: see um_hooks_split_limit. None: no limit."""
+    return int(hooks_library().um_hooks_split_limit(device.handle)) or None
+
+
 def set_phase(phase: Phase) -> None:
     """What this thread's ops outside backward nodes belong to from now on."""
     hooks_library().um_hooks_phase_set(phase)

@@ -110,6 +110,7 @@ HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_storage_give_back": (Status, [POINTER]),
     "um_hooks_interpose": (Status, [POINTER]),
     "um_hooks_split_set": (Status, [U64, U64]),
+    "um_hooks_split_limit": (U64, [POINTER]),
     "um_hooks_phase_set": (None, [U32]),
     "um_hooks_module_set": (U32, [U32]),
 }
