@@ -7,6 +7,7 @@ one was promised. Plain device memory that is in use stays, and counts for both.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from umadvise import _native, split_updates
@@ -21,8 +22,11 @@ from umadvise.units import format_bytes
 
 log = logging.getLogger("umadvise")
 
-_CHUNK_BYTES = {True: 2 << 20, False: 20 << 20}
-"""Of the emulated device, and of others: the defaults of um_chunks_set."""
+_EMULATED_CHUNK_BYTES = 2 << 20
+_CHUNK_BYTES = (20 << 20, 10 << 20, 4 << 20, 2 << 20)
+"""On a GPU, where a driver call for a chunk takes as long whatever its size; 20 MiB is the default of um_chunks_set."""
+_MOST_TOO_SMALL = 0.1
+"""Part of what is there between steps that may be too small to have chunks of its own, and so never leaves."""
 _BLOCK_BYTES = 2 << 20
 _MOST_MANAGED = 0.5
 _LEAST_MANAGED_BYTES = 2 * _BLOCK_BYTES  # um_budget_set
@@ -30,23 +34,33 @@ _SPARE_CHUNKS = 3
 """For small tensors, which share chunks."""
 
 
+def chunk_bytes_for(sizes: Sequence[int]) -> int:
+    """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped."""
+    for chunk_bytes in _CHUNK_BYTES:
+        if sum(size for size in sizes if size * 2 <= chunk_bytes) <= _MOST_TOO_SMALL * sum(sizes):
+            return chunk_bytes
+    return _CHUNK_BYTES[-1]
+
+
 class MemorySplit:
     """The memory of one session.
 
     Attributes:
         room_bytes: of device memory, for everything.
-        default_chunk_bytes: size of a chunk.
+        chunk_bytes: size of a chunk.
     """
 
-    def __init__(self, state: Runtime, budget_bytes: int | None) -> None:
+    def __init__(self, state: Runtime, budget_bytes: int | None, persistent_sizes: Sequence[int] = ()) -> None:
         """Nothing is set yet.
 
         Args:
             state: of the process.
             budget_bytes: of the session; None: what was patched with, or else all of the device.
+            persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
         """
         self._state = state
-        self.default_chunk_bytes = _CHUNK_BYTES[state.emulated]
+        wanted_bytes = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes)
+        self.chunk_bytes = state.device.swap_counters().chunk_bytes or wanted_bytes  # those that there are stay
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
         self._chunk_budget_bytes = 0
@@ -71,30 +85,31 @@ class MemorySplit:
                 state.device.set_budget(managed_bytes)
             state.device.set_chunks(self._chunks(chunk_bytes))
             self._chunk_budget_bytes = chunk_bytes
-            unit_bytes = state.device.swap_counters().chunk_bytes
-            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * unit_bytes, unit_bytes)
-            split_updates.install(self._replaced, lambda: _native.split_limit(state.device), unit_bytes)
+            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes)
+            split_updates.install(self._replaced, lambda: _native.split_limit(state.device), self.chunk_bytes)
         state.set_policy(policy)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
-        return ChunkOptions(budget_bytes=budget_bytes, host_mapped=self._state.device.host_mapped)
+        return ChunkOptions(
+            budget_bytes=budget_bytes, chunk_bytes=self.chunk_bytes, host_mapped=self._state.device.host_mapped
+        )
 
-    def _divide_whole_model_ops(self, room_bytes: int, chunk_bytes: int) -> None:
+    def _divide_whole_model_ops(self, room_bytes: int) -> None:
         """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
 
         What they make on their way is as large as one of their lists, so they are given half of the room.
         """
-        _native.set_split(max(room_bytes // 2, chunk_bytes), chunk_bytes)
+        _native.set_split(max(room_bytes // 2, self.chunk_bytes), self.chunk_bytes)
 
     def divide_further(self) -> bool:
         """Whole-model ops in smaller parts, where small tensors left less room than was thought. Whether it is so."""
         if not self._chunk_budget_bytes:
             return False
-        counters, limit_bytes = self._state.device.swap_counters(), _native.split_limit(self._state.device)
-        room_bytes = self._chunk_budget_bytes - counters.pinned_peak_bytes
-        if limit_bytes is None or max(room_bytes // 2, counters.chunk_bytes) >= limit_bytes:
+        limit_bytes = _native.split_limit(self._state.device)
+        room_bytes = self._chunk_budget_bytes - self._state.device.swap_counters().pinned_peak_bytes
+        if limit_bytes is None or max(room_bytes // 2, self.chunk_bytes) >= limit_bytes:
             return False
-        self._divide_whole_model_ops(room_bytes, counters.chunk_bytes)
+        self._divide_whole_model_ops(room_bytes)
         return True
 
     def shares(self) -> tuple[int, int]:
@@ -118,7 +133,7 @@ class MemorySplit:
         device = self._state.device
         elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)
         if not self._chunk_budget_bytes:
-            return PlanMemory(self.shares()[1], self.default_chunk_bytes, 0, elsewhere)
+            return PlanMemory(self.shares()[1], self.chunk_bytes, 0, elsewhere)
         counters = device.swap_counters()
         return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)
 

@@ -270,10 +270,11 @@ def steer(
     Raises:
         NativeError: there is no memory for the rung.
     """
-    split, governor = MemorySplit(state, budget_bytes), None
+    sizes = persistent_sizes()
+    split, governor = MemorySplit(state, budget_bytes, sizes), None
     advised = state.intermediate_advice is not None
     if course.rung is None:
-        rung, reason = first_rung(persistent_sizes(), split.room_bytes, split.default_chunk_bytes)
+        rung, reason = first_rung(sizes, split.room_bytes, split.chunk_bytes)
         if advised:  # by the user, and for unified memory
             governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
         else:

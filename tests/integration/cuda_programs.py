@@ -48,18 +48,21 @@ class StandIn:
         self.library.emulated_libcuda_attribute(attribute, 0)
 
 
+width = 2345
+
+
 def network() -> nn.Module:
-    """Parameters of 21 MiB each: a chunk and a bit."""
+    """Parameters of 21 MiB each: a chunk and a bit; or as wide as `width` says."""
     layers: list[nn.Module] = []
     for _ in range(3):
-        layers += [nn.Linear(2345, 2345), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(2345, 10))
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
 def train(around: Callable[[], Any], optimizer_of: Any, model: nn.Module, moved: Any, steps: int = 3) -> list[str]:
     losses = []
     for index in range(steps):
-        inputs = torch.full((16, 2345), 0.01 * (index + 1))
+        inputs = torch.full((16, width), 0.01 * (index + 1))
         with around():
             loss = model(moved(inputs)).square().mean()
             loss.backward()
@@ -130,6 +133,13 @@ def swapping(stand_in: StandIn, mapped: str) -> Any:
         stand_in.lacks(HOST_VIRTUAL_MEMORY)
     expected = vanilla()
     return {"vanilla": expected, "session": in_session("swap", "200MiB")}
+
+
+def smaller(_stand_in: StandIn) -> Any:
+    """Parameters of 4 MiB each."""
+    global width
+    width = 1024
+    return {"vanilla": vanilla(), "session": in_session("swap", "48MiB")}
 
 
 def unified(_stand_in: StandIn, policy: str) -> Any:

@@ -51,6 +51,11 @@ def test_chunks_swap_under_a_plan(program: Program, mapped: str) -> None:
     assert session["lacks"] == ([] if mapped == "yes" else ["swapped-out memory that stays accessible"])
 
 
+def test_chunks_are_small_enough_for_what_is_to_be_swapped(program: Program) -> None:
+    session = check_identity(program("smaller"))
+    assert (session["chunk_bytes"], session["swapped"], session["within"]) == (4 << 20, True, True)
+
+
 @pytest.mark.parametrize(("policy", "rung", "memory"), [("window", "window", MANAGED), ("auto", "swap", CHUNKED)])
 def test_other_policies_run_there_too(program: Program, policy: str, rung: str, memory: int) -> None:
     session = check_identity(program("unified", policy))
