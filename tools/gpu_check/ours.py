@@ -19,6 +19,8 @@ from umadvise.training_session import Session
 
 CAPACITY = "1GiB"
 """Of the emulated device."""
+_GPU_CHUNK_BYTES = 4 << 20
+"""Smaller than a session's on a GPU: the model is there first, and most of its weights have 4 MiB or less."""
 _ADVICE = {UNADVISED: "noadvise", "advise": "preferredlocation", "window": "preferredlocation"}
 """Of the model, by rung."""
 _SWAPPED = ("swap_in_bytes", "swap_out_bytes", "on_demand_swap_ins", "evictions", "wait_copy_ns", "wait_room_ns")
@@ -96,7 +98,8 @@ def _place(policy: Policy, budget_bytes: int | None) -> None:
     state = current()
     if policy.memory == Memory.CHUNKED:
         room_bytes = budget_bytes or state.device.info().free_bytes
-        state.device.set_chunks(ChunkOptions(budget_bytes=room_bytes, host_mapped=state.device.host_mapped))
+        chunk_bytes = 0 if state.emulated else _GPU_CHUNK_BYTES
+        state.device.set_chunks(ChunkOptions(room_bytes, chunk_bytes=chunk_bytes, host_mapped=state.device.host_mapped))
     state.set_policy(policy)
 
 
