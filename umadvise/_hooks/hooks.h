@@ -56,8 +56,8 @@ UM_API um_status um_hooks_interpose(um_device* device);
 // are above half a one, take no more than the limit; smaller ones count nothing. A single element may take more. The
 // unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.
 UM_API um_status um_hooks_split_set(uint64_t limit_bytes, uint64_t unit_bytes);
-// The limit for an op that begins now; 0 for none. What is set is a first guess: where the chunks of `device` that never
-// leave have left less room than one and a half times the limit, it is half of that room from now on.
+// The limit for an op that begins now; 0 for none. What is set is a first guess: where the chunks of `device` that
+// never leave have left less room than one and a half times the limit, it is half of that room from now on.
 UM_API uint64_t um_hooks_split_limit(um_device* device);
 // What this thread's ops belong to from now on (um_phase). Ops of a backward node are backward whatever this says,
 // except when it says optimizer.
