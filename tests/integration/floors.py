@@ -9,10 +9,8 @@ from umadvise._abi import Phase, Role
 from umadvise.trace.schema import EventKind, Trace
 
 CHUNK_BYTES = 2 << 20
-SPARE_CHUNKS = 3
-"""Small storages of three roles share chunks with those of their own kind: the last chunk of each is not full, and one
-that lives long may keep a chunk alone that it shared with others, as optimizer states do that came among casts.
-"""
+SPARE_CHUNKS = 2
+"""Small storages of three roles share chunks with those of their own kind: the last chunk of each is not full."""
 _SIGNS = {EventKind.ALLOCATE: 1, EventKind.FREE: -1}
 _LISTS = ("aten::_foreach_", "aten::_fused_")
 _OF_A_PARAMETER = 6
