@@ -6,6 +6,7 @@ It does a step for each line that it reads, and answers with one, so that severa
 `Trainee` is one as a benchmark sees it.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -191,7 +192,8 @@ def _session(specification: Specification, workload: Workload) -> Iterator[umadv
     umadvise.unpatch()
 
 
-def _train(specification: Specification) -> Run:
+def _train(specification: Specification, written: Path) -> None:
+    """Trains, writes what happened, and ends the process."""
     workload = _workload(specification)
     steps: list[Step] = []
     error: str | None = None
@@ -205,7 +207,7 @@ def _train(specification: Specification) -> Run:
         stats, swap = session.memory_stats(), session.swap_counters()
         if specification.keep is not None and error is None:
             _keep(session, specification.keep)
-        return Run(
+        found = Run(
             steps=steps,
             error=error,
             needed_bytes=stats.requested_peak_bytes,
@@ -213,6 +215,8 @@ def _train(specification: Specification) -> Run:
             pinned_bytes=swap.pinned_peak_bytes,
             rung=session.rung,
         )
+        written.write_bytes(msgspec.json.encode(found))
+        os._exit(0)  # the session would give every tensor back, for which the host needs as much memory again
 
 
 def _step(session: umadvise.session, workload: Workload) -> Step:
@@ -244,17 +248,15 @@ def _keep(session: umadvise.session, folder: str) -> None:
         plan_io.write(session.plan, plan_file(folder))
 
 
-def main() -> int:
+def main() -> None:
     """Trains as the first file says, and writes what happened to the second."""
     sys.path.insert(0, str(EXAMPLES))
     asked, written = map(Path, sys.argv[1:])
     specification = msgspec.json.decode(asked.read_bytes(), type=Specification)
     if specification.threads is not None:
         torch.set_num_threads(specification.threads)
-    found = _train(specification)
-    written.write_bytes(msgspec.json.encode(found))
-    return 0
+    _train(specification, written)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
