@@ -70,7 +70,7 @@ def all_cases() -> list[Case]:
 
 def cases() -> list[Case]:
     chosen = all_cases() if ALL else covering(RUNG_FACTORS, possible)
-    if SESSION_PLANNERS and not ALL:
+    if not ALL:
         chosen += covering(PLANNER_FACTORS, possible)
     return sorted(chosen, key=lambda case: [case[name] for name in ("network", "optimizer", "variant")])
 
@@ -111,8 +111,6 @@ def recorded(network: str, optimizer: str, variant: str) -> Trace:
 
 @pytest.mark.parametrize("factors", [RUNG_FACTORS, PLANNER_FACTORS], ids=["rungs", "planners"])
 def test_every_possible_pair_is_covered(factors: dict[str, list[object]]) -> None:
-    if not all(factors.values()):
-        pytest.skip("a session takes no planner by name yet")
     found = covering(factors, possible)
     assert all(map(possible, found))
     for (one, values), (other, seconds) in combinations(factors.items(), 2):

@@ -25,6 +25,13 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
+    """What a record is in C.
+
+    Attributes:
+        structure: with the record's fields.
+        read: makes the record of one.
+    """
+
     structure: type[ctypes.Structure]
     read: Callable[[Any], Any]
 
@@ -68,10 +75,12 @@ def _reader(python_type: Any, *, is_array: bool) -> Callable[[Any], Any]:
 
 
 def known(value: int) -> int | None:
+    """The number, None for UM_UNKNOWN."""
     return None if value == UNKNOWN else value
 
 
 def to_c(record: Any) -> ctypes.Structure:
+    """The structure of a record, with the records in it."""
     structure = mirror(type(record)).structure
     values = [getattr(record, name) for name in record.__dataclass_fields__]
     return structure(*[to_c(value) if hasattr(value, "__dataclass_fields__") else value for value in values])

@@ -36,9 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample-every",
         type=int,
-        default=10,
         metavar="N",
-        help="on CUDA count faults in every N-th step and the first three; 0: in none (default: 10)",
+        help="on CUDA count faults in every N-th step and the first three, 0: in none; by default as a session does",
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep every op and allocation as a trace, there")
     parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
@@ -54,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
 
     from umadvise.devices import EmulatedDevice
+    from umadvise.sampling import SAMPLE_EVERY
     from umadvise.script import ScriptRun
 
     device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.policy,
         str(arguments.script),
         record=arguments.record is not None,
-        sample_every=arguments.sample_every,
+        sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
     ) as watched:
         try:
             code = _run_script(arguments.script, arguments.words)
