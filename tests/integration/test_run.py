@@ -204,6 +204,7 @@ def test_children_of_the_script_write_nothing(
         (["--device", "emulated", "--record", "kept", "--profile", "kept", "train.py"], "named twice"),
         (["--device", "emulated", "--policy", "fast", "train.py"], "resident, advise"),
         (["--device", "emulated", "--budget", "-1", "train.py"], "-1"),
+        (["--device", "emulated", "--sample-every", "-1", "train.py"], "sample_every=-1"),
         (["--device", "tpu", "train.py"], "tpu"),
     ],
 )
