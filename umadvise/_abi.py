@@ -678,7 +678,6 @@ class ChunkOptions:
     host_budget_bytes: UInt64 = 0
     chunk_bytes: UInt64 = 0
     host_mapped: UInt32 = HostMapped.NOT
-    protect_clean: Flag32 = False
 
 
 @dataclass(frozen=True, slots=True)

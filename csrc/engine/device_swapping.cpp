@@ -47,23 +47,17 @@ void um_device::set_chunks(const um_chunk_options& options) {
   backend_.check(current.result(), "making the device's context current");
   if (chunked_ != nullptr) {
     const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunked_->chunk_bytes()) &&
-                      options.host_mapped == chunk_options_.host_mapped &&
-                      options.protect_clean == chunk_options_.protect_clean;
+                      options.host_mapped == chunk_options_.host_mapped;
     if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
     chunked_->set_host_budget(options.host_budget_bytes);
     swapper_->set_budget(options.budget_bytes);
     return;
   }
-  if (options.protect_clean != 0 && backend_.hooks == nullptr) {
-    throw Error(UM_UNSUPPORTED,
-                "protect_clean is for the emulated device: a GPU's write to memory that is mapped read-only is fatal");
-  }
   um_chunk_options chosen = options;
   chosen.host_mapped = maps_host(options);
   auto fences = std::make_unique<um::Fences>(backend_);
   auto chunked = std::make_unique<um::ChunkedMemory>(backend_, chosen, *fences);
-  auto swapper =
-      std::make_unique<Swapper>(backend_, *chunked, *fences, chosen.host_mapped != 0, chosen.protect_clean != 0);
+  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, chosen.host_mapped != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
@@ -71,7 +65,9 @@ void um_device::set_chunks(const um_chunk_options& options) {
   chunked_ = std::move(chunked);
   swapper_ = std::move(swapper);
   chunk_options_ = options;
-  if (backend_.hooks != nullptr) backend_.hooks->set_describer(tell_stray_access);
+  if (backend_.hooks == nullptr) return;
+  backend_.hooks->set_describer(tell_stray_access);
+  backend_.hooks->set_owner(serve_stray_access);
 }
 
 // Small blocks never leave: what large ones hold must, when there is no chunk for more of them.
@@ -92,8 +88,9 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
   return block;
 }
 
-// What an op makes is there at once, and stays until the op ends; anything else comes with its first use, but what a
-// GPU may use without an op: that is there at once, too, and leaves only after an op was given it.
+// What is made is there at once, as whoever gets its address may write to it, in no op and even in the kernel. It stays
+// until the op ends that made it; on a GPU, if none did, until an op was given it. What nobody else will
+// use (Use::by_ops) comes with its first use.
 void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use use) {
   bool attached = false;
   const auto undo = [&] {
@@ -103,12 +100,15 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
   try {
     swapper_->attach(block);
     attached = true;
-    if (op == nullptr && use == Use::outside_ops && backend_.hooks == nullptr) return bring_for_good(block, stream);
-    if (op == nullptr || op->untouched) return;
-    op->swapped.push_back({block->swapped, true});
-    swapper_->pin(block->swapped);
     const CurrentContext current(backend_);
     backend_.check(current.result(), "making the device's context current");
+    if (op == nullptr && use == Use::by_ops) {
+      if (backend_.hooks != nullptr) chunked_->vacate(*block);
+      return;
+    }
+    if (op == nullptr || op->untouched) return bring_for_good(block, stream);
+    op->swapped.push_back({block->swapped, true});
+    swapper_->pin(block->swapped);
     swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream, op->swapped.size() - 1);
   } catch (const Error& error) {
     undo();
@@ -120,8 +120,6 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
 }
 
 void um_device::bring_for_good(Block* block, CUstream stream) {
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
   const Swapper::Use use{block->swapped, true};
   swapper_->pin(block->swapped);
   try {
@@ -198,7 +196,7 @@ void um_device::swapping(um_swap_counters* out) {
   out->actions = actions_;
   out->skipped_actions = skipped_actions_;
   out->redundant_actions = redundant_actions_;
-  out->host_accesses = UM_UNKNOWN;
+  if (backend_.hooks == nullptr) out->host_accesses = UM_UNKNOWN;
   if (backend_.hooks != nullptr) {
     um::emulated::Totals totals{};
     backend_.hooks->totals(backend_.ordinal, &totals);

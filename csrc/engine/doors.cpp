@@ -1,4 +1,7 @@
 // Data in and out of a device, other than by ops.
+#include <cstring>
+#include <vector>
+
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
@@ -34,6 +37,17 @@ class Held {
   std::unique_lock<std::mutex>& lock_;
 };
 
+// Bytes of ours in place of the host's: they may have to come first, which nobody can do while the device is busy with
+// this copy.
+template <class Copy>
+bool through_host(const void* host, uint64_t bytes, const Copy& copy) {
+  constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+  if (!um_device::owns(host)) return false;
+  std::vector<char> piece(std::min(bytes, kPieceBytes));
+  for (uint64_t done = 0; done < bytes; done += piece.size()) copy(piece.data(), done, std::min<uint64_t>(piece.size(), bytes - done));
+  return true;
+}
+
 }  // namespace
 
 // On the device, and pinned.
@@ -56,6 +70,11 @@ um::driver::CUresult um_device::finish_kernels() const {
 
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
   if (bytes == 0) return;
+  if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
+        std::memcpy(piece, static_cast<const char*>(host) + at, piece_bytes);
+        copy_from_host(static_cast<char*>(device_address) + at, piece, piece_bytes);
+      }))
+    return;
   Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
   if (managed(*found.block)) {
@@ -93,6 +112,11 @@ void um_device::stand_by(um::Swapped* block) {
 
 void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
   if (bytes == 0) return;
+  if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
+        copy_to_host(piece, static_cast<const char*>(device_address) + at, piece_bytes);
+        std::memcpy(static_cast<char*>(host) + at, piece, piece_bytes);
+      }))
+    return;
   Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
   device.record_copy(UM_RECORDED_HOST_READ, *found.block, device_address, bytes);

@@ -1,5 +1,5 @@
-// What a fatal access was about, for the line that the emulated device writes about it. Runs in its signal handler: it
-// waits for no lock that the thread may hold, and tells less when somebody else has it.
+// Accesses to chunked memory that no op announced, as the emulated device catches them: serving them and, where that
+// cannot be, saying what a fatal one was about.
 #include <cstdio>
 
 #include "engine/device.h"
@@ -28,6 +28,22 @@ class Text {
 
 }  // namespace
 
+// In a thread of the emulated device's, while the one that made the access waits: it holds no lock of ours, as nobody
+// touches tensors' memory under one.
+bool um_device::serve_stray_access(uint64_t address, bool write) noexcept {
+  try {
+    const Found found = find(address, false);
+    if (found.block == nullptr || found.block->swapped == nullptr) return false;
+    um_device& device = *found.device;
+    const um::CurrentContext current(device.backend_);
+    device.backend_.check(current.result(), "making the device's context current");
+    return device.swapper_->serve(found.block->swapped, write);
+  } catch (const std::exception&) {
+    return false;  // then it is fatal, and told
+  }
+}
+
+// In the signal handler: it waits for no lock that the thread may hold, and tells less when somebody else has it.
 void um_device::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
   Text line(text, bytes);
   um::Arena* arena = um::address_map().find(address);

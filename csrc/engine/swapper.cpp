@@ -19,8 +19,12 @@ const CUstream kGone = reinterpret_cast<CUstream>(~uintptr_t{0});
 
 }  // namespace
 
-Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped, bool protect_clean)
-    : backend_(backend), memory_(memory), fences_(fences), host_mapped_(host_mapped), protect_clean_(protect_clean) {
+Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped)
+    : backend_(backend),
+      memory_(memory),
+      fences_(fences),
+      host_mapped_(host_mapped),
+      catches_(backend.hooks != nullptr) {
   const auto make = [&](CUstream* stream) {
     backend_.check(backend_.call().stream_create(stream, driver::CU_STREAM_NON_BLOCKING), "making a copy stream");
   };
@@ -77,8 +81,9 @@ void Swapper::detach(Block* block) noexcept {
 bool Swapper::at_hand(const Use* uses, size_t count, CUstream stream) {
   for (size_t i = 0; i < count; ++i) {
     const Swapped& block = *uses[i].block;
-    const bool clean = block.host_valid || block.copying_out || block.read_only;
+    const bool clean = block.host_valid || block.copying_out;
     if (block.place != Place::device || (uses[i].write && clean)) return false;
+    if (catches_ && block.shown < (uses[i].write ? Access::write : Access::read)) return false;
   }
   const uint64_t bit = bit_of(stream);
   for (size_t i = 0; i < count; ++i) note_use(uses[i].block, bit, uses[i].write);
@@ -146,6 +151,7 @@ void Swapper::stand_by(Swapped* block) {
   if (block->place != Place::arriving) return;
   stand(block->moved, &counted.wait_copy_ns);
   settle_arrival(block);
+  reveal(block);
 }
 
 bool Swapper::wait(Swapped* block) {
@@ -199,7 +205,7 @@ bool Swapper::write(Swapped* block, uint64_t offset, const void* from, uint64_t 
   if (block->place != Place::host && block->place != Place::queued) return false;
   if (block->host == nullptr) {
     take_host(block);
-    show_on_host(*block);
+    show_on_host(block);
   }
   memory_.write(block->host, offset, from, bytes);
   block->written = block->host_valid = true;

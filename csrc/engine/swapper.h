@@ -45,7 +45,8 @@ struct Swapped {
   bool copying_out = false;  // on the device, and a departure that was cancelled still reads it
   bool spare = false;        // a plan says that nobody needs its contents: it leaves before any other
   bool exported = false;     // its address has left torch: it may be written at any time
-  bool read_only = false;    // mapped so, to catch writes that no op announced
+  bool on_show = false;      // the host's memory is mapped at its addresses
+  Access shown = Access::none;  // on the device, where stray accesses can be caught: what they may do
 };
 
 // How far ahead blocks are used.
@@ -64,7 +65,7 @@ class Swapper {
   };
 
   // Throws um::Error.
-  Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped, bool protect_clean);
+  Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped);
   // Every block detached before.
   ~Swapper();
   Swapper(const Swapper&) = delete;
@@ -105,6 +106,11 @@ class Swapper {
   bool read(Swapped* block, uint64_t offset, void* to, uint64_t bytes);
   bool write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes);
 
+  // ---- accesses that no op announced, where they can be caught (the emulated device) ----
+  // Makes one possible that the block's mapping did not allow. False: its contents are on the host, which is not mapped.
+  // Throws um::Error.
+  bool serve(Swapped* block, bool write);
+
   // It is used in this stream too, by whatever it has been given until the block is freed or leaves. Throws um::Error.
   void uses(Swapped* block, driver::CUstream stream) { block->streams |= bit_of(stream); }
   // The host waits until the block's contents are on the device, where it is pinned. Throws um::Error.
@@ -136,7 +142,9 @@ class Swapper {
   bool begin_arrival(Swapped* block, driver::CUstream stream);
   void await(const Use& use, driver::CUstream stream, uint64_t bit);
   void settle_arrival(Swapped* block);
-  void make_writable(Swapped* block);
+  void show(Swapped* block, Access access);
+  void reveal(Swapped* block);
+  bool serve_on_host(Swapped* block);
   void leave(Swapped* block);
   void stay(Swapped* block);
   void end_departure(Swapped* block) noexcept;
@@ -148,7 +156,7 @@ class Swapper {
   uint64_t coming() const;
   bool wait_for_departure();
   bool wait_for_arrival();
-  void show_on_host(const Swapped& block) noexcept;
+  void show_on_host(Swapped* block) noexcept;
   Swapped* victim() const;
   bool may_leave(const Swapped& block) const;
   void take_host(Swapped* block);
@@ -161,7 +169,8 @@ class Swapper {
   const Backend& backend_;
   ChunkedMemory& memory_;
   Fences& fences_;
-  const bool host_mapped_, protect_clean_;
+  const bool host_mapped_;
+  const bool catches_;  // accesses that no op announced
   const Forecast* forecast_ = nullptr;
   driver::CUstream to_device_{}, to_host_{};
   std::vector<driver::CUstream> streams_;  // that ops run in; kGone: one that was destroyed

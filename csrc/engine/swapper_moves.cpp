@@ -45,23 +45,27 @@ bool Swapper::bring(Swapped* block, CUstream stream) {
 // The copy begins when what ops were given until now has ended: plans count in ops. False, and nothing has happened,
 // when the driver has less memory than the budget: then no more is obtainable than it has.
 bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
-  if (host_mapped_ && block->host != nullptr) memory_.unmap_host(*block->block, block->host);
+  if (block->on_show) memory_.unmap_host(*block->block, block->host);
+  block->on_show = false;
   const CUstream first_user = block->written ? to_device_ : stream;
   bool backed = false;
   try {
-    backed = memory_.back(*block->block, first_user);
+    // What arrives is not whole before the copy has ended.
+    block->shown = block->written ? Access::none : Access::write;
+    backed = memory_.back(*block->block, first_user, catches_ ? block->shown : Access::write);
   } catch (...) {
-    show_on_host(*block);
+    show_on_host(block);
     throw;
   }
   if (!backed) {
-    show_on_host(*block);
+    show_on_host(block);
     return false;
   }
   note_level();
   link_newest(block);
   if (!block->written) {
     block->place = Place::device;
+    block->written |= catches_;  // by anybody, from now on
     return true;
   }
   try {
@@ -70,7 +74,7 @@ bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
   } catch (...) {
     unlink(block);
     memory_.strip(*block->block);
-    show_on_host(*block);
+    show_on_host(block);
     throw;
   }
   block->place = Place::arriving;
@@ -83,9 +87,6 @@ void Swapper::settle_arrival(Swapped* block) {
   block->place = Place::device;
   if (block->exported) drop_host(block);  // it may have been written to while nobody looked
   forget(&block->moved);
-  if (!protect_clean_ || !block->host_valid) return;
-  memory_.protect(*block->block, false);
-  block->read_only = true;
 }
 
 // A pinned block that is on the device or on its way is what the stream's next op needs.
@@ -96,24 +97,59 @@ void Swapper::await(const Use& use, CUstream stream, uint64_t bit) {
     if (fences_.passed(block->moved)) settle_arrival(block);
   }
   note_use(block, bit, use.write);
-  if (!use.write) return;
+  if (!use.write) return reveal(block);
   if (block->copying_out) {  // the host's copy would be of half-written contents
     stall(block->moved, stream, &counted.wait_copy_ns);
     block->copying_out = false;
   }
-  if (block->read_only) make_writable(block);
   if (block->host_valid) drop_host(block);
+  reveal(block);
 }
 
-void Swapper::make_writable(Swapped* block) {
-  if (block->read_only) memory_.protect(*block->block, true);
-  block->read_only = false;
+// ---- accesses that no op announced ---------------------------------------------------------------------------
+
+void Swapper::show(Swapped* block, Access access) {
+  if (!catches_ || block->shown == access) return;
+  memory_.show(*block->block, access);
+  block->shown = access;
+}
+
+// On the device, with all of its contents there. What the host has unchanged may be read only: a write to it must be
+// heard of, or it would leave without what was written.
+void Swapper::reveal(Swapped* block) {
+  if (block->place == Place::device)
+    show(block, block->host_valid || block->copying_out ? Access::read : Access::write);
+}
+
+bool Swapper::serve(Swapped* block, bool write) {
+  if (block->place == Place::leaving || block->place == Place::arriving) stand(block->moved, &counted.wait_copy_ns);
+  if (block->place == Place::leaving) collect();
+  if (block->place == Place::arriving) settle_arrival(block);
+  if (block->place != Place::device) return serve_on_host(block);
+  if (write) {
+    if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+    block->copying_out = false;
+    if (block->host_valid) drop_host(block);
+  }
+  reveal(block);
+  return true;
+}
+
+// Where it is: nothing has to leave for it. It is unmapped again when the block comes onto the device.
+bool Swapper::serve_on_host(Swapped* block) {
+  if (!host_mapped_) return false;
+  if (block->host == nullptr) take_host(block);
+  block->written = block->host_valid = true;
+  if (!block->on_show) memory_.map_host(*block->block, block->host);
+  block->on_show = true;
+  ++counted.host_accesses;
+  return true;
 }
 
 // ---- departures --------------------------------------------------------------------------------------------
 
 bool Swapper::may_leave(const Swapped& block) const {
-  return block.place == Place::device && block.pins == 0 && block.block->record.seen;
+  return block.place == Place::device && block.pins == 0 && (block.block->record.seen || catches_);
 }
 
 void Swapper::leave(Swapped* block) {
@@ -122,6 +158,7 @@ void Swapper::leave(Swapped* block) {
   um::make_room(leaving_, leaving_.size() + 1);
   if (block->copying_out && fences_.passed(block->moved)) block->copying_out = false;
   Fences::Fence last = 0;
+  show(block, Access::none);  // else a write could come after its copy
   if (copies) {
     last = begin_copy(to_host_, last_use(block->streams, {}),
                       [&] { memory_.copy_out(*block->block, block->host, to_host_); });
@@ -163,9 +200,9 @@ void Swapper::end_departure(Swapped* block) noexcept {
   forget(&block->moved);
   block->place = Place::host;
   block->host_valid = block->written;
-  block->copying_out = block->read_only = false;
+  block->copying_out = false;
   block->streams = 0;
-  show_on_host(*block);
+  show_on_host(block);
 }
 
 // Whether anything has ended. What cannot be asked stays in the list, for the next time.
@@ -267,11 +304,12 @@ bool Swapper::wait_for_arrival() {
 
 // ---- host memory -------------------------------------------------------------------------------------------
 
-// At the addresses of a block that is not on the device.
-void Swapper::show_on_host(const Swapped& block) noexcept {
-  if (!host_mapped_ || block.host == nullptr) return;
+// At the addresses of a block that is not on the device. Where accesses can be caught that happens at the first one.
+void Swapper::show_on_host(Swapped* block) noexcept {
+  if (catches_ || !host_mapped_ || block->host == nullptr) return;
   try {
-    memory_.map_host(*block.block, block.host);
+    memory_.map_host(*block->block, block->host);
+    block->on_show = true;
   } catch (const std::exception&) {
     return;  // an access outside of ops is fatal then, not slow: whoever moved the block need not fail for that
   }
@@ -300,8 +338,8 @@ bool Swapper::reclaim_host() {
   bool any = false;
   for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
     if (each->place != Place::device || each->host == nullptr) continue;
-    if (each->read_only) make_writable(each);
     drop_host(each);
+    if (each->shown != Access::none) reveal(each);
     any = true;
   }
   return any;

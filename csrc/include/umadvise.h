@@ -432,10 +432,9 @@ typedef struct um_chunk_options {
   uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available */
   uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
   uint32_t host_mapped;       /* um_host_mapped */
-  uint32_t protect_clean; /* 1: what the host has unchanged is mapped read-only; writes that no op announced count */
 } um_chunk_options;
-/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and protect_clean: another
- * budget, from the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any
+/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes and host_mapped: another budget, from the
+ * next op on. Allocations above half a chunk have chunks of their own and may leave the device at any
  * time outside of ops; smaller ones share chunks and stay. What an allocation holds is on the device only while an op
  * needs it: data goes in and out through ops and the functions above. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
@@ -467,8 +466,8 @@ typedef struct um_swap_counters {
   int64_t evictions, cancelled, clean_drops, redundant_actions;
   int64_t actions, skipped_actions;   /* of plans: carried out; not, as what they are about was not there */
   int64_t wait_copy_ns, wait_room_ns; /* ops stood still: for bytes on their way; for device memory */
-  int64_t silent_writes;              /* protect_clean: to clean memory, by an op that announced none */
-  int64_t host_accesses;              /* reserved for accesses outside of ops; UM_UNKNOWN where they cannot be seen */
+  int64_t silent_writes;              /* to what the host had unchanged, that no op announced: it was not lost */
+  int64_t host_accesses;              /* that no op announced, to what was on the host; UM_UNKNOWN on CUDA */
   uint64_t chunk_bytes, budget_bytes;
   uint64_t used_bytes, used_peak_bytes;       /* chunks under live allocations, those that still leave included */
   uint64_t pinned_bytes, pinned_peak_bytes;   /* of those: of allocations that never leave */

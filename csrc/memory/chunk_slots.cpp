@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "memory/error.h"
 #include "memory/physical.h"
 
 namespace um {
@@ -47,6 +48,7 @@ void ChunkSlots::map(Slot& slot, ChunkPool::Chunk chunk, SlotState state) {
   slot.chunk = chunk;
   slot.state = state;
   slot.access = Access::none;
+  slot.veiled = false;
 }
 
 bool ChunkSlots::unmap(Slot& slot) noexcept {
@@ -54,6 +56,7 @@ bool ChunkSlots::unmap(Slot& slot) noexcept {
   slot.chunk = 0;
   slot.state = SlotState::empty;
   slot.access = Access::none;
+  slot.veiled = false;
   return true;
 }
 
@@ -72,6 +75,17 @@ void ChunkSlots::allow(Slot* first, uint64_t count, Access access) {
     const auto bytes = static_cast<uint64_t>(behind - slot) * chunk_bytes_;
     backend_.check(backend_.call().mem_set_access(slot->address, bytes, &description, 1), "allowing access to chunks");
     for (; slot != behind; ++slot) slot->access = access;
+  }
+}
+
+void ChunkSlots::veil(Slot* first, uint64_t count, bool veiled) {
+  const Slot* end = first + count;
+  for (Slot* slot = first; slot != end; ++slot) {
+    if (slot->veiled == veiled) continue;
+    if (!backend_.hooks->veil(backend_.ordinal, slot->address, chunk_bytes_, veiled)) {
+      throw Error(UM_DRIVER_ERROR, "the kernel does not change who sees a chunk (vm.max_map_count?)");
+    }
+    slot->veiled = veiled;
   }
 }
 

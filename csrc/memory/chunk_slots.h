@@ -27,6 +27,7 @@ struct Slot {
   Fences::Fence last_use = 0;
   SlotState state = SlotState::empty;
   Access access = Access::none;  // the device's
+  bool veiled = false;           // it is the copies' alone (emulated::Hooks::veil)
   Slot* older = nullptr;         // of the cached ones, in the order in which they became that
   Slot* newer = nullptr;
 };
@@ -50,6 +51,8 @@ class ChunkSlots {
   bool unmap(Slot& slot) noexcept;
   // For the device, in mapped slots that lie one after the other. Throws um::Error.
   void allow(Slot* first, uint64_t count, Access access);
+  // Of the emulated device: whether the slots are hidden from all but copies. Throws um::Error.
+  void veil(Slot* first, uint64_t count, bool veiled);
 
   // From owned to cached, and back.
   void cache(Slot& slot) noexcept;

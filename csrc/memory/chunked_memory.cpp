@@ -155,11 +155,13 @@ uint64_t ChunkedMemory::backed(const Block& block) const {
   return slots_.at(block.address)->state == SlotState::owned ? chunks_of(block) : 0;
 }
 
-bool ChunkedMemory::back(const Block& block) { return back_after(block, nullptr); }
+bool ChunkedMemory::back(const Block& block) { return back_after(block, nullptr, Access::write); }
 
-bool ChunkedMemory::back(const Block& block, CUstream first_user) { return back_after(block, &first_user); }
+bool ChunkedMemory::back(const Block& block, CUstream first_user, Access shown) {
+  return back_after(block, &first_user, shown);
+}
 
-bool ChunkedMemory::back_after(const Block& block, const CUstream* first_user) {
+bool ChunkedMemory::back_after(const Block& block, const CUstream* first_user, Access shown) {
   Slot* slots = slots_.at(block.address);
   const uint64_t count = chunks_of(block);
   if (slots->state == SlotState::owned) return true;
@@ -181,7 +183,8 @@ bool ChunkedMemory::back_after(const Block& block, const CUstream* first_user) {
       slots_.map(*slot, pool_.newest(), SlotState::owned);
       pool_.take();
     }
-    slots_.allow(slots, count, Access::write);
+    slots_.veil(slots, count, shown == Access::none);
+    slots_.allow(slots, count, shown == Access::write ? Access::write : Access::read);  // copies write all the same
   } catch (...) {
     disown(slots, count);
     throw;
@@ -248,8 +251,18 @@ void ChunkedMemory::freed(const Block& block, Fences::Fence last_use) noexcept {
   unmap_host(slots, count);
 }
 
-void ChunkedMemory::protect(const Block& block, bool writable) {
-  slots_.allow(slots_.at(block.address), chunks_of(block), writable ? Access::write : Access::read);
+void ChunkedMemory::show(const Block& block, Access shown) {
+  Slot* slots = slots_.at(block.address);
+  const uint64_t count = chunks_of(block);
+  if (backend_.hooks == nullptr) return;
+  if (shown == Access::none) return slots_.veil(slots, count, true);
+  slots_.allow(slots, count, shown == Access::write ? Access::write : Access::read);
+  slots_.veil(slots, count, false);
+}
+
+void ChunkedMemory::vacate(const Block& block) {
+  Slot* slots = slots_.at(block.address);
+  for (Slot* slot = slots; slot != slots + chunks_of(block); ++slot) clear(*slot);
 }
 
 }  // namespace um

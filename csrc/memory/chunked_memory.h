@@ -60,15 +60,19 @@ class ChunkedMemory {
   // ranges, and of what lay here before. False, and nothing changed, when there are not enough. Throws um::Error, and
   // then the block has none.
   bool back(const Block& block);
-  // The same, but what lay here before is not waited for: what `first_user` is given from now on runs after it.
-  bool back(const Block& block, driver::CUstream first_user);
+  // The same, but what lay here before is not waited for: what `first_user` is given from now on runs after it. Shown
+  // as show() says.
+  bool back(const Block& block, driver::CUstream first_user, Access shown = Access::write);
   // The block has no chunks any more, and they are no longer mapped here; nobody uses them. One that the driver refuses
   // to unmap is unmapped when somebody needs it.
   void strip(const Block& block) noexcept;
   // Before the block is freed: its chunks stay where they are. Also right for blocks without any.
   void freed(const Block& block, Fences::Fence last_use) noexcept;
-  // Of a backed block, for the device: read and write, or only read. Throws um::Error.
-  void protect(const Block& block, bool writable);
+  // What an access that no op announced may do in a backed block from now on, on the emulated device: any other is a
+  // fault. Copies may do everything. Nothing on a GPU. Throws um::Error.
+  void show(const Block& block, Access shown);
+  // Nothing is mapped where a block without chunks lies. Throws um::Error.
+  void vacate(const Block& block);
 
   // ---- host memory ----
   // For all chunks of the block. nullptr when the host's budget is used up. Throws um::Error.
@@ -129,7 +133,7 @@ class ChunkedMemory {
 
   static constexpr uint64_t kSmallRegionSlots = 64;
 
-  bool back_after(const Block& block, const driver::CUstream* first_user);
+  bool back_after(const Block& block, const driver::CUstream* first_user, Access shown);
   bool gather(uint64_t chunks);
   void take_passed(uint64_t chunks) noexcept;
   bool take_ready(Slot& slot) noexcept;

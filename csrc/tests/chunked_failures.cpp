@@ -130,7 +130,7 @@ class Session {
 void fail_each_call(bool host_mapped) {
   uint64_t calls = 1;
   for (uint64_t nth = 0; nth <= calls; ++nth) {
-    Rig rig(6, {0, 0, 0, host_mapped, 0});
+    Rig rig(6, {0, 0, 0, host_mapped});
     const uint64_t before = rig.calls();
     rig.fail(nullptr, nth);  // 0: none
     {
@@ -158,5 +158,5 @@ TEST(any_driver_call_may_fail_with_mapped_host_memory) { fail_each_call(true); }
 TEST(construction_may_fail) {
   Rig rig(1);
   rig.fail("cuMemGetAllocationGranularity", 1);
-  CHECK(status_of([&] { ChunkedMemory made(rig.backend, {8 * kMiB, 0, 0, 1, 0}, *rig.fences); }) != UM_OK);
+  CHECK(status_of([&] { ChunkedMemory made(rig.backend, {8 * kMiB, 0, 0, 1}, *rig.fences); }) != UM_OK);
 }

@@ -25,15 +25,15 @@ TEST(what_cannot_be_is_refused_with_a_reason) {
   const auto make = [&](um_chunk_options options) {
     return status_of([&] { ChunkedMemory made(rig.backend, options, *rig.fences); });
   };
-  CHECK_EQ(make({8 * kMiB, 0, 3 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 0, 1 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({2 * kMiB - 1, 0, 0, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 1, 0, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 0, 0, 0, 0}), UM_OK);
-  CHECK_EQ(make({8 * kMiB, 0, 6 * kMiB, 1, 0}), UM_OK);
+  CHECK_EQ(make({8 * kMiB, 0, 3 * kMiB, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 1 * kMiB, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({2 * kMiB - 1, 0, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 1, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 0, 0}), UM_OK);
+  CHECK_EQ(make({8 * kMiB, 0, 6 * kMiB, 1}), UM_OK);
   CHECK_EQ(status_of([&] { rig.memory->set_budget(kChunk - 1); }), UM_INVALID_ARGUMENT);
   um::Backend simulated = um::Backend::open_simulated({64 * kMiB, 0, UM_COUNTING_ORDERED, 0, 0});
-  CHECK_EQ(status_of([&] { ChunkedMemory made(simulated, {8 * kMiB, 0, 0, 0, 0}, *rig.fences); }), UM_UNSUPPORTED);
+  CHECK_EQ(status_of([&] { ChunkedMemory made(simulated, {8 * kMiB, 0, 0, 0}, *rig.fences); }), UM_UNSUPPORTED);
   simulated.close();
   um::Allocations without(nullptr, rig.backend);
   CHECK_EQ(status_of([&] { without.allocate(kChunk, kChunked, {}); }), UM_BAD_STATE);
@@ -137,10 +137,10 @@ TEST(read_only_memory_is_writable_for_the_next_one) {
   Rig rig(2);
   Block* block = rig.backed(2);
   fill(data(block), block->bytes, 9);
-  rig.memory->protect(*block, false);
+  rig.memory->show(*block, um::Access::read);
   CHECK(filled(data(block), block->bytes, 9));
   const uint64_t calls = rig.calls("cuMemSetAccess");
-  rig.memory->protect(*block, false);
+  rig.memory->show(*block, um::Access::read);
   CHECK_EQ(rig.calls("cuMemSetAccess"), calls);
   rig.free(block);
   Block* next = rig.backed(2);
@@ -311,7 +311,7 @@ TEST(a_device_without_room_is_like_a_smaller_budget) {
 }
 
 TEST(host_chunks_are_recycled_and_have_a_budget) {
-  Rig rig(4, {0, 3 * kChunk, 0, 0, 0});
+  Rig rig(4, {0, 3 * kChunk, 0, 0});
   Block* one = rig.allocate(kChunk);
   Block* two = rig.allocate(2 * kChunk);
   um::HostRange* of_two = rig.memory->take_host(*two);
@@ -349,7 +349,7 @@ TEST(host_contents_are_read_and_written_across_chunks) {
 }
 
 TEST(mapped_host_memory_is_at_the_blocks_address_while_it_is_away) {
-  Rig rig(3, {0, 0, 0, 1, 0});
+  Rig rig(3, {0, 0, 0, 1});
   Block* block = rig.backed(2);
   fill(data(block), block->bytes, 6);
   um::HostRange* host = rig.memory->take_host(*block);
@@ -415,7 +415,7 @@ TEST(an_empty_arena_of_small_blocks_gives_its_chunk_to_whoever_needs_it) {
 }
 
 TEST(chunks_need_not_be_a_power_of_two) {
-  Rig rig(4, {0, 0, 6 * kMiB, 0, 0});
+  Rig rig(4, {0, 0, 6 * kMiB, 0});
   Block* small = rig.allocate(3 * kMiB);
   CHECK_EQ(small->address % um::kBlockBytes, uint64_t{0});
   CHECK_EQ(rig.memory->pinned().now, uint64_t{1});

@@ -205,19 +205,12 @@ TEST(a_driver_that_breaks_that_promise_is_found_out_in_time) {
   }
 }
 
-TEST(clean_memory_is_not_mapped_read_only_on_a_gpu) {
-  Cuda device;
-  const um_chunk_options options{3 * kChunk, 0, kChunk, 0, 1};
-  CHECK_FAILS(UM_UNSUPPORTED, um_chunks_set(device, &options));
-  CHECK(says("protect_clean is for the emulated device"));
-}
-
 TEST(chunks_keep_what_they_began_with) {
   Cuda device;
   CHECK_OK(device.set_chunks(3, kWherePossible));
   CHECK_OK(device.set_chunks(5, kWherePossible));
   CHECK_FAILS(UM_BAD_STATE, device.set_chunks(5, UM_HOST_MAPPED_NOT));
-  um_chunk_options options{0, 0, 0, 0, 0};
+  um_chunk_options options{0, 0, 0, 0};
   Cuda other;
   options.budget_bytes = 100 * kMiB;
   CHECK_OK(um_chunks_set(other, &options));

@@ -37,19 +37,17 @@ TEST(contents_survive_more_than_fits) {
 }
 
 TEST(a_write_that_no_op_announced_is_counted) {
-  for (const uint32_t protect_clean : {1u, 0u}) {
-    Swapping device(2, protect_clean);
-    unsigned char* block = device.chunks(2);
-    device.fill(block, 2 * kChunk, 1);
-    unsigned char* other = device.chunks(2);
-    device.fill(other, 2 * kChunk, 2);  // the first one leaves
-    device.expect(block, 2 * kChunk, 1);
-    CHECK_EQ(device.swaps().silent_writes, 0);
-    device.op({read(block, 2 * kChunk)}, [&] { block[kChunk + 7] = block[kChunk + 8] = 3; });
-    CHECK_EQ(device.swaps().silent_writes, protect_clean);
-    device.op({write(block, 2 * kChunk)}, [&] { block[0] = 4; });  // announced
-    CHECK_EQ(device.swaps().silent_writes, protect_clean);
-  }
+  Swapping device(2);
+  unsigned char* block = device.chunks(2);
+  device.fill(block, 2 * kChunk, 1);
+  unsigned char* other = device.chunks(2);
+  device.fill(other, 2 * kChunk, 2);  // the first one leaves
+  device.expect(block, 2 * kChunk, 1);
+  CHECK_EQ(device.swaps().silent_writes, 0);
+  device.op({read(block, 2 * kChunk)}, [&] { block[kChunk + 7] = block[kChunk + 8] = 3; });
+  CHECK_EQ(device.swaps().silent_writes, 1);
+  device.op({write(block, 2 * kChunk)}, [&] { block[0] = 4; });  // announced
+  CHECK_EQ(device.swaps().silent_writes, 1);
 }
 
 TEST(data_goes_in_and_out_wherever_it_is) {
@@ -186,7 +184,7 @@ TEST(another_way_is_noticed_and_right) {
 }
 
 TEST(host_memory_has_a_budget) {
-  Swapping device(2, 1, 3 * kChunk);
+  Swapping device(2, 3 * kChunk);
   for (int i = 0; i < 5; ++i) device.fill(device.chunks(1), kChunk, static_cast<unsigned char>(i));
   unsigned char* sixth = device.chunks(1);
   const um_access access = write(sixth, kChunk);
@@ -199,7 +197,7 @@ TEST(host_memory_has_a_budget) {
 TEST(random_traffic_keeps_every_byte) {
   std::mt19937 random(20261122);
   for (int round = 0; round < 12; ++round) {
-    Swapping device(4 + random() % 6, round % 2, 0, round % 3 == 0 ? 300 : 0);
+    Swapping device(4 + random() % 6, 0, round % 3 == 0 ? 300 : 0);
     struct Live {
       unsigned char* block;
       uint64_t bytes;
@@ -245,8 +243,8 @@ TEST(random_traffic_keeps_every_byte) {
 }
 
 // As on a GPU: kernels are only given to streams, and run later. What leaves, and what takes its place, waits for them.
-static void run_kernels_in_streams(uint32_t protect_clean) {
-  Swapping device(3, protect_clean, 0, 400);
+TEST(kernels_in_several_streams_are_waited_for) {
+  Swapping device(3, 0, 400);
   const um::driver::Table& call = device.handle->driver().call;
   um_device_info info{};
   CHECK_OK(um_device_query(device, &info));
@@ -305,9 +303,4 @@ static void run_kernels_in_streams(uint32_t protect_clean) {
   for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_destroy(stream), 0u);
   CHECK_EQ(call.ctx_set_current(nullptr), 0u);
   CHECK_EQ(call.device_primary_ctx_release(info.ordinal), 0u);
-}
-
-TEST(kernels_in_several_streams_are_waited_for) {
-  run_kernels_in_streams(0);
-  run_kernels_in_streams(1);
 }

@@ -65,7 +65,7 @@ class Session {
   }
   void budget(uint64_t chunks, uint32_t host_mapped = 2) {
     if (host_mapped < 2) host_mapped_ = host_mapped;
-    const um_chunk_options options{chunks * kChunk, 0, kChunk, host_mapped_, 1};
+    const um_chunk_options options{chunks * kChunk, 0, kChunk, host_mapped_};
     check(um_chunks_set(device_, &options));
   }
 
@@ -231,7 +231,7 @@ TEST(a_block_freed_by_another_thread_is_no_longer_the_ops) {
 
 // Two threads use blocks of each other under a budget for few of them, and free what the other one made.
 TEST(two_threads_swap_beside_each_other) {
-  Swapping device(4, 1, 0, 100);
+  Swapping device(4, 0, 100);
   std::mutex mutex;
   std::vector<Held> shared;
   std::atomic<int> wrong{0};
@@ -277,7 +277,7 @@ TEST(two_threads_swap_beside_each_other) {
 }
 
 TEST(a_plan_without_host_memory_refuses_no_op) {
-  Swapping device(5, 1, kChunk);
+  Swapping device(5, kChunk);
   const Rounds rounds(device);
   fixture::Plan plan(rounds.trace);  // all is dirty, and the host has room for one
   for (int32_t op = 0; op < 4; ++op) plan.behind(op, UM_PLAN_SWAP_OUT, op);

@@ -12,20 +12,22 @@ inline constexpr uint64_t kChunk = 2 * kMiB;
 inline constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 
 struct Swapping : Device {
-  explicit Swapping(uint64_t budget_chunks, uint32_t protect_clean = 1, uint64_t host_budget_bytes = 0,
+  explicit Swapping(uint64_t budget_chunks, uint64_t host_budget_bytes = 0,
                     uint32_t delay_max_us = 0)
       : Device(open(delay_max_us)) {
-    set_budget(budget_chunks, protect_clean, host_budget_bytes);
+    set_budget(budget_chunks, host_budget_bytes);
   }
-  Swapping(um_device* opened, uint64_t budget_chunks) : Device(opened) { set_budget(budget_chunks, 0); }
+  Swapping(um_device* opened, uint64_t budget_chunks, uint32_t host_mapped = 0) : Device(opened) {
+    set_budget(budget_chunks, 0, host_mapped);
+  }
   static um_device* open(uint32_t delay_max_us) {
     const um_emulated_options options{64 * kMiB, 1024 * kMiB, UM_COUNTING_ORDERED, delay_max_us, 7};
     um_device* device = nullptr;
     CHECK_OK(um_device_open_emulated(&options, &device));
     return device;
   }
-  void set_budget(uint64_t chunks, uint32_t protect_clean = 1, uint64_t host_budget_bytes = 0) {
-    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, 0, protect_clean};
+  void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0, uint32_t host_mapped = 0) {
+    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, host_mapped};
     CHECK_OK(um_chunks_set(handle, &options));
   }
   unsigned char* chunks(uint64_t count) { return allocate(count * kChunk, kChunked); }

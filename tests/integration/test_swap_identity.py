@@ -42,7 +42,7 @@ RUNG_FACTORS = {
     "budget": ["floor", "half", "plenty"],
     "optimizer": list(OPTIMIZERS),
     "delays": [DELAY_US, 0],
-    "access": ["protected", "strict", "host_mapped"],
+    "access": ["strict", "host_mapped"],
 }
 PLANNER_FACTORS = RUNG_FACTORS | {
     "network": ["mlp", "resnet", "transformer"],
@@ -121,26 +121,15 @@ def test_every_possible_pair_is_covered(factors: dict[str, list[object]]) -> Non
     assert len(found) < 200
 
 
-def protect_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks whose bytes the host has unchanged are read-only from now on: writes that no op announces are counted."""
-    original = _native.Device.set_chunks
-    monkeypatch.setattr(
-        _native.Device, "set_chunks", lambda device, options: original(device, replace(options, protect_clean=1))
-    )
-
-
 @pytest.mark.parametrize("case", cases(), ids=name_of)
 def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device], monkeypatch: pytest.MonkeyPatch) -> None:
-    if case["access"] == "protected":
-        protect_what_is_clean(monkeypatch)
     monkeypatch.setenv("UMADVISE_PLAN_CACHE", "off")
     expected, needed, floor = vanilla(case["network"], case["optimizer"], case["variant"])
     if case["policy"] not in PAGED:  # a small tensor that lives long may keep a chunk that others shared with it
         floor += CHUNK_BYTES
     budget_bytes = {"floor": floor, "half": max(floor, needed // 2), "plenty": 2 * needed}[case["budget"]]
     sessions: list[Session] = []
-    access = "strict" if case["access"] == "strict" else "host_mapped"
-    options = {"access": access, "delays": case["delays"], "delay_seed": len(name_of(case))}
+    options = {"access": case["access"], "delays": case["delays"], "delay_seed": len(name_of(case))}
     patch = functools.partial(patched, budget_bytes + 32 * MIB, **options)
     opened = opened_by(sessions, patch, policy=case["policy"], budget=budget_bytes)
     trained = train(FAST_NETWORKS[case["network"]], case["optimizer"], case["variant"], opened)

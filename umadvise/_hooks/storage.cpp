@@ -13,8 +13,6 @@
 namespace um::hooks {
 namespace {
 
-constexpr uint64_t kStagingBytes = uint64_t{8} << 20;
-
 c10::StorageImpl& checked(void* storage) {
   if (storage == nullptr) throw CoreError{UM_INVALID_ARGUMENT, "no storage was given"};
   auto& found = *static_cast<c10::StorageImpl*>(storage);
@@ -52,27 +50,13 @@ void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
   storage.set_resizable(true);                   // nobody shares the new memory
 }
 
-// Between two places of ours through host memory: a driver's copy takes one side from the host.
-void copy_within(char* to, const char* from, uint64_t bytes) {
-  std::vector<char> staging(std::min(bytes, kStagingBytes));
-  for (uint64_t done = 0; done < bytes; done += staging.size()) {
-    const uint64_t part = std::min<uint64_t>(staging.size(), bytes - done);
-    check_core(um_copy_to_host(staging.data(), from + done, part));
-    check_core(um_copy_from_host(to + done, staging.data(), part));
-  }
-}
-
 void adopt(c10::StorageImpl& storage, um_device* device, const um_placement& placement) {
   const uint64_t bytes = storage.nbytes();
   void* address = nullptr;
   check_core(um_allocate(device, bytes, &placement, nullptr, &address));
   if (address == nullptr) return;  // an empty storage has nothing to move
   c10::DataPtr data = owned_data(address);
-  if (um_owns(storage.data()) != 0) {
-    copy_within(static_cast<char*>(address), static_cast<const char*>(storage.data()), bytes);
-  } else {
-    check_core(um_copy_from_host(address, storage.data(), bytes));
-  }
+  check_core(um_copy_from_host(address, storage.data(), bytes));
   succeed(storage, std::move(data));
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "driver/emulated/device.h"
+#include "driver/emulated/owner.h"
 
 namespace um::emulated {
 namespace {
@@ -69,7 +70,10 @@ void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
 
 Service serve(uint64_t address, bool write) {
   Device* device = device_at(place_of(address).device);
-  return device == nullptr ? Service::not_ours : device->space.fault(address, write);
+  if (device == nullptr) return Service::not_ours;
+  const Service service = device->space.fault(address, write);
+  if (service != Service::asks) return service;
+  return ask_owner(address, write) ? Service::served : device->space.carry_out(address, write);
 }
 
 void describe(uint64_t address, Service service) {

@@ -4,6 +4,7 @@
 #include "driver/emulated/call.h"
 #include "driver/emulated/device.h"
 #include "driver/emulated/fault_handler.h"
+#include "driver/emulated/owner.h"
 
 namespace um::emulated {
 namespace {
@@ -38,6 +39,10 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) { space(ordinal).set_link(*link, *costs); },
     [](int32_t ordinal, um_charged* out) { *out = space(ordinal).charged(); },
     install_fault_handler,
+    [](int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled) {
+      return space(ordinal).veil(address, bytes, veiled);
+    },
+    set_owner,
     set_describer,
 };
 

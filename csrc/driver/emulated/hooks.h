@@ -38,6 +38,7 @@ struct Totals {
 };
 
 using Describer = void (*)(uint64_t address, char* text, size_t text_bytes);
+using Owner = bool (*)(uint64_t address, bool write);
 
 struct Hooks {
   // Opens a device and gives it the next ordinal (for cuDeviceGet). UM_OK, or a code with the message in `message`.
@@ -79,6 +80,12 @@ struct Hooks {
 
   // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
   void (*claim_signals)();
+
+  // Hides mapped chunks from everybody but copies, whatever access was allowed / the opposite (Space::veil).
+  bool (*veil)(int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled);
+  // Who answers for reserved memory: called in a thread of its own while the one that made an access that no mapping
+  // allows waits; true: it is allowed now. That thread must not hold a lock that the owner takes. nullptr: nobody.
+  void (*set_owner)(Owner owner);
 
   // Who can tell what a fatal access was about: writes one line's end, such as a tensor's name, to `text`. Called in
   // the signal handler, whatever locks the thread holds; nullptr: nobody.

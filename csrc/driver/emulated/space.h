@@ -26,7 +26,8 @@
 
 namespace um::emulated {
 
-enum class Service { served, not_ours, refused, failed };
+// `asks`: whoever mapped reserved memory decides about an access that its mapping does not allow.
+enum class Service { served, not_ours, asks, refused, failed };
 
 class Space {
  public:
@@ -61,6 +62,11 @@ class Space {
   driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
   driver::CUresult unmap(uint64_t address, uint64_t bytes);
   driver::CUresult set_access(uint64_t address, uint64_t bytes, AccessGrant grant);
+  // What is mapped there is for copies alone from now on, whoever has access to it / the opposite. Whole mappings of this
+  // device. False when the kernel refuses (the limit of mappings).
+  bool veil(uint64_t address, uint64_t bytes, bool veiled);
+  // After Service::asks, where nobody answered: a write to what is read-only is carried out, all else is refused.
+  Service carry_out(uint64_t address, bool write);
 
   // The copy engine, a piece within one block at a time: works on any state of residency of managed and plain memory,
   // and says whether the piece was on the device.
@@ -111,7 +117,10 @@ class Space {
     uint32_t reservation;  // its first block
     uint8_t device_access, host_access;
     std::atomic<uint32_t> copies;  // at work here
+    bool veiled;
+    bool told;  // of a write to what is read-only
     uint8_t access() const { return device_access | host_access; }
+    uint8_t visible() const { return veiled ? uint8_t{0} : access(); }
   };
   struct Run {
     uint32_t first, count;
@@ -132,7 +141,8 @@ class Space {
   char* copy_source(uint32_t block) const;
   void open_for_store(uint32_t block);
   void release_block(uint32_t block);
-  Service serve_reserved(uint32_t block, uint64_t address, bool write);
+  Service ask_about(uint32_t block, uint64_t address, bool write);
+  bool show_access(uint32_t block, Handle::Slot& slot, uint8_t wanted);
   bool set_block_access(uint32_t block, Handle::Slot& slot, uint8_t device, uint8_t host);
   void put_slot(uint32_t block, const Handle& handle, uint32_t slot);
   void take_slot_away(uint32_t block);

@@ -63,7 +63,7 @@ Lending Space::lend(uint64_t address, bool write, Loan* loan) {
   ++block.copies;
   loan->on_device = on_device;
   loan->bytes = reinterpret_cast<char*>(address);
-  if ((block.access() & (write ? kWriteAccess : kReadAccess)) != 0) return Lending::lent;
+  if ((block.visible() & (write ? kWriteAccess : kReadAccess)) != 0) return Lending::lent;
   const Tier& tier = on_device ? device_tier_ : host_tier_;
   const uint32_t slot = (on_device ? block.device_slot : block.host_slot) - 1;
   tier.fill_tables(slot);

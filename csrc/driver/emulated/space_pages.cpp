@@ -190,7 +190,7 @@ Service Space::fault(uint64_t address, bool write) {
   const uint32_t block = place_of(address).block;
   Moment over;
   const Guard guard(lock_);
-  if (blocks_[block].kind == Kind::reserved) return serve_reserved(block, address, write);
+  if (blocks_[block].kind == Kind::reserved) return ask_about(block, address, write);
   const Service service = serve(block, address, write, ordered_);
   over.ns = blocks_[block].ready_ns;
   return service;

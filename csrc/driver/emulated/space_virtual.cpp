@@ -68,6 +68,7 @@ void Space::take_slot_away(uint32_t index) {
     push(Change::left, block);
   }
   block.device_slot = block.host_slot = 0;
+  block.veiled = false;
 }
 
 CUresult Space::map(uint64_t address, uint64_t bytes, uint64_t handle) {
@@ -128,11 +129,11 @@ bool Space::each_mapped_block(Run run, const Each& each) {
 }
 
 // The first who sees a slot gets its page tables; they are back at its alias before anybody else does.
-bool Space::set_block_access(uint32_t index, Handle::Slot& slot, uint8_t device, uint8_t host) {
+bool Space::show_access(uint32_t index, Handle::Slot& slot, uint8_t wanted) {
   Block& block = blocks_[index];
   const Tier& tier = block.device_slot != 0 ? device_tier_ : host_tier_;
   const uint64_t address = address_of(index);
-  const uint8_t now = block.access(), wanted = device | host;
+  const uint8_t now = block.visible();
   const bool writable = (wanted & kWriteAccess) != 0;
   bool done = true;
   if (wanted == 0 && now != 0) {
@@ -147,10 +148,30 @@ bool Space::set_block_access(uint32_t index, Handle::Slot& slot, uint8_t device,
   } else if (wanted != now) {
     done = mapper_.protect(address, writable);
   }
-  if (!done) return false;
+  return done;
+}
+
+bool Space::set_block_access(uint32_t index, Handle::Slot& slot, uint8_t device, uint8_t host) {
+  Block& block = blocks_[index];
+  if (!block.veiled && !show_access(index, slot, device | host)) return false;
   block.device_access = device;
   block.host_access = host;
+  block.told = false;
   return true;
+}
+
+bool Space::veil(uint64_t address, uint64_t bytes, bool veiled) {
+  const std::lock_guard<std::mutex> ranges(ranges_lock_);
+  Run run{};
+  if (!whole_blocks(address, bytes, &run) || !whole_mappings(run)) return false;
+  const auto guard = lock_without_copies(run);
+  return each_mapped_block(run, [&](uint32_t index, Handle::Slot& slot) {
+    Block& block = blocks_[index];
+    if (block.veiled == veiled) return true;
+    if (!show_access(index, slot, veiled ? uint8_t{0} : block.access())) return false;
+    block.veiled = veiled;
+    return true;
+  });
 }
 
 CUresult Space::unmap(uint64_t address, uint64_t bytes) {
@@ -197,16 +218,25 @@ CUresult Space::set_access(uint64_t address, uint64_t bytes, AccessGrant grant) 
 // ---- use ---------------------------------------------------------------------------------------------------
 
 // Whoever maps memory read-only wants to know of a write, not to lose it.
-Service Space::serve_reserved(uint32_t index, uint64_t address, bool write) {
+Service Space::ask_about(uint32_t index, uint64_t address, bool write) {
   Block& block = blocks_[index];
-  const uint8_t access = block.access();
-  if ((access & (write ? kWriteAccess : kReadAccess)) != 0) return Service::served;  // another thread was first
-  if (access == 0) return Service::refused;
-  const int64_t start = now_ns();
+  const uint8_t visible = block.visible();
+  if ((visible & (write ? kWriteAccess : kReadAccess)) != 0) return Service::served;  // another thread was first
+  if (visible != 0 && !block.told) {
+    block.told = true;
+    ++silent_writes_;
+    push(UM_EVENT_SILENT_WRITE, Cause::coherence, address, kBlockBytes, now_ns(), true);
+  }
+  return Service::asks;
+}
+
+Service Space::carry_out(uint64_t address, bool write) {
+  const uint32_t index = place_of(address).block;
+  const Guard guard(lock_);
+  Block& block = blocks_[index];
+  if (!write || block.visible() == 0) return block.visible() != 0 ? Service::served : Service::refused;
   if (!mapper_.protect(address_of(index), true)) return Service::failed;
   block.device_access |= kWriteAccess;
-  ++silent_writes_;
-  push(UM_EVENT_SILENT_WRITE, Cause::coherence, address, kBlockBytes, start, true);
   return Service::served;
 }
 
