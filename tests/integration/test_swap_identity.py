@@ -12,7 +12,6 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from itertools import combinations, product
 
 import pytest

@@ -1,0 +1,246 @@
+"""Memory that torch, an extension or the kernel fills outside of any op: never lost, wherever the tensor is."""
+
+import ctypes
+import io
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import umadvise
+from umadvise import _native, runtime
+
+POLICIES = ["resident", "advise", "window", "swap", "swap+recompute", "lru", "auto"]
+COUNT = 270_000
+"""Elements of what is made: more than half a chunk of 2 MiB in any dtype but bool."""
+MIB = 1 << 20
+
+Make = Callable[[], torch.Tensor]
+
+
+def numbers(count: int = COUNT) -> list[float]:
+    return [float(index % 251) for index in range(count)]
+
+
+def by_index(make: Callable[[torch.Tensor], torch.Tensor]) -> Make:
+    return lambda: make(torch.arange(COUNT, dtype=torch.float32))
+
+
+def set_by_list() -> torch.Tensor:
+    x = torch.zeros(COUNT)
+    x[list(range(COUNT))] = torch.arange(COUNT, dtype=torch.float32)
+    return x
+
+
+def two_lists() -> torch.Tensor:
+    x = torch.arange(COUNT, dtype=torch.float32).reshape(2, -1)
+    indices = list(range(COUNT // 2))
+    return x[[index % 2 for index in indices], indices]
+
+
+def conjugated(part: Callable[[torch.Tensor], torch.Tensor]) -> Make:
+    """Torch's fallback for conjugated and negated views copies `self`, in an op that touches nothing."""
+
+    def make() -> torch.Tensor:
+        x = torch.complex(torch.arange(COUNT, dtype=torch.float32), torch.ones(COUNT))
+        push_out()
+        return x.real + part(x).numel()
+
+    return make
+
+
+SPELLINGS: dict[str, Make] = {
+    "tensor": lambda: torch.tensor(numbers()),
+    "tensor, nested": lambda: torch.tensor([numbers(COUNT // 4)] * 4),
+    "tensor, integers": lambda: torch.tensor(list(range(COUNT))),
+    "as_tensor": lambda: torch.as_tensor(numbers()),
+    "asarray": lambda: torch.asarray(numbers()),
+    "FloatTensor": lambda: torch.FloatTensor(numbers()),
+    "LongTensor": lambda: torch.LongTensor(list(range(COUNT))),
+    "FloatTensor of a storage": lambda: torch.FloatTensor(torch.FloatStorage(numbers())),
+    "new_tensor": lambda: torch.zeros(3).new_tensor(numbers()),
+    "a list as index": by_index(lambda x: x[list(range(0, COUNT, 1))]),
+    "a range as index": by_index(lambda x: x[range(COUNT)]),
+    "bools as index": by_index(lambda x: x[[index % 5 != 0 for index in range(COUNT)]]),
+    "two lists as index": two_lists,
+    "assignment by a list": set_by_list,
+    "sparse_coo_tensor": lambda: (
+        torch.sparse_coo_tensor([list(range(COUNT))], numbers(), (COUNT,)).coalesce().values() * 1
+    ),
+    "new_empty of conj": conjugated(lambda x: x.conj().new_empty(COUNT)),
+    "new_empty of conj().imag": conjugated(lambda x: x.conj().imag.new_empty(COUNT)),
+    "vdot": conjugated(lambda x: torch.vdot(x, x).real.reshape(1)),
+    "dot of conj": conjugated(lambda x: torch.dot(x.conj(), x).real.reshape(1)),
+    "mm of conj": conjugated(lambda x: x.conj().reshape(2, -1) @ x.reshape(-1, 2)),
+}
+
+
+def push_out() -> None:
+    """Uses more than the budget, so that everything else leaves."""
+    others = [torch.full((MIB,), 7.0) for _ in range(6)]
+    for other in others:
+        other.add_(1)
+
+
+@pytest.fixture(params=POLICIES)
+def opened(request: pytest.FixtureRequest) -> Iterator[str]:
+    model = torch.nn.Linear(2, 2)
+    capacity = "256MiB" if request.param == "resident" else "24MiB"
+    with umadvise.session(model, device="emulated", capacity=capacity, policy=request.param):
+        yield request.param
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_what_torch_fills_by_itself_is_kept(spelling: str) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        expected = SPELLINGS[spelling]()
+    for policy in POLICIES[1:]:
+        with umadvise.session(torch.nn.Linear(2, 2), device="emulated", capacity="24MiB", policy=policy):
+            # Where memory of the same size was freed before, and where none was.
+            found = [SPELLINGS[spelling]() for _ in range(2)]
+            push_out()
+            for each in found:
+                assert umadvise.on_device(each)
+                assert torch.equal(each, expected), policy
+                each.mul_(2)
+                push_out()
+                assert torch.equal(each, expected * 2), policy
+
+
+def address_without_door(tensor: torch.Tensor) -> int:
+    """What `data_ptr<T>()` gives to an extension in C++: nothing of ours is asked."""
+    return runtime.address_of(tensor)
+
+
+@pytest.mark.usefixtures("opened")
+def test_an_extension_fills_what_it_made() -> None:
+    tensors = []
+    for value in range(1, 9):
+        made = torch.empty(4 * MIB, dtype=torch.uint8)
+        ctypes.memset(address_without_door(made), value, made.numel())
+        tensors.append(made)
+    push_out()
+    for value, made in enumerate(tensors, 1):
+        assert bool((made == value).all())
+
+
+@pytest.mark.usefixtures("opened")
+def test_an_extension_writes_to_what_it_was_given() -> None:
+    x = torch.zeros(4 * MIB, dtype=torch.uint8)
+    for value in range(1, 5):
+        push_out()
+        assert x.min() == x.max() == value - 1  # it came, and is clean where it is swapped
+        ctypes.memset(address_without_door(x), value, x.numel())
+        push_out()
+        ctypes.memset(address_without_door(x) + 5, 0, 1)  # where it is now
+        ctypes.memset(address_without_door(x) + 5, value, 1)
+        assert ctypes.string_at(address_without_door(x) + 5, 1) == bytes([value])
+    assert bool((x == 4).all())
+
+
+def through_file(x: torch.Tensor, data: bytes, path: str) -> None:
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(data)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        assert file.readinto(memoryview(x.numpy())) == len(data)
+
+
+def through_pipe(x: torch.Tensor, data: bytes, _path: str) -> None:
+    reading, writing = os.pipe()
+    view, done = memoryview(x.numpy()), 0
+    while done < len(data):
+        sent = os.write(writing, data[done : done + 4096])
+        done += os.readv(reading, [view[done : done + sent]])
+    os.close(reading)
+    os.close(writing)
+
+
+def through_socket(x: torch.Tensor, data: bytes, _path: str) -> None:
+    one, other = socket.socketpair()
+    view, done = memoryview(x.numpy()), 0
+    while done < len(data):
+        one.sendall(data[done : done + 4096])
+        done += other.recv_into(view[done:], min(4096, len(data) - done))
+    one.close()
+    other.close()
+
+
+def through_pointer(x: torch.Tensor, data: bytes, path: str) -> None:
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(data)
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDONLY)
+    assert libc.read(descriptor, ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(len(data))) == len(data)
+    os.close(descriptor)
+
+
+def written_out(x: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    file.write(x.numpy())
+    return file.getvalue()
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("way", [through_file, through_pipe, through_socket, through_pointer])
+def test_system_calls_read_and_write(way: Callable[[torch.Tensor, bytes, str], None], tmp_path: object) -> None:
+    data = bytes(index % 251 for index in range(3 * MIB))
+    x = torch.zeros(len(data), dtype=torch.uint8)
+    push_out()
+    way(x, data, f"{tmp_path}/data")
+    push_out()
+    assert bytes(x.tolist()) == data
+    assert written_out(x) == data
+    with open(f"{tmp_path}/out", "wb", buffering=0) as file:  # noqa: PTH123
+        assert file.write(memoryview(x.numpy())) == len(data)
+    fresh = torch.empty(len(data), dtype=torch.uint8)
+    way(fresh, data, f"{tmp_path}/data")
+    push_out()
+    assert torch.equal(fresh, x)
+
+
+def test_a_batch_made_of_lists_trains_as_it_does_without() -> None:
+    def losses(policy: str | None) -> list[str]:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(1000, 600), torch.nn.ReLU(), torch.nn.Linear(600, 10))
+        optimizer = torch.optim.Adam(model.parameters())
+        seen = []
+
+        def step(number: int) -> None:
+            rows = [[float((row * number + column) % 17) for column in range(1000)] for row in range(400)]
+            loss = torch.nn.functional.cross_entropy(model(torch.tensor(rows)), torch.arange(400) % 10)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item().hex())
+
+        if policy is None:
+            for number in range(1, 7):
+                step(number)
+            return seen
+        with umadvise.session(model, optimizer, device="emulated", capacity="64MiB", budget="20MiB", policy=policy) as um:
+            for number in range(1, 7):
+                with um.step():
+                    step(number)
+        return seen
+
+    expected = losses(None)
+    for policy in ["advise", "window", "swap", "lru", "auto"]:
+        assert losses(policy) == expected, policy
+
+
+def test_unannounced_writes_are_counted() -> None:
+    with umadvise.session(torch.nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap"):
+        x = torch.zeros(MIB)
+        push_out()
+        x.sum()
+        device: _native.Device = runtime.current().device
+        before = device.swap_counters()
+        ctypes.memset(address_without_door(x), 0, 4)
+        assert device.swap_counters().silent_writes == before.silent_writes + 1
+        push_out()
+        x_is_away = device.swap_counters().host_accesses
+        ctypes.memset(address_without_door(x), 0, 4)
+        assert device.swap_counters().host_accesses == x_is_away + 1
