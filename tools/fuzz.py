@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import fuzz_outside_ops  # noqa: F401 - its instructions too
 import torch
 from fuzz_instructions import INSTRUCTIONS
 from fuzz_plan import random_plan

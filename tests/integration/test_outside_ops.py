@@ -220,7 +220,8 @@ def test_a_batch_made_of_lists_trains_as_it_does_without() -> None:
             for number in range(1, 7):
                 step(number)
             return seen
-        with umadvise.session(model, optimizer, device="emulated", capacity="64MiB", budget="20MiB", policy=policy) as um:
+        room = {"capacity": "64MiB", "budget": "20MiB"}
+        with umadvise.session(model, optimizer, device="emulated", policy=policy, **room) as um:
             for number in range(1, 7):
                 with um.step():
                     step(number)
