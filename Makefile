@@ -17,7 +17,7 @@ BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each.
 PYTEST = pytest -q --numprocesses 2 --dist loadfile
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
-THREADED ?= emulated_memory emulated_streams engine_threads stream_wait heap
+THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 

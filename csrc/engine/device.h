@@ -46,8 +46,8 @@ struct um_device {
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
 
   // ---- allocations (device_memory.cpp) ----
-  // `outside_ops`: whoever asks may write to the memory himself, or hand it to a kernel of `stream` that no op announces.
-  // Then chunks are there at once, and on CUDA they stay until an op was given them.
+  // `outside_ops`: whoever asks may write to the memory himself, or hand it to a kernel of `stream` that no op
+  // announces. Then chunks are there at once, and on CUDA they stay until an op was given them.
   enum class Use : uint8_t { by_ops, outside_ops };
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
   // Of any device. False when no allocation starts there.

@@ -44,7 +44,8 @@ bool through_host(const void* host, uint64_t bytes, const Copy& copy) {
   constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
   if (!um_device::owns(host)) return false;
   std::vector<char> piece(std::min(bytes, kPieceBytes));
-  for (uint64_t done = 0; done < bytes; done += piece.size()) copy(piece.data(), done, std::min<uint64_t>(piece.size(), bytes - done));
+  for (uint64_t done = 0; done < bytes; done += piece.size())
+    copy(piece.data(), done, std::min<uint64_t>(piece.size(), bytes - done));
   return true;
 }
 

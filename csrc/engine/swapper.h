@@ -40,12 +40,12 @@ struct Swapped {
   uint64_t streams = 0;     // that used it since it came: bits of Swapper::streams_
   uint32_t pins = 0;
   Place place = Place::host;
-  bool written = false;      // it has contents
-  bool host_valid = false;   // the host has them too, or alone
-  bool copying_out = false;  // on the device, and a departure that was cancelled still reads it
-  bool spare = false;        // a plan says that nobody needs its contents: it leaves before any other
-  bool exported = false;     // its address has left torch: it may be written at any time
-  bool on_show = false;      // the host's memory is mapped at its addresses
+  bool written = false;         // it has contents
+  bool host_valid = false;      // the host has them too, or alone
+  bool copying_out = false;     // on the device, and a departure that was cancelled still reads it
+  bool spare = false;           // a plan says that nobody needs its contents: it leaves before any other
+  bool exported = false;        // its address has left torch: it may be written at any time
+  bool on_show = false;         // the host's memory is mapped at its addresses
   Access shown = Access::none;  // on the device, where stray accesses can be caught: what they may do
 };
 
@@ -107,8 +107,8 @@ class Swapper {
   bool write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes);
 
   // ---- accesses that no op announced, where they can be caught (the emulated device) ----
-  // Makes one possible that the block's mapping did not allow. False: its contents are on the host, which is not mapped.
-  // Throws um::Error.
+  // Makes one possible that the block's mapping did not allow. False: its contents are on the host, which is not
+  // mapped. Throws um::Error.
   bool serve(Swapped* block, bool write);
 
   // It is used in this stream too, by whatever it has been given until the block is freed or leaves. Throws um::Error.

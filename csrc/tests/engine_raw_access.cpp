@@ -10,6 +10,11 @@ using test::kChunked;
 using test::kMiB;
 using test::Swapping;
 
+#ifdef __SANITIZE_THREAD__
+// It takes a change of page tables under memory that another thread reads for a write to that memory.
+extern "C" const char* __tsan_default_suppressions() { return "race:um::emulated::Mapper"; }
+#endif
+
 namespace {
 
 // A few chunks; what is swapped out stays accessible.

@@ -12,8 +12,7 @@ inline constexpr uint64_t kChunk = 2 * kMiB;
 inline constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 
 struct Swapping : Device {
-  explicit Swapping(uint64_t budget_chunks, uint64_t host_budget_bytes = 0,
-                    uint32_t delay_max_us = 0)
+  explicit Swapping(uint64_t budget_chunks, uint64_t host_budget_bytes = 0, uint32_t delay_max_us = 0)
       : Device(open(delay_max_us)) {
     set_budget(budget_chunks, host_budget_bytes);
   }

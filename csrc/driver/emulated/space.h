@@ -62,8 +62,8 @@ class Space {
   driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
   driver::CUresult unmap(uint64_t address, uint64_t bytes);
   driver::CUresult set_access(uint64_t address, uint64_t bytes, AccessGrant grant);
-  // What is mapped there is for copies alone from now on, whoever has access to it / the opposite. Whole mappings of this
-  // device. False when the kernel refuses (the limit of mappings).
+  // What is mapped there is for copies alone from now on, whoever has access to it / the opposite. Whole mappings of
+  // this device. False when the kernel refuses (the limit of mappings).
   bool veil(uint64_t address, uint64_t bytes, bool veiled);
   // After Service::asks, where nobody answered: a write to what is read-only is carried out, all else is refused.
   Service carry_out(uint64_t address, bool write);
