@@ -135,6 +135,7 @@ class Runner:
             return "absent", reason
         if row.budget_percent is not None and self._peak_bytes is None:
             return "dropped", "the peak that its budget is a part of is not known"
+        # The one place that keeps managed memory below its limit.
         most_bytes, needed_bytes = self._spec.managed_limit_bytes, max(self._peak_bytes or 0, self._managed_bytes)
         if row.managed and needed_bytes > most_bytes:
             return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"

@@ -1,7 +1,7 @@
 """The stages: each takes the check, returns its data, and raises StageError when it does not pass."""
 
-import importlib.util
 import json
+import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -19,7 +19,8 @@ import build
 _HERE = Path(__file__).parent
 _NEEDED = ("msgspec", "numpy")
 """Packages without which nothing of umadvise runs; what others are for runs without them."""
-_PART_S = 30.0
+_PART_S = 45.0
+_OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 
 
 def probe(check: Check) -> Any:
@@ -46,13 +47,16 @@ def environment(check: Check) -> Any:
 
 
 def tests(check: Check) -> Any:
-    """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for."""
-    results = check.scratch / "tests.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu", f"--junitxml={results}"]
-    if importlib.util.find_spec("xdist") is not None and not check.dry_run:
-        command += ["--numprocesses", "4"]  # each test is a process or two of its own, and small
+    """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for.
+
+    One after the other: two programs with managed memory at once are more than a GPU should be asked for.
+    """
+    results, begun = check.scratch / "tests.xml", check.output.log.stat().st_size
+    pytest = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "tests/gpu", f"--junitxml={results}"]
     chosen = ["-m", "not gpu", "-k", "unpatch"] if check.dry_run else ["-m", "gpu"]
-    check.run([*command, *chosen], must_succeed=False)
+    to_log = ["sh", "-c", 'exec "$0" "$@" 1>&2']  # as it comes: of what is cut off, too, every outcome is kept
+    command = [*to_log, sys.executable, *pytest, *chosen]
+    check.run(command, must_succeed=False, watch=lambda: check.keep(_until_now(check.output.log, begun)))
     if not results.exists():
         raise StageError("pytest did not run: see log.txt")
     cases = [_case(element) for element in ElementTree.parse(results).iter("testcase")]
@@ -60,6 +64,14 @@ def tests(check: Check) -> Any:
     if bad or not cases:
         raise StageError(f"{len(bad)} of {len(cases)} tests did not pass: {', '.join(bad)}", cases)
     return cases
+
+
+def _until_now(log: Path, begun: int) -> list[dict[str, Any]]:
+    """The tests that have ended, as pytest has logged them."""
+    with log.open("rb") as file:
+        file.seek(begun)
+        ended = _OUTCOME.findall(file.read().decode(errors="replace"))
+    return [{"name": name, "outcome": outcome.lower()} for name, outcome in ended]
 
 
 def _case(element: ElementTree.Element) -> dict[str, Any]:
@@ -120,7 +132,7 @@ STAGES = {
     "device": Stage(45, device, _CORE, reserved_s=10),
     "overhead": Stage(60, overhead, _ALL, reserved_s=14),
     "conformance": Stage(60, build.conformance),
-    "tests": Stage(300, tests, _ALL, reserved_s=60),
+    "tests": Stage(420, tests, _ALL, reserved_s=60),
     "bert": Stage(420, training.stage("bert_large"), _ALL, reserved_s=80),
     "resnet": Stage(420, training.stage("resnet50"), _ALL, reserved_s=60),
     "bert_large_batch": Stage(420, training.stage("bert_large", managed=False), _ALL),

@@ -16,8 +16,15 @@ from workloads import UNADVISED, choose
 ROWS = Path(__file__).with_name("rows.py")
 _PEERS_PART = 0.45
 """Of a stage's time that the ways of others may take; umadvise has the rest."""
-_PERCENTS = {False: (100, 50, 33, 25), True: (100, 50)}
-"""Budgets; fewer in a dry run, and but one where it shows nothing but what another stage has shown."""
+PERCENTS = (50, 33, 25, 100)
+"""Budgets, the most important first."""
+_DRY_PERCENTS = {
+    ("bert_large", True): (50, 100),
+    ("bert_large", False): (50,),
+    ("resnet50", True): (100,),
+    ("resnet50", False): (100,),
+}
+"""In a dry run, by network, and whether managed memory is used: each one that shows something that no other has."""
 _LONGEST_S = 75.0
 _WARM_UP = 5
 """The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
@@ -40,10 +47,12 @@ def _train(network: str, managed: bool, check: Check) -> Any:
         "rows": [],
     }
 
+    percents = _DRY_PERCENTS[network, managed] if check.dry_run else PERCENTS
+
     def keep(rows: list[dict[str, Any]]) -> None:
         check.keep({**data, "rows": data["rows"] + rows})
 
-    ours, peers = our_rows(check.dry_run, managed=managed), peer_rows(check.dry_run and not managed)
+    ours, peers = our_rows(percents, managed=managed), peer_rows(check.dry_run and not managed)
     ends_s, now_s = check.stage_ends_s, time.monotonic()
     for rows, until_s in ((peers, now_s + (ends_s - now_s) * _PEERS_PART), (ours, ends_s)):
         vanilla = _ran(data["rows"], "vanilla")
@@ -61,21 +70,19 @@ def peer_rows(only_vanilla: bool = False) -> list[dict[str, Any]]:
     return [{"name": name, "way": name} for name in WAYS if name.startswith("vanilla") or not only_vanilla]
 
 
-def our_rows(dry_run: bool, *, managed: bool = True) -> list[dict[str, Any]]:
-    """Every rung of the ladder under every budget, the most important first: half of the peak, less, and all of it.
+def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str, Any]]:
+    """Every rung of the ladder under every budget, the most important first.
 
     Everything must fit on the first rung, so it has no budget. Unified memory that nobody advises comes last.
 
     Args:
-        dry_run: fewer budgets.
+        percents: of the peak, the budgets.
         managed: rungs in managed memory too.
     """
     from umadvise._abi import Memory
     from umadvise.roles import LADDER, RESIDENT
 
     rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
-    all_of_it, *parts = _PERCENTS[dry_run]
-    percents = (*parts, all_of_it) if managed or not dry_run else parts
     below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]
     memories = [*((policy.name, policy.memory) for policy in below), (UNADVISED, Memory.MANAGED)]
     for percent in percents:
