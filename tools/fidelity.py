@@ -1,7 +1,7 @@
 """Replays the published tables of profiles/published: predicted, published, error, and what was calibrated.
 
     python tools/fidelity.py [--tables DIRECTORY] [--sensitivity]
-    python tools/fidelity.py --measured FILE
+    python tools/fidelity.py --measured FILE...
 
 Only baseline rows calibrate; no row that is judged does. With --measured the rows are those of a file that
 tools/gpu_check has written, and judge nothing: it prints how far off each one is. Exit codes: 0 no row lies outside its
@@ -41,11 +41,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fidelity", description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--tables", type=Path, default=published.DIRECTORY, metavar="DIRECTORY", help="%(default)s")
     parser.add_argument("--sensitivity", action="store_true", help="also halve and double each cost of unified memory")
-    parser.add_argument("--measured", type=Path, metavar="FILE", help="instead: what tools/gpu_check wrote")
+    parser.add_argument("--measured", type=Path, nargs="+", metavar="FILE", help="instead: what tools/gpu_check wrote")
     options = parser.parse_args(words)
     try:
         if options.measured is not None:
-            for line in measured_table.lines(list(measured.compare(measured.read(options.measured)))):
+            for line in measured_table.lines(list(measured.compare(measured.read(*options.measured)))):
                 print(line)
             return 0
         figures = published.read(options.tables)

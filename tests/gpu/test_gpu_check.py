@@ -1,8 +1,10 @@
-"""tools/gpu_check as far as that goes without a GPU: its dry run, what fidelity makes of it, and what fails in it."""
+"""tools/gpu_check as far as that goes without a GPU: what fails in it, what is cut off, and its small parts."""
 
 import importlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,26 +27,8 @@ def gpu_check(output: Path, *words: str, **environment: str) -> tuple[int, dict[
     """Exit code and record."""
     command = [sys.executable, str(PROGRAMS), "--output", str(output), *words]
     finished = subprocess.run(command, env={**os.environ, **environment}, check=False, capture_output=True, text=True)
-    assert finished.stdout == f"{output}\n", finished.stderr
-    return finished.returncode, json.loads(output.read_text())
-
-
-@pytest.fixture(scope="module")
-def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The record of a dry run that passed every stage there is."""
-    path = tmp_path_factory.mktemp("gpu_check") / "record.json"
-    stages = ["environment", "build", "hooks", "tests", "driver_costs", "touches", "device", "overhead"]
-    stages += ["bert", "resnet", "eviction"]
-    words = ["--dry-run", "--build-directory", str(stand_ins.BUILD)]
-    status, record = gpu_check(path, *words, "--stages", ",".join(stages))
-    assert [(stage["name"], stage["reason"]) for stage in record["stages"]] == [(name, None) for name in stages]
-    assert status == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(dry_run: Path) -> dict[str, Any]:
-    return {stage["name"]: stage["data"] for stage in json.loads(dry_run.read_text())["stages"]}
+    assert finished.stdout == (output / "summary.txt").read_text(), finished.stderr
+    return finished.returncode, json.loads((output / "record.json").read_text())
 
 
 @pytest.fixture
@@ -56,90 +40,17 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     return importlib.import_module
 
 
-# ---- the dry run -----------------------------------------------------------------------------------------------------
-
-
-def test_costs_are_by_size(data: dict[str, Any]) -> None:
-    costs = data["driver_costs"]
-    assert costs["missing"] == {}
-    for kind in ("prefetch", "advice", "discard", "chunks", "host_chunks"):
-        sizes = [row["bytes"] for row in costs[kind]]
-        assert sizes == sorted(sizes) and len(sizes) > 1, kind
-        assert all(value > 0 for row in costs[kind] for value in row["median_ns"].values()), kind
-    assert {row["bytes"] for row in costs["chunks"]} == {2 * MIB, 20 * MIB}
-    assert [row["bytes"] for row in data["touches"]["by_size"]] == [2 * MIB, 16 * MIB]
-    assert data["overhead"].keys() == {"vanilla_ns", "allocator_ns", "interposed_ns"}
-
-
-def test_the_device_file_is_of_the_catalogue_and_has_what_was_measured(data: dict[str, Any]) -> None:
-    from umadvise import catalogue
-
-    profile = catalogue.decode(data["device"]["device_file"].encode())
-    assert profile.link.kind == "host-memory"
-    assert "medians by size" in profile.unified_memory.costs.prefetch_call_ns.source
-    link = data["device"]["link"]
-    assert set(link) == {"h2d", "d2h", "both_h2d", "both_d2h"}
-    assert len({tuple(row["bytes"] for row in rows) for rows in link.values()}) == 1
-
-
-def test_the_model_evicts_what_was_not_prefetched_again(data: dict[str, Any]) -> None:
-    seen = data["eviction"]  # csrc/um/model.h: a prefetch of what is resident makes it the youngest
-    assert seen["as_it_came"]["first"]["came_back_bytes"] == 24 * MIB
-    assert seen["prefetched_again"]["second"]["came_back_bytes"] == 24 * MIB
-    assert seen["prefetch_refreshes"] is True
-
-
-@pytest.mark.parametrize("network", ["bert", "resnet"])
-def test_every_rung_and_every_way_has_a_row(data: dict[str, Any], network: str) -> None:
-    from umadvise.roles import RUNGS
-
-    rows = {row["name"]: row for row in data[network]["rows"]}
-    below = [rung for rung in RUNGS if rung != "resident"]
-    expected = {"resident"} | {f"{rung}, {part} %" for rung in (*below, "unified, no advice") for part in (100, 50)}
-    assert {name for name, row in rows.items() if row["way"] is None} == expected
-    assert data[network]["vanilla_repeats"] is True
-    absent = {name: row["reason"] for name, row in rows.items() if row["outcome"] == "absent"}
-    assert absent == {
-        "torchtune OffloadActivations": "torchtune.training is not installed",
-        "torchao CPUOffloadOptimizer": "torchao.optim is not installed",
-    }
-    ran = [row for row in rows.values() if row["outcome"] == "ran"]
-    assert len(ran) >= len(rows) - 4  # of resnet, chunks of half the memory have no room
-    assert all(row["same_losses"] for row in ran if row["way"] is None)
-    assert all(row["budget_bytes"] == rows["resident"]["needed_bytes"] // 2 for row in ran if "50 %" in row["name"])
-
-
-def test_budgets_make_rows_move_bytes(data: dict[str, Any]) -> None:
-    rows = {row["name"]: row for row in data["bert"]["rows"]}
-    assert rows["resident"]["counters"]["fault_groups"] == 0
-    assert rows["advise, 50 %"]["counters"]["fault_groups"] > 0
-    assert rows["advise, 50 %"]["counters"]["bytes_d2h"]["user"] > 0  # the budget sends pages away
-    assert rows["swap, 50 %"]["swaps"]["swap_in_bytes"] > 0
-    assert rows["swap, 50 %"]["peak_bytes"] <= rows["swap, 50 %"]["budget_bytes"]
-
-
-def test_fidelity_predicts_every_row_that_it_has_a_model_of(dry_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import fidelity
-    from replay import measured
-
-    comparisons = list(measured.compare(measured.read(dry_run)))
-    silent = {each.row for each in comparisons if each.problem is None and not each.predicted}
-    assert silent == set()
-    unpredicted = {each.problem for each in comparisons if each.problem is not None and each.measured}
-    assert unpredicted == {"not predicted: there is no model of it"}
-    by_name = {(each.network, each.row): each for each in comparisons}
-    vanilla = by_name["bert_large", "vanilla"]
-    assert vanilla.calibrates
-    assert vanilla.predicted["step_ns"] == pytest.approx(vanilla.measured["step_ns"], rel=0.01)
-    for part in (50, 100):
-        unadvised = by_name["bert_large", f"unified, no advice, {part} %"]
-        # One model of paging decides on the device and in the simulator; the recordings differ a little.
-        assert unadvised.predicted["bytes_h2d"] == pytest.approx(unadvised.measured["bytes_h2d"], rel=0.2)
-        assert unadvised.predicted["peak_bytes"] == unadvised.measured["peak_bytes"]
-    assert fidelity.main(["--measured", str(dry_run)]) == 0
-    printed = capsys.readouterr().out
-    assert "bert_large: predicted / measured" in printed
-    assert "torchtune OffloadActivations: absent: torchtune.training is not installed" in printed
+@pytest.fixture
+def check(program: Callable[[str], ModuleType], tmp_path: Path) -> Any:
+    """What stages share, with a minute left, on a device that has 1 GiB."""
+    record = program("record")
+    output = record.Output(tmp_path / "output", dry_run=True)
+    data = {"device": {"name": "GPU", "free_bytes": 1 << 30}, "available_bytes": 1 << 30}
+    output.put({"name": "environment", "passed": True, "reason": None, "seconds": 0, "data": data})
+    made = record.Check(CHECKOUT, tmp_path, program("prebuilt").Prebuilt(None), tmp_path, output, True)
+    made.stage_ends_s = time.monotonic() + 60
+    output.log.touch()
+    return made
 
 
 # ---- fidelity --------------------------------------------------------------------------------------------------------
@@ -170,8 +81,8 @@ def test_the_table_has_errors_and_their_geometric_mean() -> None:
     [
         (None, "cannot read"),
         ("{", "is no record of gpu_check"),
-        ('{"schema": "umadvise.gpu_check/1"}', "expected the schema 'umadvise.gpu_check/2'"),
-        ('{"schema": "umadvise.gpu_check/2", "stages": []}', "has no device file"),
+        ('{"schema": "umadvise.gpu_check/2"}', "expected the schema 'umadvise.gpu_check/3'"),
+        ('{"schema": "umadvise.gpu_check/3", "dry_run": true, "stages": []}', "has no device file"),
     ],
 )
 def test_fidelity_refuses_what_is_no_record(
@@ -186,84 +97,187 @@ def test_fidelity_refuses_what_is_no_record(
     assert message in capsys.readouterr().err
 
 
+def test_records_of_several_commands_are_one(tmp_path: Path) -> None:
+    from replay import measured
+
+    from umadvise.errors import FormatError
+
+    def record(name: str, dry_run: bool, **stages: int) -> Path:
+        entries = [{"name": stage, "data": data} for stage, data in stages.items()]
+        path = tmp_path / name
+        path.write_text(json.dumps({"schema": measured.SCHEMA, "dry_run": dry_run, "stages": entries}))
+        return path
+
+    one, two = record("one", False, device=1, bert=1), record("two", False, bert=2, resnet=2)
+    merged = {stage["name"]: stage["data"] for stage in measured.read(one, two)["stages"]}
+    assert merged == {"device": 1, "bert": 2, "resnet": 2}
+    with pytest.raises(FormatError, match="some of these records are of dry runs"):
+        measured.read(one, record("three", True))
+
+
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    words = ["--stages", "environment,build,tests,touches,bert", "--build-directory", str(tmp_path / "build")]
-    status, record = gpu_check(
-        tmp_path / "record.json", *words, CUDA_VISIBLE_DEVICES="", PATH="", PYTEST_ADDOPTS="--no-such-option"
-    )
+def test_a_stage_that_fails_is_recorded_and_what_needs_it_is_not_begun(tmp_path: Path) -> None:
+    words = ["--stages", "probes,environment,build,tests,bert", "--build-directory", str(tmp_path / "build")]
+    status, record = gpu_check(tmp_path / "output", *words, CUDA_VISIBLE_DEVICES="", PATH="")
     assert status == 3
     reasons = {stage["name"]: stage["reason"] for stage in record["stages"] if not stage["passed"]}
-    assert set(reasons) == {"environment", "build", "tests", "touches", "bert"}
+    assert set(reasons) == {"probes", "environment", "build", "hooks", "tests", "bert"}
     assert "sees no CUDA device" in reasons["environment"]
     assert reasons["build"].startswith("cmake cannot be started")
-    assert reasons["tests"].startswith("pytest did not run")
-    assert "no CUDA device can be used here" in reasons["touches"]
-    assert "has not found a device" in reasons["bert"]
+    assert reasons["hooks"] == "not started: build and environment did not pass"
+    assert reasons["bert"] == "not started: build and environment and hooks did not pass"
+    assert {path.name for path in (tmp_path / "output").iterdir()} == {"record.json", "summary.txt", "log.txt"}
 
 
-def test_an_unknown_stage_is_a_usage_error(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAMS), "--stages", "everything"]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stages", "everything"], "no such stage: everything; expected some of probes,"),
+        (["--most-managed", "9"], "at most 8: more managed memory can stall the machine"),
+        (["--bundle", "."], "is no bundle"),
+    ],
+)
+def test_usage_errors(tmp_path: Path, words: list[str], message: str) -> None:
+    command = [sys.executable, str(PROGRAMS), "--output", str(tmp_path), *words]
     finished = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert finished.returncode == 2
-    assert "no such stage: everything; expected some of environment," in finished.stderr
+    assert message in " ".join(finished.stderr.split())
 
 
-def test_what_comes_later_keeps_its_time(
-    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = program("record")
-    monkeypatch.setattr(record, "TOTAL_S", 100.0)
-    allowed = []
+def test_another_kind_of_record_is_left_alone(program: Callable[[str], ModuleType], check: Any) -> None:
+    with pytest.raises(program("record").UsageError, match="name another folder"):
+        program("record").Output(check.output.folder, dry_run=False)
+
+
+def test_what_comes_later_keeps_its_time(program: Callable[[str], ModuleType], check: Any) -> None:
+    record, allowed = program("record"), []
 
     def work(check: Any) -> None:
         allowed.append(check.stage_ends_s - time.monotonic())
 
     stages = {"first": record.Stage(90, work), "second": record.Stage(90, work, reserved_s=70)}
-    check = record.Check(tmp_path, tmp_path, tmp_path, False)
-    path, passed = record.run_stages(check, stages, lambda name: tmp_path / f"{name}.json")
-    assert passed and path.name == "unknown-device.json"
+    check.dry_run = False
+    assert record.run_stages(check, stages, within_s=100.0)
     assert 25 < allowed[0] <= 30
     assert 85 < allowed[1] <= 90
 
 
-def test_a_stage_without_time_is_not_started(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    record = program("record")
-    check = record.Check(tmp_path, tmp_path, tmp_path, True)
-    stages = {"none": record.Stage(0, lambda _: None)}
-    path, passed = record.run_stages(check, stages, lambda name: tmp_path / f"{name}.json")
-    assert not passed
-    assert json.loads(path.read_text())["stages"][0]["reason"] == "not started: no time was left"
+def test_a_stage_without_time_is_not_started(program: Callable[[str], ModuleType], check: Any) -> None:
+    assert not program("record").run_stages(check, {"none": program("record").Stage(0, lambda _: None)})
+    record = json.loads((check.output.folder / "record.json").read_text())
+    assert record["stages"][-1]["reason"] == "not started: no time was left"
 
 
-def test_a_command_is_stopped_with_what_it_started(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    record = program("record")
-    check = record.Check(tmp_path, tmp_path, tmp_path, True)
-    check.stage_ends_s = time.monotonic() + 100.0
-    child = "import subprocess, sys; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
-    with pytest.raises(record.StageError, match="its time was up"):
-        check.run([sys.executable, "-c", child], within_s=1.0)
-    assert check.output[1] == "begun\n"
+CUT_OFF = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import __main__, prebuilt, record
+
+def first(check):
+    return {"kept": 1}
+
+def second(check):
+    check.run(["sleep", "0"])
+    check.keep({"kept": 2})
+    print("ready", flush=True)
+    check.run(["sleep", "100"])
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
+folder = Path(sys.argv[2])
+output = record.Output(folder, dry_run=True)
+check = record.Check(folder, folder, prebuilt.Prebuilt(None), folder.parent, output, True)
+record.run_stages(check, {"first": record.Stage(50, first), "second": record.Stage(50, second)})
+"""
 
 
-def test_half_a_record_is_never_seen(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    record = program("record")
-    path = tmp_path / "record.json"
-    record.write({"stages": [1]}, path)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_cut_off_loses_nothing_that_had_ended(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", CUT_OFF, str(PROGRAMS), str(tmp_path / "output")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+    first, second = json.loads((tmp_path / "output" / "record.json").read_text())["stages"]
+    assert (first["passed"], first["data"]) == (True, {"kept": 1})
+    assert (second["passed"], second["data"]) == (False, {"kept": 2})
+    assert second["reason"].startswith("cut off")
+    assert "$ sleep 0\n# status 0 after" in (tmp_path / "output" / "log.txt").read_text()
+
+
+def test_a_command_is_stopped_with_what_it_started(program: Callable[[str], ModuleType], check: Any) -> None:
+    check.dry_run = False
+    child = "import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.Popen(['sleep', '987']); input()"
+    begun = "import subprocess, sys; print('begun', file=sys.stderr, flush=True); subprocess.run(['sleep', '987.5'])"
+    program("commands")._GRACE_S = 0.2
+    for words in (["-c", begun], ["-c", child]):
+        with pytest.raises(program("record").StageError, match=r"its time was up|EOF"):
+            check.run([sys.executable, *words], within_s=1.0)
+    assert "\nbegun\n# its time was up after" in check.output.log.read_text()
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "sleep 987.5" not in left
+
+
+def test_what_cannot_be_killed_ends_the_check(
+    program: Callable[[str], ModuleType], check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(*_: object, **__: object) -> None:
+        raise program("commands").StuckError("process 1 did not end when it was killed")
+
+    monkeypatch.setattr(program("commands"), "run", stuck)
+    for reason in ("process 1 did not end", "not started: process 1 did not end"):
+        with pytest.raises(program("record").StageError, match=reason):
+            check.run(["true"])
+
+
+def test_half_a_record_is_never_seen(check: Any) -> None:
+    before = (check.output.folder / "record.json").read_text()
     with pytest.raises(TypeError):
-        record.write({"stages": {1, 2}}, path)
-    assert json.loads(path.read_text()) == {"stages": [1]}
+        check.output.put({"name": "new", "passed": True, "seconds": 0, "data": {1, 2}})
+    assert (check.output.folder / "record.json").read_text() == before
 
 
-def test_managed_memory_is_never_more_than_what_is_free(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    record = program("record")
-    check = record.Check(tmp_path, tmp_path, tmp_path, False)
-    check.found["environment"] = {"device": {"free_bytes": 100 << 30}}
-    assert check.managed_limit_bytes() == 8 << 30
-    check.found["environment"] = {"device": {"free_bytes": 3 << 30}}
-    assert check.managed_limit_bytes() == 3 << 30
+def test_managed_memory_is_never_more_than_what_is_free(check: Any) -> None:
+    assert check.managed_limit_bytes() == 1 << 30
+    check.most_managed_bytes = 1 << 20
+    assert check.managed_limit_bytes() == 1 << 20
+
+
+PARTS = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+import parts
+from driver import DriverError
+
+def lacks(kind):
+    raise DriverError("cuMemDiscardBatchAsync is missing")
+
+def dies(kind):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+sys.exit(parts.main({"dies": dies, "lacks": lacks, "works": lambda kind: 7}))
+"""
+
+
+def test_a_part_that_dies_costs_only_itself(program: Callable[[str], ModuleType], check: Any, tmp_path: Path) -> None:
+    fake = tmp_path / "fake.py"
+    fake.write_text(PARTS.replace("sys.argv.pop(1)", repr(str(PROGRAMS))))
+    with pytest.raises(program("record").StageError, match="1 of 3 parts did not end well: dies") as raised:
+        program("parts").run_parts(check, fake, ["dies", "lacks", "works"], 30.0)
+    assert "status -11" in raised.value.data.pop("dies")["crashed"]
+    assert raised.value.data == {"lacks": {"reason": "cuMemDiscardBatchAsync is missing"}, "works": 7}
+
+
+def test_outcomes_of_tests_are_known_before_pytest_ends(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("tests/gpu/test_a.py::test_before PASSED [1%]\n")
+    begun = log.stat().st_size
+    with log.open("a") as file:
+        file.write("tests/gpu/test_a.py::test_one[cuda] PASSED [10%]\ntests/gpu/test_b.py::test_two FAILED [20%]\n")
+        file.write("tests/gpu/test_b.py::test_three ")
+    seen = program("stages")._until_now(log, begun)
+    assert seen == [{"name": "test_one[cuda]", "outcome": "passed"}, {"name": "test_two", "outcome": "failed"}]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -288,24 +302,19 @@ for row in asked["rows"]:
     ],
 )
 def test_a_row_that_ends_its_process_costs_only_itself(
-    program: Callable[[str], ModuleType], tmp_path: Path, special: str, reason: str
+    program: Callable[[str], ModuleType], check: Any, tmp_path: Path, special: str, reason: str
 ) -> None:
-    training, record = program("training"), program("record")
+    training = program("training")
     fake = tmp_path / "fake.py"
     fake.write_text(FAKE.format(special=special))
-    check = record.Check(CHECKOUT, tmp_path, tmp_path, True)
-    check.found["environment"] = {"device": {"free_bytes": 1 << 30}}
-    check.stage_ends_s = time.monotonic() + 60
     rows = training.run_rows(check, {}, ROWS, check.stage_ends_s, None, fake)
     assert [row["name"] for row in rows] == ["one", "two", "three", "four"]
     assert [row["outcome"] for row in rows] == ["ran", "failed", "ran", "ran"]
     assert reason in rows[1]["reason"]
 
 
-def test_rows_without_time_are_dropped(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    training, record = program("training"), program("record")
-    check = record.Check(CHECKOUT, tmp_path, tmp_path, True)
-    rows = training.run_rows(check, {}, ROWS, time.monotonic() - 1, None)
+def test_rows_without_time_are_dropped(program: Callable[[str], ModuleType], check: Any) -> None:
+    rows = program("training").run_rows(check, {}, ROWS, time.monotonic() - 1, None)
     assert {(row["outcome"], row["reason"]) for row in rows} == {("dropped", "no time was left")}
 
 
@@ -384,6 +393,21 @@ def test_networks_are_as_large_as_the_limit_allows(program: Callable[[str], Modu
     assert choose("resnet50", 4 << 30, dry_run=False).options == {"batch": 24}
     assert choose("resnet50", 1 << 30, dry_run=False) is None
     assert choose("bert_large", 8 << 30, dry_run=False).options == {"batch": 2, "length": 128}
+    assert choose("bert_large", 78 << 30, dry_run=False, large=True).options == {"batch": 16, "length": 512}
+    assert choose("bert_large", 38 << 30, dry_run=False, large=True).options == {"batch": 8, "length": 512}
+
+
+def test_the_large_size_has_no_row_in_managed_memory(program: Callable[[str], ModuleType]) -> None:
+    rows = program("training").our_rows((50, 100), managed=False)
+    assert {row["rung"] for row in rows} == {"resident", "swap", "swap+recompute"}
+    assert not any(row.get("managed") for row in rows)
+    assert {row.get("budget_percent") for row in rows} == {None, 100, 50}
+
+
+def test_spans_that_overlap_count_once(program: Callable[[str], ModuleType]) -> None:
+    covered = program("busy").covered_ns
+    assert covered([]) == 0
+    assert covered([(10, 20), (12, 15), (18, 25), (30, 31)]) == 16
 
 
 # ---- ways of others, with stand-ins for their packages ---------------------------------------------------------------
@@ -443,78 +467,89 @@ def test_an_offloaded_optimizer_takes_the_others_place(
 # ---- small parts -----------------------------------------------------------------------------------------------------
 
 
-def test_the_driver_is_called_through_the_core(program: Callable[[str], ModuleType]) -> None:
-    import umadvise
+def test_the_probes_ask_for_the_same_forms_of_functions_as_the_core(program: Callable[[str], ModuleType]) -> None:
+    table = (CHECKOUT / "csrc" / "driver" / "table.h").read_text()
+    core = {name: int(version) for name, version in re.findall(r"X\(\w+, (cu\w+), (\d+)", table)}
+    probes = {name: version for name, (version, _) in program("driver").FUNCTIONS.items()}
+    only_probes = {"cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}
+    assert probes.keys() - core.keys() == only_probes
+    assert {name: version for name, version in probes.items() if name not in only_probes} == {
+        name: core[name] for name in probes.keys() - only_probes
+    }
 
-    driver = program("driver")
-    device = umadvise.EmulatedDevice(capacity="64MiB").open()
-    calls = driver.Driver(device)
-    assert calls.missing == {}
-    assert calls.granularity() == 2 * MIB
-    device.fail("cuMemCreate", 1)
-    with pytest.raises(driver.DriverError, match="cuMemCreate failed with"):
-        calls.create(2 * MIB)
-    with pytest.raises(driver.DriverError, match="is no function of the driver table"):
-        calls.call("cuNoSuchFunction")
-    device.close()
+
+def test_a_dry_run_never_opens_a_real_driver() -> None:
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import driver; driver.Driver(sys.argv[2])"
+    for kind, variables, message in (
+        ("cuda", {"LD_LIBRARY_PATH": str(stand_ins.libcuda_folder())}, "libcuda.so.1 is a stand-in: see cuda"),
+        ("cuda", {"LD_LIBRARY_PATH": "/nonexistent"}, "no driver: "),
+    ):
+        command = [sys.executable, "-c", script, str(PROGRAMS), kind]
+        ended = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+        assert message in ended.stderr
 
 
 def test_a_toolkit_is_found_beside_its_compiler(
-    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[str], ModuleType], check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = program("stages")._toolkit_headers
+    found, error = program("build").toolkit_headers, program("record").StageError
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert found() is None
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvcc").write_text("")
-    (tmp_path / "bin" / "nvcc").chmod(0o755)
-    assert found() is None  # the compiler alone, without headers
+    assert found(check) is None
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    with pytest.raises(error, match=r"is there, and no cudaTypedefs\.h"):  # the compiler alone, without headers
+        found(check)
     include = tmp_path / "include"
     include.mkdir()
     (include / "cudaTypedefs.h").write_text("")
-    for version, expected in (("12080", (12, include)), ("13000", (13, include)), ("11080", None)):
+    for version, expected in (("12080", 12), ("13000", 13), ("11080", 11)):
         (include / "cuda.h").write_text(f"#define CUDA_VERSION {version}\n")
-        assert found() == expected
+        assert found(check) == (expected, include)
+    elsewhere = tmp_path / "toolkit"  # a script that calls the compiler of another folder
+    include.rename(tmp_path / "moved")
+    elsewhere.mkdir()
+    (tmp_path / "moved").rename(elsewhere / "include")
+    nvcc.write_text(f"#!/bin/sh\necho '#$ TOP={elsewhere}/bin/..' >&2\n")
+    (elsewhere / "bin").mkdir()
+    assert found(check) == (11, elsewhere / "include")
 
 
 def test_a_package_that_all_need_is_asked_for(
-    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[str], ModuleType], check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages, record = program("stages"), program("record")
-    packages = {"msgspec": None, "numpy": "2.0", "pytest": None}
-    seen = json.dumps({"device": {"name": "GPU", "free_bytes": 1}, "packages": packages})
-    monkeypatch.setattr(record.Check, "run", lambda *_, **__: seen)
-    with pytest.raises(record.StageError, match="umadvise needs msgspec, not installed here: install it"):
-        stages.environment(record.Check(tmp_path, tmp_path, tmp_path, False))
+    seen = {"device": {"name": "GPU"}, "needed": {"msgspec": "ImportError: for another Python", "numpy": None}}
+    monkeypatch.setattr(record.Check, "run", lambda *_, **__: json.dumps(seen))
+    monkeypatch.setattr(program("build"), "for_driver", lambda _check: None)
+    with pytest.raises(record.StageError, match="umadvise needs msgspec, not to be imported here: bring a bundle"):
+        stages.environment(check)
+    seen["device"]["name"] = "another GPU"
+    with pytest.raises(record.StageError, match="this folder has results of GPU: name another one"):
+        stages.environment(check)
 
 
-def test_costs_of_a_driver_library_are_measured_alike() -> None:
-    """Through libcuda.so.1, behind which the emulated device works (csrc/tests/fake_libcuda)."""
-    script = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import driver_costs as costs
-costs.RANGES_MIB["cuda"], costs.CHUNKS_IN_GRANULES["cuda"] = (2, 4), (1, 2)
-costs.CHUNKS["cuda"], costs.ROUNDS["cuda"] = 2, 1
-print(json.dumps(costs.measured("cuda")))
-"""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stand_ins.libcuda_folder())}
-    command = [sys.executable, "-c", script, str(PROGRAMS)]
-    finished = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, cwd=CHECKOUT)
-    assert finished.returncode == 0, finished.stderr
-    seen = json.loads(finished.stdout)
-    for kind in ("prefetch", "advice", "discard", "chunks", "host_chunks"):
-        assert len(seen[kind]) == 2, seen[kind]
-        assert all(value > 0 for row in seen[kind] for value in row["median_ns"].values()), kind
-
-
-def test_a_kind_of_cost_that_cannot_be_had_has_its_reason(program: Callable[[str], ModuleType]) -> None:
-    driver_costs, driver = program("driver_costs"), program("driver")
-
-    def lacking() -> None:
-        raise driver.DriverError("cuMemDiscardBatchAsync needs CUDA 13.0; this driver supports CUDA 12.8")
-
-    assert "needs CUDA 13.0" in driver_costs._or_reason(lacking)["reason"]
+def test_a_bundle_is_used_where_it_fits(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    prebuilt = program("prebuilt")
+    (tmp_path / "checkout" / "csrc" / "tests").mkdir(parents=True)
+    source = tmp_path / "checkout" / "csrc" / "engine.cpp"
+    source.write_text("one")
+    bundle = tmp_path / "bundle"
+    for package in ("msgspec", "no_such_package"):
+        (bundle / "packages" / package).mkdir(parents=True)
+    (bundle / prebuilt.LIBRARY).write_text("")
+    (bundle / "sources").write_text(prebuilt.sources_digest(tmp_path / "checkout"))
+    brought = prebuilt.Prebuilt(bundle)
+    assert brought.core(tmp_path / "checkout") == bundle / prebuilt.LIBRARY
+    assert brought.missing_packages() == [bundle / "packages" / "no_such_package"]  # the others are installed
+    (source.parent / "tests" / "test.cpp").write_text("no part of the core")
+    assert brought.core(tmp_path / "checkout") is not None
+    source.write_text("two")
+    assert brought.core(tmp_path / "checkout") is None
+    assert prebuilt.Prebuilt(None).core(tmp_path / "checkout") is None
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,10 @@ def test_cupti_its_absence_and_its_permissions(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(_native, "cupti_library", lambda: CuptiLibrary("/opt/libcupti.so.13", 130000))
     check = profiling.check_cupti(make_machine(tmp_path))
     assert (check.state, check.found) == ("ok", "/opt/libcupti.so.13, API 130000")
+    check = profiling.check_cupti(make_machine(tmp_path, {"dev/nvidiactl": ""}))
+    assert (check.state, check.facts["fault_counters_node"]) == ("limited", False)
+    assert "/dev/nvidia-uvm-tools is missing or closed to this user" in check.found
+    assert profiling.check_cupti(make_machine(tmp_path, {"dev/nvidia-uvm-tools": ""})).ok
     restricted = make_machine(tmp_path, {"proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"})
     check = profiling.check_cupti(restricted)
     assert check.state == "limited"

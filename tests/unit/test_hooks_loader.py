@@ -105,7 +105,7 @@ def test_what_was_compiled_serves_where_the_compiler_is_gone(monkeypatch: pytest
     built = loader.compiled_library()
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert loader.compiled_library() == built
-    monkeypatch.setattr(loader, "_compile_flags", lambda _torch: ["-O3"])  # as other sources, or another torch
+    monkeypatch.setattr(loader, "_OPTIONS", ("-O3",))  # as other sources, or another torch
     with pytest.raises(HooksUnavailableError, match="'no-such-compiler' was not found"):
         loader.compiled_library()
 
@@ -134,3 +134,36 @@ def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(HooksUnavailableError, match="set XDG_CACHE_HOME"):
         loader.compiled_library()
+
+
+def test_a_library_that_is_named_is_taken_as_it_is(
+    compiler: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMADVISE_HOOKS_LIBRARY", str(tmp_path / "hooks.so"))
+    with pytest.raises(HooksUnavailableError, match=r"names .*hooks\.so, which is no file"):
+        loader.compiled_library()
+    (tmp_path / "hooks.so").write_text("made elsewhere")
+    assert loader.compiled_library() == tmp_path / "hooks.so"
+    assert compiler.calls() == []
+
+
+def test_what_one_machine_compiled_is_found_on_another(
+    compiler: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = loader.compiled_library()
+    here = loader.installed_torch()
+    elsewhere = loader.Torch(here.version, tmp_path / "other" / "torch", here.cxx11_abi)
+    assert loader.build_name(elsewhere) == loader.build_name(here)
+    other = tmp_path / "bin" / "fake-c++"  # the same compiler, installed in another folder
+    other.parent.mkdir()
+    other.symlink_to(compiler.path)
+    monkeypatch.setenv("CXX", str(other))
+    assert loader.compiled_library(elsewhere) == built
+    newer = loader.Torch("99.0", here.directory, here.cxx11_abi)
+    assert loader.build_name(newer) != loader.build_name(here)
+    wrong = tmp_path / "changed"
+    wrong.mkdir()
+    (wrong / "hooks.h").write_text("other sources")
+    monkeypatch.setattr(loader, "_SOURCE_DIRECTORY", wrong)
+    monkeypatch.setattr(loader, "_core_include_directory", lambda: Path("csrc/include").resolve())
+    assert loader.build_name(here) != built.parent.name.rpartition("-")[0]

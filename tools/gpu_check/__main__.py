@@ -1,42 +1,59 @@
-"""One command for a machine with a GPU: builds umadvise, runs what only a GPU can show, and writes one JSON file.
+"""What only a GPU can show, for somebody with ten minutes on one: see README.md beside this file.
 
-    python tools/gpu_check [--stages build,tests] [--output FILE] [--most-managed GIB] [--dry-run]
+    python tools/gpu_check --stages probes --output FOLDER [--bundle FOLDER] [--most-managed GIB] [--dry-run]
 
-It needs a checkout (no history), torch with CUDA, a C++ compiler and CMake; no network. Every stage has a time limit,
-and all of them together nine minutes: what is least important is dropped, and said to be. A stage that fails is
-recorded with its output, and the others go on. The file is written again after every stage. `--dry-run` does all of it
-on the emulated device, small.
+It needs a checkout (no history), torch with CUDA, and a bundle or else a C++ compiler and CMake; no network. The record
+in the folder is written again whenever something has ended: what is cut off loses nothing that was there. A stage that
+fails is recorded with its output, and the others go on. `--dry-run` does all of it on the emulated device, small.
 
 Exit codes: 0 every stage passed, 2 usage, 3 a stage failed.
 """
 
 import argparse
-import datetime
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
-from record import MOST_MANAGED_BYTES, Check, run_stages, slug
-from stages import STAGES
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
 sys.path.insert(1, str(CHECKOUT))  # umadvise, which need not be installed
+
+from prebuilt import Prebuilt  # noqa: E402
+from record import MOST_MANAGED_BYTES, WITHIN_S, Check, Output, UsageError, run_stages  # noqa: E402
+from stages import STAGES, with_needs  # noqa: E402
+
+BUNDLE = CHECKOUT / "build" / "gpu_bundle"
 _ASKED_FOR = [name for name, stage in STAGES.items() if stage.asked_for]
+
+
+class CutOff(BaseException):
+    """Somebody ends this program; the message says how."""
 
 
 def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--stages", help=f"of {', '.join(STAGES)}; without it all but {', '.join(_ASKED_FOR)}")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: profiles/measured/<device>-<date>.json")
-    parser.add_argument("--build-directory", type=Path, default=CHECKOUT / "build" / "gpu_check", metavar="DIRECTORY")
-    parser.add_argument("--most-managed", type=_gib, default=MOST_MANAGED_BYTES, metavar="GIB", help="limit: 8 GiB")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="for record, summary and log")
+    parser.add_argument(
+        "--bundle", type=Path, metavar="FOLDER", help=f"of bundle.py; default: {BUNDLE}, if it is there"
+    )
+    parser.add_argument("--build-directory", type=Path, default=CHECKOUT / "build" / "gpu_check", metavar="FOLDER")
+    parser.add_argument("--most-managed", type=_gib, default=MOST_MANAGED_BYTES, metavar="GIB", help="8 at most")
+    parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS", help=f"default: {WITHIN_S:.0f}")
     parser.add_argument("--dry-run", action="store_true", help="everything on the emulated device, small")
     options = parser.parse_args(words)
     usual = [name for name in STAGES if options.dry_run or name not in _ASKED_FOR]
     options.stages = usual if options.stages is None else options.stages.split(",")
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no such stage: {', '.join(sorted(unknown))}; expected some of {', '.join(STAGES)}")
+    if not 0 < options.most_managed <= MOST_MANAGED_BYTES:
+        parser.error("--most-managed is more than 0 and at most 8: more managed memory can stall the machine")
+    if options.bundle is None and BUNDLE.is_dir():
+        options.bundle = BUNDLE
+    if options.bundle is not None and not (options.bundle / "sources").is_file():
+        parser.error(f"{options.bundle} is no bundle: expected what tools/gpu_check/bundle.py makes")
     return options
 
 
@@ -44,23 +61,37 @@ def _gib(word: str) -> int:
     return int(float(word) * (1 << 30))
 
 
-def output_path(device_name: str, dry_run: bool) -> Path:
-    """Where the file goes when nobody says."""
-    stem = "dry-run" if dry_run else slug(device_name)
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    return CHECKOUT / "profiles" / "measured" / f"{stem}-{date}.json"
+def _cut_off(number: int, _frame: object) -> None:
+    raise CutOff(signal.Signals(number).name)
 
 
 def main() -> int:
     """Runs the stages and returns the exit code."""
     options = parse_options()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _cut_off)
+    try:
+        output = Output(options.output.resolve(), dry_run=options.dry_run)
+    except UsageError as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 2
+    prebuilt = Prebuilt(None if options.bundle is None else options.bundle.resolve())
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as scratch:
-        check = Check(CHECKOUT, options.build_directory.resolve(), Path(scratch), options.dry_run, options.most_managed)
-        chosen = {name: stage for name, stage in STAGES.items() if name in options.stages}
-        output, passed = run_stages(
-            check, chosen, lambda device_name: options.output or output_path(device_name, options.dry_run)
+        check = Check(
+            CHECKOUT,
+            options.build_directory.resolve(),
+            prebuilt,
+            Path(scratch),
+            output,
+            options.dry_run,
+            options.most_managed,
         )
-    print(output)
+        try:
+            passed = run_stages(check, with_needs(options.stages), options.within)
+        except CutOff as error:
+            print(f"gpu_check: cut off by {error}; what had ended is in {output.folder}", file=sys.stderr)
+            return 3
+    print((output.folder / "summary.txt").read_text(), end="")
     return 0 if passed else 3
 
 

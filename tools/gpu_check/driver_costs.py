@@ -1,4 +1,4 @@
-"""What the driver's calls cost on this device, by size, as JSON: `python driver_costs.py cuda`.
+"""What the driver's calls cost on this device while it is idle, by size: `python driver_costs.py cuda PART`.
 
 Times are medians in nanoseconds of what a call keeps its thread busy; where a pair is given, the second one is until
 its work was done. What this driver or device lacks has a reason in its place.
@@ -6,27 +6,20 @@ its work was done. What this driver or device lacks has a reason in its place.
 
 import contextlib
 import ctypes
-import json
 import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from driver import ADVICE, READ, READ_AND_WRITE, Driver, DriverError
+import parts
+from driver import ADVICE, READ, Driver, DriverError
+from parts import MIB, Samples, medians
 
-import umadvise
-from umadvise.devices import open_device
-
-MIB = 1 << 20
 RANGES_MIB = {"cuda": (2, 8, 32, 128), "emulated": (2, 8)}
 CHUNKS_IN_GRANULES = {"cuda": (1, 2, 5, 10, 16, 32), "emulated": (1, 10)}
 CHUNKS = {"cuda": 32, "emulated": 4}
 """Of each size; all of them exist at once, so that none is made of what another gave back."""
 ROUNDS = {"cuda": 7, "emulated": 2}
-CAPACITY = "512MiB"
-"""Of the emulated device."""
-
-Samples = dict[str, list[int]]
 
 
 class DriverCosts:
@@ -34,9 +27,7 @@ class DriverCosts:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        wanted = device if device == "cuda" else umadvise.EmulatedDevice(capacity=CAPACITY)
-        self._open = open_device(wanted)
-        self.driver = Driver(self._open)
+        self.driver = Driver(device)
 
     def call_overhead_ns(self) -> float:
         """Of calling a function that does nothing: part of every time here."""
@@ -57,7 +48,7 @@ class DriverCosts:
                 finally:
                     self.driver.synchronize()
                     self.driver.call("cuMemFree", address)
-            rows.append({"bytes": size_bytes, "median_ns": _medians(samples)})
+            rows.append({"bytes": size_bytes, "median_ns": medians(samples)})
         return rows
 
     def prefetches(self, address: int, size_bytes: int, samples: Samples) -> None:
@@ -98,7 +89,7 @@ class DriverCosts:
         """A chunk's life, for each size: it is made, mapped, opened, made read-only, unmapped and released."""
         granule = self.driver.granularity(host=host)
         return [
-            {"bytes": granule * granules, "median_ns": _medians(self._of_chunks(granule * granules, host=host))}
+            {"bytes": granule * granules, "median_ns": medians(self._of_chunks(granule * granules, host=host))}
             for granules in CHUNKS_IN_GRANULES[self._device]
         ]
 
@@ -112,8 +103,8 @@ class DriverCosts:
             handle, elapsed = driver.create(size_bytes, host=host)
             handles.append(handle)
             samples["create"].append(elapsed)
-            samples["map"].append(driver.timed("cuMemMap", address, size_bytes, 0, handle, 0))
-            samples["set_access"].append(driver.set_access(address, size_bytes, READ_AND_WRITE))
+            samples["map"].append(driver.map(address, size_bytes, handle))
+            samples["set_access"].append(driver.set_access(address, size_bytes))
             driver.call("cuMemsetD8Async", address, 1, size_bytes, driver.stream)
             driver.synchronize()
             self._make_read_only(address, size_bytes, samples)
@@ -129,30 +120,16 @@ class DriverCosts:
             samples.setdefault("set_read_only", []).append(self.driver.set_access(address, size_bytes, READ))
 
 
-def _medians(samples: Samples) -> dict[str, int]:
-    return {name: int(statistics.median(values)) for name, values in samples.items()}
-
-
-def _or_reason(measure: Callable[[], Any]) -> Any:
-    try:
-        return measure()
-    except DriverError as error:
-        return {"reason": str(error)}
-
-
-def measured(device: str) -> dict[str, Any]:
-    """All of it."""
-    costs = DriverCosts(device)
-    return {
-        "call_overhead_ns": costs.call_overhead_ns(),
-        "prefetch": _or_reason(lambda: costs.ranges(DriverCosts.prefetches)),
-        "advice": _or_reason(lambda: costs.ranges(DriverCosts.advices)),
-        "discard": _or_reason(lambda: costs.ranges(DriverCosts.discards)),
-        "chunks": _or_reason(costs.chunks),
-        "host_chunks": _or_reason(lambda: costs.chunks(host=True)),
-        "missing": costs.driver.missing,
-    }
+PARTS: dict[str, Callable[[str], Any]] = {
+    "call_overhead_ns": lambda kind: DriverCosts(kind).call_overhead_ns(),
+    "prefetch": lambda kind: DriverCosts(kind).ranges(DriverCosts.prefetches),
+    "advice": lambda kind: DriverCosts(kind).ranges(DriverCosts.advices),
+    "discard": lambda kind: DriverCosts(kind).ranges(DriverCosts.discards),
+    "chunks": lambda kind: DriverCosts(kind).chunks(),
+    "host_chunks": lambda kind: DriverCosts(kind).chunks(host=True),
+}
+"""In order: making chunks of the host's memory kills some drivers before r595 (NVIDIA/nccl #2106); so it is last."""
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1])))
+    sys.exit(parts.main(PARTS))

@@ -45,8 +45,10 @@ class Training:
         """Around the one step whose faults, copies and evictions are counted; of a GPU only CUPTI knows them."""
         device = current().device
         before, swapped = self.session.counters(), self.session.swap_counters()
+        calls = None if self.on_gpu else device.calls()
         sampled = device.sampling().steps if self.on_gpu else 0
         yield
+        self._calls = None if calls is None else device.calls() - calls
         after = self.session.swap_counters()
         self._swaps = {name: getattr(after, name) - getattr(swapped, name) for name in _SWAPPED}
         self._followed = after.programs_followed
@@ -61,9 +63,12 @@ class Training:
             "counters": msgspec.to_builtins(self._counters),
             "uncounted": self._uncounted or None,
             "swaps": self._swaps,
+            "driver_calls": self._calls,
             "followed_steps": swaps.programs_followed - self._followed,
             "needed_bytes": stats.requested_peak_bytes,
             "reserved_peak_bytes": stats.reserved_peak_bytes,
+            "model_resident_peak_bytes": stats.resident_peak_bytes,
+            "chunks_used_peak_bytes": swaps.used_peak_bytes,
             "peak_bytes": max(stats.resident_peak_bytes or 0, swaps.used_peak_bytes),
             "host_peak_bytes": max(stats.host_peak_bytes or 0, swaps.host_peak_bytes),
             "pinned_bytes": swaps.pinned_peak_bytes,

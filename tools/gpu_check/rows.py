@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import busy
 import msgspec
 import torch
 from ours import Training, training
@@ -134,6 +135,7 @@ class Runner:
             return "absent", reason
         if row.budget_percent is not None and self._peak_bytes is None:
             return "dropped", "the peak that its budget is a part of is not known"
+        # The one place that keeps managed memory below its limit.
         most_bytes, needed_bytes = self._spec.managed_limit_bytes, max(self._peak_bytes or 0, self._managed_bytes)
         if row.managed and needed_bytes > most_bytes:
             return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"
@@ -152,21 +154,28 @@ class Runner:
             steps = _Steps(running.step, self._synchronize)
             for _ in range(self._spec.warm_up):
                 steps.run()
-            with running.counted():
+            with running.counted(), busy.memory(on_gpu=self._spec.on_gpu) as memory:
                 steps.run()
             begun = time.monotonic()
             for number in range(self._spec.measured):
                 if number > 0 and time.monotonic() - begun > self._spec.row_s:
                     break
                 steps.run()
-            timed = steps.times_ns[self._spec.warm_up + 1 :]
-            return {
+            clocks = busy.clocks(on_gpu=self._spec.on_gpu)
+            first = self._spec.warm_up + 1
+            found = {
                 "budget_bytes": budget_bytes,
-                "step_ns": int(statistics.median(timed)),
+                "step_ns": int(statistics.median(steps.times_ns[first:])),
+                "launch_ns": int(statistics.median(steps.launches_ns[first:])),
+                "host_busy_ns": int(statistics.median(steps.cpu_ns[first:])),
                 "steps_ns": steps.times_ns,
                 "losses_hex": steps.losses_hex,
+                "device_used_bytes": memory,
+                "clocks": clocks,
                 **running.observed(),
             }
+            found["busy"] = busy.profiled(running.step, self._synchronize, on_gpu=self._spec.on_gpu)
+            return found
 
     @contextmanager
     def _way(self, row: Row, budget_bytes: int | None) -> "Iterator[Training | _Torch]":
@@ -195,17 +204,21 @@ class Runner:
 
 
 class _Steps:
-    """Runs steps, and keeps what they took and what came out."""
+    """Runs steps, and keeps what came out, and what they took: in all, until the last op was launched, and of CPUs."""
 
     def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None]) -> None:
         self._step, self._synchronize = step, synchronize
         self.times_ns: list[int] = []
+        self.launches_ns: list[int] = []
+        self.cpu_ns: list[int] = []
         self.losses_hex: list[str] = []
 
     def run(self) -> None:
         """One more."""
-        started = time.perf_counter_ns()
+        cpu, started = time.process_time_ns(), time.perf_counter_ns()
         loss = self._step()
+        self.launches_ns.append(time.perf_counter_ns() - started)
+        self.cpu_ns.append(time.process_time_ns() - cpu)
         self._synchronize()
         self.times_ns.append(time.perf_counter_ns() - started)
         self.losses_hex.append(float(loss.item()).hex())

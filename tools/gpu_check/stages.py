@@ -1,6 +1,5 @@
 """The stages: each takes the check, returns its data, and raises StageError when it does not pass."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -9,72 +8,57 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import driver_costs
+import probes
 import training
+from parts import run_parts
 from record import Check, Stage, StageError
+
+import build
 
 _HERE = Path(__file__).parent
 _NEEDED = ("msgspec", "numpy")
 """Packages without which nothing of umadvise runs; what others are for runs without them."""
+_PART_S = 45.0
+_OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
+
+
+def probe(check: Check) -> Any:
+    """What decides how umadvise should work on this driver."""
+    build.for_driver(check)
+    return run_parts(check, _HERE / "probes.py", probes.PARTS, _PART_S)
 
 
 def environment(check: Check) -> Any:
     """What the machine has: device, torch, tools."""
-    data = json.loads(check.run([sys.executable, str(_HERE / "probe.py"), "emulated" if check.dry_run else "cuda"]))
+    build.for_driver(check)
+    words = [str(_HERE / "machine.py"), check.kind, str(check.prebuilt.hooks_folder()), *_NEEDED]
+    data = json.loads(check.run([sys.executable, *words]))
     data["tools"] = {tool: shutil.which(tool) is not None for tool in ("nvcc", "cmake", "ninja", "c++", "nvidia-smi")}
     if data["device"] is None:
         raise StageError(data["no_device"], data)
-    if missing := [name for name in _NEEDED if data["packages"][name] is None]:
-        remedy = "install it to a folder elsewhere (pip install --target), and have PYTHONPATH name that here"
-        raise StageError(f"umadvise needs {' and '.join(missing)}, not installed here: {remedy}", data)
+    earlier = check.output.data("environment")
+    if earlier is not None and earlier["device"]["name"] != data["device"]["name"]:
+        raise StageError(f"this folder has results of {earlier['device']['name']}: name another one", earlier)
+    if missing := [name for name, why in data["needed"].items() if why is not None]:
+        remedy = "bring a bundle that has it (--package of bundle.py), or have PYTHONPATH name a folder with it"
+        raise StageError(f"umadvise needs {' and '.join(missing)}, not to be imported here: {remedy}", data)
     return data
 
 
-def build(check: Check) -> Any:
-    """The native core, and the driver table compared with the toolkit's own headers where there is one."""
-    configure = ["cmake", "-S", "csrc", "-B", str(check.build_directory), "-DUMADVISE_TESTS=ON"]
-    if not (check.build_directory / "CMakeCache.txt").exists() and shutil.which("ninja") is not None:
-        configure += ["-G", "Ninja"]
-    targets = ["umadvise"]
-    if (toolkit := _toolkit_headers()) is not None:
-        major, include = toolkit
-        configure.append(f"-DUMADVISE_CUDA{major}_INCLUDE={include}")
-        targets.append(f"test_cuda{major}_conformance")
-    check.run(configure)
-    check.run(["cmake", "--build", str(check.build_directory), "--parallel", "--target", *targets])
-    compared = [check.run([str(check.build_directory / "tests" / name)]).strip() for name in targets[1:]]
-    return {"library": str(check.build_directory / "libumadvise.so"), "conformance": compared}
-
-
-def _toolkit_headers() -> tuple[int, Path] | None:
-    """Major version and include folder of the CUDA toolkit on the PATH, if it is one that the driver table is about."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        return None
-    include = Path(nvcc).resolve().parents[1] / "include"
-    if not (include / "cudaTypedefs.h").is_file():
-        return None
-    version = re.search(r"#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text())
-    major = int(version[1]) // 1000 if version else 0
-    return (major, include) if major in (12, 13) else None
-
-
-def hooks(check: Check) -> Any:
-    """The extension against this machine's torch."""
-    program = "from umadvise import _native; _native.hooks_function('um_hooks_cuda_allocate')"
-    check.run([sys.executable, "-c", program])
-    return None
-
-
 def tests(check: Check) -> Any:
-    """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for."""
-    results = check.scratch / "tests.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu", f"--junitxml={results}"]
-    if importlib.util.find_spec("xdist") is not None and not check.dry_run:
-        command += ["--numprocesses", "4"]  # each test is a process or two of its own, and small
+    """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for.
+
+    One after the other: two programs with managed memory at once are more than a GPU should be asked for.
+    """
+    results, begun = check.scratch / "tests.xml", check.output.log.stat().st_size
+    pytest = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "tests/gpu", f"--junitxml={results}"]
     chosen = ["-m", "not gpu", "-k", "unpatch"] if check.dry_run else ["-m", "gpu"]
-    check.run([*command, *chosen], must_succeed=False)
+    to_log = ["sh", "-c", 'exec "$0" "$@" 1>&2']  # as it comes: of what is cut off, too, every outcome is kept
+    command = [*to_log, sys.executable, *pytest, *chosen]
+    check.run(command, must_succeed=False, watch=lambda: check.keep(_until_now(check.output.log, begun)))
     if not results.exists():
-        raise StageError("pytest did not run: " + next(iter(reversed("".join(check.output).strip().splitlines()))))
+        raise StageError("pytest did not run: see log.txt")
     cases = [_case(element) for element in ElementTree.parse(results).iter("testcase")]
     bad = [case["name"] for case in cases if case["outcome"] != "passed"]
     if bad or not cases:
@@ -82,21 +66,34 @@ def tests(check: Check) -> Any:
     return cases
 
 
+def _until_now(log: Path, begun: int) -> list[dict[str, Any]]:
+    """The tests that have ended, as pytest has logged them."""
+    with log.open("rb") as file:
+        file.seek(begun)
+        ended = _OUTCOME.findall(file.read().decode(errors="replace"))
+    return [{"name": name, "outcome": outcome.lower()} for name, outcome in ended]
+
+
 def _case(element: ElementTree.Element) -> dict[str, Any]:
     """A test's outcome; one that is skipped here lacks what the machine should have."""
-    outcome = next((child.tag for child in element if child.tag in ("failure", "error", "skipped")), "passed")
-    return {"name": element.get("name"), "outcome": outcome, "seconds": float(element.get("time", 0))}
+    bad = next((child for child in element if child.tag in ("failure", "error", "skipped")), None)
+    return {
+        "name": element.get("name"),
+        "outcome": "passed" if bad is None else bad.tag,
+        "seconds": float(element.get("time", 0)),
+        "message": None if bad is None else (bad.get("message") or "")[:500],
+    }
+
+
+def costs(check: Check) -> Any:
+    """The driver's calls by size: prefetches, advice, discards, and chunks of physical memory."""
+    build.for_driver(check)
+    return run_parts(check, _HERE / "driver_costs.py", driver_costs.PARTS, _PART_S)
 
 
 def _measured(check: Check, program: str, *words: str) -> Any:
     """What one of the programs beside this file prints as JSON."""
-    device = "emulated" if check.dry_run else "cuda"
-    return json.loads(check.run([sys.executable, str(_HERE / program), device, *words]))
-
-
-def driver_costs(check: Check) -> Any:
-    """The driver's calls by size: prefetches, advice, discards, and chunks of physical memory."""
-    return _measured(check, "driver_costs.py")
+    return json.loads(check.run([sys.executable, str(_HERE / program), check.kind, *words]))
 
 
 def touches(check: Check) -> Any:
@@ -106,14 +103,16 @@ def touches(check: Check) -> Any:
 
 def device(check: Check) -> Any:
     """The link by size, and the device file that comes of it and of what the driver's calls cost."""
-    costs = check.scratch / "driver_costs.json"
-    costs.write_text(json.dumps(check.found.get("driver_costs") or {}))
-    return _measured(check, "device_file.py", str(costs))
+    found = check.scratch / "driver_costs.json"
+    found.write_text(json.dumps(check.output.data("driver_costs") or {}))
+    return _measured(check, "device_file.py", str(found))
 
 
 def overhead(check: Check) -> Any:
     """What the hooks add to an op and to an allocation."""
-    return {**_measured(check, "overhead.py", "vanilla"), **_measured(check, "overhead.py", "patched")}
+    found = _measured(check, "overhead.py", "vanilla")
+    check.keep(found)
+    return {**found, **_measured(check, "overhead.py", "patched")}
 
 
 def eviction(check: Check) -> Any:
@@ -121,17 +120,29 @@ def eviction(check: Check) -> Any:
     return _measured(check, "eviction.py")
 
 
+_CORE = ("build", "environment")
+_ALL = (*_CORE, "hooks")
 STAGES = {
-    "environment": Stage(40, environment),
-    "build": Stage(120, build),
-    "hooks": Stage(110, hooks),
-    "tests": Stage(150, tests),
-    "driver_costs": Stage(40, driver_costs, reserved_s=10),
-    "touches": Stage(40, touches, reserved_s=12),
-    "device": Stage(40, device, reserved_s=10),
-    "overhead": Stage(40, overhead, reserved_s=14),
-    "bert": Stage(200, training.stage("bert_large"), reserved_s=80),
-    "resnet": Stage(160, training.stage("resnet50"), reserved_s=60),
-    "eviction": Stage(40, eviction, asked_for=True),
+    "probes": Stage(180, probe),
+    "build": Stage(150, build.core),
+    "environment": Stage(60, environment),
+    "hooks": Stage(150, build.hooks, _CORE),
+    "driver_costs": Stage(90, costs, reserved_s=10),
+    "touches": Stage(45, touches, _ALL, reserved_s=12),
+    "device": Stage(45, device, _CORE, reserved_s=10),
+    "overhead": Stage(60, overhead, _ALL, reserved_s=14),
+    "conformance": Stage(60, build.conformance),
+    "tests": Stage(420, tests, _ALL, reserved_s=60),
+    "bert": Stage(420, training.stage("bert_large"), _ALL, reserved_s=80),
+    "resnet": Stage(420, training.stage("resnet50"), _ALL, reserved_s=60),
+    "bert_large_batch": Stage(420, training.stage("bert_large", managed=False), _ALL),
+    "resnet_large_batch": Stage(420, training.stage("resnet50", managed=False), _ALL),
+    "eviction": Stage(40, eviction, _ALL, asked_for=True),
 }
 """In order. The last one fills a GPU with plain memory, and so waits to be asked for."""
+
+
+def with_needs(names: list[str]) -> dict[str, Stage]:
+    """Stages by name, with those that they need, in order."""
+    wanted = {*names, *(need for name in names for need in STAGES[name].needs)}
+    return {name: stage for name, stage in STAGES.items() if name in wanted}

@@ -16,32 +16,48 @@ from workloads import UNADVISED, choose
 ROWS = Path(__file__).with_name("rows.py")
 _PEERS_PART = 0.45
 """Of a stage's time that the ways of others may take; umadvise has the rest."""
-_PERCENTS = {False: (100, 50, 33, 25), True: (100, 50)}
-"""Budgets; fewer in a dry run."""
+PERCENTS = (50, 33, 25, 100)
+"""Budgets, the most important first."""
+_DRY_PERCENTS = {
+    ("bert_large", True): (50, 100),
+    ("bert_large", False): (50,),
+    ("resnet50", True): (100,),
+    ("resnet50", False): (100,),
+}
+"""In a dry run, by network, and whether managed memory is used: each one that shows something that no other has."""
 _LONGEST_S = 75.0
 _WARM_UP = 5
 """The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
 
 
-def stage(network: str) -> Callable[[Check], Any]:
-    """The stage of one network."""
-    return partial(_train, network)
+def stage(network: str, *, managed: bool = True) -> Callable[[Check], Any]:
+    """The stage of one network: in every way, or in a size too large for managed memory, in all other ways."""
+    return partial(_train, network, managed)
 
 
-def _train(network: str, check: Check) -> Any:
-    chosen = choose(network, check.managed_limit_bytes(), dry_run=check.dry_run)
+def _train(network: str, managed: bool, check: Check) -> Any:
+    limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
+    chosen = choose(network, limit_bytes, dry_run=check.dry_run, large=not managed)
     if chosen is None:
-        raise StageError(f"no size of {network} fits {check.managed_limit_bytes()} bytes")
+        raise StageError(f"no size of {network} fits {limit_bytes} bytes")
     data: dict[str, Any] = {
         "network": {"name": chosen.name, "options": chosen.options, "stand_in": chosen.stand_in},
+        "limit_bytes": limit_bytes,
         "managed_limit_bytes": check.managed_limit_bytes(),
         "rows": [],
     }
+
+    percents = _DRY_PERCENTS[network, managed] if check.dry_run else PERCENTS
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        check.keep({**data, "rows": data["rows"] + rows})
+
+    ours, peers = our_rows(percents, managed=managed), peer_rows(check.dry_run and not managed)
     ends_s, now_s = check.stage_ends_s, time.monotonic()
-    for rows, until_s in ((peer_rows(), now_s + (ends_s - now_s) * _PEERS_PART), (our_rows(check.dry_run), ends_s)):
+    for rows, until_s in ((peers, now_s + (ends_s - now_s) * _PEERS_PART), (ours, ends_s)):
         vanilla = _ran(data["rows"], "vanilla")
         peak_bytes = vanilla.get("peak_bytes") if vanilla is not None else None
-        data["rows"] += run_rows(check, data["network"], rows, until_s, peak_bytes)
+        data["rows"] += run_rows(check, data["network"], rows, until_s, peak_bytes, keep=keep)
     compare_losses(data)
     return _judged(data)
 
@@ -49,24 +65,30 @@ def _train(network: str, check: Check) -> Any:
 # ---- which rows -----------------------------------------------------------------------------------------------------
 
 
-def peer_rows() -> list[dict[str, Any]]:
+def peer_rows(only_vanilla: bool = False) -> list[dict[str, Any]]:
     """What others do, the most important first."""
-    return [{"name": name, "way": name} for name in WAYS]
+    return [{"name": name, "way": name} for name in WAYS if name.startswith("vanilla") or not only_vanilla]
 
 
-def our_rows(dry_run: bool) -> list[dict[str, Any]]:
-    """Every rung of the ladder under every budget, the most important first: half of the peak, less, and all of it.
+def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str, Any]]:
+    """Every rung of the ladder under every budget, the most important first.
 
     Everything must fit on the first rung, so it has no budget. Unified memory that nobody advises comes last.
+
+    Args:
+        percents: of the peak, the budgets.
+        managed: rungs in managed memory too.
     """
     from umadvise._abi import Memory
     from umadvise.roles import LADDER, RESIDENT
 
     rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
-    all_of_it, *parts = _PERCENTS[dry_run]
     below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]
-    for percent in (*parts, all_of_it):
-        for name, memory in [*((policy.name, policy.memory) for policy in below), (UNADVISED, Memory.MANAGED)]:
+    memories = [*((policy.name, policy.memory) for policy in below), (UNADVISED, Memory.MANAGED)]
+    for percent in percents:
+        for name, memory in memories:
+            if memory == Memory.MANAGED and not managed:
+                continue
             rows.append(
                 {
                     "name": f"{name}, {percent} %",
@@ -88,6 +110,7 @@ def run_rows(
     ends_s: float,
     peak_bytes: int | None,
     program: Path = ROWS,
+    keep: Callable[[list[dict[str, Any]]], object] = lambda _rows: None,
 ) -> list[dict[str, Any]]:
     """What became of each row; where a process dies of one, the next process begins behind it.
 
@@ -98,6 +121,7 @@ def run_rows(
         ends_s: of the monotonic clock.
         peak_bytes: of torch alone, where it is known.
         program: that trains.
+        keep: called now and then with the rows that there are.
     """
     results: list[dict[str, Any]] = []
     while len(results) < len(rows):
@@ -107,13 +131,17 @@ def run_rows(
             break
         if peak_bytes is None:
             peak_bytes = next((row["needed_bytes"] for row in results if row.get("needed_bytes")), None)
-        found, why = _process(check, network, left, ends_s, peak_bytes, program)
+        found, why = _process(check, network, left, ends_s, peak_bytes, program, partial(_keep, keep, list(results)))
         results += found
         if not found and why is None:
             why = "the process ended without a word"
         if why is not None and len(found) < len(left) and (not found or found[-1]["outcome"] != "failed"):
             results.append(_without_result(left[len(found)], "failed", why))
     return results
+
+
+def _keep(keep: Callable[[list[dict[str, Any]]], object], before: list[dict[str, Any]], rows: Any) -> None:
+    keep(before + rows)
 
 
 def _process(
@@ -123,10 +151,24 @@ def _process(
     ends_s: float,
     peak_bytes: int | None,
     program: Path,
+    keep: Callable[[list[dict[str, Any]]], object],
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The rows that one process finished, and why it did not finish all of them."""
     written, asked = check.scratch / "rows.jsonl", check.scratch / "rows.json"
     written.write_text("")
+    kept = 0
+
+    def finished() -> list[dict[str, Any]]:
+        """Rows whose line is whole."""
+        *whole, _ = written.read_text().split("\n")
+        return [json.loads(line) for line in whole]
+
+    def watch() -> None:
+        nonlocal kept
+        if len(rows := finished()) > kept:
+            kept = len(rows)
+            keep(rows)
+
     small = check.dry_run
     specification = {
         "network": network,
@@ -144,11 +186,12 @@ def _process(
     asked.write_text(json.dumps(specification))
     why = None
     try:
-        check.run([sys.executable, str(program), str(asked)], within_s=ends_s - time.monotonic())
+        left_s = (ends_s - time.monotonic()) / check.patience
+        check.run([sys.executable, str(program), str(asked)], within_s=left_s, watch=watch)
     except StageError as error:
         alarm = f"status {-signal.SIGALRM.value}"
         why = "stopped: it took too long" if alarm in str(error) else str(error)
-    return [json.loads(line) for line in written.read_text().splitlines()], why
+    return finished(), why
 
 
 def _without_result(row: dict[str, Any], outcome: str, reason: str) -> dict[str, Any]:

@@ -24,6 +24,15 @@ _SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     ),
     "resnet50": (({"batch": 48}, 5.0 * GIB), ({"batch": 24}, 2.7 * GIB), ({"batch": 8}, 1.1 * GIB)),
 }
+# Likewise, of sizes whose copies a GPU has the time for: memory that is not managed has no limit but what is free.
+_LARGE_SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
+    "bert_large": (
+        ({"batch": 16, "length": 512}, 51.0 * GIB),
+        ({"batch": 8, "length": 512}, 27.0 * GIB),
+        ({"batch": 4, "length": 512}, 15.5 * GIB),
+    ),
+    "resnet50": (({"batch": 384}, 38.0 * GIB), ({"batch": 192}, 19.0 * GIB), ({"batch": 96}, 10.0 * GIB)),
+}
 _DRY_RUN: dict[str, dict[str, Any]] = {
     "bert_large": {"batch": 2, "length": 16, "layers": 1, "hidden": 640, "heads": 4, "vocabulary": 500},
     "resnet50": {"batch": 16, "image": 64, "width": 32, "classes": 10, "layers": (1, 1, 1, 1)},
@@ -57,12 +66,19 @@ class Network:
         return NETWORKS[self.name](**self.options)
 
 
-def choose(name: str, limit_bytes: int, *, dry_run: bool) -> Network | None:
-    """The largest size of a network whose memory stays below a limit with all that comes on top; None: none does."""
+def choose(name: str, limit_bytes: int, *, dry_run: bool, large: bool = False) -> Network | None:
+    """The largest size of a network whose memory stays below a limit with all that comes on top; None: none does.
+
+    Args:
+        name: of the network.
+        limit_bytes: of memory.
+        dry_run: a small one, whatever the limit.
+        large: of the sizes that are too large for managed memory.
+    """
     stand_in = name == "bert_large" and (dry_run or importlib.util.find_spec("transformers") is None)
     if dry_run:
         return Network(name, _DRY_RUN[name], stand_in)
-    for options, needs_bytes in _SIZES[name]:
+    for options, needs_bytes in (_LARGE_SIZES if large else _SIZES)[name]:
         if needs_bytes * SLACK <= limit_bytes:
             return Network(name, options, stand_in)
     return None

@@ -34,7 +34,7 @@ from umadvise.trace.schema import UNKNOWN, Trace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, Network, checkpoint_blocks  # a folder of programs, not a package
 
-SCHEMA = "umadvise.gpu_check/2"
+SCHEMA = "umadvise.gpu_check/3"
 _SPARE_CHUNKS = 3  # of small tensors, see umadvise.plan_maker
 _STAND_IN = "h100-sxm-80gb"
 """Whose roofline weighs ops against each other where the measured device's is not known."""
@@ -65,12 +65,20 @@ class Comparison:
     problem: str | None = None
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A record of tools/gpu_check.
+def read(*paths: Path) -> dict[str, Any]:
+    """Records of tools/gpu_check as one: of a stage that several have, the one of the last of them.
 
     Raises:
-        UmadviseError: there is no such file, or it is none.
+        UmadviseError: there is no such file, or it is none, or one is a dry run's and another one is not.
     """
+    records = [_read(path) for path in paths]
+    if len({record["dry_run"] for record in records}) > 1:
+        raise FormatError("some of these records are of dry runs, and some are not")
+    stages = {stage["name"]: stage for record in records for stage in record["stages"]}
+    return {**records[-1], "stages": list(stages.values())}
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
     except OSError as error:

@@ -23,6 +23,9 @@ from umadvise.errors import HooksUnavailableError
 
 _SOURCE_DIRECTORY = Path(__file__).parent
 _LIBRARY = "libumadvise_hooks.so"
+_OVERRIDE = "UMADVISE_HOOKS_LIBRARY"
+# C++20 because torch's own headers need it from 2.12 on; earlier headers compile with it too.
+_OPTIONS = ("-O2", "-DNDEBUG", "-std=c++20", "-fPIC", "-fvisibility=hidden")
 _ERROR_LINES = 12
 
 
@@ -57,33 +60,60 @@ def installed_torch() -> Torch:
     return Torch(torch.__version__, Path(torch.__file__).parent, torch.compiled_with_cxx11_abi())
 
 
-def compiled_library() -> Path:
-    """The extension for the installed torch, compiled now when the cache has none.
+def compiled_library(torch: Torch | None = None) -> Path:
+    """The extension for a torch, compiled now when the cache has none; or the file that $UMADVISE_HOOKS_LIBRARY names.
 
     What another compiler made, for this torch and of these sources, serves where there is none now.
+
+    Args:
+        torch: for which it is; None: the installed one.
 
     Raises:
         HooksUnavailableError: there is no torch, no compiler, or the compilation fails; with reason and remedy.
     """
-    torch = installed_torch()
-    flags = _compile_flags(torch)
-    sources = sorted(_SOURCE_DIRECTORY.glob("*.cpp"))
-    build = _build_name(torch, flags)
+    if torch is None and (named := os.environ.get(_OVERRIDE)):
+        return _named(Path(named))
+    torch = torch or installed_torch()
+    build = build_name(torch)
     try:
         command = compiler()
     except HooksUnavailableError:
         for library in sorted(_cache_directory().glob(f"{glob.escape(build)}-*/{_LIBRARY}")):
             return library
         raise
-    library = _cache_directory() / f"{build}-{_digest(*command)[:8]}" / _LIBRARY
+    program, *arguments = command
+    library = _cache_directory() / f"{build}-{_digest(Path(program).name, *arguments)[:8]}" / _LIBRARY
     if library.is_file():
         return library
     with _locked(library.parent):
         if not library.is_file():  # another process may have built it while we waited
             sys.stderr.write(f"umadvise: compiling the torch {torch.version} extension (once, some seconds)\n")
             sys.stderr.flush()
-            _build(command, flags, torch, sources, library)
+            _build(command, torch, library)
     return library
+
+
+def _named(library: Path) -> Path:
+    if not library.is_file():
+        raise HooksUnavailableError(
+            f"{_OVERRIDE} names {library}, which is no file. Name the extension that was compiled for this torch, or "
+            "unset it to have it compiled"
+        )
+    return library
+
+
+def build_name(torch: Torch) -> str:
+    """Torch's version and ABI, and a hash of the sources and options: all that the extension depends on but a compiler.
+
+    It has no path in it, so what one machine has compiled is found on another one.
+    """
+    inputs = [
+        *_SOURCE_DIRECTORY.glob("*.cpp"),
+        *_SOURCE_DIRECTORY.glob("*.h"),
+        _core_include_directory() / "umadvise.h",
+    ]
+    contents = (part for path in sorted(inputs, key=lambda path: path.name) for part in (path.name, path.read_bytes()))
+    return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{_digest(*_OPTIONS, *contents)[:16]}"
 
 
 def compiler() -> list[str]:
@@ -104,13 +134,8 @@ def compiler() -> list[str]:
 
 
 def _compile_flags(torch: Torch) -> list[str]:
-    # C++20 because torch's own headers need it from 2.12 on; earlier headers compile with it too.
     return [
-        "-O2",
-        "-DNDEBUG",
-        "-std=c++20",
-        "-fPIC",
-        "-fvisibility=hidden",
+        *_OPTIONS,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}",
         f"-isystem{torch.directory / 'include'}",
         f"-I{_core_include_directory()}",
@@ -138,17 +163,6 @@ def _digest(*parts: str | bytes) -> str:
     return hashlib.sha256(b"\0".join(part.encode() if isinstance(part, str) else part for part in parts)).hexdigest()
 
 
-def _build_name(torch: Torch, flags: list[str]) -> str:
-    """Torch's version and ABI, and a hash of everything else that the result depends on but the compiler."""
-    inputs = [
-        *_SOURCE_DIRECTORY.glob("*.cpp"),
-        *_SOURCE_DIRECTORY.glob("*.h"),
-        _core_include_directory() / "umadvise.h",
-    ]
-    contents = (part for path in sorted(inputs) for part in (path.name, path.read_bytes()))
-    return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{_digest(*flags, *contents)[:16]}"
-
-
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Holds the build directory's lock, so that processes that start together compile once."""
@@ -164,8 +178,9 @@ def _locked(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _build(command: list[str], flags: list[str], torch: Torch, sources: list[Path], library: Path) -> None:
+def _build(command: list[str], torch: Torch, library: Path) -> None:
     """Compiles the sources side by side, links, and puts the result in place with one rename."""
+    flags, sources = _compile_flags(torch), sorted(_SOURCE_DIRECTORY.glob("*.cpp"))
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         objects = [Path(scratch, source.stem + ".o") for source in sources]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

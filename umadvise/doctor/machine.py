@@ -67,6 +67,11 @@ class Machine:
         """Whether /dev has NVIDIA's devices, and this user may open them."""
         return os.access(self.root / "dev/nvidiactl", os.R_OK | os.W_OK)
 
+    @property
+    def has_fault_counters_node(self) -> bool:
+        """Whether /dev has what CUPTI reads page faults from, and this user may open it."""
+        return os.access(self.root / "dev/nvidia-uvm-tools", os.R_OK | os.W_OK)
+
     def memory_bytes(self, entry: str) -> int | None:
         """A line of /proc/meminfo, such as MemTotal."""
         found = re.search(rf"^{entry}:\s*(\d+) kB", self.text("proc/meminfo"), re.MULTILINE)

@@ -7,12 +7,16 @@ from umadvise.doctor.machine import Machine
 from umadvise.doctor.records import Check, Fact
 from umadvise.errors import UmadviseError
 
-_WITHOUT_COUNTERS = "counters of page faults are unknown on a GPU without it"
+_NO_FAULTS = "counters of page faults are unknown on a GPU"
+_WITHOUT_COUNTERS = f"{_NO_FAULTS} without it"
 
 
 def check_cupti(machine: Machine) -> Check:
     """The libcupti that counters of page faults on a GPU come from."""
-    facts: dict[str, Fact] = {"profiling_needs_admin": machine.profiling_needs_admin}
+    facts: dict[str, Fact] = {
+        "profiling_needs_admin": machine.profiling_needs_admin,
+        "fault_counters_node": machine.has_fault_counters_node,
+    }
     try:
         library = _native.cupti_library()
     except UmadviseError as error:
@@ -22,6 +26,10 @@ def check_cupti(machine: Machine) -> Check:
         return Check(name="CUPTI", state="missing", found=found, remedy=remedy, facts=facts)
     facts |= {"version": library.version}
     found = f"{library.path}, API {library.version}"
+    if machine.has_device_nodes and not machine.has_fault_counters_node:
+        found += f"; /dev/nvidia-uvm-tools is missing or closed to this user, so {_NO_FAULTS}"
+        remedy = "give this machine or container the device /dev/nvidia-uvm-tools (nvidia-modprobe -u -c 0 makes it)"
+        return Check(name="CUPTI", state="limited", found=found, remedy=remedy, facts=facts)
     if machine.profiling_needs_admin:
         found += "; this machine's driver keeps performance counters from ordinary users"
         remedy = (

@@ -1,12 +1,21 @@
-"""What the machine has, as JSON: `python probe.py cuda`. A process of its own, as looking at a GPU sets CUDA up."""
+"""What the machine has, as JSON: `python machine.py cuda HOOKS msgspec numpy`.
 
+HOOKS is a bundle's folder of extensions, what comes after it the packages that must be importable.
+
+A process of its own, as looking at a GPU sets CUDA up.
+"""
+
+import importlib
 import importlib.util
 import json
+import os
 import platform
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from prebuilt import HOOKS
 
 _PACKAGES = ("torch", "msgspec", "rich", "pytest", "transformers", "tokenizers", "numpy")
 
@@ -48,13 +57,43 @@ def _device(kind: str) -> dict[str, Any] | str:
     }
 
 
+def _why_not(package: str) -> str | None:
+    """Why it cannot be imported: it is really tried, as one may be there for another Python."""
+    try:
+        importlib.import_module(package)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _hooks(folder: Path) -> dict[str, str | None]:
+    """The bundle's extension for this torch, and why it cannot be used; it is really loaded."""
+    if _version("torch") is None:
+        return {"library": None, "why_not": "torch is not installed"}
+    from umadvise import _native
+    from umadvise._hooks import loader
+
+    library = folder / loader.build_name(loader.installed_torch()) / HOOKS
+    if not library.is_file():
+        return {"library": None, "why_not": "the bundle has none for this torch and these sources"}
+    os.environ["UMADVISE_HOOKS_LIBRARY"] = str(library)
+    try:
+        _native.hooks_function("um_hooks_cuda_allocate")
+    except Exception as error:
+        return {"library": None, "why_not": str(error)}
+    return {"library": str(library), "why_not": None}
+
+
 if __name__ == "__main__":
-    found = _device(sys.argv[1])
+    kind, hooks, *needed = sys.argv[1:]
+    found = _device(kind)
     print(
         json.dumps(
             {
                 "device": found if isinstance(found, dict) else None,
                 "no_device": found if isinstance(found, str) else None,
+                "needed": {package: _why_not(package) for package in needed},
+                "hooks": _hooks(Path(hooks)),
                 "python": platform.python_version(),
                 "packages": {package: _version(package) for package in _PACKAGES},
                 "ram_bytes": _memory_bytes("MemTotal"),

@@ -1,0 +1,62 @@
+"""What a bundle brings to a machine: the core, the extension for its torch, packages that it lacks, and stand-ins.
+
+`bundle.py` makes one. Each part is used only where it fits; where it does not, the machine builds its own.
+"""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+LIBRARY, HOOKS = "libumadvise.so", "libumadvise_hooks.so"
+STAND_INS = {"emulated_libcuda/libcuda.so.1": "libcuda.so.1", "fake_cupti/cuda13/libcupti.so.13": "libcupti.so.13"}
+"""Of the C++ tests, where a build has them and where a bundle has them."""
+
+
+class Prebuilt:
+    """The parts of a bundle.
+
+    Attributes:
+        folder: of the bundle; None where there is none.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def core(self, checkout: Path) -> Path | None:
+        """The core, if it was built from what this checkout has."""
+        if self.folder is None or not (self.folder / LIBRARY).is_file():
+            return None
+        made_of = (self.folder / "sources").read_text().strip()
+        return self.folder / LIBRARY if made_of == sources_digest(checkout) else None
+
+    def hooks_folder(self) -> Path:
+        """Where extensions lie, each in a folder whose name says what it is for: see umadvise._hooks.loader."""
+        return (self.folder or Path("no-bundle")) / "hooks"
+
+    def missing_packages(self) -> list[Path]:
+        """Folders of the packages that cannot be imported here without them."""
+        folders = [] if self.folder is None else sorted((self.folder / "packages").glob("*"))
+        return [folder for folder in folders if importlib.util.find_spec(folder.name) is None]
+
+    def stand_ins(self, build_directory: Path) -> dict[str, str]:
+        """Variables that put the emulated device in the driver's place, for a dry run."""
+        libcuda, cupti = self._stand_ins(build_directory)
+        return {"LD_LIBRARY_PATH": str(libcuda.parent), "GPU_CHECK_CUPTI": str(cupti)}
+
+    def has_stand_ins(self, build_directory: Path) -> bool:
+        """Whether they need not be built."""
+        return all(path.is_file() for path in self._stand_ins(build_directory))
+
+    def _stand_ins(self, build_directory: Path) -> list[Path]:
+        if self.folder is not None and (self.folder / "stand_ins").is_dir():
+            return [self.folder / "stand_ins" / name for name in STAND_INS.values()]
+        return [build_directory / "tests" / name for name in STAND_INS]
+
+
+def sources_digest(checkout: Path) -> str:
+    """Of what the core is built from."""
+    digest = hashlib.sha256()
+    for path in sorted((checkout / "csrc").rglob("*")):
+        if path.suffix in (".cpp", ".h", ".txt") and "tests" not in path.parts[-3:-1]:
+            digest.update(f"{path.relative_to(checkout)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
