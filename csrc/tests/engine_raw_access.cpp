@@ -12,7 +12,9 @@ using test::Swapping;
 
 #ifdef __SANITIZE_THREAD__
 // It takes a change of page tables under memory that another thread reads for a write to that memory.
-extern "C" const char* __tsan_default_suppressions() { return "race:um::emulated::Mapper"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
+  return "race:um::emulated::Mapper";
+}
 #endif
 
 namespace {
