@@ -48,6 +48,7 @@ class ScriptRun:
             UsageError: a size that cannot be read, or a `sample_every` that makes no sense.
         """
         self._course = course_of(policy)
+        self._policy = policy
         self._device = device
         self._budget = parse_budget(budget)
         self._script = script
@@ -70,7 +71,9 @@ class ScriptRun:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = self._runtime.script_observer = Observer(self._runtime, self._script, self._sample_every)
+        self._observer = self._runtime.script_observer = Observer(
+            self._runtime, self._script, self._sample_every, self._policy
+        )
         self._steering = self._observer.steering = steer(
             self._runtime, self._observer, self._course, budget_bytes=self._runtime.budget_bytes
         )

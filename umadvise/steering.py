@@ -122,6 +122,8 @@ class Steering:
     def after_step(self, number: int, *, whole: bool) -> None:
         """A step has ended; not `whole`: by an exception."""
         self.driver.after_step(number, whole=whole)
+        if self.course.planner is not None:
+            self._observer.note_plan(number, self.driver.why_undriven)
         cost = self._observer.last_step
         if self._governor is None or not whole or cost is None:
             return
@@ -255,7 +257,7 @@ def steer(
     *,
     budget_bytes: int | None,
     fault_threshold: float = FAULT_THRESHOLD,
-    persistent_sizes: Callable[[], Sequence[int]] = tuple,
+    persistent_sizes: Callable[[], Sequence[int]] | None = None,
 ) -> Steering:
     """Sets the first rung of a session, or of a script: the one that was chosen, or what the governor guesses.
 
@@ -265,16 +267,18 @@ def steer(
         course: of the policy.
         budget_bytes: of device memory; None: what was patched with.
         fault_threshold: see `umadvise.governor`.
-        persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
+        persistent_sizes: bytes of the tensors that will be there between steps; None where nobody knows them yet.
 
     Raises:
         NativeError: there is no memory for the rung.
     """
-    sizes = persistent_sizes()
+    sizes = () if persistent_sizes is None else persistent_sizes()
     split, governor = MemorySplit(state, budget_bytes, sizes), None
     advised = state.intermediate_advice is not None
     if course.rung is None:
         rung, reason = first_rung(sizes, split.room_bytes, split.chunk_bytes)
+        if persistent_sizes is None:
+            reason = "what parameters, gradients and optimizer state need is not known before the script runs"
         if advised:  # by the user, and for unified memory
             governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
         else:

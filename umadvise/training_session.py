@@ -80,6 +80,7 @@ class Session:
                 own.
         """
         self._course = course_of(policy)
+        self._policy = policy
         self._threshold = check_threshold(fault_threshold)
         if capacity is not None:
             if device != "emulated":
@@ -136,7 +137,7 @@ class Session:
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
-        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every)
+        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every, policy=self._policy)
         if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
             self._observer.steering.close()
         self._steering = self._observer.steering = steer(

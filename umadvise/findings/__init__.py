@@ -6,13 +6,15 @@ driver's rules (csrc/um/model.h) imply; where a call may help and may not, it sa
 
 from collections.abc import Callable, Iterable
 
-from umadvise.findings import by_role, whole_step
+from umadvise.findings import by_role, swapping, whole_step
 from umadvise.findings.facts import Facts
 from umadvise.profile import MOST_FINDINGS, FaultProfile, Finding
 
 _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     whole_step.events_dropped,
     whole_step.fault_stall,
+    swapping.swap_stall,
+    swapping.steps_without_plans,
     whole_step.fits_without_unified,
     whole_step.oversized_ops,
     by_role.parameters_fault_every_step,
