@@ -1,5 +1,6 @@
 """Watching a training loop: to which module, phase and step an op belongs, what tensors are called, what steps cost."""
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from umadvise.sampling import SAMPLE_EVERY, Sampler
 from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
+from umadvise.units import format_bytes, format_duration_ns
+
+log = logging.getLogger("umadvise")
 
 if TYPE_CHECKING:
     from umadvise.steering import Steering
@@ -243,6 +247,8 @@ class Observer:
         self.last_step = self._builder.end_step(
             end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
         )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", in_words(self.last_step))
 
     def note_plan(self, step: int, reason: str | None) -> None:
         """A step ended that a plan was to drive; `reason`: why none did to its end."""
@@ -376,6 +382,18 @@ class Observer:
             torch_version=torch.__version__,
             script=self._script,
         )
+
+
+def in_words(step: Step) -> str:
+    """What a step cost, in a line."""
+    counted = step.counters
+    service, groups = format_duration_ns(counted.fault_service_ns), counted.fault_groups
+    parts = [f"step {step.index} took {format_duration_ns(step.duration_ns)}"]
+    parts.append(f"{'-' if groups is None else groups} fault groups ({service})")
+    if step.swaps is not None and (moved := step.swaps.swap_in_bytes + step.swaps.swap_out_bytes):
+        waits = format_duration_ns(step.swaps.wait_copy_ns + step.swaps.wait_room_ns)
+        parts.append(f"{format_bytes(moved)} swapped ({waits} of waits)")
+    return ", ".join(parts)
 
 
 def as_list(value: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from umadvise._abi import Role
 from umadvise.budget import parse_budget
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
+from umadvise.findings import stands_still
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import course_of
@@ -139,6 +140,13 @@ class ScriptRun:
         """
         return self._observer.trace()
 
-    def profile(self) -> FaultProfile:
-        """The fault profile so far; a step that had not ended counts as outside of the steps."""
-        return self._observer.profile()
+    def profile(self, *, predict: bool = False) -> FaultProfile:
+        """The fault profile so far; a step that had not ended counts as outside of the steps.
+
+        Args:
+            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+        """
+        profile = self._observer.profile()
+        if not predict or self._observer.steering is not self._steering or not stands_still(profile):
+            return profile
+        return self._observer.profile(self._steering.predictions())

@@ -16,8 +16,9 @@ from umadvise.planners.advice import by_role
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planning_device import planning_device
-from umadvise.profile import RungChange
+from umadvise.profile import Prediction, RungChange
 from umadvise.recompute import Regions, choose, ops_of
+from umadvise.remedies import predicted_rungs
 from umadvise.replacements import Replacements
 from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
 from umadvise.runtime import Runtime
@@ -106,6 +107,11 @@ class Steering:
             return None
         assert self._maker is not None
         return self._maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
+
+    def predictions(self) -> tuple[Prediction, ...]:
+        """What the simulator says that the steady step takes on each rung; nothing where none was recorded."""
+        step = self.driver.step
+        return () if step is None else predicted_rungs(self._state, step, self.split)
 
     # ---- edges of steps -------------------------------------------------------------------------------------------
 

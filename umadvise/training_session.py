@@ -18,6 +18,7 @@ from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
+from umadvise.findings import stands_still
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
 from umadvise.observer import Observer, as_list
 from umadvise.placement import to_device
@@ -241,9 +242,17 @@ class Session:
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
-    def profile(self) -> FaultProfile:
-        """The fault profile so far; after the session too."""
-        return self._watching().profile()
+    def profile(self, *, predict: bool = False) -> FaultProfile:
+        """The fault profile so far; after the session too.
+
+        Args:
+            predict: while the session is open, where steps stand still too long: also ask the simulator how long they
+                would take on other rungs, so that findings can name one. That takes some seconds.
+        """
+        profile = self._watching().profile()
+        if not predict or self._runtime is None or not stands_still(profile):
+            return profile
+        return self._watching().profile(self._steered().predictions())
 
     def trace(self, step: int | None = None) -> Trace:
         """What a session with `record=True` did since its entry; after the session too.
@@ -259,8 +268,8 @@ class Session:
         return self._watching().trace(step)
 
     def report(self, path: str | Path | None = None) -> None:
-        """Prints the page-fault report, and writes the profile to a file for `umadvise report` where one is named."""
-        profile = self.profile()
+        """Prints the report, and writes the profile to a file for `umadvise report` where one is named."""
+        profile = self.profile(predict=True)
         if path is not None:
             write(profile, Path(path))
         print(text.render(profile))  # noqa: T201  # a report is asked for

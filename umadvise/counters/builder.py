@@ -184,6 +184,10 @@ class ProfileBuilder:
         else:
             self._latest_steps.append(step)
 
+    def _kept_steps(self, *, swaps: bool) -> tuple[Step, ...]:
+        kept = (*self._first_steps, *self._latest_steps)
+        return kept if swaps else tuple(msgspec.structs.replace(step, swaps=None) for step in kept)
+
     def note_plan(self, step: int, reason: str | None) -> None:
         """A step ended whose rung has plans: `reason` says why none drove it to its end; None: one did."""
         if reason is None:
@@ -240,7 +244,7 @@ class ProfileBuilder:
             outside=subtract(total, in_steps),
             events_dropped=events_dropped,
             memory=self._memory,
-            steps=(*self._first_steps, *self._latest_steps),
+            steps=self._kept_steps(swaps=chunks is not None),
             tables=self._tables.tables() if self._tables else None,
             pattern=pattern_of(*self._faulting_step) if self._faulting_step else None,
             oversized_ops=self._tables.oversized_ops() if self._tables else (),
