@@ -25,6 +25,8 @@ for step in range(6):
     optimizer.zero_grad()
     print(step)
 """
+# As long, but of 4 MiB of activations a layer: more is saved for backward than fits, and little else is there.
+ACTIVATIONS = TRAIN.replace("64 + 64", "4096 + 0").replace("1024", "256").replace("range(6)", "range(12)", 1)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -66,14 +68,25 @@ def test_every_switch_of_auto_is_a_line_with_its_numbers(run: Run) -> None:
 
 
 def test_ops_in_no_marked_region_are_a_warning(run: Run) -> None:
-    finished = run("--capacity", "48MiB", "--policy", "sqrt-recompute")
+    finished = run("--capacity", "80MiB", "--policy", "sqrt-recompute", script=ACTIVATIONS)
     assert lines_with(finished.stderr, "umadvise: warning: ", "ops again that lie in no marked region")
     assert not lines_with(finished.stderr, "umadvise: a plan of ")  # that is for -v
 
 
+COMPILED = """
+import torch
+model = torch.compile(torch.nn.Linear(8, 8))
+model(torch.ones(1, 8))
+"""
+
+
+def test_warnings_are_seen_without_being_asked_for(run: Run) -> None:
+    finished = run("--capacity", "16MiB", script=COMPILED)
+    assert lines_with(finished.stderr, "umadvise: warning: torch.compile is passed through")
+
+
 def test_quiet_says_nothing_but_errors(run: Run) -> None:
-    finished = run("--capacity", "48MiB", "--policy", "sqrt-recompute", "-q")
-    assert finished.stderr == ""
+    assert run("--capacity", "16MiB", "-q", script=COMPILED).stderr == ""
     refused = subprocess.run(
         [sys.executable, "-m", "umadvise", "report", "-q", "nowhere.json"], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The tables of the page-fault report: what happened by role, phase, module, tensor and op, per step."""
+"""The tables of the report: what happened by role, phase, module, tensor and op, per step."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
