@@ -302,6 +302,10 @@ uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capaci
   return guarded_value(uint64_t{0}, [&] { return checked(device).residency(out, out != nullptr ? capacity : 0); });
 }
 
+uint64_t um_placed_read(um_device* device, um_placed* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).placed(out, out != nullptr ? capacity : 0); });
+}
+
 um_status um_memory_history_read(um_device* device, um_memory_history* out) {
   return guarded([&] { *given(out, "the place for the history") = checked(device).memory_history(); });
 }

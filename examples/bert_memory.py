@@ -114,7 +114,7 @@ class Memory:
         )
         self.rungs = session.profile().rungs
         if self._options.report is not None:
-            write(session.profile(), self._options.report)
+            write(session.profile(predict=True), self._options.report)
 
     def synchronize(self) -> None:
         """Waits for the device, so that the clock is read when the work is done."""

@@ -1,4 +1,4 @@
-"""Train PyTorch models under a byte budget: unified memory, advice by role, and a page-fault report.
+"""Train PyTorch models under a byte budget: unified memory, advice by role, a report of what faulted and was swapped.
 
 Importing this package changes nothing in torch and imports neither torch nor the native core; the names below load what
 they need when they are first used.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from umadvise import __version__
-from umadvise.commands import commands
+from umadvise.commands import _messages, commands
 from umadvise.errors import UmadviseError
 
 
@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in commands().items():
         description = command.__doc__ or ""
         subparser = subparsers.add_parser(name, help=description.partition("\n")[0], description=description)
+        _messages.add_arguments(subparser)
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
     return top
@@ -33,7 +34,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by who started this
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the end
     try:
-        code: int = arguments.run(arguments)
+        with _messages.shown(arguments.verbosity):
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
     except UmadviseError as error:
         print(f"umadvise {arguments.command}: {error}", file=sys.stderr)

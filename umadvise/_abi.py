@@ -109,6 +109,19 @@ class EventKind(IntEnum):
     REMOTE_MAP = 5
     OVERSIZED_OP = 6
     SILENT_WRITE = 7
+    SWAP_IN = 8
+    SWAP_OUT = 9
+    WAIT_COPY = 10
+    WAIT_ROOM = 11
+    LABEL = 12
+
+
+class SwapCause(IntEnum):
+    """um_swap_cause: why an explicit swap happened."""
+
+    PLANNED = 0
+    ON_DEMAND = 1
+    FOR_ROOM = 2
 
 
 class ResidencySubject(IntEnum):
@@ -279,7 +292,7 @@ class Event:
     write: Flag8
     unordered: Flag8
     first_touch: Flag8
-    reserved: UInt8
+    neighbours: UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +385,17 @@ class CudaDevice:
     driver_version: Int32
     device_count: UInt32
     total_bytes: UInt64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """um_placed: bytes that were placed in one kind of memory, with one advice, for one role."""
+
+    role: UInt32
+    memory: UInt32
+    advice: UInt32
+    reserved: UInt32
+    bytes: UInt64
 
 
 @dataclass(frozen=True, slots=True)

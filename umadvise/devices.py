@@ -23,7 +23,7 @@ class EmulatedDevice:
             at least the time that they would take there, so that policies can be compared by the clock. None is
             memory's own speed, which is faster than any link.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
-        access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there, slowly;
+        access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there;
             "strict" ends the process with a line that names the address and the tensor, for tests.
         delays: up to so many microseconds wherever the order of things is left open, for tests.
         delay_seed: of those delays.

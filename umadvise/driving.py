@@ -170,6 +170,7 @@ class Driver:
         step: the steady step that was recorded last.
         followed: whether the last step was driven to its end.
         waited_ns: that the last step stood still for copies and for room.
+        why_undriven: in words, why no plan drove the last step to its end; None: one did.
     """
 
     def __init__(self, device: _native.Device, recorder: Recorder, make_plan: Planning | None) -> None:
@@ -191,6 +192,8 @@ class Driver:
         self.step: RecordedStep | None = None
         self.followed = False
         self.waited_ns = 0
+        self.why_undriven: str | None = None
+        self._why_nothing = ""
         self.counters: SwapCounters = device.swap_counters()
 
     @property
@@ -274,6 +277,7 @@ class Driver:
         self.counters = self._device.swap_counters()
         self.waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns - waited_ns
         self.followed = whole and self.program is not None and self.counters.program == ProgramStatus.WAITING
+        self.why_undriven = self._reason(whole=whole, recorded=recorded)
         if not whole:  # it is recorded again if it was, and driven again if it was
             self._rhythm.due = self._rhythm.due or recorded
             self._recording = 0
@@ -285,16 +289,32 @@ class Driver:
         elif not recorded and self._make_plan is not None:
             self._rhythm.passed()
 
-    def _left(self, number: int) -> None:
+    def _reason(self, *, whole: bool, recorded: bool) -> str | None:
+        if not whole:
+            return "ended by an exception"
+        if self.followed:
+            assert self.program is not None
+            if self.program.plan is not None:
+                return None
+            return "its planner had no plan: what is used furthest ahead left first"
+        if self.program is not None:
+            return f"left its plan at {self._difference()}"
+        if recorded:
+            return "recorded, to be planned for: no step like it was known"
+        return self._why_nothing or "no step like it was known"
+
+    def _difference(self) -> str:
         counters = self.counters
+        expected = counters.diverged_expected or "the end of the step"
+        found = counters.diverged_found or "the end of the step"
+        same = " with other tensors" if expected == found else ""
+        return f"op {counters.diverged_op}: expected {expected}, found {found}{same}"
+
+    def _left(self, number: int) -> None:
         pause = self._rhythm.left()
-        log.info(
-            "step %d left its plan at op %d: expected %s, found %s",
-            number,
-            counters.diverged_op,
-            counters.diverged_expected or "the end of the step",
-            counters.diverged_found or "the end of the step",
-        )
+        log.info("step %d left its plan at %s", number, self._difference())
+        if pause is not None:
+            self._why_nothing = f"{PATIENCE} steps in a row or more left their plans: recorded and planned now and then"
         if pause is not None and not self._told_of_pause:
             self._told_of_pause = True
             log.warning(
@@ -326,6 +346,7 @@ class Driver:
             self._device.set_program(trace, None if plan is None else plan.actions, names, program.serials)
         except NativeError as error:
             log.warning("the device does not take the plan: %s. Steps go on without one", error)
+            self._why_nothing = f"the device does not take the plan: {error}"
             self._clear()
             return
         self.program = program

@@ -1,7 +1,8 @@
 """Watching a training loop: to which module, phase and step an op belongs, what tensors are called, what steps cost."""
 
+import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,28 @@ from torch.utils import _pytree as pytree
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Counting, Phase, Role
+from umadvise._abi import Advice, Counting, Memory, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
-from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
-from umadvise.counters.records import Counters, MemoryStats, Sampling
+from umadvise.counters.native import (
+    chunks_from,
+    counters_from,
+    events_from,
+    memory_from,
+    placed_from,
+    residency_from,
+    swaps_from,
+)
+from umadvise.counters.records import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
 from umadvise.errors import StateError
-from umadvise.profile import AdviceByRole, Environment, FaultProfile, RungChange, Step
+from umadvise.profile import Environment, FaultProfile, Prediction, RungChange, Step
 from umadvise.runtime import Runtime, address_of, on_device
 from umadvise.sampling import SAMPLE_EVERY, Sampler
 from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
+from umadvise.units import format_bytes, format_duration_ns
+
+log = logging.getLogger("umadvise")
 
 if TYPE_CHECKING:
     from umadvise.steering import Steering
@@ -52,6 +64,9 @@ class _Readings:
     memory: MemoryStats
     dropped_events: int
     sampling: Sampling | None
+    swaps: Swaps
+    chunks: Chunks | None
+    placed: dict[tuple[Role, Memory, Advice], int]
 
 
 class Observer:
@@ -65,14 +80,23 @@ class Observer:
         steering: that chooses them and has steps driven.
     """
 
-    def __init__(self, runtime: Runtime, script: str | None = None, sample_every: int = SAMPLE_EVERY) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        script: str | None = None,
+        sample_every: int = SAMPLE_EVERY,
+        policy: str | None = None,
+    ) -> None:
         """Prepares to watch what runs on a runtime's device; `attach` starts.
 
         Args:
             runtime: what is patched.
             script: as the user typed it.
             sample_every: on CUDA the counters are those of every n-th step and the first three; 0: of none.
+            policy: as the user named it.
         """
+        self._policy = policy
+        self._placed_before: dict[tuple[Role, Memory, Advice], int] = {}
         self._sample_every = sample_every
         self._sampler: Sampler | None = None
         self._runtime = runtime
@@ -138,7 +162,14 @@ class Observer:
         device.enable_events(True)
         if not self._runtime.emulated:
             self._sampler = Sampler(device, self._sample_every)
-        self._builder = ProfileBuilder(self._environment(), self.counters(), sampled=self._sampler is not None)
+        readings = self._readings()
+        self._builder = ProfileBuilder(
+            self._environment(), readings.counters, readings.swaps, sampled=self._sampler is not None
+        )
+        self._placed_before = readings.placed
+        for each in device.allocations():  # what lives now counts as placed, what is gone does not
+            kind = Role(each.role), Memory(each.memory), Advice(each.advice)
+            self._placed_before[kind] = self._placed_before.get(kind, 0) - each.bytes
         self._handles += [
             torch_module.register_module_forward_pre_hook(self._enter_module),
             torch_module.register_module_forward_hook(self._leave_module, always_call=True),
@@ -196,7 +227,8 @@ class Observer:
             self._sampler.before_step()
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
-        self._builder.begin_step(self.step_count, time.monotonic_ns(), self.counters())
+        readings = self._readings()
+        self._builder.begin_step(self.step_count, time.monotonic_ns(), readings.counters, readings.swaps)
 
     def end_step(self) -> None:
         """The step ends now."""
@@ -211,11 +243,20 @@ class Observer:
             sample, end_ns = sampled
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
         residency = residency_from(self._runtime.device.residency())
-        self.last_step = self._builder.end_step(end_ns, self.counters(), self.memory(), residency, sample)
+        readings = self._readings()
+        self.last_step = self._builder.end_step(
+            end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
+        )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", in_words(self.last_step))
+
+    def note_plan(self, step: int, reason: str | None) -> None:
+        """A step ended that a plan was to drive; `reason`: why none did to its end."""
+        if self._builder is not None:
+            self._builder.note_plan(step, reason)
 
     def _drain(self) -> None:
-        """Of the emulated device: a CUDA device tells of a sampled step when it has ended, and of no other."""
-        if self._builder is not None and self._runtime.emulated:
+        if self._builder is not None:
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
 
     @property
@@ -294,6 +335,9 @@ class Observer:
             memory_from(device.memory()),
             device.dropped_events(),
             self._sampler.reading() if self._sampler is not None else None,
+            swaps_from(swapped := device.swap_counters()),
+            chunks_from(swapped),
+            device.placed(),
         )
 
     def counters(self) -> Counters:
@@ -304,28 +348,52 @@ class Observer:
         """What the device and the heap hold now, or held at `detach`; peaks are of the running or last step."""
         return self._readings().memory
 
-    def profile(self) -> FaultProfile:
-        """The fault profile so far."""
+    def placed(self) -> tuple[Placed, ...]:
+        """In what memory tensors lay, and with what advice: those that there were at `attach`, and all since."""
+        now, before = self._readings().placed, self._placed_before
+        return placed_from({kind: now.get(kind, 0) - before.get(kind, 0) for kind in {**now, **before}})
+
+    def profile(self, predictions: Sequence[Prediction] = ()) -> FaultProfile:
+        """The fault profile so far; `predictions`: of other rungs."""
         if self._builder is None:
             raise StateError("nothing was watched: expected attach() first")
         readings = self._readings()
-        return self._builder.build(readings.counters, readings.dropped_events, self.rungs, readings.sampling)
+        return self._builder.build(
+            readings.counters,
+            readings.dropped_events,
+            self.rungs,
+            readings.sampling,
+            swaps=readings.swaps,
+            chunks=readings.chunks,
+            placed=self.placed(),
+            predictions=predictions,
+        )
 
     def _environment(self) -> Environment:
         info = self._runtime.device.info()
-        policy = self._runtime.policy
         return Environment(
             device_name=info.name,
             provider="emulated" if self._runtime.emulated else "cuda",
             counting="ordered" if info.counting == Counting.ORDERED else "raw",
             capacity_bytes=info.total_bytes,
             budget_bytes=self._runtime.budget_bytes,
-            policy=policy.name,
-            advice=AdviceByRole(**{role.name.lower(): advice.name.lower() for role, advice in policy.advice.items()}),
+            policy=self._policy,
             umadvise_version=umadvise.__version__,
             torch_version=torch.__version__,
             script=self._script,
         )
+
+
+def in_words(step: Step) -> str:
+    """What a step cost, in a line."""
+    counted = step.counters
+    service, groups = format_duration_ns(counted.fault_service_ns), counted.fault_groups
+    parts = [f"step {step.index} took {format_duration_ns(step.duration_ns)}"]
+    parts.append(f"{'-' if groups is None else groups} fault groups ({service})")
+    if step.swaps is not None and (moved := step.swaps.swap_in_bytes + step.swaps.swap_out_bytes):
+        waits = format_duration_ns(step.swaps.wait_copy_ns + step.swaps.wait_room_ns)
+        parts.append(f"{format_bytes(moved)} swapped ({waits} of waits)")
+    return ", ".join(parts)
 
 
 def as_list(value: Any) -> list[Any]:

@@ -12,11 +12,23 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
-from umadvise.counters.records import BytesByCause, Count, Counters, MemoryStats, Phase, Record, Role, Sampling
+from umadvise.counters.records import (
+    BytesByCause,
+    Chunks,
+    Count,
+    Counters,
+    MemoryStats,
+    Phase,
+    Placed,
+    Record,
+    Role,
+    Sampling,
+    Swaps,
+)
 from umadvise.errors import FormatError
 from umadvise.files import read_bounded, write_atomically
 
-SCHEMA = "umadvise.fault-profile/2"
+SCHEMA = "umadvise.fault-profile/3"
 BIN_COUNT = 96
 """Equal parts of a step in the pattern of faults; divides by 2, 3 and 4, so that narrow terminals can join bins."""
 MOST_ROWS = 4096
@@ -24,6 +36,9 @@ MOST_ROWS = 4096
 MOST_STEPS = 64
 MOST_FINDINGS = 64
 MOST_RUNGS = 64
+MOST_UNDRIVEN = 64
+MOST_PLACES = 128
+"""Roles, kinds of memory and words of advice, all combinations."""
 MOST_FILE_BYTES = 64 << 20
 """A full profile (every table at MOST_ROWS) is under a tenth of this."""
 
@@ -43,16 +58,8 @@ def clean_name(text: str) -> str:
     return _NOT_PRINTABLE.sub("\ufffd", text)[:MOST_NAME_CHARACTERS]
 
 
-class AdviceByRole(Record, frozen=True):
-    """The advice new allocations of each role got, in the project's words (`read_mostly`, ...)."""
-
-    parameter: Name | None
-    input: Name | None
-    intermediate: Name | None
-
-
 class Environment(Record, frozen=True):
-    """What the run was made with. `script` is as the user typed it."""
+    """What the run was made with. `policy` and `script` are as the user typed them."""
 
     device_name: Name
     provider: Literal["emulated", "cuda"]
@@ -60,7 +67,6 @@ class Environment(Record, frozen=True):
     capacity_bytes: Count
     budget_bytes: Count | None
     policy: Name | None
-    advice: AdviceByRole | None
     umadvise_version: Name
     torch_version: Name | None
     script: Name | None
@@ -73,13 +79,16 @@ class Step(Record, frozen=True):
     duration_ns: Count
     counters: Counters
     resident_peak_bytes: Count | None
+    swaps: Swaps | None = None
 
 
 class Tally(Record, frozen=True):
     """What happened to the subject of one table row, over all steps.
 
     `service_ns` is the time that fault services took. `faulted_steps` counts the steps with at least one fault group.
-    None is what nobody could observe.
+    None is what nobody could observe. From `swap_ins` on it is about explicit swaps, in the words of `Swaps`;
+    `on_demand_bytes` and `on_demand_wait_ns` are the parts of `swap_in_bytes` and `wait_copy_ns` that no plan had asked
+    for in time.
     """
 
     fault_groups: Count
@@ -93,6 +102,17 @@ class Tally(Record, frozen=True):
     remote_maps: Count
     service_ns: Count
     faulted_steps: Count
+    swap_ins: Count
+    swap_outs: Count
+    swap_in_bytes: Count
+    swap_out_bytes: Count
+    on_demand_swap_ins: Count
+    on_demand_bytes: Count
+    swap_evictions: Count
+    clean_drops: Count
+    wait_copy_ns: Count
+    on_demand_wait_ns: Count
+    wait_room_ns: Count
 
 
 class ResidentTally(Tally, frozen=True):
@@ -137,13 +157,18 @@ class OpRow(ResidentTally, frozen=True):
 
 
 class TensorRow(ResidentTally, frozen=True):
-    """One tensor: by name, or by birthplace and size when it has none; `bytes` is the size of one."""
+    """One tensor: by name, or by birthplace and size when it has none; `bytes` is the size of one.
+
+    The driver moves blocks of 2 MiB: a smaller tensor's numbers are those of its block. `neighbours` are the other
+    tensors in it, the most that were seen at once; 255 stands for more, too.
+    """
 
     role: Role | None
     name: Name | None
     birth_module: Name | None
     birth_op: Name | None
     bytes: Count
+    neighbours: Count
 
 
 Row = TypeVar("Row", bound=Tally)
@@ -223,13 +248,38 @@ class RungChange(Record, frozen=True):
     reason: Sentence
 
 
+class Undriven(Record, frozen=True):
+    """Steps `first` to `last` that no plan drove to their ends, and why."""
+
+    first: Count
+    last: Count
+    reason: Sentence
+
+
+class PlannedSteps(Record, frozen=True):
+    """Of a run whose steps follow plans: how many did, to their ends, and the first and the latest that did not."""
+
+    driven: Count
+    undriven: Annotated[tuple[Undriven, ...], msgspec.Meta(max_length=MOST_UNDRIVEN)]
+
+
+class Prediction(Record, frozen=True):
+    """What the simulator says that a step of this run takes on a rung, when the rung's plan drives it."""
+
+    rung: Name
+    step_ns: Count
+
+
 class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     """A run's faults. `counters` covers the steps, `outside` what happened before, between and after them.
 
     `steps` holds the first and the latest steps (at most MOST_STEPS). `tables` and `pattern` are None when nobody
     recorded events; `pattern` also when nothing faulted. `rungs` holds the first and the latest rungs of a session (at
     most MOST_RUNGS), none of a run without one. `sampling` is None where every step was counted; else `counters`
-    (without op_count and oversized_ops, which are of all steps), `tables` and `pattern` are those of the sampled steps.
+    (without op_count and oversized_ops, which are of all steps), `pattern`, and in `tables` all that is not about
+    explicit swaps, are those of the sampled steps. `swaps` covers the steps, and `chunks` is as it was last: both are
+    None where there were no chunks. `placed` says in what memory, and with what advice, tensors really lay. `planned`
+    is None where steps follow no plans, `predictions` is empty where nobody asked the simulator.
     """
 
     environment: Environment
@@ -246,6 +296,17 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     findings: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=MOST_FINDINGS)]
     rungs: Annotated[tuple[RungChange, ...], msgspec.Meta(max_length=MOST_RUNGS)] = ()
     sampling: Sampling | None = None
+    swaps: Swaps | None = None
+    outside_swaps: Swaps | None = None
+    chunks: Chunks | None = None
+    placed: Annotated[tuple[Placed, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
+    planned: PlannedSteps | None = None
+    predictions: Annotated[tuple[Prediction, ...], msgspec.Meta(max_length=16)] = ()
+
+    @property
+    def pages(self) -> bool:
+        """Whether tensors lay in unified memory, so that the driver may have paged them."""
+        return not self.placed or any(each.memory == "managed" for each in self.placed)
 
     @property
     def counted_steps(self) -> int:

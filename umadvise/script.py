@@ -16,6 +16,7 @@ from umadvise._abi import Role
 from umadvise.budget import parse_budget
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
+from umadvise.findings import stands_still
 from umadvise.observer import Observer
 from umadvise.profile import FaultProfile
 from umadvise.roles import course_of
@@ -48,6 +49,7 @@ class ScriptRun:
             UsageError: a size that cannot be read, or a `sample_every` that makes no sense.
         """
         self._course = course_of(policy)
+        self._policy = policy
         self._device = device
         self._budget = parse_budget(budget)
         self._script = script
@@ -70,7 +72,9 @@ class ScriptRun:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = self._runtime.script_observer = Observer(self._runtime, self._script, self._sample_every)
+        self._observer = self._runtime.script_observer = Observer(
+            self._runtime, self._script, self._sample_every, self._policy
+        )
         self._steering = self._observer.steering = steer(
             self._runtime, self._observer, self._course, budget_bytes=self._runtime.budget_bytes
         )
@@ -136,6 +140,13 @@ class ScriptRun:
         """
         return self._observer.trace()
 
-    def profile(self) -> FaultProfile:
-        """The fault profile so far; a step that had not ended counts as outside of the steps."""
-        return self._observer.profile()
+    def profile(self, *, predict: bool = False) -> FaultProfile:
+        """The fault profile so far; a step that had not ended counts as outside of the steps.
+
+        Args:
+            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+        """
+        profile = self._observer.profile()
+        if not predict or self._observer.steering is not self._steering or not stands_still(profile):
+            return profile
+        return self._observer.profile(self._steering.predictions())

@@ -16,8 +16,9 @@ from umadvise.planners.advice import by_role
 from umadvise.planners.plan import Plan
 from umadvise.planners.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planning_device import planning_device
-from umadvise.profile import RungChange
+from umadvise.profile import Prediction, RungChange
 from umadvise.recompute import Regions, choose, ops_of
+from umadvise.remedies import predicted_rungs
 from umadvise.replacements import Replacements
 from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
 from umadvise.runtime import Runtime
@@ -107,6 +108,11 @@ class Steering:
         assert self._maker is not None
         return self._maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
 
+    def predictions(self) -> tuple[Prediction, ...]:
+        """What the simulator says that the steady step takes on each rung; nothing where none was recorded."""
+        step = self.driver.step
+        return () if step is None else predicted_rungs(self._state, step, self.split)
+
     # ---- edges of steps -------------------------------------------------------------------------------------------
 
     def before_step(self, number: int) -> None:
@@ -122,6 +128,8 @@ class Steering:
     def after_step(self, number: int, *, whole: bool) -> None:
         """A step has ended; not `whole`: by an exception."""
         self.driver.after_step(number, whole=whole)
+        if self.course.planner is not None:
+            self._observer.note_plan(number, self.driver.why_undriven)
         cost = self._observer.last_step
         if self._governor is None or not whole or cost is None:
             return
@@ -255,7 +263,7 @@ def steer(
     *,
     budget_bytes: int | None,
     fault_threshold: float = FAULT_THRESHOLD,
-    persistent_sizes: Callable[[], Sequence[int]] = tuple,
+    persistent_sizes: Callable[[], Sequence[int]] | None = None,
 ) -> Steering:
     """Sets the first rung of a session, or of a script: the one that was chosen, or what the governor guesses.
 
@@ -265,16 +273,18 @@ def steer(
         course: of the policy.
         budget_bytes: of device memory; None: what was patched with.
         fault_threshold: see `umadvise.governor`.
-        persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
+        persistent_sizes: bytes of the tensors that will be there between steps; None where nobody knows them yet.
 
     Raises:
         NativeError: there is no memory for the rung.
     """
-    sizes = persistent_sizes()
+    sizes = () if persistent_sizes is None else persistent_sizes()
     split, governor = MemorySplit(state, budget_bytes, sizes), None
     advised = state.intermediate_advice is not None
     if course.rung is None:
         rung, reason = first_rung(sizes, split.room_bytes, split.chunk_bytes)
+        if persistent_sizes is None:
+            reason = "what parameters, gradients and optimizer state need is not known before the script runs"
         if advised:  # by the user, and for unified memory
             governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
         else:

@@ -18,6 +18,7 @@ from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError, UsageError
+from umadvise.findings import stands_still
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
 from umadvise.observer import Observer, as_list
 from umadvise.placement import to_device
@@ -80,6 +81,7 @@ class Session:
                 own.
         """
         self._course = course_of(policy)
+        self._policy = policy
         self._threshold = check_threshold(fault_threshold)
         if capacity is not None:
             if device != "emulated":
@@ -136,7 +138,7 @@ class Session:
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
-        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every)
+        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every, policy=self._policy)
         if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
             self._observer.steering.close()
         self._steering = self._observer.steering = steer(
@@ -240,9 +242,17 @@ class Session:
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
-    def profile(self) -> FaultProfile:
-        """The fault profile so far; after the session too."""
-        return self._watching().profile()
+    def profile(self, *, predict: bool = False) -> FaultProfile:
+        """The fault profile so far; after the session too.
+
+        Args:
+            predict: while the session is open, where steps stand still too long: also ask the simulator how long they
+                would take on other rungs, so that findings can name one. That takes some seconds.
+        """
+        profile = self._watching().profile()
+        if not predict or self._runtime is None or not stands_still(profile):
+            return profile
+        return self._watching().profile(self._steered().predictions())
 
     def trace(self, step: int | None = None) -> Trace:
         """What a session with `record=True` did since its entry; after the session too.
@@ -258,8 +268,8 @@ class Session:
         return self._watching().trace(step)
 
     def report(self, path: str | Path | None = None) -> None:
-        """Prints the page-fault report, and writes the profile to a file for `umadvise report` where one is named."""
-        profile = self.profile()
+        """Prints the report, and writes the profile to a file for `umadvise report` where one is named."""
+        profile = self.profile(predict=True)
         if path is not None:
             write(profile, Path(path))
         print(text.render(profile))  # noqa: T201  # a report is asked for

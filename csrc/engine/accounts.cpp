@@ -7,6 +7,17 @@ namespace {
 
 constexpr uint64_t kEventsAtATime = 64;
 
+// Live allocations in the 2 MiB block at `address` beside the one given, as far as a byte can count.
+uint8_t neighbours(const um::Arena& arena, uint64_t address, const um::Block* than) {
+  const uint64_t start = address / um::kBlockBytes * um::kBlockBytes;
+  uint8_t others = 0;
+  for (const um::Block* each = arena.nearest(start);
+       each != nullptr && each->address < start + um::kBlockBytes && others < UINT8_MAX; each = each->next) {
+    others = static_cast<uint8_t>(others + (!each->free && each != than));
+  }
+  return others;
+}
+
 }  // namespace
 
 um_event um_device::attribute(const um::emulated::Event& from, const um::OpIdentity& op) const {
@@ -20,22 +31,13 @@ um_event um_device::attribute(const um::emulated::Event& from, const um::OpIdent
   event.write = from.write;
   event.unordered = from.unordered;
   event.first_touch = from.first_touch;
-  event.step = op.step;
-  event.op_index = op.index;
-  event.op = op.op;
-  event.module = op.module;
-  event.phase = op.phase;
+  um::tell_of(op, &event);
   const um::Arena* arena = own_arena(from.address);
   if (arena == nullptr) return event;
   // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
   if (const um::Block* block = arena->nearest(from.address)) {
-    const um::Record& record = block->record;
-    event.allocation = record.serial;
-    event.allocation_bytes = record.bytes;
-    event.role = record.role;
-    event.name = record.name;
-    event.birth_op = record.birth_op;
-    event.birth_module = record.birth_module;
+    um::tell_of(*block, &event);
+    event.neighbours = neighbours(*arena, from.address, block);
   }
   return event;
 }
@@ -74,7 +76,7 @@ void um_device::enable_events(bool on) {
   collect_device_events();
   auto residency = on && backend_.hooks != nullptr ? std::make_unique<um::Residency>() : nullptr;
   if (backend_.hooks != nullptr) backend_.hooks->record(backend_.ordinal, on);
-  recording_ = on;
+  recording_ = swap_events_.on = on;
   residency_ = std::move(residency);
   if (residency_ != nullptr) recount_residency();
 }
@@ -163,6 +165,23 @@ um_memory_history um_device::memory_history() {
   require_alive();
   const um::Statistics& statistics = allocations_->statistics;
   return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count};
+}
+
+uint64_t um_device::placed(um_placed* out, uint64_t capacity) {
+  const Lock lock(mutex_);
+  require_alive();
+  uint64_t count = 0;
+  for (uint32_t role = 0; role < UM_ROLE_COUNT; ++role) {
+    for (uint32_t memory = 0; memory <= UM_MEMORY_CHUNKED; ++memory) {
+      for (uint32_t advice = 0; advice < UM_ADVICE_COUNT; ++advice) {
+        const uint64_t bytes = allocations_->statistics.placed_bytes[role][memory][advice];
+        if (bytes == 0) continue;
+        if (count < capacity) out[count] = {role, memory, advice, 0, bytes};
+        ++count;
+      }
+    }
+  }
+  return count;
 }
 
 void um_device::reset_peaks() {

@@ -94,6 +94,7 @@ struct um_device {
   void counters(um_counters* out);
   void memory(um_memory_stats* out);
   um_memory_history memory_history();
+  uint64_t placed(um_placed* out, uint64_t capacity);
   void reset_peaks();
   uint64_t residency(um_residency* out, uint64_t capacity);
 
@@ -227,6 +228,7 @@ struct um_device {
   int64_t op_count_ = 0, oversized_ops_ = 0;
   bool recording_ = false;
   um::EventLog events_;
+  um::SwapEvents swap_events_{events_};
   um::Tape tape_;
   std::unique_ptr<um::Sampling> sampling_;  // once it was asked for
   uint64_t dropped_before_recording_ = 0;

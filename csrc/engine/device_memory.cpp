@@ -1,6 +1,7 @@
 // Allocations of a device: making, freeing, finding, labelling, listing.
 #include <algorithm>
 
+#include "engine/clock.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
@@ -201,16 +202,18 @@ void um_device::label(const void* address, uint32_t role, uint32_t name) {
 }
 
 void um_device::relabel(Block* block, uint32_t role, uint32_t name) {
-  if (residency_ == nullptr) return allocations_->label(block, role, name);
-  collect_device_events();  // they are about what it was until now
-  residency_->remove(block);
-  try {
-    allocations_->label(block, role, name);
-  } catch (...) {
-    residency_->add(block);
-    throw;
-  }
-  residency_->add(block);
+  const um::Record& record = block->record;
+  const uint32_t role_before = record.role, name_before = record.name;
+  allocations_->label(block, role, name);
+  if (record.role == role_before && record.name == name_before) return;
+  if (residency_ != nullptr) residency_->relabelled(*block);
+  if (!recording_) return;
+  um_event event{};
+  event.start_ns = um::now_ns();
+  event.kind = UM_EVENT_LABEL;
+  event.step = step_;
+  um::tell_of(*block, &event);
+  events_.push(event);
 }
 
 uint64_t um_device::list(um_allocation* out, uint64_t capacity) {

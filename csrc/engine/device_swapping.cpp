@@ -57,7 +57,7 @@ void um_device::set_chunks(const um_chunk_options& options) {
   chosen.host_mapped = maps_host(options);
   auto fences = std::make_unique<um::Fences>(backend_);
   auto chunked = std::make_unique<um::ChunkedMemory>(backend_, chosen, *fences);
-  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, chosen.host_mapped != 0);
+  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, swap_events_, chosen.host_mapped != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
@@ -109,6 +109,7 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
     if (op == nullptr || op->untouched) return bring_for_good(block, stream);
     op->swapped.push_back({block->swapped, true});
     swapper_->pin(block->swapped);
+    swap_events_.op = op->identity;
     swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream, op->swapped.size() - 1);
   } catch (const Error& error) {
     undo();

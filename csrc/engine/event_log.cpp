@@ -5,6 +5,24 @@
 
 namespace um {
 
+void tell_of(const OpIdentity& op, um_event* event) noexcept {
+  event->step = op.step;
+  event->op_index = op.index;
+  event->op = op.op;
+  event->module = op.module;
+  event->phase = op.phase;
+}
+
+void tell_of(const Block& block, um_event* event) noexcept {
+  const Record& record = block.record;
+  event->allocation = record.serial;
+  event->allocation_bytes = record.bytes;
+  event->role = record.role;
+  event->name = record.name;
+  event->birth_op = record.birth_op;
+  event->birth_module = record.birth_module;
+}
+
 void EventLog::push(const um_event& event) noexcept {
   if (events_.size() == kMostEvents) {
     ++dropped_;

@@ -1,12 +1,18 @@
-// What happened, waiting to be read: bounded, the newest are dropped when nobody reads.
+// What happened, waiting to be read: bounded, the newest are dropped when nobody reads; and the parts of an event.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 
+#include "engine/op_identity.h"
+#include "memory/arena.h"
 #include "umadvise.h"
 
 namespace um {
+
+// Writes into an event while which op it happened, and to which allocation.
+void tell_of(const OpIdentity& op, um_event* event) noexcept;
+void tell_of(const Block& block, um_event* event) noexcept;
 
 class EventLog {
  public:

@@ -49,12 +49,14 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
       gather(*running, accesses, count);
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
       if (residency_ != nullptr) residency_->note(running->identity);
+      swap_events_.op = running->identity;
       measure(*running);
       if (program_ != nullptr) follow_op(*running);
       keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
       if (!running->swapped.empty()) bring_in(*running);
     } catch (...) {
       if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
+      swap_events_.op = {step_, 0, 0, 0, 0};
       op_pool_.give(running);
       throw;
     }
@@ -138,6 +140,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
     if (swapper_ != nullptr) let_go(*op);
     if (program_ != nullptr) finish_op();
   }
+  swap_events_.op = {step_, 0, 0, 0, 0};
   op_pool_.give(op);
 }
 
@@ -158,11 +161,7 @@ void um_device::report_oversized(const RunningOp& op) noexcept {
   um_event event{};
   event.start_ns = um::now_ns();
   event.bytes = op.most_bytes;
-  event.step = op.identity.step;
-  event.op_index = op.identity.index;
-  event.op = op.identity.op;
-  event.module = op.identity.module;
-  event.phase = op.identity.phase;
+  um::tell_of(op.identity, &event);
   event.kind = UM_EVENT_OVERSIZED_OP;
   events_.push(event);
 }
@@ -175,6 +174,7 @@ void um_device::set_step(uint32_t step) {
   if (program_ != nullptr) follow_step(step);
   step_ = step;
   step_ops_ = 0;
+  swap_events_.op = {step, 0, 0, 0, 0};
   tape_.set_step(step);
   if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step));
   begin_sampled_step(step);

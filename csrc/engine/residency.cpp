@@ -45,17 +45,26 @@ uint64_t Residency::resident_bytes(const Block& block) const {
   return bytes;
 }
 
-// Calls each(tensor, role, bytes) for what every allocation that counts has in the block at `address`.
-template <class Each>
-void Residency::each_within(uint64_t address, const Arena* arena, const Each& each) {
+// Of what every allocation that counts has in the block at `address`.
+void Residency::change(uint64_t address, const Arena* arena, int64_t sign) noexcept {
   const uint64_t end = address + kBlockBytes;
   for (const Block* block = arena != nullptr ? arena->nearest(address) : nullptr;
        block != nullptr && block->address < end; block = block->next) {
-    if (block->free || !block->record.counted) continue;
+    if (block->free || block->record.tracked == 0) continue;
     const uint64_t from = std::max(address, block->address);
     const uint64_t to = std::min(end, block->address + block->record.bytes);
-    if (from < to) each(tensors_.find(tensor_of(block->record))->second.bytes, roles_[block->record.role], to - from);
+    if (from < to) change(block->record.tracked - 1, sign * static_cast<int64_t>(to - from));
   }
+}
+
+void Residency::change(uint32_t tracked, int64_t bytes) noexcept {
+  if (!known_ || bytes == 0) return;
+  try {
+    changes_.push_back({tracked, bytes});
+  } catch (const std::bad_alloc&) {
+    return give_up();
+  }
+  if (changes_.size() >= kMostChanges) sum_up();
 }
 
 void Residency::arrived(uint64_t address, const Arena* arena) noexcept {
@@ -65,43 +74,81 @@ void Residency::arrived(uint64_t address, const Arena* arena) noexcept {
   } catch (const std::bad_alloc&) {
     return give_up();
   }
-  each_within(address, arena, [](Level& tensor, Level& role, uint64_t bytes) {
-    tensor.add(bytes);
-    role.add(bytes);
-  });
+  change(address, arena, 1);
 }
 
 void Residency::left(uint64_t address, const Arena* arena) noexcept {
   if (!known_ || on_device_.erase(address / kBlockBytes) == 0) return;
-  each_within(address, arena, [](Level& tensor, Level& role, uint64_t bytes) {
-    tensor.subtract(bytes);
-    role.subtract(bytes);
-  });
+  change(address, arena, -1);
 }
 
 void Residency::add(Block* block) noexcept {
   if (!known_) return;
   try {
-    Held& held = tensors_[tensor_of(block->record)];
-    if (tensors_.size() > kMostSubjects) return give_up();
-    const uint64_t bytes = resident_bytes(*block);
-    ++held.live;
-    held.bytes.add(bytes);
-    roles_[block->record.role].add(bytes);
-    block->record.counted = true;
+    if (unused_.empty()) {
+      tracked_.push_back({});
+      unused_.reserve(tracked_.capacity());  // so that nothing that ends needs memory
+      unused_.push_back(static_cast<uint32_t>(tracked_.size() - 1));
+    }
+  } catch (const std::bad_alloc&) {
+    return give_up();
+  }
+  const uint32_t index = unused_.back();
+  unused_.pop_back();
+  tracked_[index] = {tensor_of(block->record), 0, true};
+  block->record.tracked = index + 1;
+  change(index, static_cast<int64_t>(resident_bytes(*block)));
+}
+
+void Residency::remove(Block* block) noexcept {
+  const uint32_t tracked = block->record.tracked;
+  block->record.tracked = 0;
+  if (!known_ || tracked == 0) return;
+  change(tracked - 1, -static_cast<int64_t>(resident_bytes(*block)));
+  if (known_) tracked_[tracked - 1].live = false;
+}
+
+void Residency::relabelled(const Block& block) noexcept {
+  if (known_ && block.record.tracked != 0) tracked_[block.record.tracked - 1].label = tensor_of(block.record);
+}
+
+// By the labels of now. What is over is forgotten: its index is free for another.
+void Residency::sum_up() noexcept {
+  try {
+    add_up();
   } catch (const std::bad_alloc&) {
     give_up();
   }
 }
 
-void Residency::remove(Block* block) noexcept {
-  if (!known_) return;
-  Held& held = tensors_.find(tensor_of(block->record))->second;
-  const uint64_t bytes = resident_bytes(*block);
-  --held.live;
-  held.bytes.subtract(bytes);
-  roles_[block->record.role].subtract(bytes);
-  block->record.counted = false;
+void Residency::add_up() {
+  std::vector<Level*> levels(tracked_.size());
+  for (auto& [tensor, level] : tensors_) level.now = 0;
+  for (Level& role : roles_) role.now = 0;
+  std::vector<bool> unused(tracked_.size());
+  for (const uint32_t index : unused_) unused[index] = true;
+  for (size_t index = 0; index < tracked_.size(); ++index) {
+    if (unused[index]) continue;
+    const Tracked& each = tracked_[index];
+    levels[index] = &tensors_[each.label];
+    levels[index]->now += each.bytes;
+    roles_[each.label.role].now += each.bytes;
+  }
+  if (tensors_.size() > kMostSubjects) return give_up();
+  for (auto& [tensor, level] : tensors_) level.set(level.now);
+  for (Level& role : roles_) role.set(role.now);
+  for (const Change& each : changes_) {  // unsigned: what is subtracted was added before
+    const auto bytes = static_cast<uint64_t>(each.bytes);
+    Tracked& tracked = tracked_[each.tracked];
+    tracked.bytes += bytes;
+    levels[each.tracked]->add(bytes);
+    roles_[tracked.label.role].add(bytes);
+  }
+  changes_.clear();
+  for (size_t index = 0; index < tracked_.size(); ++index) {
+    if (unused[index] || tracked_[index].live) continue;
+    unused_.push_back(static_cast<uint32_t>(index));
+  }
 }
 
 void Residency::note(const OpIdentity& op) noexcept {
@@ -116,17 +163,18 @@ void Residency::note(const OpIdentity& op) noexcept {
 }
 
 void Residency::reset_peaks() noexcept {
-  for (Level& role : roles_) role.reset_peak();
-  for (auto each = tensors_.begin(); each != tensors_.end();) {
-    each->second.bytes.reset_peak();
-    each = each->second.live == 0 ? tensors_.erase(each) : std::next(each);
-  }
+  sum_up();
+  tensors_.clear();
+  for (Level& role : roles_) role = {};
   ops_.clear();
 }
 
 void Residency::clear() noexcept {
   on_device_.clear();
   for (Level& role : roles_) role = {};
+  tracked_.clear();
+  unused_.clear();
+  changes_.clear();
   tensors_.clear();
   ops_.clear();
   known_ = true;
@@ -137,7 +185,8 @@ void Residency::give_up() noexcept {
   known_ = false;
 }
 
-uint64_t Residency::read(um_residency* out, uint64_t capacity) const noexcept {
+uint64_t Residency::read(um_residency* out, uint64_t capacity) noexcept {
+  sum_up();
   if (!known_) return 0;
   uint64_t count = 0;
   const auto put = [&](const um_residency& row) {
@@ -147,9 +196,9 @@ uint64_t Residency::read(um_residency* out, uint64_t capacity) const noexcept {
   for (uint32_t role = 0; role < UM_ROLE_COUNT; ++role) {
     put({roles_[role].peak, 0, UM_RESIDENCY_ROLE, role, 0, 0, 0, 0, 0, 0});
   }
-  for (const auto& [tensor, held] : tensors_) {
-    put({held.bytes.peak, tensor.bytes, UM_RESIDENCY_TENSOR, tensor.role, tensor.name, tensor.birth_op,
-         tensor.birth_module, 0, 0, 0});
+  for (const auto& [tensor, level] : tensors_) {
+    put({level.peak, tensor.bytes, UM_RESIDENCY_TENSOR, tensor.role, tensor.name, tensor.birth_op, tensor.birth_module,
+         0, 0, 0});
   }
   for (const auto& [op, peak_bytes] : ops_) {
     put({peak_bytes, 0, UM_RESIDENCY_OP, 0, 0, 0, 0, op.op, op.module, op.phase});

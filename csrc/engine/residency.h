@@ -1,12 +1,15 @@
 // Who lies on the emulated device, and the most of it at once: for each role, for each tensor, and in all while each op
 // ran. Told of every block that comes or goes and of every allocation that begins, ends or changes its label, in the
-// order in which that happens. Not thread-safe: the device's lock is held.
+// order in which that happens. What tensors are called, and what they are for, is often known only after they were
+// made: so changes are kept, and summed up by the labels that allocations have when somebody asks. Not thread-safe: the
+// device's lock is held.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "engine/running_op.h"
 #include "memory/arena.h"
@@ -18,15 +21,18 @@ class Residency {
  public:
   // More tensors or ops than this are not told apart: then nothing is known until `clear`.
   static constexpr size_t kMostSubjects = size_t{1} << 16;
+  // After so many changes they are summed up by the labels of that time.
+  static constexpr size_t kMostChanges = size_t{1} << 20;
 
   // The block at `address`, a multiple of 2 MiB, has a device copy from now on, or none; `arena` is what lies there,
   // nullptr when it is gone. What is so already may be said again.
   void arrived(uint64_t address, const Arena* arena) noexcept;
   void left(uint64_t address, const Arena* arena) noexcept;
-  // An allocation counts from now on, or no longer: around its life, and around a change of its label. Where several
-  // blocks' news wait, they come before an allocation's.
+  // An allocation counts from now on, or no longer, or has another label. Where several blocks' news wait, they come
+  // before an allocation's.
   void add(Block* block) noexcept;
   void remove(Block* block) noexcept;
+  void relabelled(const Block& block) noexcept;
   // The op runs now; all 0 stands for what happens outside of ops.
   void note(const OpIdentity& op) noexcept;
 
@@ -38,7 +44,7 @@ class Residency {
   // False after memory ran short or there were too many subjects.
   bool known() const { return known_; }
   // Returns how many there are, `out` gets at most `capacity`; none unless known.
-  uint64_t read(um_residency* out, uint64_t capacity) const noexcept;
+  uint64_t read(um_residency* out, uint64_t capacity) noexcept;
 
  private:
   // One row of a table: the allocations of one name, or of one birthplace and size where they have none.
@@ -55,21 +61,32 @@ class Residency {
     size_t operator()(const Tensor& tensor) const;
     size_t operator()(const Op& op) const;
   };
-  struct Held {
-    uint64_t live = 0;  // allocations
-    Level bytes;
+  // An allocation that lives, or lived when the changes were summed up last; its index is `Record::tracked` less one.
+  struct Tracked {
+    Tensor label;
+    uint64_t bytes;  // on the device, before the changes
+    bool live;
+  };
+  struct Change {
+    uint32_t tracked;
+    int64_t bytes;
   };
 
   static Tensor tensor_of(const Record& record);
   uint64_t total_bytes() const { return on_device_.size() * kBlockBytes; }
   uint64_t resident_bytes(const Block& block) const;
-  template <class Each>
-  void each_within(uint64_t address, const Arena* arena, const Each& each);
+  void change(uint64_t address, const Arena* arena, int64_t sign) noexcept;
+  void change(uint32_t tracked, int64_t bytes) noexcept;
+  void sum_up() noexcept;
+  void add_up();
   void give_up() noexcept;
 
   std::unordered_set<uint64_t> on_device_;  // blocks, by their numbers in the address space
   Level roles_[UM_ROLE_COUNT];
-  std::unordered_map<Tensor, Held, Hash> tensors_;
+  std::vector<Tracked> tracked_;
+  std::vector<uint32_t> unused_;  // of tracked_
+  std::vector<Change> changes_;   // in order
+  std::unordered_map<Tensor, Level, Hash> tensors_;
   std::unordered_map<Op, uint64_t, Hash> ops_;  // the peak of total_bytes()
   bool known_ = true;
 };

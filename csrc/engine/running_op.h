@@ -4,15 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/op_identity.h"
 #include "engine/swapper.h"
 #include "umadvise.h"
 
 namespace um {
-
-// Which op something belongs to; all 0 outside ops and steps.
-struct OpIdentity {
-  uint32_t step = 0, index = 0, op = 0, module = 0, phase = 0;
-};
 
 // An op's own use of managed memory: what it was given, then what it allocated.
 class WorkingSet {

@@ -19,10 +19,11 @@ const CUstream kGone = reinterpret_cast<CUstream>(~uintptr_t{0});
 
 }  // namespace
 
-Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped)
+Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, SwapEvents& events, bool host_mapped)
     : backend_(backend),
       memory_(memory),
       fences_(fences),
+      events_(events),
       host_mapped_(host_mapped),
       catches_(backend.hooks != nullptr) {
   const auto make = [&](CUstream* stream) {
@@ -139,7 +140,7 @@ bool Swapper::swap_out(Swapped* block) {
     return true;
   }
   if (block->place == Place::arriving) {
-    stand(block->moved, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns);
     settle_arrival(block);
   }
   if (!may_leave(*block)) return false;
@@ -149,7 +150,7 @@ bool Swapper::swap_out(Swapped* block) {
 
 void Swapper::stand_by(Swapped* block) {
   if (block->place != Place::arriving) return;
-  stand(block->moved, &counted.wait_copy_ns);
+  stand(*block, &counted.wait_copy_ns);
   settle_arrival(block);
   reveal(block);
 }
@@ -157,7 +158,7 @@ void Swapper::stand_by(Swapped* block) {
 bool Swapper::wait(Swapped* block) {
   if (block->place == Place::queued || block->place == Place::arriving) return true;  // by the op that uses it
   if (block->place != Place::leaving) return false;
-  stand(block->moved, &counted.wait_room_ns);
+  stand(*block, &counted.wait_room_ns);
   collect();
   return true;
 }
@@ -181,17 +182,17 @@ void Swapper::keep(Swapped* block) noexcept {
 
 bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
   if (block->place == Place::leaving) {
-    stand(block->moved, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns);
     collect();
   }
   if (block->place == Place::arriving && block->exported) {
-    stand(block->moved, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns);
     settle_arrival(block);
   }
   const bool on_host = block->place == Place::host || block->place == Place::queued;
   if (!on_host && !block->host_valid) return false;
   if (!block->written) return true;  // as of any memory that nobody has written to
-  if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+  if (block->copying_out) stand(*block, &counted.wait_copy_ns);
   block->copying_out = false;
   memory_.read(block->host, offset, to, bytes);
   return true;
@@ -199,7 +200,7 @@ bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
 
 bool Swapper::write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes) {
   if (block->place == Place::leaving) {
-    stand(block->moved, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns);
     collect();
   }
   if (block->place != Place::host && block->place != Place::queued) return false;
@@ -275,18 +276,26 @@ void Swapper::forget(Fences::Fence* fence) noexcept {
   *fence = 0;
 }
 
-void Swapper::stall(Fences::Fence fence, CUstream stream, int64_t* account) {
-  if (fences_.passed(fence)) return;
+// For the move of the block that runs.
+void Swapper::stall(const Swapped& block, CUstream stream, int64_t* account) {
+  if (fences_.passed(block.moved)) return;
   const int64_t start_ns = now_ns();
-  fences_.order(stream, fence);
-  *account += now_ns() - start_ns;
+  fences_.order(stream, block.moved);
+  count_wait(block, start_ns, account);
 }
 
-void Swapper::stand(Fences::Fence fence, int64_t* account) {
-  if (fence == 0 || fences_.passed(fence)) return;
+void Swapper::stand(const Swapped& block, int64_t* account) {
+  if (block.moved == 0 || fences_.passed(block.moved)) return;
   const int64_t start_ns = now_ns();
-  fences_.wait(fence);
-  *account += now_ns() - start_ns;
+  fences_.wait(block.moved);
+  count_wait(block, start_ns, account);
+}
+
+void Swapper::count_wait(const Swapped& block, int64_t start_ns, int64_t* account) {
+  const int64_t waited_ns = now_ns() - start_ns;
+  *account += waited_ns;
+  const bool for_room = account == &counted.wait_room_ns;
+  events_.waited(for_room ? UM_EVENT_WAIT_ROOM : UM_EVENT_WAIT_COPY, block.cause, *block.block, start_ns, waited_ns);
 }
 
 // ---- refusal -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include <deque>
 #include <vector>
 
+#include "engine/swap_events.h"
 #include "memory/arena.h"
 #include "memory/chunked_memory.h"
 #include "memory/fence.h"
@@ -40,13 +41,14 @@ struct Swapped {
   uint64_t streams = 0;     // that used it since it came: bits of Swapper::streams_
   uint32_t pins = 0;
   Place place = Place::host;
-  bool written = false;         // it has contents
-  bool host_valid = false;      // the host has them too, or alone
-  bool copying_out = false;     // on the device, and a departure that was cancelled still reads it
-  bool spare = false;           // a plan says that nobody needs its contents: it leaves before any other
-  bool exported = false;        // its address has left torch: it may be written at any time
-  bool on_show = false;         // the host's memory is mapped at its addresses
-  Access shown = Access::none;  // on the device, where stray accesses can be caught: what they may do
+  um_swap_cause cause = UM_SWAP_PLANNED;  // of the move that `moved` is
+  bool written = false;                   // it has contents
+  bool host_valid = false;                // the host has them too, or alone
+  bool copying_out = false;               // on the device, and a departure that was cancelled still reads it
+  bool spare = false;                     // a plan says that nobody needs its contents: it leaves before any other
+  bool exported = false;                  // its address has left torch: it may be written at any time
+  bool on_show = false;                   // the host's memory is mapped at its addresses
+  Access shown = Access::none;            // on the device, where stray accesses can be caught: what they may do
 };
 
 // How far ahead blocks are used.
@@ -65,7 +67,7 @@ class Swapper {
   };
 
   // Throws um::Error.
-  Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, bool host_mapped);
+  Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, SwapEvents& events, bool host_mapped);
   // Every block detached before.
   ~Swapper();
   Swapper(const Swapper&) = delete;
@@ -145,7 +147,7 @@ class Swapper {
   void show(Swapped* block, Access access);
   void reveal(Swapped* block);
   bool serve_on_host(Swapped* block);
-  void leave(Swapped* block);
+  void leave(Swapped* block, um_swap_cause cause = UM_SWAP_PLANNED);
   void stay(Swapped* block);
   void end_departure(Swapped* block) noexcept;
   bool collect();
@@ -162,13 +164,15 @@ class Swapper {
   void take_host(Swapped* block);
   void drop_host(Swapped* block) noexcept;
   bool reclaim_host();
-  void stall(Fences::Fence fence, driver::CUstream stream, int64_t* account);
-  void stand(Fences::Fence fence, int64_t* account);
+  void stall(const Swapped& block, driver::CUstream stream, int64_t* account);
+  void stand(const Swapped& block, int64_t* account);
+  void count_wait(const Swapped& block, int64_t start_ns, int64_t* account);
   [[noreturn]] void refuse(const Use* uses, size_t count) const;
 
   const Backend& backend_;
   ChunkedMemory& memory_;
   Fences& fences_;
+  SwapEvents& events_;
   const bool host_mapped_;
   const bool catches_;  // accesses that no op announced
   const Forecast* forecast_ = nullptr;

@@ -77,9 +77,11 @@ bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
     show_on_host(block);
     throw;
   }
+  block->cause = block->place == Place::queued ? UM_SWAP_PLANNED : UM_SWAP_ON_DEMAND;
   block->place = Place::arriving;
   ++counted.swap_ins;
   counted.swap_in_bytes += static_cast<int64_t>(block->block->record.bytes);
+  events_.moved(UM_EVENT_SWAP_IN, block->cause, *block->block, block->block->record.bytes);
   return true;
 }
 
@@ -93,13 +95,13 @@ void Swapper::settle_arrival(Swapped* block) {
 void Swapper::await(const Use& use, CUstream stream, uint64_t bit) {
   Swapped* block = use.block;
   if (block->place == Place::arriving) {
-    stall(block->moved, stream, &counted.wait_copy_ns);
+    stall(*block, stream, &counted.wait_copy_ns);
     if (fences_.passed(block->moved)) settle_arrival(block);
   }
   note_use(block, bit, use.write);
   if (!use.write) return reveal(block);
   if (block->copying_out) {  // the host's copy would be of half-written contents
-    stall(block->moved, stream, &counted.wait_copy_ns);
+    stall(*block, stream, &counted.wait_copy_ns);
     block->copying_out = false;
   }
   if (block->host_valid) drop_host(block);
@@ -122,12 +124,12 @@ void Swapper::reveal(Swapped* block) {
 }
 
 bool Swapper::serve(Swapped* block, bool write) {
-  if (block->place == Place::leaving || block->place == Place::arriving) stand(block->moved, &counted.wait_copy_ns);
+  if (block->place == Place::leaving || block->place == Place::arriving) stand(*block, &counted.wait_copy_ns);
   if (block->place == Place::leaving) collect();
   if (block->place == Place::arriving) settle_arrival(block);
   if (block->place != Place::device) return serve_on_host(block);
   if (write) {
-    if (block->copying_out) stand(block->moved, &counted.wait_copy_ns);
+    if (block->copying_out) stand(*block, &counted.wait_copy_ns);
     block->copying_out = false;
     if (block->host_valid) drop_host(block);
   }
@@ -152,7 +154,7 @@ bool Swapper::may_leave(const Swapped& block) const {
   return block.place == Place::device && block.pins == 0 && (block.block->record.seen || catches_);
 }
 
-void Swapper::leave(Swapped* block) {
+void Swapper::leave(Swapped* block, um_swap_cause cause) {
   const bool copies = block->written && !block->host_valid;
   if (copies && block->host == nullptr) take_host(block);
   um::make_room(leaving_, leaving_.size() + 1);
@@ -174,6 +176,8 @@ void Swapper::leave(Swapped* block) {
     block->moved = last;
     ++counted.clean_drops;
   }
+  block->cause = cause;
+  events_.moved(UM_EVENT_SWAP_OUT, cause, *block->block, copies ? block->block->record.bytes : 0);
   unlink(block);
   keep(block);
   block->place = Place::leaving;
@@ -266,8 +270,8 @@ bool Swapper::evict_one() {
   if (send_spare()) return true;
   Swapped* chosen = victim();
   if (chosen == nullptr) return false;
+  leave(chosen, UM_SWAP_FOR_ROOM);
   ++counted.evictions;
-  leave(chosen);
   return true;
 }
 
@@ -287,7 +291,7 @@ Swapped* Swapper::victim() const {
 
 bool Swapper::wait_for_departure() {
   if (leaving_.empty()) return false;
-  stand(leaving_.front()->moved, &counted.wait_room_ns);
+  stand(*leaving_.front(), &counted.wait_room_ns);
   return true;
 }
 
@@ -295,7 +299,7 @@ bool Swapper::wait_for_departure() {
 bool Swapper::wait_for_arrival() {
   for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
     if (each->place != Place::arriving || each->pins != 0) continue;
-    stand(each->moved, &counted.wait_room_ns);
+    stand(*each, &counted.wait_room_ns);
     settle_arrival(each);
     return true;
   }

@@ -232,8 +232,20 @@ typedef enum {
   UM_EVENT_COLLAPSE = 4, /* a write ended a read-mostly duplicate */
   UM_EVENT_REMOTE_MAP = 5,
   UM_EVENT_OVERSIZED_OP = 6, /* an op's working set (bytes) exceeds the capacity or budget */
-  UM_EVENT_SILENT_WRITE = 7  /* to a block that is mapped read-only, by whoever announced none; writable from now on */
+  UM_EVENT_SILENT_WRITE = 7, /* to a block that is mapped read-only, by whoever announced none; writable from now on */
+  UM_EVENT_SWAP_IN = 8,      /* a copy of an allocation to the device was begun */
+  UM_EVENT_SWAP_OUT = 9,     /* an allocation began to leave the device; bytes copied, 0 when the host had them */
+  UM_EVENT_WAIT_COPY = 10,   /* an op stood still for bytes on their way; the cause is that of the copy */
+  UM_EVENT_WAIT_ROOM = 11,   /* an op stood still until an allocation had left */
+  UM_EVENT_LABEL = 12        /* role and name of an allocation are these from now on */
 } um_event_kind;
+
+/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters. */
+typedef enum {
+  UM_SWAP_PLANNED = 0,   /* a plan asked for it */
+  UM_SWAP_ON_DEMAND = 1, /* an op needed it, and no plan had asked for it in time */
+  UM_SWAP_FOR_ROOM = 2   /* something else needed its place, and no plan had said what was to leave */
+} um_swap_cause;
 
 typedef struct um_event {
   int64_t start_ns, duration_ns; /* CLOCK_MONOTONIC */
@@ -244,8 +256,9 @@ typedef struct um_event {
   uint32_t op, module, phase;      /* of the running op */
   uint32_t role, name;             /* of the allocation */
   uint32_t birth_op, birth_module; /* of the allocation */
-  uint16_t kind, cause;
-  uint8_t write, unordered, first_touch, reserved;
+  uint16_t kind, cause;            /* cause: um_cause, um_swap_cause */
+  uint8_t write, unordered, first_touch;
+  uint8_t neighbours; /* of paging: other allocations in the 2 MiB block at the address; 255: that many or more */
 } um_event;
 /* Takes up to `capacity` of the oldest events out; returns how many. */
 UM_API uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity);
@@ -286,6 +299,16 @@ typedef struct um_memory_stats {
 } um_memory_stats;
 UM_API um_status um_memory_read(um_device* device, um_memory_stats* out);
 UM_API void um_memory_reset_peaks(um_device* device);
+
+/* Where allocations were placed since the device was opened: bytes asked for, by the role that each has, or had last.
+ */
+typedef struct um_placed {
+  uint32_t role, memory, advice; /* um_role, um_memory, um_advice as the driver took it */
+  uint32_t reserved;
+  uint64_t bytes;
+} um_placed;
+/* Returns how many rows there are, `out` gets at most `capacity`; rows without bytes are left out. */
+UM_API uint64_t um_placed_read(um_device* device, um_placed* out, uint64_t capacity);
 
 /* ---- residency by role, tensor and op: who lay on the device, the most at once --------------------------- */
 /* An allocation has on the device what of it lies in 2 MiB blocks with a device copy. */

@@ -94,7 +94,15 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
   statistics.requested_total_bytes += bytes;
   statistics.requested_bytes.add(bytes);
   statistics.by_role[record.role].add(bytes);
+  *placed_bytes(*block) += bytes;
   return block;
+}
+
+// Advice that the driver does not take was not applied.
+uint64_t* Allocations::placed_bytes(const Block& block) noexcept {
+  const um_placement& placement = block.arena->heap->placement;
+  const uint32_t advice = backend_.why_no_migration() == nullptr ? placement.advice : uint32_t{UM_ADVICE_NONE};
+  return &statistics.placed_bytes[block.record.role][placement.memory][advice];
 }
 
 // Memory that other placements keep without using it must not make a request fail.
@@ -168,7 +176,9 @@ void Allocations::label(Block* block, uint32_t role, uint32_t name) {
   if (role >= UM_ROLE_COUNT) throw Error(UM_INVALID_ARGUMENT, "no such role: " + std::to_string(role));
   statistics.by_role[block->record.role].subtract(block->record.bytes);
   statistics.by_role[role].add(block->record.bytes);
+  *placed_bytes(*block) -= block->record.bytes;
   block->record.role = role;
+  *placed_bytes(*block) += block->record.bytes;
   if (name != 0) block->record.name = name;
 }
 

@@ -79,6 +79,7 @@ class Allocations {
 
   ManagedHeap& heap_of(const um_placement& placement, uint64_t bytes);
   ManagedHeap& chunked_heap(uint64_t bytes);
+  uint64_t* placed_bytes(const Block& block) noexcept;
   void free_chunked(Block* block) noexcept;
   bool trim_chunked() noexcept;
   Block* allocate_or_trim(ManagedHeap& heap, uint64_t bytes);

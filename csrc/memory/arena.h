@@ -25,7 +25,7 @@ struct Record {
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
   uint32_t exports = 0;
   bool seen = false;
-  bool counted = false;    // engine/residency.h: what it has on the device is part of the sums
+  uint32_t tracked = 0;    // engine/residency.h: what it has on the device is followed under this number
   bool discarded = false;  // a plan has said that nobody needs its contents: true when it is freed
   int32_t storage = -1;    // engine/program.h: what the step that is followed calls it; -1: nothing
 };

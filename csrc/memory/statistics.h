@@ -22,7 +22,9 @@ struct Level {
 struct Statistics {
   Level requested_bytes;
   Level reserved_bytes;
-  Level by_role[UM_ROLE_COUNT];                   // requested bytes by label
+  Level by_role[UM_ROLE_COUNT];  // requested bytes by label
+  // Of all allocations there ever were, by the label that each has, or had last.
+  uint64_t placed_bytes[UM_ROLE_COUNT][UM_MEMORY_CHUNKED + 1][UM_ADVICE_COUNT] = {};
   uint64_t reserved_by_role[UM_ROLE_COUNT] = {};  // bytes by arena
   Level live;                                     // allocations
   uint64_t allocation_count = 0, free_count = 0;

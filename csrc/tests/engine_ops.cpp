@@ -159,6 +159,10 @@ TEST(events_name_the_op_and_the_allocation) {
   int evictions = 0, outputs = 0;
   for (const um_event& event : events) {
     CHECK_EQ(event.step, 7u);
+    if (event.kind == UM_EVENT_LABEL) {
+      CHECK_EQ(name(event.name), "layer.weight");
+      continue;
+    }
     CHECK_EQ(event.phase, uint32_t{UM_PHASE_FORWARD});
     CHECK_EQ(name(event.module), "module");
     CHECK_EQ(event.op_index, name(event.op) == "first" ? 1u : 2u);

@@ -72,7 +72,7 @@ TEST(allocations_that_share_a_block_come_and_go_with_it) {
   CHECK_EQ(role_peak(device, UM_ROLE_PARAMETER), 2 * kMiB + kMiB / 2 + 1);
   CHECK_EQ(tensor_peak(device, UM_ROLE_PARAMETER, kMiB + 1), kMiB + 1);
 
-  // A new label takes along what is resident, and leaves the peaks that were.
+  // A new label takes along what is resident, and leaves the peaks that were told.
   CHECK_OK(um_allocation_label(second, UM_ROLE_GRADIENT, um_intern("second.grad")));
   CHECK_EQ(role_peak(device, UM_ROLE_GRADIENT), kMiB / 2);
   CHECK_EQ(tensor_peak(device, UM_ROLE_GRADIENT, kMiB / 2, "second.grad"), kMiB / 2);
@@ -99,6 +99,44 @@ TEST(allocations_that_share_a_block_come_and_go_with_it) {
   CHECK_EQ(role_peak(device, UM_ROLE_PARAMETER), kMiB / 2 + 1);  // the third's second block
   CHECK_EQ(role_peak(device, UM_ROLE_GRADIENT), uint64_t{0});
   CHECK_EQ(tensor_peak(device, UM_ROLE_GRADIENT, kMiB / 2, "second.grad"), uint64_t{0});
+}
+
+// What a tensor is called, and what it is for, is known only after it was made, and may be after it was freed.
+TEST(what_is_labelled_late_counts_for_its_last_label_from_its_birth_on) {
+  Device device(8 * kPage);
+  um_events_enable(device, 1);
+  um_memory_reset_peaks(device);
+  unsigned char* state = device.allocate(2 * kPage, kIntermediate);
+  unsigned char* other = device.allocate(kPage, kIntermediate);
+  state[0] = state[kPage] = other[0] = 1;
+  device.free(other);
+  CHECK_OK(um_allocation_label(state, UM_ROLE_OPTIMIZER_STATE, um_intern("weight.exp_avg")));
+  unsigned char* gradient = device.allocate(kMiB, kIntermediate);
+  gradient[0] = 1;
+  CHECK_OK(um_allocation_label(gradient, UM_ROLE_GRADIENT, um_intern("weight.grad")));
+  device.free(gradient);
+  CHECK_EQ(role_peak(device, UM_ROLE_OPTIMIZER_STATE), 2 * kPage);
+  CHECK_EQ(role_peak(device, UM_ROLE_GRADIENT), kMiB);
+  CHECK_EQ(role_peak(device, UM_ROLE_INTERMEDIATE), kPage);
+  CHECK_EQ(tensor_peak(device, UM_ROLE_INTERMEDIATE, 2 * kPage), kNone);
+  CHECK_EQ(tensor_peak(device, UM_ROLE_OPTIMIZER_STATE, 2 * kPage, "weight.exp_avg"), 2 * kPage);
+  CHECK_EQ(tensor_peak(device, UM_ROLE_GRADIENT, kMiB, "weight.grad"), kMiB);
+}
+
+TEST(more_changes_than_are_kept_are_summed_up) {
+  Device device(4 * kPage);
+  um_events_enable(device, 1);
+  std::vector<unsigned char*> all;
+  for (int i = 0; i < 2048; ++i) all.push_back(device.allocate(1024, kParameter));  // a page of them
+  const size_t rounds = um::Residency::kMostChanges / all.size() / 2 + 2;
+  for (size_t round = 0; round < rounds; ++round) {
+    CHECK_OK(um_prefetch(all[0], 1024, 1, nullptr));
+    CHECK_OK(um_prefetch(all[0], 1024, 0, nullptr));
+  }
+  CHECK_EQ(role_peak(device, UM_ROLE_PARAMETER), kPage);
+  CHECK_OK(um_prefetch(all[0], 1024, 1, nullptr));
+  um_memory_reset_peaks(device);
+  CHECK_EQ(role_peak(device, UM_ROLE_PARAMETER), uint64_t{0});
 }
 
 // A device of four blocks. `weight` has two, `batch` three: the third takes the place of weight's first.
@@ -173,7 +211,8 @@ TEST(too_many_to_tell_apart_are_unknown_until_it_is_cleared) {
 }
 
 // A thousand and one things happen to small and large allocations on a small device; after each the device is asked for
-// every block of every allocation. One thing never adds to a sum twice, so no peak falls between two questions.
+// every block of every allocation. One thing never adds to a sum twice, so no peak falls between two questions. All
+// answers count for the labels that allocations have at the end.
 TEST(peaks_are_the_highest_of_all_answers) {
   using Key = std::tuple<uint32_t, uint32_t, uint64_t>;  // role, name, bytes
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
@@ -182,13 +221,13 @@ TEST(peaks_are_the_highest_of_all_answers) {
     CHECK_OK(um_device_query(device, &info));
     const um::emulated::Hooks& hooks = *um::driver::emulated()->hooks;
     um_events_enable(device, 1);
-    std::map<Key, uint64_t> highest;
-    uint64_t role_highest[UM_ROLE_COUNT] = {}, most_events = 0;
+    std::map<uint64_t, Key> labels;                     // by serial
+    std::vector<std::map<uint64_t, uint64_t>> answers;  // bytes by serial
+    uint64_t most_events = 0;
     const auto ask = [&] {
       std::vector<um_allocation> live(um_allocations(device, nullptr, 0));
       um_allocations(device, live.data(), live.size());
-      std::map<Key, uint64_t> now;
-      uint64_t role_now[UM_ROLE_COUNT] = {};
+      answers.emplace_back();
       for (const um_allocation& each : live) {
         uint64_t bytes = 0;
         for (uint64_t byte = 0; byte < each.bytes; byte += 512) {
@@ -196,15 +235,24 @@ TEST(peaks_are_the_highest_of_all_answers) {
           hooks.residency(info.ordinal, each.address + byte, 1, &on_device, &on_host);
           if (on_device != 0) bytes += std::min<uint64_t>(512, each.bytes - byte);
         }
-        now[{each.role, each.name, each.bytes}] += bytes;
-        role_now[each.role] += bytes;
+        answers.back()[each.serial] = bytes;
+        labels[each.serial] = {each.role, each.name, each.bytes};
       }
-      for (const auto& [key, bytes] : now) highest[key] = std::max(highest[key], bytes);
-      for (int role = 0; role < UM_ROLE_COUNT; ++role)
-        role_highest[role] = std::max(role_highest[role], role_now[role]);
     };
     const auto compare = [&] {
-      std::map<Key, uint64_t> told;
+      std::map<Key, uint64_t> told, highest;
+      uint64_t role_highest[UM_ROLE_COUNT] = {};
+      for (const auto& answer : answers) {
+        std::map<Key, uint64_t> now;
+        uint64_t role_now[UM_ROLE_COUNT] = {};
+        for (const auto& [serial, bytes] : answer) {
+          now[labels[serial]] += bytes;
+          role_now[std::get<0>(labels[serial])] += bytes;
+        }
+        for (const auto& [key, bytes] : now) highest[key] = std::max(highest[key], bytes);
+        for (int role = 0; role < UM_ROLE_COUNT; ++role)
+          role_highest[role] = std::max(role_highest[role], role_now[role]);
+      }
       for (const um_residency& row : rows(device)) {
         if (row.subject == UM_RESIDENCY_ROLE) CHECK_EQ(row.peak_bytes, role_highest[row.role]);
         if (row.subject == UM_RESIDENCY_TENSOR) told[{row.role, row.name, row.bytes}] = row.peak_bytes;
@@ -238,8 +286,7 @@ TEST(peaks_are_the_highest_of_all_answers) {
         } else {
           compare();
           um_memory_reset_peaks(device);
-          highest.clear();
-          std::fill_n(role_highest, UM_ROLE_COUNT, 0);
+          answers.clear();
         }
       }
       ask();

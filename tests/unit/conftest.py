@@ -12,11 +12,12 @@ from umadvise.counters.records import (
     Counters,
     Event,
     MemoryStats,
+    Placed,
     ResidencyPeak,
+    Swaps,
 )
 from umadvise.profile import (
     BIN_COUNT,
-    AdviceByRole,
     Environment,
     FaultProfile,
     ModuleRow,
@@ -60,15 +61,18 @@ class Make:
             "capacity_bytes": 1024 * MIB,
             "budget_bytes": None,
             "policy": "advise",
-            "advice": None,
             "umadvise_version": "0.1.0",
             "torch_version": "2.13.0",
             "script": "train.py",
         }
         return Environment(**{**plain, **fields})
 
-    def advice(self, **fields: Any) -> AdviceByRole:
-        return AdviceByRole(**{"parameter": "none", "input": "none", "intermediate": "none", **fields})
+    def placed(self, memory: str = "managed", **advice: str) -> tuple[Placed, ...]:
+        words = {"parameter": "none", "input": "none", "intermediate": "none", **advice}
+        return tuple(Placed(role=role, memory=memory, advice=word, bytes=MIB) for role, word in words.items())
+
+    def swaps(self, **fields: int) -> Swaps:
+        return Swaps(**{**dict.fromkeys(Swaps.__struct_fields__, 0), **fields})
 
     def event(self, kind: str, **fields: Any) -> Event:
         plain: dict[str, Any] = dict.fromkeys(Event.__struct_fields__, 0)
@@ -84,7 +88,7 @@ class Make:
         plain = dict.fromkeys(Tally.__struct_fields__, 0)
         subject = {field: None for field in row_type.__struct_fields__ if field not in plain}
         if row_type is TensorRow:
-            subject["bytes"] = 4 * MIB
+            subject |= {"bytes": 4 * MIB, "neighbours": 0}
         return row_type(**{**plain, **subject, "bytes_h2d": self.by_cause(), "bytes_d2h": self.by_cause(), **fields})
 
     def role(self, **fields: Any) -> RoleRow:

@@ -9,20 +9,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umadvise.counters.builder import ProfileBuilder
-from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, ROLES, Event, add, later, subtract
+from umadvise.counters.records import (
+    CAUSES,
+    EVENT_KINDS,
+    PHASES,
+    ROLES,
+    SWAP_CAUSES,
+    SWAP_KINDS,
+    Chunks,
+    Event,
+    Swaps,
+    add,
+    later,
+    subtract,
+)
 from umadvise.counters.tables import StepAccumulator, TableSum, TableSums
 from umadvise.counters.timeline import pattern_of
-from umadvise.profile import BIN_COUNT, MOST_STEPS, Tally, TensorRow, decode, encode
+from umadvise.profile import BIN_COUNT, MOST_STEPS, MOST_UNDRIVEN, Tally, TensorRow, decode, encode
 
 names = st.sampled_from([None, "a", "b"])
+kinds_and_causes = st.sampled_from(EVENT_KINDS).flatmap(
+    lambda kind: st.tuples(st.just(kind), st.sampled_from(SWAP_CAUSES if kind in SWAP_KINDS else CAUSES))
+)
 events = st.lists(
     st.builds(
-        Event,
-        kind=st.sampled_from(EVENT_KINDS),
-        cause=st.sampled_from(CAUSES),
+        lambda kind_and_cause, **fields: Event(kind=kind_and_cause[0], cause=kind_and_cause[1], **fields),
+        kinds_and_causes,
         start_ns=st.integers(0, 999),
         address=st.just(0),
-        allocation=st.just(1),
+        allocation=st.integers(1, 6),
+        neighbours=st.integers(0, 3),
         op_index=st.just(1),
         write=st.booleans(),
         duration_ns=st.integers(0, 50),
@@ -52,6 +68,19 @@ BY_HAND = {
     "collapses": lambda event: event.kind == "collapse",
     "remote_maps": lambda event: event.kind == "remote_map",
     "service_ns": lambda event: event.duration_ns if event.kind == "fault_group" else 0,
+    "swap_ins": lambda event: event.kind == "swap_in",
+    "swap_in_bytes": lambda event: event.bytes if event.kind == "swap_in" else 0,
+    "on_demand_swap_ins": lambda event: event.kind == "swap_in" and event.cause == "on_demand",
+    "on_demand_bytes": lambda event: event.bytes if event.kind == "swap_in" and event.cause == "on_demand" else 0,
+    "swap_outs": lambda event: event.kind == "swap_out" and event.bytes > 0,
+    "clean_drops": lambda event: event.kind == "swap_out" and event.bytes == 0,
+    "swap_out_bytes": lambda event: event.bytes if event.kind == "swap_out" else 0,
+    "swap_evictions": lambda event: event.kind == "swap_out" and event.cause == "for_room",
+    "wait_copy_ns": lambda event: event.duration_ns if event.kind == "wait_copy" else 0,
+    "on_demand_wait_ns": lambda event: (
+        event.duration_ns if event.kind == "wait_copy" and event.cause == "on_demand" else 0
+    ),
+    "wait_room_ns": lambda event: event.duration_ns if event.kind == "wait_room" else 0,
 }
 SUBJECTS = {
     "role": ("role",),
@@ -72,6 +101,18 @@ def by_hand(some: list[Event]) -> dict[str, Any]:
     return sums
 
 
+def finally_labelled(given_events: list[Event]) -> list[Event]:
+    """The events that count, each with the label that its allocation had last."""
+    counted = [event for event in given_events if event.step == 1 and event.kind not in ELSEWHERE]
+    last = {event.allocation: event for event in counted}
+    label = ("role", "name", "birth_op", "birth_module", "allocation_bytes")
+    return [
+        msgspec.structs.replace(event, **{field: getattr(last[event.allocation], field) for field in label})
+        for event in counted
+        if event.kind != "label"
+    ]
+
+
 # Told of otherwise: by op, and in the counters of explicit swapping.
 ELSEWHERE = ("oversized_op", "silent_write")
 
@@ -89,7 +130,7 @@ def test_tables_are_the_sums_that_one_makes_by_hand(given_events: list[Event]) -
     step.add(given_events)
     sums.add(step)
     tables = sums.tables()
-    counted = [event for event in given_events if event.step == 1 and event.kind not in ELSEWHERE]
+    counted = finally_labelled(given_events)
     for name, columns in SUBJECTS.items():
         groups = defaultdict(list)
         for event in counted:
@@ -109,15 +150,66 @@ def test_a_named_tensor_is_one_row_wherever_it_was_born(given_events: list[Event
     step.add(given_events)
     sums.add(step)
     groups = defaultdict(list)
-    for event in given_events:
-        if event.step == 1 and event.kind not in ELSEWHERE:
-            born = (None, None) if event.name is not None else (event.birth_module, event.birth_op)
-            groups[(event.role, event.name, *born, event.allocation_bytes)].append(event)
+    for event in finally_labelled(given_events):
+        born = (None, None) if event.name is not None else (event.birth_module, event.birth_op)
+        groups[(event.role, event.name, *born, event.allocation_bytes)].append(event)
     found = {
         (row.role, row.name, row.birth_module, row.birth_op, row.bytes): fields_of(row)
         for row in sums.tables().tensor.rows
     }
     assert found == {subject: by_hand(group) for subject, group in groups.items()}
+
+
+def test_what_is_labelled_late_counts_for_its_last_name(make: Any) -> None:
+    born = {"role": "intermediate", "birth_op": "aten::zeros_like", "allocation_bytes": 64}
+    step, sums = StepAccumulator(1), TableSums()
+    step.add(
+        [make.event("fault_group", allocation=7, neighbours=3, **born), make.event("fault_group", allocation=8, **born)]
+    )
+    step.add([make.event("label", allocation=7, **{**born, "role": "optimizer_state", "name": "weight.exp_avg"})])
+    sums.add(step)
+    rows = {(row.role, row.name, row.birth_op): (row.fault_groups, row.neighbours) for row in sums.tables().tensor.rows}
+    assert rows == {
+        ("optimizer_state", "weight.exp_avg", None): (1, 3),
+        ("intermediate", None, "aten::zeros_like"): (1, 0),
+    }
+
+
+def test_swaps_of_steps_and_outside_of_them_are_all_that_was_counted(make: Any) -> None:
+    def reading(number: int) -> Swaps:
+        return make.swaps(swap_ins=number, wait_copy_ns=10 * number)
+
+    chunks = Chunks(chunk_bytes=2 << 20, budget_bytes=8 << 20, used_peak_bytes=8 << 20, host_peak_bytes=0)
+    builder = ProfileBuilder(make.environment(), make.counters(), reading(3))
+    for index, (first, last) in enumerate(((4, 9), (9, 29)), 1):
+        builder.begin_step(index, index, make.counters(), reading(first))
+        builder.end_step(index, make.counters(), None, swaps=reading(last))
+    profile = builder.build(make.counters(), 0, swaps=reading(30), chunks=chunks)
+    assert [step.swaps for step in profile.steps] == [reading(5), reading(20)]
+    assert (profile.swaps, profile.outside_swaps) == (reading(25), reading(2))
+    assert decode(encode(profile)) == profile
+    assert builder.build(make.counters(), 0, swaps=reading(30)).swaps is None  # no chunks: nothing could be swapped
+
+
+def test_steps_that_no_plan_drove_are_told_with_their_reasons(make: Any) -> None:
+    builder = ProfileBuilder(make.environment(), make.counters())
+    reasons = ["recorded", "recorded", None, "left its plan", None, "recorded"]
+    for number, reason in enumerate(reasons, 1):
+        builder.note_plan(number, reason)
+    planned = builder.build(make.counters(), 0).planned
+    assert planned is not None
+    assert planned.driven == 2
+    assert [(each.first, each.last, each.reason) for each in planned.undriven] == [
+        (1, 2, "recorded"),
+        (4, 4, "left its plan"),
+        (6, 6, "recorded"),
+    ]
+    for number in range(7, 1000):
+        builder.note_plan(number, f"another reason {number}")
+    planned = builder.build(make.counters(), 0).planned
+    assert planned is not None
+    assert len(planned.undriven) == MOST_UNDRIVEN
+    assert (planned.undriven[0].first, planned.undriven[-1].last) == (1, 999)
 
 
 @given(events, st.integers(0, 1200))
@@ -148,10 +240,12 @@ def test_rows_that_do_not_fit_are_summed_in_the_rest(make: Any) -> None:
     sums = TableSums()
     for index in range(1, 101):
         step = StepAccumulator(index)
-        new = make.event("fault_group", step=index, duration_ns=1, role="intermediate", name=f"new{index}")
+        new = make.event(
+            "fault_group", step=index, duration_ns=1, role="intermediate", name=f"new{index}", allocation=1
+        )
         old = make.event("fault_group", step=index, duration_ns=9, role="parameter", name="weight")
         step.add([new, old])
-        table.add(index, [(subject, [(0, numbers[0]), (7, numbers[7])]) for subject, numbers in step.sums.items()])
+        table.add(index, [(subject, [(0, numbers[0]), (7, numbers[7])]) for subject, numbers in step.sums().items()])
         sums.add(step)
     kept = table.table()
     assert len(kept.rows) == 8
@@ -165,7 +259,9 @@ def test_rows_that_do_not_fit_are_summed_in_the_rest(make: Any) -> None:
 def test_residency_is_the_highest_of_all_steps(make: Any) -> None:
     builder = ProfileBuilder(make.environment(), make.counters())
     fault = make.event("fault_group", role="gradient", name="w.grad", allocation_bytes=64, op="aten::mm", module="a")
-    remote = make.event("remote_map", role="input", name="batch", allocation_bytes=8, op="aten::mm", module="a")
+    remote = make.event(
+        "remote_map", role="input", name="batch", allocation_bytes=8, op="aten::mm", module="a", allocation=2
+    )
     peaks = {
         1: [
             make.peak("role", 100, role="gradient"),
@@ -324,7 +420,7 @@ def test_what_a_builder_builds_can_be_read_again(steps: list[list[Event]]) -> No
     nothing = Counters()
     environment = Environment(
         device_name="\ud800", provider="emulated", counting="raw", capacity_bytes=0, budget_bytes=0, policy=None,
-        advice=None, umadvise_version="", torch_version=None, script="\u202e" * 5000,
+        umadvise_version="", torch_version=None, script="\u202e" * 5000,
     )  # fmt: skip
     builder = ProfileBuilder(environment, nothing)
     for index, step in enumerate(steps, 1):

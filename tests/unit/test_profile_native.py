@@ -8,7 +8,7 @@ import pytest
 
 from umadvise import _abi
 from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
-from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES
+from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES, SWAP_CAUSES
 
 HEADER = Path(__file__).parents[2] / "csrc" / "include" / "umadvise.h"
 
@@ -18,6 +18,7 @@ HEADER = Path(__file__).parents[2] / "csrc" / "include" / "umadvise.h"
     [
         ("UM_EVENT_", EVENT_KINDS),
         ("UM_CAUSE_", CAUSES),
+        ("UM_SWAP_", SWAP_CAUSES),
         ("UM_ROLE_", ROLES),
         ("UM_PHASE_", ("none", *PHASES[1:])),
         ("UM_RESIDENCY_", RESIDENCY_SUBJECTS),

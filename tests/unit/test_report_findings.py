@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from umadvise.findings import examine
-from umadvise.profile import BIN_COUNT, FaultProfile, Finding, OversizedOp
+from umadvise.profile import BIN_COUNT, FaultProfile, Finding, OversizedOp, PlannedSteps, Prediction, Undriven
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -83,16 +83,25 @@ def test_fits_without_unified(make: Any) -> None:
 )
 def test_oversized_op(make: Any, op: str, advice: str) -> None:
     oversized = OversizedOp(op=op, module="head", phase="forward", bytes=1025 * MIB, count=4)
-    finding = found(make.profile(oversized_ops=(oversized,)), "oversized-op")
+    larger = make.environment(capacity_bytes=2 * GIB, budget_bytes=512 * MIB)
+    finding = found(make.profile(oversized_ops=(oversized,), environment=larger), "oversized-op")
     assert finding is not None
     assert finding.subject == op
-    assert "touches up to 1.00 GiB at once, 1.00 GiB may be on the device (4 times)" in finding.message
+    assert "touches up to 1.00 GiB at once, 512.00 MiB may be on the device (4 times)" in finding.message
     assert advice in finding.advice
     assert found(make.profile(), "oversized-op") is None
 
 
+def test_a_budget_that_the_device_does_not_have_is_not_advised(make: Any) -> None:
+    oversized = OversizedOp(op="aten::mm", module="head", phase="forward", bytes=1025 * MIB, count=4)
+    finding = found(make.profile(oversized_ops=(oversized,)), "oversized-op")
+    assert finding is not None
+    assert finding.advice == "No budget on a device of 1.00 GiB holds it: smaller tensors, or a larger device."
+
+
 def parameters(make: Any, **fields: Any) -> Any:
-    row = {"role": "parameter", "fault_groups": 10, "faulted_steps": 2, "bytes_h2d": make.by_cause(coherence=20 * MIB)}
+    row = {"role": "parameter", "fault_groups": 10, "faulted_steps": 2, "service_ns": SECOND // 10}
+    row["bytes_h2d"] = make.by_cause(coherence=20 * MIB)
     return make.tables(role=(make.role(**{**row, **fields}),))
 
 
@@ -102,11 +111,12 @@ def test_parameters_fault_every_step(make: Any) -> None:
     assert "10.00 MiB a step come to the device" in finding.message
     assert 'model.to("cuda:preferredlocation") may lower' in finding.advice
     assert "protects nothing from eviction" in finding.advice
-    advised = make.environment(advice=make.advice(parameter="preferred_location"))
-    finding = found(make.profile(tables=parameters(make), environment=advised), "parameters-fault-every-step")
+    advised = make.placed(parameter="preferred_location")
+    finding = found(make.profile(tables=parameters(make), placed=advised), "parameters-fault-every-step")
     assert finding is not None
     assert "They have preferred_location already" in finding.advice
     quiet = [
+        make.profile(tables=parameters(make, service_ns=SECOND // 50)),  # a hundredth of the time is no matter
         make.profile(tables=parameters(make, faulted_steps=1)),  # only when they first came
         make.profile(tables=parameters(make, bytes_h2d=make.by_cause())),  # first touches: nothing came over the link
         make.profile(tables=parameters(make), step_count=1),  # one step is no pattern
@@ -118,7 +128,7 @@ def test_parameters_fault_every_step(make: Any) -> None:
 
 def test_read_mostly_collapses(make: Any) -> None:
     tables = make.tables(
-        role=(make.role(role="parameter", collapses=391), make.role(role="input", collapses=1)),
+        role=(make.role(role="parameter", collapses=391, service_ns=SECOND), make.role(role="input", collapses=1)),
         role_phase=(
             make.role_phase(role="parameter", phase="forward", collapses=1),
             make.role_phase(role="parameter", phase="optimizer", collapses=390),
@@ -129,17 +139,22 @@ def test_read_mostly_collapses(make: Any) -> None:
     assert finding.subject == "parameter"
     assert "Writes in optimizer ended 391 read-mostly duplicates of parameters (195 a step)" in finding.message
     assert "Do not use readmostly for parameters that are trained" in finding.advice
-    intermediate = make.tables(role=(make.role(role="intermediate", collapses=2),))
+    intermediate = make.tables(role=(make.role(role="intermediate", collapses=2, service_ns=SECOND),))
     finding = found(make.profile(tables=intermediate), "read-mostly-collapses")
     assert finding is not None
     assert 'torch.cuda.set_unified("noadvise")' in finding.advice
-    once = make.tables(role=(make.role(role="parameter", collapses=1),))
+    cheap = make.tables(role=(make.role(role="parameter", collapses=391, service_ns=SECOND // 50),))
+    assert found(make.profile(tables=cheap), "read-mostly-collapses") is None
+    once = make.tables(role=(make.role(role="parameter", collapses=1, service_ns=SECOND),))
     assert found(make.profile(tables=once), "read-mostly-collapses") is None  # less than once a step
 
 
-def optimizer_state(make: Any, h2d: int, d2h: int, **fields: Any) -> FaultProfile:
+def optimizer_state(make: Any, h2d: int, d2h: int, service_ns: int = SECOND, **fields: Any) -> FaultProfile:
     row = make.role(
-        role="optimizer_state", bytes_h2d=make.by_cause(coherence=h2d), bytes_d2h=make.by_cause(eviction=d2h)
+        role="optimizer_state",
+        bytes_h2d=make.by_cause(coherence=h2d),
+        bytes_d2h=make.by_cause(eviction=d2h),
+        service_ns=service_ns,
     )
     memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=make.by_role(optimizer_state=GIB))
     return make.profile(**{"tables": make.tables(role=(row,)), "memory": memory, **fields})
@@ -150,12 +165,20 @@ def test_optimizer_state_round_trip(make: Any) -> None:
     assert finding is not None
     assert "(1.00 GiB) comes in and goes out once a step: 512.00 MiB to the device and 1.00 GiB back" in finding.message
     assert "No advice keeps it" in finding.advice
+    cheap = optimizer_state(make, h2d=GIB, d2h=2 * GIB, service_ns=SECOND // 50)
+    assert found(cheap, "optimizer-state-round-trip") is None
     assert found(optimizer_state(make, h2d=GIB - 2, d2h=2 * GIB), "optimizer-state-round-trip") is None
     assert found(optimizer_state(make, h2d=GIB, d2h=0), "optimizer-state-round-trip") is None
     assert found(optimizer_state(make, h2d=GIB, d2h=GIB, memory=None), "optimizer-state-round-trip") is None
 
 
-def intermediates(make: Any, *copied_and_fetched: tuple[int, int]) -> FaultProfile:
+def evicting(make: Any, bytes_: int = 80 * MIB, **fields: Any) -> FaultProfile:
+    """Two steps of a second each, a quarter of it in fault services, of which so many bytes went to the host."""
+    counted = make.counters(fault_service_ns=SECOND // 2, bytes_d2h=make.by_cause(eviction=bytes_))
+    return make.profile(**{"counters": counted, **fields})
+
+
+def intermediates(make: Any, *copied_and_fetched: tuple[int, int], all_bytes: int = 80 * MIB) -> FaultProfile:
     rows = tuple(
         make.tensor(
             role="intermediate",
@@ -165,7 +188,7 @@ def intermediates(make: Any, *copied_and_fetched: tuple[int, int]) -> FaultProfi
         )
         for index, (copied, fetched) in enumerate(copied_and_fetched)
     )
-    return make.profile(tables=make.tables(tensor=rows))
+    return evicting(make, all_bytes, tables=make.tables(tensor=rows))
 
 
 def test_dead_intermediates_copied(make: Any) -> None:
@@ -175,6 +198,8 @@ def test_dead_intermediates_copied(make: Any) -> None:
         "each step copied 40.00 MiB of intermediates to the host, and 10.00 MiB of that never came" in finding.message
     )
     assert "torch.utils.checkpoint.checkpoint" in finding.advice
+    much_more = intermediates(make, (60 * MIB, 60 * MIB), (20 * MIB, 0), all_bytes=GIB)
+    assert found(much_more, "dead-intermediates-copied") is None  # most of what left was something else
     # A tensor that was fetched more often than evicted does not make up for one that never came back.
     assert found(intermediates(make, (20 * MIB, 90 * MIB), (20 * MIB, 0)), "dead-intermediates-copied") is not None
     assert (
@@ -185,20 +210,21 @@ def test_dead_intermediates_copied(make: Any) -> None:
 
 def test_inputs_copied_back(make: Any) -> None:
     tables = make.tables(role=(make.role(role="input", bytes_d2h=make.by_cause(eviction=8 * MIB)),))
-    finding = found(make.profile(tables=tables), "inputs-copied-back")
+    finding = found(evicting(make, tables=tables), "inputs-copied-back")
     assert finding is not None
     assert "copied 4.00 MiB of inputs" in finding.message
     assert 'x.to("cuda:readmostly")' in finding.advice
-    advised = make.environment(advice=make.advice(input="read_mostly"))
-    assert found(make.profile(tables=tables, environment=advised), "inputs-copied-back") is None
-    assert found(make.profile(tables=make.tables(role=(make.role(role="input"),))), "inputs-copied-back") is None
+    assert found(make.profile(tables=tables), "inputs-copied-back") is None  # it took no time
+    advised = make.placed(input="read_mostly")
+    assert found(evicting(make, tables=tables, placed=advised), "inputs-copied-back") is None
+    assert found(evicting(make, tables=make.tables(role=(make.role(role="input"),))), "inputs-copied-back") is None
 
 
 def test_a_budget_makes_the_guards_prefetches_count_as_paging(make: Any) -> None:
     tables = make.tables(role=(make.role(role="input", bytes_d2h=make.by_cause(user=8 * MIB)),))
-    assert found(make.profile(tables=tables), "inputs-copied-back") is None  # the user's own prefetches
+    assert found(evicting(make, tables=tables), "inputs-copied-back") is None  # the user's own prefetches
     budget = make.environment(budget_bytes=512 * MIB)
-    assert found(make.profile(tables=tables, environment=budget), "inputs-copied-back") is not None
+    assert found(evicting(make, tables=tables, environment=budget), "inputs-copied-back") is not None
 
 
 def test_remote_maps(make: Any) -> None:
@@ -239,7 +265,7 @@ def first_touching(make: Any, first_touches: int, **fields: Any) -> FaultProfile
     second = make.counters(fault_groups=100, first_touches=first_touches + 30)  # 30 by prefetches
     row = make.role(role="intermediate", fault_groups=1100, first_touches=1000 + first_touches)
     plain = {
-        "counters": make.counters(fault_groups=1100, first_touches=1030 + first_touches),
+        "counters": make.counters(fault_groups=1100, first_touches=1030 + first_touches, fault_service_ns=SECOND // 10),
         "steps": make.steps(first, second),
         "tables": make.tables(role=(row,)),
     }
@@ -251,8 +277,8 @@ def test_first_touches_dominate(make: Any) -> None:
     assert finding is not None
     assert finding.message.startswith("At least 50 of 100 fault groups after the first step are first touches")
     assert 'torch.cuda.set_unified("prefetch")' in finding.advice
-    advised = make.environment(advice=make.advice(intermediate="prefetch"))
-    finding = found(first_touching(make, 50, environment=advised), "first-touches-dominate")
+    advised = make.placed(intermediate="prefetch")
+    finding = found(first_touching(make, 50, placed=advised), "first-touches-dominate")
     assert finding is not None
     assert "set_unified" not in finding.advice
     assert found(first_touching(make, 49), "first-touches-dominate") is None
@@ -273,12 +299,88 @@ def test_unordered_faults(make: Any) -> None:
     finding = found(make.profile(counters=counted, oversized_ops=oversized), "unordered-faults")
     assert finding is not None
     assert "working set does not fit" in finding.message
+    few = make.counters(fault_groups=1000, unordered_faults=3)
+    assert found(make.profile(counters=few), "unordered-faults") is None
     raw = make.environment(counting="raw")
     assert found(make.profile(counters=counted, environment=raw), "unordered-faults") is None
     assert found(make.profile(), "unordered-faults") is None
 
 
 def test_warnings_come_first(make: Any) -> None:
-    tables = make.tables(role=(make.role(role="input", remote_maps=2, collapses=2),))
+    tables = make.tables(role=(make.role(role="input", remote_maps=2, collapses=2, service_ns=SECOND),))
     severities = [finding.severity for finding in examine(make.profile(tables=tables))]
     assert severities == ["warning", "info"]
+
+
+def inference(make: Any, **fields: Any) -> FaultProfile:
+    """Weights of 3 GiB on a device of 1 GiB: nothing else is there to speak of."""
+    by_role = make.by_role(parameter=3 * GIB, intermediate=8 * MIB)
+    memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=by_role)
+    return stalled(make, 0.5, memory=memory, **fields)
+
+
+def test_a_smaller_batch_is_not_advised_where_parameters_are_what_does_not_fit(make: Any) -> None:
+    finding = found(inference(make), "fault-stall")
+    assert finding is not None
+    assert "parameters alone take 3.00 GiB, and a smaller batch needs as much of that." in finding.advice
+    assert "checkpoint" not in finding.advice
+    activations = make.by_role(parameter=GIB // 2, intermediate=5 * GIB // 2)
+    memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=activations)
+    finding = found(stalled(make, 0.5, memory=memory), "fault-stall")
+    assert finding is not None
+    assert ": a smaller batch makes it less." in finding.advice  # no gradients: nothing to make again in backward
+    trained = make.by_role(parameter=GIB // 4, gradient=GIB // 4, intermediate=5 * GIB // 2)
+    memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=trained)
+    finding = found(stalled(make, 0.5, memory=memory), "fault-stall")
+    assert finding is not None
+    assert "a smaller batch or torch.utils.checkpoint.checkpoint makes it less." in finding.advice
+
+
+def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> None:
+    def predicted(**step_ns: int) -> tuple[Prediction, ...]:
+        return tuple(Prediction(rung=rung, step_ns=time_ns) for rung, time_ns in step_ns.items())
+
+    finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND // 2)), "fault-stall")
+    assert finding is not None
+    assert finding.advice.endswith(
+        'umadvise.session(..., policy="window"): the simulator says that a step takes 500.00 ms there, and 1.00 s on '
+        "advise."
+    )
+    finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND * 99 // 100)), "fault-stall")
+    assert finding is not None
+    assert "window" not in finding.advice  # hardly any shorter
+    finding = found(inference(make), "fault-stall")
+    assert finding is not None
+    assert finding.advice.endswith("say `umadvise run --record FILE` and `umadvise compare FILE`.")
+
+
+def swapped(make: Any, waited_ns: int, **fields: Any) -> FaultProfile:
+    """Two steps of a second each, in which ops waited so long together."""
+    row = make.role(role="gradient", wait_copy_ns=waited_ns, on_demand_wait_ns=waited_ns // 2)
+    swaps = make.swaps(wait_copy_ns=waited_ns)
+    return make.profile(**{"swaps": swaps, "tables": make.tables(role=(row,)), **fields})
+
+
+def test_swap_stall(make: Any) -> None:
+    finding = found(swapped(make, SECOND), "swap-stall")
+    assert finding is not None
+    assert finding.message == (
+        "Ops stand still for swaps for 50% of the step, 500.00 ms of 1.00 s, most of it for gradients. "
+        "50% of that was for copies that no plan had asked for in time."
+    )
+    assert found(swapped(make, SECOND // 11), "swap-stall") is None
+    assert found(make.profile(), "swap-stall") is None
+
+
+def test_steps_without_plans(make: Any) -> None:
+    def planned(driven: int, undriven: int) -> FaultProfile:
+        reasons = (Undriven(first=1, last=undriven, reason="left its plan at op 1: expected a, found b"),)
+        return make.profile(planned=PlannedSteps(driven=driven, undriven=reasons))
+
+    finding = found(planned(2, 12), "steps-without-plans")
+    assert finding is not None
+    assert finding.message.startswith("Plans drove 2 of 14 steps")
+    assert "left its plan at op 1: expected a, found b" in finding.message
+    assert found(planned(3, 2), "steps-without-plans") is None
+    assert found(planned(0, 3), "steps-without-plans") is None  # a run so short never gets further
+    assert found(make.profile(), "steps-without-plans") is None

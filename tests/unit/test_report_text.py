@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from umadvise import profile as fault_profile
+from umadvise.counters.records import Chunks, Placed
 from umadvise.findings import examine
-from umadvise.profile import BIN_COUNT, FaultProfile, Table
+from umadvise.profile import BIN_COUNT, FaultProfile, PlannedSteps, Table, Undriven
 from umadvise.reporters import json, picture, text
 
 MIB = 1 << 20
@@ -34,9 +35,8 @@ def profile(make: Any) -> FaultProfile:
     )
     service = [5 * MS] * 32 + [9 * MS] * 48 + [MS] * 8 + [0] * 8
     made: FaultProfile = make.profile(
-        environment=make.environment(
-            capacity_bytes=2 * GIB, budget_bytes=GIB, advice=make.advice(parameter="preferred_location")
-        ),
+        environment=make.environment(capacity_bytes=2 * GIB, budget_bytes=GIB),
+        placed=make.placed(parameter="preferred_location"),
         duration_ns=1920 * MS,
         counters=total,
         outside=make.counters(fault_groups=1200, bytes_h2d=make.by_cause(user=3 * GIB)),
@@ -101,9 +101,10 @@ def profile(make: Any) -> FaultProfile:
 
 
 EXPECTED = """\
-Page faults of train.py
+Memory traffic of train.py
 emulated device (emulated, ordered counting), 2.00 GiB, budget 1.00 GiB, policy advise
-Advice: parameters preferred_location, inputs none, intermediates none
+Unified memory, preferred_location: parameters
+Unified memory, no advice: inputs, intermediates
 umadvise 0.1.0, torch 2.13.0
 
 Per step
@@ -113,8 +114,6 @@ fault groups   100         46 first touches, prefetches included
 to device      160.00 MiB  coherence 160.00 MiB
 to host        129.00 MiB  user 1.00 MiB, eviction 128.00 MiB
 evictions      64          with a copy; 1.5 without
-collapses      0           read-mostly duplicates ended by a write
-remote         0           maps; - accesses
 resident peak  1.00 GiB    of 1.00 GiB
 live peak      3.00 GiB    all tensors, wherever they are; by role at most parameter 1.00 GiB, intermediate
                            2.00 GiB, optimizer state 5 B
@@ -173,14 +172,16 @@ aten::addmm  backward  1.00 GiB     1.5        0 B      0 B        0.5     0.0%
 Findings
 warning  fault-stall (step)
          Page-fault service takes 40% of the step: 384.00 ms of 960.00 ms, most of it for intermediates (75%).
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: a smaller batch or
-         torch.utils.checkpoint.checkpoint makes it less.
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: parameters and state alone
+         take 1.00 GiB, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
+         say `umadvise run --record FILE` and `umadvise compare FILE`.
 warning  parameters-fault-every-step (parameter)
          Parameters fault in every step, 50.00 MiB a step come to the device: each step evicts them again,
          because eviction takes what was serviced longest ago, not what is used least.
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: a smaller batch or
-         torch.utils.checkpoint.checkpoint makes it less. They have preferred_location already: it says where
-         they belong and protects nothing from eviction.
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: parameters and state alone
+         take 1.00 GiB, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
+         say `umadvise run --record FILE` and `umadvise compare FILE`. They have preferred_location already:
+         it says where they belong and protects nothing from eviction.
 info     backward-stalls-more (backward)
          Faults take 90% of backward, and 50% of forward.
          -> Backward reads what forward saved. torch.utils.checkpoint.checkpoint(block, x) saves less and
@@ -272,13 +273,154 @@ def test_nothing_recorded(make: Any) -> None:
     )
     rendered = text.render(unknown)
     assert rendered.startswith(
-        "Page faults of this run\nemulated device (cuda, raw counting), 1.00 GiB, policy advise\n"
+        "Memory traffic of this run\nemulated device (cuda, raw counting), 1.00 GiB, policy advise\n"
         "umadvise 0.1.0, torch -\n"
     )
     assert "fault service  -     - of the step\n" in rendered
     assert "to device      -\n" in rendered
-    assert rendered.endswith("Nobody recorded events: which tensors faulted is unknown.\n\nFindings: none\n")
-    assert "No step was completed." in text.render(make.profile(step_count=0, duration_ns=0))
+    assert rendered.endswith(
+        "Nobody recorded events: which tensors faulted, or were swapped, is unknown.\n\n"
+        "Findings: nothing was counted that could be looked at\n"
+    )
+
+
+def test_without_a_step_the_report_says_what_to_do(make: Any) -> None:
+    outside = make.counters(fault_groups=12, bytes_h2d=make.by_cause(coherence=3 * MIB))
+    rendered = text.render(make.profile(step_count=0, duration_ns=0, outside=outside))
+    assert rendered == (
+        "Memory traffic of train.py\nemulated device (emulated, ordered counting), 1.00 GiB, policy advise\n"
+        "umadvise 0.1.0, torch 2.13.0\n\n"
+        "No step was completed, so nothing can be said of one. In a session, put `with um.step():` around each step.\n"
+        "Under `umadvise run` a step ends when optimizer.step() returns: without an optimizer, open a session in the\n"
+        "script.\nOutside of the steps: 12 fault groups, 3.00 MiB to the device, 0 B to the host\n"
+    )
+
+
+def test_a_small_tensor_shares_its_block(make: Any) -> None:
+    tables = make.tables(
+        tensor=(
+            make.tensor(name="bias", role="parameter", bytes=MIB, neighbours=1),
+            make.tensor(name="norm", role="parameter", bytes=4096, neighbours=255),
+            make.tensor(name="weight", role="parameter", bytes=4 * MIB, neighbours=9),
+        )
+    )
+    rendered = text.render(make.profile(tables=tables))
+    assert "\nbias (parameter, 1.00 MiB, shares its block with 1 other) " in rendered
+    assert "\nnorm (parameter, 4.00 KiB, shares its block with 255+ others) " in rendered
+    assert "\nweight (parameter, 4.00 MiB) " in rendered
+
+
+def test_what_lies_in_two_places_is_told_apart(make: Any) -> None:
+    placed = (
+        Placed(role="parameter", memory="chunked", advice="none", bytes=3 * MIB),
+        Placed(role="parameter", memory="managed", advice="none", bytes=MIB),
+        Placed(role="gradient", memory="chunked", advice="none", bytes=MIB),
+        Placed(role="input", memory="device", advice="none", bytes=MIB),
+    )
+    assert (
+        "Unified memory, no advice: parameters (1.00 MiB of 4.00 MiB)\nPlain memory: inputs\n"
+        "Chunks: parameters (3.00 MiB of 4.00 MiB), gradients\n"
+    ) in text.render(make.profile(placed=placed))
+
+
+def test_plain_memory_has_no_columns_of_zeros(make: Any) -> None:
+    tables = make.tables(role=(make.role(role="parameter", resident_peak_bytes=MIB),))
+    rendered = text.render(make.profile(placed=make.placed("device"), tables=tables))
+    assert "All of it lay in plain memory: nothing faults there.\n" in rendered
+    assert "\nBy role\n           resident\nrole           peak\nparameter  1.00 MiB\n" in rendered
+    assert "fault groups" not in rendered
+
+
+@pytest.fixture
+def swapping(make: Any) -> FaultProfile:
+    """Two steps of a second: the first was recorded, a plan drove the second."""
+    first = make.swaps(
+        swap_ins=30, swap_in_bytes=300 * MIB, on_demand_swap_ins=30, wait_copy_ns=400 * MS, wait_room_ns=100 * MS,
+        swap_outs=25, swap_out_bytes=250 * MIB, evictions=28, clean_drops=3,
+    )  # fmt: skip
+    second = make.swaps(swap_ins=20, swap_in_bytes=200 * MIB, wait_copy_ns=20 * MS, swap_outs=20, swap_out_bytes=MIB)
+    steps = [
+        msgspec.structs.replace(step, swaps=swaps)
+        for step, swaps in zip(make.steps(make.counters(), make.counters()), (first, second), strict=True)
+    ]
+    row = {
+        "resident_peak_bytes": 90 * MIB,
+        "swap_ins": 50,
+        "swap_in_bytes": 500 * MIB,
+        "on_demand_swap_ins": 30,
+        "on_demand_bytes": 300 * MIB,
+        "swap_outs": 45,
+        "swap_out_bytes": 251 * MIB,
+        "wait_copy_ns": 420 * MS,
+        "on_demand_wait_ns": 400 * MS,
+        "wait_room_ns": 100 * MS,
+    }
+    made: FaultProfile = make.profile(
+        environment=make.environment(policy="swap"),
+        placed=make.placed("chunked"),
+        steps=tuple(steps),
+        swaps=first.plus(second),
+        outside_swaps=make.swaps(swap_in_bytes=5 * MIB),
+        memory=make.memory(requested_peak_bytes=2 * GIB, resident_peak_bytes=GIB),
+        chunks=Chunks(chunk_bytes=2 * MIB, budget_bytes=GIB, used_peak_bytes=GIB, host_peak_bytes=3 * GIB),
+        planned=PlannedSteps(driven=1, undriven=(Undriven(first=1, last=1, reason="recorded, to be planned for"),)),
+        tables=make.tables(
+            role=(make.role(role="parameter", **row),),
+            tensor=(make.tensor(name="weight", role="parameter", **row), make.tensor(birth_op="aten::mm")),
+        ),
+    )
+    return msgspec.structs.replace(made, findings=examine(made))
+
+
+EXPECTED_SWAPPING = """\
+Memory traffic of train.py
+emulated device (emulated, ordered counting), 1.00 GiB, policy swap
+Chunks: parameters, inputs, intermediates
+umadvise 0.1.0, torch 2.13.0
+
+Per step
+step time      1.00 s      mean of 2
+copy waits     210.00 ms   21.0% of the step, for bytes on their way, 20.0% on demand
+room waits     50.00 ms    5.0% of the step, until others had left
+swapped in     250.00 MiB  25 copies, 15 on demand: 150.00 MiB
+swapped out    125.50 MiB  22 copies, 1.5 left without one; 14 for room that no plan had made
+chunks' peak   1.00 GiB    of 1.00 GiB, in chunks of 2.00 MiB, in the last step; 3.00 GiB of the host held
+                           what was swapped out
+resident peak  1.00 GiB    of 1.00 GiB
+live peak      2.00 GiB    all tensors, wherever they are
+Plans drove 1 of 2 steps. Not driven:
+  step 1: recorded, to be planned for
+Outside of the steps: 5.00 MiB swapped in, 0 B swapped out, 0 ns of waits
+
+By step
+              waits for  waits for    waits     swapped     swapped      on   for
+step    time     copies       room  of step          in         out  demand  room  plan
+   1  1.00 s  400.00 ms  100.00 ms    50.0%  300.00 MiB  250.00 MiB      30    28  no
+   2  1.00 s   20.00 ms       0 ns     2.0%  200.00 MiB    1.00 MiB       0     0  drove it
+
+By role, per step
+            resident     swapped          on     swapped               waits
+role            peak          in      demand         out      waits  of step
+parameter  90.00 MiB  250.00 MiB  150.00 MiB  125.50 MiB  260.00 ms    26.0%
+
+By tensor, per step
+                               resident     swapped          on     swapped               waits
+tensor                             peak          in      demand         out      waits  of step
+weight (parameter, 4.00 MiB)  90.00 MiB  250.00 MiB  150.00 MiB  125.50 MiB  260.00 ms    26.0%
+aten::mm ((none), 4.00 MiB)           -         0 B         0 B         0 B       0 ns     0.0%
+
+Findings
+warning  swap-stall (step)
+         Ops stand still for swaps for 26% of the step, 260.00 ms of 1.00 s, most of it for parameters. 77% of
+         that was for copies that no plan had asked for in time.
+         -> Up to 2.00 GiB are live at once, too much for a device of 1.00 GiB: what stays alone take 0 B, and
+         a smaller batch needs as much of that. Whether policy="advise" or "window" is faster say `umadvise
+         run --record FILE` and `umadvise compare FILE`.
+"""
+
+
+def test_a_rung_that_swaps_shows_swaps_and_no_faults(swapping: FaultProfile) -> None:
+    assert text.render(swapping) == EXPECTED_SWAPPING
 
 
 def test_residency_that_nobody_knows_is_not_zero(make: Any) -> None:

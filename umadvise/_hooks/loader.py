@@ -7,11 +7,11 @@ torch. Its um_* symbols stay undefined: they come from libumadvise, which is loa
 import fcntl
 import glob
 import hashlib
+import logging
 import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umadvise.errors import HooksUnavailableError
+
+log = logging.getLogger("umadvise")
 
 _SOURCE_DIRECTORY = Path(__file__).parent
 _LIBRARY = "libumadvise_hooks.so"
@@ -87,8 +89,7 @@ def compiled_library(torch: Torch | None = None) -> Path:
         return library
     with _locked(library.parent):
         if not library.is_file():  # another process may have built it while we waited
-            sys.stderr.write(f"umadvise: compiling the torch {torch.version} extension (once, some seconds)\n")
-            sys.stderr.flush()
+            log.warning("compiling the torch %s extension (once, some seconds)", torch.version)
             _build(command, torch, library)
     return library
 

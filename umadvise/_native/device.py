@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from umadvise._abi import (
     Access,
+    Advice,
     Allocation,
     Charged,
     ChunkOptions,
@@ -20,9 +21,11 @@ from umadvise._abi import (
     Event,
     HostMapped,
     Link,
+    Memory,
     MemoryHistory,
     MemoryStats,
     Phase,
+    Placed,
     Placement,
     RecordedAccess,
     RecordedAllocation,
@@ -30,6 +33,7 @@ from umadvise._abi import (
     RecordedEvent,
     RecordedOp,
     Residency,
+    Role,
     Sampling,
     SwapCounters,
 )
@@ -303,3 +307,8 @@ class Device:
     def residency(self) -> bytes:
         """Who lay on the device, the most since the peaks were reset: um_residency structures; empty when unknown."""
         return self._rows(core_library().um_residency_read, mirror(Residency).structure).tobytes()
+
+    def placed(self) -> dict[tuple[Role, Memory, Advice], int]:
+        """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
+        rows = self._rows(core_library().um_placed_read, mirror(Placed).structure)
+        return {(Role(row["role"]), Memory(row["memory"]), Advice(row["advice"])): int(row["bytes"]) for row in rows}

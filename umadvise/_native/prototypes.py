@@ -66,6 +66,7 @@ CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_memory_read": (Status, [POINTER, POINTER]),
     "um_memory_history_read": (Status, [POINTER, POINTER]),
     "um_memory_reset_peaks": (None, [POINTER]),
+    "um_placed_read": (U64, [POINTER, POINTER, U64]),
     "um_residency_read": (U64, [POINTER, POINTER, U64]),
     "um_record": (Status, [POINTER, I32]),
     "um_recorded_ops": (U64, [POINTER, POINTER, U64]),

@@ -1,9 +1,11 @@
 """What the commands that plan and simulate read: one step, a device, and budgets of its memory."""
 
 import argparse
+import logging
 import sys
 from typing import TYPE_CHECKING
 
+from umadvise.commands._messages import COMMAND
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def progress(command: str) -> "Progress":
     """Says on a terminal how far a command is."""
 
     def say(done: int, all_: int) -> None:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and COMMAND.isEnabledFor(logging.INFO):
             end = "\n" if done == all_ else ""
             print(f"\rumadvise {command}: {done} of {all_}", end=end, file=sys.stderr, flush=True)
 

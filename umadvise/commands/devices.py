@@ -8,6 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from umadvise.commands._messages import COMMAND
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         measured = _measure(arguments.device or "auto")
         if arguments.output is not None:
             write_atomically(arguments.output, encode(measured))
-            print(
-                f"umadvise: measured {measured.label.removesuffix(', measured')}: {arguments.output}", file=sys.stderr
-            )
+            COMMAND.info("measured %s: %s", measured.label.removesuffix(", measured"), arguments.output)
         else:
             print(devices.json_device(measured) if arguments.json else encode(measured).decode(), end="")
     elif arguments.name is not None:
@@ -62,7 +61,7 @@ def _measure(wanted: str) -> "DeviceProfile":
     from umadvise.probe import probe
 
     if wanted == "auto" and (reason := cuda_unavailable_reason()) is not None:
-        print(f"umadvise: no CUDA device ({reason}): measuring the emulated one", file=sys.stderr)
+        COMMAND.info("no CUDA device (%s): measuring the emulated one", reason)
         wanted = "emulated"
     device = open_device(wanted)
     try:

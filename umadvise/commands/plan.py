@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from umadvise.commands import _step
+from umadvise.commands._messages import COMMAND
 from umadvise.commands._options import planner_options
 from umadvise.errors import UsageError
 
@@ -74,5 +75,5 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
     else:
         sys.stdout.write(reporter.render_plan(plan) + reporter.render(comparison))
-    print(f"umadvise: plan in {arguments.output}", file=sys.stderr)
+    COMMAND.info("plan in %s", arguments.output)
     return 0

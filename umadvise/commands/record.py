@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from umadvise.commands._messages import COMMAND
 from umadvise.commands._options import parse_options
 from umadvise.errors import UsageError
 
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     trace: Trace = dry.record(build, target=target, device=device)
     io.write(trace, arguments.output)
     sys.stdout.write(trace_summary.render(trace))
-    print(f"umadvise: trace in {arguments.output}", file=sys.stderr)
+    COMMAND.info("trace in %s", arguments.output)
     return 0
 
 

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from umadvise.commands._messages import COMMAND
 from umadvise.errors import UmadviseError, UsageError
 
 if TYPE_CHECKING:
@@ -65,10 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         record=arguments.record is not None,
         sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
     ) as watched:
+        ended = False
         try:
             code = _run_script(arguments.script, arguments.words)
+            ended = True
         finally:
-            _report(watched, arguments.profile)
+            _report(watched, arguments.profile, predict=ended)
             if arguments.record is not None:
                 _keep(watched, arguments.record)
     return code
@@ -103,14 +106,14 @@ def _run_script(script: Path, words: list[str]) -> int:
     return 0
 
 
-def _report(watched: "ScriptRun", path: Path) -> None:
+def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
     from umadvise.profile import write
 
     if watched.forked:  # a child of the script that left like its parent
         return
-    profile = watched.profile()
+    profile = watched.profile(predict=predict)
     write(profile, path)
-    print(f"umadvise: {profile.step_count} steps watched; profile in {path} (umadvise report {path})", file=sys.stderr)
+    COMMAND.info("%d steps watched; profile in %s (umadvise report %s)", profile.step_count, path, path)
 
 
 def _keep(watched: "ScriptRun", path: Path) -> None:
@@ -120,4 +123,4 @@ def _keep(watched: "ScriptRun", path: Path) -> None:
         return
     trace = watched.trace()
     io.write(trace, path)
-    print(f"umadvise: trace of {len(trace.ops):,} ops in {path}", file=sys.stderr)
+    COMMAND.info("trace of %s ops in %s", f"{len(trace.ops):,}", path)

@@ -1,7 +1,7 @@
 """The native core's records as this package's: numbers of enums become words, empty names become None."""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
 from umadvise import _abi, _native
@@ -11,14 +11,20 @@ from umadvise.counters.records import (
     PHASES,
     RESIDENCY_SUBJECTS,
     ROLES,
+    SWAP_CAUSES,
+    SWAP_KINDS,
     BytesByCause,
     BytesByRole,
+    Chunks,
     Counters,
     Event,
+    MemoryKind,
     MemoryStats,
+    Placed,
     RemoteMapsByCause,
     ResidencyPeak,
     Sampling,
+    Swaps,
 )
 
 _CODES = {"int64_t": "q", "uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B"}
@@ -43,6 +49,35 @@ def counters_from(native: _abi.Counters) -> Counters:
     }
     plain = {field: getattr(native, field) for field in Counters.__struct_fields__ if field not in _BY_CAUSE}
     return Counters(**plain, **by_cause)
+
+
+def swaps_from(native: _abi.SwapCounters) -> Swaps:
+    """A reading of what explicit swapping did."""
+    return Swaps(**{field: getattr(native, field) for field in Swaps.__struct_fields__})
+
+
+def chunks_from(native: _abi.SwapCounters) -> Chunks | None:
+    """A reading of the chunks; None where there are none."""
+    if native.chunk_bytes == 0:
+        return None
+    return Chunks(**{field: getattr(native, field) for field in Chunks.__struct_fields__})
+
+
+_MEMORY_KINDS: dict[int, MemoryKind] = {
+    _abi.Memory.MANAGED: "managed",
+    _abi.Memory.DEVICE: "device",
+    _abi.Memory.CHUNKED: "chunked",
+}
+
+
+def placed_from(bytes_: Mapping[tuple[_abi.Role, _abi.Memory, _abi.Advice], int]) -> tuple[Placed, ...]:
+    """Where tensors were placed, by role, the most bytes of each first."""
+    rows = [
+        Placed(role=ROLES[role], memory=_MEMORY_KINDS[memory], advice=advice.name.lower(), bytes=size)
+        for (role, memory, advice), size in bytes_.items()
+        if size > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: (ROLES.index(row.role), -row.bytes, row.memory, row.advice)))
 
 
 def sampling_from(native: _abi.Sampling, before: _abi.Sampling) -> Sampling:
@@ -81,7 +116,8 @@ def events_from(packed: bytes, text: Callable[[int], str] = _native.string) -> I
     for start, duration, address, size, allocation, allocation_size, step, op_index, *rest in _EVENT.iter_unpack(
         packed
     ):
-        op, module, phase, role, name, birth_op, birth_module, kind, cause, write, unordered, first_touch, _ = rest
+        op, module, phase, role, name, birth_op, birth_module, kind, cause, write, unordered, first_touch, others = rest
+        event_kind = EVENT_KINDS[kind]
         yield Event(
             start,
             duration,
@@ -98,11 +134,12 @@ def events_from(packed: bytes, text: Callable[[int], str] = _native.string) -> I
             text(name) or None,
             text(birth_op) or None,
             text(birth_module) or None,
-            EVENT_KINDS[kind],
-            CAUSES[cause],
+            event_kind,
+            SWAP_CAUSES[cause] if event_kind in SWAP_KINDS else CAUSES[cause],
             bool(write),
             bool(unordered),
             bool(first_touch),
+            others,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a device counted and saw: um_counters, um_memory_stats and um_event of csrc/include/umadvise.h.
+"""What a device counted and saw: um_counters, um_swap_counters and their kin of csrc/include/umadvise.h.
 
 The tuples of words stand in the header's order, so that `EVENT_KINDS[number]` reads a native enum. A number that nobody
 could observe is None, never 0.
@@ -17,17 +17,26 @@ EventKind = Literal[
     "remote_map",
     "oversized_op",
     "silent_write",
+    "swap_in",
+    "swap_out",
+    "wait_copy",
+    "wait_room",
+    "label",
 ]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 Cause = Literal["user", "coherence", "speculative", "eviction", "access_counter"]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+SwapCause = Literal["planned", "on_demand", "for_room"]
+SWAP_CAUSES: tuple[SwapCause, ...] = get_args(SwapCause)
+SWAP_KINDS: frozenset[EventKind] = frozenset({"swap_in", "swap_out", "wait_copy", "wait_room"})
 
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase | None, ...] = (None, *get_args(Phase))
 
 Role = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
 ROLES: tuple[Role, ...] = get_args(Role)
+MemoryKind = Literal["managed", "device", "chunked"]
 ResidencySubject = Literal["role", "tensor", "op"]
 RESIDENCY_SUBJECTS: tuple[ResidencySubject, ...] = get_args(ResidencySubject)
 
@@ -72,6 +81,52 @@ class Counters(Record, frozen=True):
     fault_service_ns: Count | None = None
     op_count: Count | None = None
     oversized_ops: Count | None = None
+
+
+class Swaps(Record, frozen=True):
+    """Of um_swap_counters what explicit swapping did between two readings.
+
+    `on_demand_swap_ins` of the swap-ins no plan had asked for in time, and `evictions` of the departures, those without
+    a copy (`clean_drops`) included, no plan had foreseen. `cancelled` departures and arrivals were not needed after
+    all. Ops stood still for `wait_copy_ns` until bytes had come, for `wait_room_ns` until others had left.
+    """
+
+    swap_ins: Count
+    swap_outs: Count
+    swap_in_bytes: Count
+    swap_out_bytes: Count
+    on_demand_swap_ins: Count
+    evictions: Count
+    clean_drops: Count
+    cancelled: Count
+    wait_copy_ns: Count
+    wait_room_ns: Count
+
+    def plus(self, other: "Swaps") -> "Swaps":
+        """Both together."""
+        return Swaps(**_combine(self, other, 1))
+
+    def minus(self, before: "Swaps") -> "Swaps":
+        """What happened since an earlier reading."""
+        return Swaps(**_combine(self, before, -1))
+
+
+class Chunks(Record, frozen=True):
+    """Of um_swap_counters what chunks of device memory, and of the host's, are for, and the most that was used."""
+
+    chunk_bytes: Count
+    budget_bytes: Count
+    used_peak_bytes: Count
+    host_peak_bytes: Count
+
+
+class Placed(Record, frozen=True):
+    """Bytes of the tensors of one role that were made, or were there, in one kind of memory with one advice."""
+
+    role: Role
+    memory: MemoryKind
+    advice: Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[a-z_]+\Z")]
+    bytes: Count
 
 
 class RemoteMapsByCause(Record, frozen=True):
@@ -151,8 +206,9 @@ class Event(msgspec.Struct, gc=False):
     """um_event with its names resolved, in its order: one thing the page machinery did.
 
     `op`, `module` and `phase` are those of the op that was running; `role`, `name`, `birth_op` and `birth_module` those
-    of the allocation at `address`, which for an eviction is the victim. None where the native id is 0. Only transfers
-    count as bytes: an eviction's bytes repeat its transfer's, and tell a copy from a drop.
+    of the allocation at `address`, which for an eviction is the victim. None where the native id is 0. Of paging only
+    transfers count as bytes: an eviction's bytes repeat its transfer's, and tell a copy from a drop. `neighbours` are
+    the other allocations in the 2 MiB block at `address`, as far as a byte can count them.
     """
 
     start_ns: int
@@ -171,10 +227,11 @@ class Event(msgspec.Struct, gc=False):
     birth_op: str | None
     birth_module: str | None
     kind: EventKind
-    cause: Cause
+    cause: Cause | SwapCause
     write: bool
     unordered: bool
     first_touch: bool
+    neighbours: int
 
 
 class ResidencyPeak(msgspec.Struct, gc=False):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from operator import add, itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from umadvise.counters.records import CAUSES, RESIDENCY_SUBJECTS, BytesByCause, Event, Phase, ResidencyPeak
+from umadvise.counters.records import CAUSES, RESIDENCY_SUBJECTS, SWAP_KINDS, BytesByCause, Event, Phase, ResidencyPeak
 from umadvise.counters.timeline import Service
 from umadvise.profile import (
     MOST_ROWS,
@@ -27,7 +27,8 @@ Row = TypeVar("Row", bound=Tally)
 Where: TypeAlias = tuple[str | None, str | None, Phase | None]
 """Op, module and phase."""
 
-# A sum is a list of numbers: the plain fields of Tally, then the bytes by cause, host to device before device to host.
+# A sum is a list of numbers: the plain fields of Tally about paging, then the bytes by cause, host to device before
+# device to host, then the fields about explicit swaps.
 _PLAIN = (
     "fault_groups",
     "unordered_faults",
@@ -41,8 +42,35 @@ _PLAIN = (
 _FAULTS, _UNORDERED, _FIRST, _EVICTIONS, _DROPPED, _COLLAPSES, _REMOTE, _SERVICE = range(len(_PLAIN))
 _H2D = len(_PLAIN)
 _D2H = _H2D + len(CAUSES)
-_SLOTS = _D2H + len(CAUSES)
-_TRANSFER_SLOTS = {
+_SWAPS = (
+    "swap_ins",
+    "swap_outs",
+    "swap_in_bytes",
+    "swap_out_bytes",
+    "on_demand_swap_ins",
+    "on_demand_bytes",
+    "swap_evictions",
+    "clean_drops",
+    "wait_copy_ns",
+    "on_demand_wait_ns",
+    "wait_room_ns",
+)
+_FIRST_SWAP = _D2H + len(CAUSES)
+(
+    _INS,
+    _OUTS,
+    _IN_BYTES,
+    _OUT_BYTES,
+    _DEMANDED,
+    _DEMANDED_BYTES,
+    _FOR_ROOM,
+    _CLEAN,
+    _WAIT_COPY,
+    _WAIT_DEMANDED,
+    _WAIT_ROOM,
+) = range(_FIRST_SWAP, _FIRST_SWAP + len(_SWAPS))
+_SLOTS = _FIRST_SWAP + len(_SWAPS)
+_TRANSFER_SLOTS: dict[tuple[str, str], int] = {
     (kind, cause): first + offset
     for kind, first in (("transfer_h2d", _H2D), ("transfer_d2h", _D2H))
     for offset, cause in enumerate(CAUSES)
@@ -51,37 +79,51 @@ _TRANSFER_SLOTS = {
 # What one event is about. Named tensors have no birthplace here: a name says more, and one name is one row.
 _SUBJECT = ("role", "name", "birth_module", "birth_op", "bytes", "op", "module", "phase")
 Subject: TypeAlias = tuple[object, ...]
+Label: TypeAlias = tuple[object, ...]
+"""The first five of those: what an allocation is called."""
 Sparse: TypeAlias = list[tuple[int, int]]
 """The slots of a sum that are not 0, in order, with their numbers."""
 
 
 class StepAccumulator:
-    """The events of one step, summed as they come."""
+    """The events of one step, summed as they come.
+
+    A tensor's name and role are often known only after it was made, so what happened to it counts for those that it had
+    last.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.sums: dict[Subject, list[int]] = {}
+        self._sums: dict[tuple[int, str | None, str | None, Phase | None], list[int]] = {}
+        self._labels: dict[int, Label] = {}
+        self._neighbours: dict[int, int] = {}
         self.services: list[Service] = []
         self.oversized: dict[Where, tuple[int, int]] = {}
         """Largest working set in bytes and how often, by op, module and phase."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Adds events; those of other steps are left out. The hot loop: about a microsecond an event."""
-        index, sums, services = self.index, self.sums, self.services
+        index, sums, services, labels = self.index, self._sums, self.services, self._labels
         for event in events:
             if event.step != index:
                 continue
-            kind, name, phase = event.kind, event.name, event.phase
+            kind, allocation, phase = event.kind, event.allocation, event.phase
             if kind == "oversized_op":
                 self._add_oversized(event)
                 continue
             if kind == "silent_write":  # counted, but nothing that unified memory does
                 continue
+            name = event.name
             birth_module, birth_op = (event.birth_module, event.birth_op) if name is None else (None, None)
-            subject = (event.role, name, birth_module, birth_op, event.allocation_bytes, event.op, event.module, phase)
-            numbers = sums.get(subject)
+            labels[allocation] = (event.role, name, birth_module, birth_op, event.allocation_bytes)
+            if kind == "label":
+                continue
+            if event.neighbours > self._neighbours.get(allocation, 0):
+                self._neighbours[allocation] = event.neighbours
+            where = (allocation, event.op, event.module, phase)
+            numbers = sums.get(where)
             if numbers is None:
-                numbers = sums[subject] = [0] * _SLOTS
+                numbers = sums[where] = [0] * _SLOTS
             if kind == "fault_group":
                 numbers[_FAULTS] += 1
                 numbers[_UNORDERED] += event.unordered
@@ -94,8 +136,28 @@ class StepAccumulator:
                 numbers[_COLLAPSES] += 1
             elif kind == "remote_map":
                 numbers[_REMOTE] += 1
+            elif kind in SWAP_KINDS:
+                _add_swap(numbers, event)
             else:
                 numbers[_TRANSFER_SLOTS[kind, event.cause]] += event.bytes
+
+    def sums(self, *, paging: bool = True) -> dict[Subject, list[int]]:
+        """What happened, by the labels that tensors have now.
+
+        Args:
+            paging: whether what the driver paged counts, beside explicit swaps.
+        """
+        merged: dict[Subject, list[int]] = {}
+        for (allocation, *where), numbers in self._sums.items():
+            counted = numbers if paging else [0] * _FIRST_SWAP + numbers[_FIRST_SWAP:]
+            subject = (*self._labels[allocation], *where)
+            before = merged.get(subject)
+            merged[subject] = counted if before is None else list(map(add, before, counted))
+        return merged
+
+    def neighbours(self) -> Iterable[tuple[Label, int]]:
+        """The most allocations that shared a block with each tensor, where any did."""
+        return ((self._labels[allocation], count) for allocation, count in self._neighbours.items())
 
     def _add_oversized(self, event: Event) -> None:
         where = (event.op, event.module, event.phase)
@@ -103,18 +165,38 @@ class StepAccumulator:
         self.oversized[where] = (max(bytes_, event.bytes), count + 1)
 
 
+def _add_swap(numbers: list[int], event: Event) -> None:
+    demanded = event.cause == "on_demand"
+    if event.kind == "swap_in":
+        numbers[_INS] += 1
+        numbers[_IN_BYTES] += event.bytes
+        numbers[_DEMANDED] += demanded
+        numbers[_DEMANDED_BYTES] += event.bytes * demanded
+    elif event.kind == "swap_out":
+        numbers[_OUTS] += event.bytes > 0
+        numbers[_CLEAN] += event.bytes == 0
+        numbers[_OUT_BYTES] += event.bytes
+        numbers[_FOR_ROOM] += event.cause == "for_room"
+    elif event.kind == "wait_copy":
+        numbers[_WAIT_COPY] += event.duration_ns
+        numbers[_WAIT_DEMANDED] += event.duration_ns * demanded
+    else:
+        numbers[_WAIT_ROOM] += event.duration_ns
+
+
 _UNRECORDED = ("first_touches", "evictions_dropped", "collapses")
 """What no record of CUPTI's tells."""
 
 
 class _Sum:
-    __slots__ = ("faulted_steps", "last_faulted_step", "numbers", "resident_peak_bytes")
+    __slots__ = ("faulted_steps", "last_faulted_step", "neighbours", "numbers", "resident_peak_bytes")
 
     def __init__(self) -> None:
         self.numbers = [0] * _SLOTS
         self.faulted_steps = 0
         self.last_faulted_step = -1
         self.resident_peak_bytes: int | None = None
+        self.neighbours = 0
 
     def count_step(self, step: int) -> None:
         """Notes that the subject faulted in a step."""
@@ -129,7 +211,9 @@ class _Sum:
 
     def weight(self) -> tuple[int, int, int, int]:
         numbers = self.numbers
-        return (numbers[_SERVICE], numbers[_FAULTS], sum(numbers[_H2D:]), self.resident_peak_bytes or 0)
+        stalled_ns = numbers[_SERVICE] + numbers[_WAIT_COPY] + numbers[_WAIT_ROOM]
+        moved_bytes = sum(numbers[_H2D:_FIRST_SWAP]) + numbers[_IN_BYTES] + numbers[_OUT_BYTES]
+        return (stalled_ns, numbers[_FAULTS], moved_bytes, self.resident_peak_bytes or 0)
 
     def fields(self, *, sampled: bool) -> dict[str, Any]:
         numbers = self.numbers
@@ -137,7 +221,8 @@ class _Sum:
             **dict(zip(_PLAIN, numbers[:_H2D], strict=True)),
             **(dict.fromkeys(_UNRECORDED) if sampled else {}),
             "bytes_h2d": BytesByCause(**dict(zip(CAUSES, numbers[_H2D:_D2H], strict=True))),
-            "bytes_d2h": BytesByCause(**dict(zip(CAUSES, numbers[_D2H:], strict=True))),
+            "bytes_d2h": BytesByCause(**dict(zip(CAUSES, numbers[_D2H:_FIRST_SWAP], strict=True))),
+            **dict(zip(_SWAPS, numbers[_FIRST_SWAP:], strict=True)),
             "faulted_steps": self.faulted_steps,
         }
 
@@ -186,6 +271,13 @@ class TableSum(Generic[Row]):
             row.resident_peak_bytes = max(row.resident_peak_bytes or 0, peak_bytes)
         self._make_room()
 
+    def add_neighbours(self, counts: Iterable[tuple[object, int]]) -> None:
+        """Adds how many others shared a block, of a finished step: the values of the columns, and the number."""
+        for key, count in counts:
+            row = self._sums.get(key)
+            if row is not None:
+                row.neighbours = max(row.neighbours, count)
+
     def _make_room(self) -> None:
         # Twice the rows, so that the cost of sorting is paid once in many steps.
         if len(self._sums) > 2 * self._most_rows:
@@ -219,6 +311,8 @@ class TableSum(Generic[Row]):
         }
         if issubclass(self._row_type, ResidentTally):
             cleaned["resident_peak_bytes"] = row.resident_peak_bytes
+        if self._row_type is TensorRow:
+            cleaned["neighbours"] = row.neighbours
         return self._row_type(**row.fields(sampled=self._sampled), **cleaned)
 
 
@@ -235,15 +329,16 @@ class TableSums:
         self._op = TableSum(OpRow, ("op", "phase"), sampled=sampled)
         self._oversized: dict[Where, tuple[int, int]] = {}
 
-    def add(self, step: StepAccumulator) -> None:
-        """Adds a finished step."""
-        # Most subjects have three or four numbers of the eighteen, and each goes into six tables.
+    def add(self, step: StepAccumulator, *, paging: bool = True) -> None:
+        """Adds a finished step; `paging`: with what the driver paged, beside explicit swaps."""
+        # Most subjects have three or four numbers of the thirty, and each goes into six tables.
         sums = [
             (subject, [(slot, number) for slot, number in enumerate(numbers) if number])
-            for subject, numbers in step.sums.items()
+            for subject, numbers in step.sums(paging=paging).items()
         ]
         for table in (self._role, self._phase, self._role_phase, self._module, self._tensor, self._op):
             table.add(step.index, sums)
+        self._tensor.add_neighbours(step.neighbours())
         for where, (bytes_, count) in step.oversized.items():
             if where in self._oversized or len(self._oversized) < MOST_ROWS:
                 known_bytes, known_count = self._oversized.get(where, (0, 0))

@@ -6,13 +6,15 @@ driver's rules (csrc/um/model.h) imply; where a call may help and may not, it sa
 
 from collections.abc import Callable, Iterable
 
-from umadvise.findings import by_role, whole_step
-from umadvise.findings.facts import Facts
+from umadvise.findings import by_role, swapping, whole_step
+from umadvise.findings.facts import FAULT_THRESHOLD, Facts
 from umadvise.profile import MOST_FINDINGS, FaultProfile, Finding
 
 _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     whole_step.events_dropped,
     whole_step.fault_stall,
+    swapping.swap_stall,
+    swapping.steps_without_plans,
     whole_step.fits_without_unified,
     whole_step.oversized_ops,
     by_role.parameters_fault_every_step,
@@ -25,6 +27,12 @@ _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     whole_step.first_touches_dominate,
     whole_step.unordered_faults,
 )
+
+
+def stands_still(profile: FaultProfile) -> bool:
+    """Whether faults or swaps take so much of the steps that other rungs are worth a look."""
+    facts = Facts(profile)
+    return max(facts.stall_share or 0.0, facts.swap_stall_share or 0.0) >= FAULT_THRESHOLD and not facts.fits
 
 
 def examine(profile: FaultProfile) -> tuple[Finding, ...]:

@@ -14,10 +14,9 @@ def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
     if row is None or step_count < 2 or row.faulted_steps < step_count:
         return
     fetched = facts.fetched(row)
-    if fetched < BLOCK_BYTES * step_count:
+    if fetched < BLOCK_BYTES * step_count or not facts.matters(row):
         return
-    advice = facts.profile.environment.advice
-    if advice is not None and advice.parameter == "preferred_location":
+    if facts.advised("parameter", "preferred_location"):
         call = "They have preferred_location already: it says where they belong and protects nothing from eviction."
     else:
         call = (
@@ -51,7 +50,7 @@ _INSTEAD_OF_READ_MOSTLY: dict[Role | None, str] = {
 def read_mostly_collapses(facts: Facts) -> Iterator[Finding]:
     """Read-mostly tensors are written in every step, and each write throws their duplicates away."""
     for row in facts.profile.tables.role.rows if facts.profile.tables else ():
-        if row.collapses is None or row.collapses < facts.steps or row.role is None:
+        if row.collapses is None or row.collapses < facts.steps or row.role is None or not facts.matters(row):
             continue
         collapses = {phase: facts.role_in(row.role, phase) for phase in PHASES if phase}
         worst = max(collapses.values(), key=lambda part: (part.collapses or 0) if part else 0)
@@ -75,7 +74,7 @@ def optimizer_state_round_trip(facts: Facts) -> Iterator[Finding]:
     state_bytes = memory.requested_peak_by_role.optimizer_state
     fetched, paged_out = facts.fetched(row), facts.paged_out(row)
     # Half of it: in the first step it is made, not fetched, and in the last it may stay.
-    if min(fetched, paged_out) < max(state_bytes // 2, BLOCK_BYTES) * facts.steps:
+    if min(fetched, paged_out) < max(state_bytes // 2, BLOCK_BYTES) * facts.steps or not facts.matters(row):
         return
     yield Finding(
         id="optimizer-state-round-trip",
@@ -97,7 +96,7 @@ def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
     rows = [row for row in facts.profile.tables.tensor.rows if row.role == "intermediate"]
     copied = sum(facts.paged_out(row) for row in rows)
     unread = sum(max(facts.paged_out(row) - facts.fetched(row), 0) for row in rows)
-    if unread < BLOCK_BYTES * facts.steps or unread < copied / 4:
+    if unread < max(BLOCK_BYTES * facts.steps, copied / 4) or not facts.much_paged_out(unread):
         return
     yield Finding(
         id="dead-intermediates-copied",
@@ -114,11 +113,11 @@ def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
 
 def inputs_copied_back(facts: Facts) -> Iterator[Finding]:
     """Inputs, which nobody writes, are copied back when they are evicted; read-mostly ones need not be."""
-    row, advice = facts.role("input"), facts.profile.environment.advice
-    if row is None or (advice is not None and advice.input == "read_mostly"):
+    row = facts.role("input")
+    if row is None or facts.advised("input", "read_mostly"):
         return
     copied = facts.paged_out(row)
-    if copied < BLOCK_BYTES * facts.steps:
+    if copied < BLOCK_BYTES * facts.steps or not facts.much_paged_out(copied):
         return
     yield Finding(
         id="inputs-copied-back",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from umadvise.counters.records import Phase
-from umadvise.findings.facts import BLOCK_BYTES, FAULT_THRESHOLD, Facts, percent, role_words
+from umadvise.findings.facts import BLOCK_BYTES, FAULT_THRESHOLD, MATTERS, Facts, percent, role_words
 from umadvise.profile import Finding, OversizedOp
 from umadvise.units import format_bytes, format_duration_ns
 
@@ -21,7 +21,7 @@ def events_dropped(facts: Facts) -> Iterator[Finding]:
             subject="tables",
             message=f"{dropped:,} events were lost because nobody took them in time: tables and pattern are too low, "
             "the totals are not.",
-            advice="Trust the totals. A smaller batch makes fewer events a step, so that none are lost.",
+            advice="Trust the totals.",
             evidence={"events_dropped": dropped},
         )
 
@@ -53,6 +53,8 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
     if not facts.fits or facts.need_bytes is None or not faults or facts.profile.environment.policy == "resident":
         return
     share = facts.stall_share or 0.0
+    if share < MATTERS:
+        return
     yield Finding(
         id="fits-without-unified",
         severity="warning" if share >= FAULT_THRESHOLD else "info",
@@ -76,12 +78,12 @@ def oversized_ops(facts: Facts) -> Iterator[Finding]:
             message=f"{op.op or 'An op'}{where} touches up to {format_bytes(op.bytes)} at once, "
             f"{format_bytes(facts.limit_bytes)} may be on the device ({op.count} times): "
             "it pages out what it is about to use.",
-            advice=_smaller_working_set(op),
+            advice=_smaller_working_set(op, facts.profile.environment.capacity_bytes),
             evidence={"bytes": op.bytes, "limit_bytes": facts.limit_bytes, "count": op.count},
         )
 
 
-def _smaller_working_set(op: OversizedOp) -> str:
+def _smaller_working_set(op: OversizedOp, capacity_bytes: int) -> str:
     name = op.op or ""
     if "_foreach_" in name or "_fused_" in name:
         return (
@@ -89,6 +91,8 @@ def _smaller_working_set(op: OversizedOp) -> str:
             "constructor, as in torch.optim.AdamW(..., foreach=False), takes them one by one."
         )
     budget_mib = -(-op.bytes // BLOCK_BYTES) * (BLOCK_BYTES >> 20)
+    if budget_mib << 20 > capacity_bytes:
+        return f"No budget on a device of {format_bytes(capacity_bytes)} holds it: smaller tensors, or a larger device."
     return f'A budget of at least its working set, umadvise.session(..., budget="{budget_mib}MiB"), or a smaller batch.'
 
 
@@ -132,10 +136,9 @@ def first_touches_dominate(facts: Facts) -> Iterator[Finding]:
     # the first touches of prefetches. So these are at least so many.
     in_all_steps = sum(row.first_touches or 0 for row in profile.tables.role.rows)
     first_touches = in_all_steps - min(first.first_touches or 0, first.fault_groups or 0)
-    if first_touches <= 0 or first_touches * 2 < fault_groups:
+    if first_touches <= 0 or first_touches * 2 < fault_groups or (facts.stall_share or 0.0) < MATTERS:
         return
-    advice = facts.profile.environment.advice
-    if advice is not None and advice.intermediate == "prefetch":
+    if facts.advised("intermediate", "prefetch"):
         call = "The intermediates are prefetched already; what is left is new memory of other roles."
     else:
         call = 'torch.cuda.set_unified("prefetch") makes new intermediates resident in one call instead of by faults.'
@@ -155,6 +158,9 @@ def unordered_faults(facts: Facts) -> Iterator[Finding]:
     unordered = facts.profile.counters.unordered_faults
     if not unordered or facts.profile.environment.counting != "ordered":
         return
+    fault_groups = facts.profile.counters.fault_groups or 0
+    if unordered < MATTERS * fault_groups:
+        return
     if facts.profile.oversized_ops:
         why = "ops whose working set does not fit page out what they are still using"
         advice = "Results are not affected. To have counts that repeat, follow the advice on the oversized ops."
@@ -170,5 +176,5 @@ def unordered_faults(facts: Facts) -> Iterator[Finding]:
         message=f"{unordered:,} fault groups came outside of the fixed order, so that their number may differ from run "
         f"to run: {why}.",
         advice=advice,
-        evidence={"unordered_faults": unordered, "fault_groups": facts.profile.counters.fault_groups or 0},
+        evidence={"unordered_faults": unordered, "fault_groups": fault_groups},
     )

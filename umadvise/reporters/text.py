@@ -1,4 +1,4 @@
-"""The page-fault report for people."""
+"""The report for people: what faulted, what was swapped, and what would help."""
 
 import io
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from umadvise.counters.records import CAUSES, PHASES, ROLES, BytesByCause, MemoryStats
-from umadvise.profile import Environment, FaultProfile, Finding, Pattern
-from umadvise.reporters import picture
+from umadvise.counters.records import CAUSES, PHASES, ROLES, BytesByCause, MemoryKind, MemoryStats, Placed
+from umadvise.findings.facts import role_words
+from umadvise.profile import Environment, FaultProfile, Pattern
+from umadvise.reporters import picture, swapping
 from umadvise.reporters.tables import PerStep, grids, new_grid, word
 from umadvise.units import format_bytes, format_duration_ns
 
@@ -51,17 +52,21 @@ def render(profile: FaultProfile, width: int = DEFAULT_WIDTH, *, color: bool = F
 
 
 def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType]]:
-    yield [*_heading(profile.environment), *(Text(line) for line in _rungs(profile))]
+    yield [*_heading(profile), *(Text(line) for line in _rungs(profile))]
     yield _totals(profile)
+    if profile.step_count == 0:
+        return
+    for grid in swapping.steps(profile):
+        yield [grid]
     if profile.pattern is not None and any(profile.pattern.fault_groups):
         yield _pattern(profile, profile.pattern, width - _INDENT)
     if profile.tables is None:
-        yield [Text("Nobody recorded events: which tensors faulted is unknown.")]
+        yield [Text("Nobody recorded events: which tensors faulted, or were swapped, is unknown.")]
     else:
         for grid in grids(profile, profile.tables):
             if grid.row_count:
                 yield [grid]
-    yield _findings(profile.findings)
+    yield _findings(profile)
 
 
 def _rungs(profile: FaultProfile) -> Iterator[str]:
@@ -69,35 +74,71 @@ def _rungs(profile: FaultProfile) -> Iterator[str]:
         yield f"Rung {change.rung} from step {change.step} on: {change.reason}"
 
 
-def _heading(environment: Environment) -> list[RenderableType]:
+def _heading(profile: FaultProfile) -> list[RenderableType]:
+    environment = profile.environment
     budget = f", budget {format_bytes(environment.budget_bytes)}" if environment.budget_bytes is not None else ""
     policy = f", policy {environment.policy}" if environment.policy is not None else ""
     lines: list[RenderableType] = [
-        Text(f"Page faults of {environment.script or 'this run'}", style="bold"),
+        Text(f"Memory traffic of {environment.script or 'this run'}", style="bold"),
         Text(
             f"{environment.device_name} ({environment.provider}, {environment.counting} counting), "
             f"{format_bytes(environment.capacity_bytes)}{budget}{policy}"
         ),
     ]
-    advice = environment.advice
-    if advice is not None:
-        given = (("parameters", advice.parameter), ("inputs", advice.input), ("intermediates", advice.intermediate))
-        lines.append(Text("Advice: " + ", ".join(f"{role} {name or '-'}" for role, name in given)))
+    lines += [Text(line) for line in _places(profile.placed)]
     lines.append(Text(f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"))
     return lines
 
 
+_MEMORY_WORDS: dict[MemoryKind, str] = {"managed": "Unified memory", "device": "Plain memory", "chunked": "Chunks"}
+
+
+def _places(placed: tuple[Placed, ...]) -> Iterator[str]:
+    """Where tensors really lay, a line a kind of memory and word of advice."""
+    by_role = {role: sum(each.bytes for each in placed if each.role == role) for role in ROLES}
+    for memory, words in _MEMORY_WORDS.items():
+        for advice in dict.fromkeys(each.advice for each in placed if each.memory == memory):
+            here = [each for each in placed if (each.memory, each.advice) == (memory, advice)]
+            parts = (f"{role_words(each.role)}{_part(each.bytes, by_role[each.role])}" for each in here)
+            advised = "" if memory != "managed" else ", no advice" if advice == "none" else f", {advice}"
+            yield f"{words}{advised}: {', '.join(parts)}"
+
+
+def _part(bytes_: int, all_bytes: int) -> str:
+    return "" if bytes_ == all_bytes else f" ({format_bytes(bytes_)} of {format_bytes(all_bytes)})"
+
+
+_NO_STEP = (
+    "No step was completed, so nothing can be said of one. In a session, put `with um.step():` around each step. Under "
+    "`umadvise run` a step ends when optimizer.step() returns: without an optimizer, open a session in the script."
+)
+
+
 def _totals(profile: FaultProfile) -> list[RenderableType]:
     if profile.step_count == 0:
-        return [Text("No step was completed.")]
-    counters, memory, every = profile.counters, profile.memory, PerStep(profile.step_count, profile.duration_ns)
-    scale = PerStep(max(profile.counted_steps, 1), profile.counted_ns)
+        return [Text(_NO_STEP), *_outside(profile)]
+    every = PerStep(profile.step_count, profile.duration_ns)
     grid = new_grid("Per step")
     for _ in range(3):
         grid.add_column(overflow="fold")
     grid.show_header = False
-    rows = (
-        ("step time", every.time(profile.duration_ns), f"mean of {profile.step_count:,}"),
+    rows = [("step time", every.time(profile.duration_ns), f"mean of {profile.step_count:,}")]
+    if profile.pages:
+        rows += _paging(profile)
+    if profile.swaps is not None:
+        rows += swapping.totals(profile, profile.swaps, every)
+    rows += _peaks(profile)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    planned = swapping.planned_steps(profile.planned) if profile.planned is not None else ()
+    nothing = () if profile.pages or profile.swaps else ("All of it lay in plain memory: nothing faults there.",)
+    sampled = _sampling(profile) if profile.pages else []
+    return [grid, *map(Text, planned), *map(Text, nothing), *sampled, *_outside(profile)]
+
+
+def _paging(profile: FaultProfile) -> list[tuple[str, str, str]]:
+    counters, scale = profile.counters, PerStep(max(profile.counted_steps, 1), profile.counted_ns)
+    rows = [
         (
             "fault service",
             scale.time(counters.fault_service_ns),
@@ -111,14 +152,22 @@ def _totals(profile: FaultProfile) -> list[RenderableType]:
             scale.count(counters.evictions),
             f"with a copy; {scale.count(counters.evictions_dropped)} without",
         ),
-        ("collapses", scale.count(counters.collapses), "read-mostly duplicates ended by a write"),
-        ("remote", scale.count(counters.remote_maps), f"maps; {scale.count(counters.remote_accesses)} accesses"),
-        ("resident peak", format_bytes(memory.resident_peak_bytes if memory else None), _limit(profile.environment)),
-        ("live peak", format_bytes(memory.requested_peak_bytes if memory else None), _live_by_role(memory)),
-    )
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    return [grid, *_sampling(profile), *_outside(profile)]
+    ]
+    if counters.collapses != 0:
+        rows.append(("collapses", scale.count(counters.collapses), "read-mostly duplicates ended by a write"))
+    if counters.remote_maps != 0 or counters.remote_accesses not in (0, None):
+        accesses = scale.count(counters.remote_accesses)
+        rows.append(("remote", scale.count(counters.remote_maps), f"maps; {accesses} accesses"))
+    return rows
+
+
+def _peaks(profile: FaultProfile) -> list[tuple[str, str, str]]:
+    memory = profile.memory
+    resident, live = (memory.resident_peak_bytes, memory.requested_peak_bytes) if memory else (None, None)
+    return [
+        ("resident peak", format_bytes(resident), _limit(profile.environment)),
+        ("live peak", format_bytes(live), _live_by_role(memory)),
+    ]
 
 
 def _sampling(profile: FaultProfile) -> list[RenderableType]:
@@ -165,12 +214,15 @@ def _limit(environment: Environment) -> str:
 
 
 def _outside(profile: FaultProfile) -> list[RenderableType]:
-    outside = profile.outside
-    if outside is None or outside.fault_groups is None:
-        return []
-    to_device, to_host = format_bytes(_total(outside.bytes_h2d)), format_bytes(_total(outside.bytes_d2h))
-    faults = f"{outside.fault_groups:,} fault groups"
-    return [Text(f"Outside of the steps: {faults}, {to_device} to the device, {to_host} to the host")]
+    lines: list[RenderableType] = []
+    outside, swaps = profile.outside, profile.outside_swaps
+    if profile.pages and outside is not None and outside.fault_groups is not None:
+        to_device, to_host = format_bytes(_total(outside.bytes_h2d)), format_bytes(_total(outside.bytes_d2h))
+        faults = f"{outside.fault_groups:,} fault groups"
+        lines.append(Text(f"Outside of the steps: {faults}, {to_device} to the device, {to_host} to the host"))
+    if swaps is not None:
+        lines.append(Text(swapping.outside(swaps)))
+    return lines
 
 
 def _pattern(profile: FaultProfile, pattern: Pattern, width: int) -> list[RenderableType]:
@@ -209,9 +261,11 @@ def _steps(profile: FaultProfile) -> list[RenderableType]:
     return [line.append(ends)]
 
 
-def _findings(findings: tuple[Finding, ...]) -> list[RenderableType]:
+def _findings(profile: FaultProfile) -> list[RenderableType]:
+    findings = profile.findings
     if not findings:
-        return [Text("Findings: none")]
+        counted = profile.swaps is not None or not profile.pages or profile.counters.fault_groups is not None
+        return [Text("Findings: none" if counted else "Findings: nothing was counted that could be looked at")]
     grid = new_grid("Findings")
     grid.show_header = False
     grid.add_column(no_wrap=True)
