@@ -7,7 +7,6 @@ those give way when newer ones find no room. Where torch itself hands bytes to t
 memory. All else that runs in this process (item, print, comparisons) faults and is served.
 """
 
-import faulthandler
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from umadvise import _native
+from umadvise import _native, signals
 from umadvise._abi import Memory, Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.placement import host_storage
@@ -150,16 +149,8 @@ def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
     return door
 
 
-def _faulthandler_enable(original: Callable[..., None]) -> Callable[..., None]:
-    def enable(*arguments: Any, **named: Any) -> None:
-        original(*arguments, **named)
-        _native.claim_signals()  # else the first page fault would be reported as a crash
-
-    return enable
-
-
 def install(runtime: Runtime) -> None:
-    """Replaces torch's doors, and `faulthandler.enable`, which would otherwise take our signal."""
+    """Replaces torch's doors, and sees to it that nobody takes our signal."""
     replaced = runtime.replaced
     replaced.replace(torch.Tensor, "numpy", _numpy)
     for name in ("data_ptr", "const_data_ptr"):
@@ -172,9 +163,8 @@ def install(runtime: Runtime) -> None:
     replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.replace(torch, "load", _on_host)
-    replaced.replace(faulthandler, "enable", _faulthandler_enable)
     _lasting.clear()
-    _native.claim_signals()
+    signals.install()
 
 
 def install_on_cuda(runtime: Runtime) -> None:

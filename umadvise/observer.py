@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import _pytree as pytree
 
 import umadvise
-from umadvise import _native
+from umadvise import _native, signals
 from umadvise._abi import Counting, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
@@ -216,6 +216,7 @@ class Observer:
     def _drain(self) -> None:
         """Of the emulated device: a CUDA device tells of a sampled step when it has ended, and of no other."""
         if self._builder is not None and self._runtime.emulated:
+            signals.keep()
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
 
     @property

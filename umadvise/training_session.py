@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise import devices, patching, runtime
+from umadvise import devices, patching, runtime, signals
 from umadvise._abi import Role, SwapCounters
 from umadvise.adoption import Adoption
 from umadvise.budget import budget_on, parse_budget
@@ -132,6 +132,7 @@ class Session:
         return self
 
     def _begin(self, state: runtime.Runtime) -> None:
+        signals.keep()
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
@@ -174,6 +175,7 @@ class Session:
 
     def _end(self, state: runtime.Runtime) -> None:
         self._runtime = None
+        signals.keep()  # tensors are touched on the way out
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
             if self._steering is not None and not state.forked:
@@ -216,6 +218,7 @@ class Session:
         observer.steps_are_marked = True
         number = observer.step_count + 1
         if not state.forked:
+            signals.keep()
             steering.before_step(number)
         observer.begin_step()
         whole = False

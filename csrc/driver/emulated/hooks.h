@@ -77,8 +77,8 @@ struct Hooks {
   void (*set_link)(int32_t ordinal, const um_link* link, const um_driver_costs* costs);
   void (*charged)(int32_t ordinal, um_charged* out);
 
-  // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
-  void (*claim_signals)();
+  // Puts the SIGSEGV handler back on top of one that was installed later (fault_handler.h); whether there was one.
+  bool (*claim_signals)(bool chosen);
 
   // Who can tell what a fatal access was about: writes one line's end, such as a tensor's name, to `text`. Called in
   // the signal handler, whatever locks the thread holds; nullptr: nobody.
