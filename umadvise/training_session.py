@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from umadvise import devices, patching, runtime, signals
 from umadvise._abi import Role, SwapCounters
-from umadvise.adoption import Adoption
+from umadvise.adoption import Adoption, check_kind
 from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
@@ -103,7 +103,12 @@ class Session:
     # ---- entry and exit -------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Moves the model and the optimizer's state, and starts to watch."""
+        """Moves the model and the optimizer's state, and starts to watch.
+
+        Raises:
+            UsageError: a tensor among them has no memory of its own, as a DTensor.
+        """
+        self._adoption.check()
         self._owns_patch = not runtime.is_patched()
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
@@ -231,11 +236,16 @@ class Session:
                 steering.after_step(number, whole=whole)
 
     def to_device(self, batch: Batch) -> Batch:
-        """A batch's tensors on the device, with the role of inputs; containers keep their form."""
+        """A batch's tensors on the device, with the role of inputs; containers keep their form.
+
+        Raises:
+            UsageError: one of them has no memory of its own, as a DTensor.
+        """
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
+            check_kind(leaf, "a tensor of the batch")
             return to_device(leaf, Role.INPUT, None) if self._state().emulated else moved_in(leaf, Role.INPUT)
 
         moved: Batch = pytree.tree_map(move, batch)
