@@ -9,7 +9,8 @@ memory. All else that runs in this process (item, print, comparisons) faults and
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -65,6 +66,28 @@ def _export_for_life(address: int) -> None:
     if _lasting.pop(allocation.address, None) != allocation.serial:
         _export(allocation.address)
     _lasting[allocation.address] = allocation.serial  # the latest
+
+
+@contextmanager
+def held(*tensors: torch.Tensor) -> Iterator[None]:
+    """Keeps tensors on the device, at their addresses, for code that reads or writes them but is no op of torch.
+
+    A C++ extension that is called with a tensor and launches a kernel on its `data_ptr<T>()` is such code. In the block
+    nothing leaves, and what is written there is not lost. On CUDA let it end when the kernels are done
+    (`torch.cuda.synchronize()`), unless they run in the stream that is current.
+
+    Args:
+        tensors: any; those that are not on a device of umadvise need nothing.
+
+    Raises:
+        BudgetError: they do not fit on the device together.
+    """
+    with ExitStack() as stack:
+        for address in {address_of(tensor) for tensor in tensors}:
+            if _native.owns(address):
+                _export(address)
+                stack.callback(_release, address)
+        yield
 
 
 def _release(address: int) -> None:

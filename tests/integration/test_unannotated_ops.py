@@ -1,5 +1,6 @@
 """Operators of other libraries: what their schemas keep quiet about counts as written."""
 
+import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -73,6 +74,22 @@ def test_what_they_write_survives(policy: str, toys: torch._ops._OpNamespace) ->
         assert policy == "advise" or um.swap_counters().clean_drops
         assert [float(tensor[-1]) for tensor in tensors] == [6, 3, 3, 3]
         assert [float(tensor.sum()) for tensor in tensors] == [6 * SIZE, 3 * SIZE, 3 * SIZE, 3 * SIZE]
+
+
+@pytest.mark.parametrize("policy", ["swap", "advise"])
+def test_what_is_held_can_be_written_by_address(policy: str) -> None:
+    with umadvise.session(nn.Linear(2, 2), device="emulated", capacity="24MiB", policy=policy):
+        tensors = [torch.zeros(SIZE) for _ in range(2)]
+        push_out()
+        assert not any(tensor.sum() for tensor in tensors)  # back, and clean
+        with umadvise.held(*tensors, torch.empty(0)):
+            push_out()  # what is held stays
+            for tensor in tensors:
+                ctypes.memset(umadvise.runtime.address_of(tensor), 0x3F, 4 * SIZE)
+        push_out()
+        expected = float(torch.full((1,), 0x3F3F3F3F, dtype=torch.int32).view(torch.float32))
+        assert all(bool((tensor == expected).all()) for tensor in tensors)
+        assert [each.exports for each in umadvise.runtime.current().device.allocations() if each.exports] == []
 
 
 def test_torchs_own_collectives_count_as_writing() -> None:
