@@ -104,8 +104,9 @@ const char* um_device_feature(um_device* device, uint32_t index, const char** re
   });
 }
 
-void um_emulated_claim_signals(void) {
-  if (um::emulated::range_begin() != 0 && !um::process::forked()) um::driver::emulated()->hooks->claim_signals();
+int32_t um_emulated_claim_signals(int32_t chosen) {
+  if (um::emulated::range_begin() == 0 || um::process::forked()) return 0;
+  return um::driver::emulated()->hooks->claim_signals(chosen != 0) ? 1 : 0;
 }
 
 const char* um_driver_function(um_device* device, uint32_t index, const char** reason) {

@@ -143,7 +143,7 @@ class Trial(TorchDispatchMode):
             return True
         names = [each.name for each in func._schema.arguments]
         given = dict(zip(names, values, strict=False)) | kwargs
-        return bool(given.get("training", True))
+        return bool(given.get("training", given.get("train", True)))
 
 
 def _run_protected(func: Any, argument: TensorArgument, values: list[Any], kwargs: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ they need when they are first used.
     unpatch()                    ends that
     session(model, optimizer)    a training loop under a budget: roles, advice and the fault profile by itself
     EmulatedDevice(...)          a device with real page faults, in this process's memory
+    held(tensor, ...)            keeps tensors in place while code that is no op of torch uses their addresses
     on_device(tensor)            whether a tensor's bytes are on a device of umadvise
     read_counters()              what the patched device counted
     memory_stats()               what it holds
@@ -19,16 +20,28 @@ from umadvise import errors
 
 if TYPE_CHECKING:
     from umadvise.devices import EmulatedDevice
+    from umadvise.doors import held
     from umadvise.patching import patch, unpatch
     from umadvise.runtime import on_device
     from umadvise.statistics import memory_stats, read_counters
     from umadvise.training_session import Session as session  # noqa: N813  # read as a verb: with umadvise.session(...)
 
 __version__ = "0.1.0"
-__all__ = ["EmulatedDevice", "errors", "memory_stats", "on_device", "patch", "read_counters", "session", "unpatch"]
+__all__ = [
+    "EmulatedDevice",
+    "errors",
+    "held",
+    "memory_stats",
+    "on_device",
+    "patch",
+    "read_counters",
+    "session",
+    "unpatch",
+]
 
 _HOMES = {
     "EmulatedDevice": ("devices", "EmulatedDevice"),
+    "held": ("doors", "held"),
     "patch": ("patching", "patch"),
     "unpatch": ("patching", "unpatch"),
     "on_device": ("runtime", "on_device"),

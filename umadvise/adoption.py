@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native, runtime, torch_api
 from umadvise._abi import Role
-from umadvise.errors import StateError
+from umadvise.errors import StateError, UsageError
 from umadvise.observer import strided_parts, tensors_of_state
 from umadvise.runtime import HOST, on_device, routed
 
@@ -27,6 +28,22 @@ class Adoption:
         self._optimizers = optimizers
         self._moved_models: list[torch.nn.Module] = []
         self._moved = False  # anything, on CUDA
+
+    def check(self) -> None:
+        """Refuses what has no memory that could be moved.
+
+        Raises:
+            UsageError: a parameter, buffer or tensor of an optimizer's state has no memory of its own.
+        """
+        for model in self._models:
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                check_kind(tensor, repr(name))
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    check_kind(parameter, "a parameter of the optimizer")
+            for name, _, tensor in tensors_of_state(optimizer):
+                check_kind(tensor, f"the optimizer's {name!r}")
 
     def take_in(self, state: runtime.Runtime) -> None:
         """Moves everything onto the device.
@@ -112,6 +129,36 @@ class Adoption:
         for parameter, states in trained.values():
             sizes += [parameter.nbytes] * (states + (parameter.grad is None))
         return sizes
+
+
+def check_kind(tensor: torch.Tensor, what: str) -> None:
+    """Refuses a tensor that has no memory of its own: ops on it run in Python, where the guard does not see them.
+
+    Args:
+        tensor: any.
+        what: what the error calls it.
+
+    Raises:
+        UsageError: it is a DTensor, or of another class that is made of other tensors.
+    """
+    kinds = type(tensor).__mro__
+    if any(kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed") for kind in kinds):
+        raise UsageError(
+            f"{what} is a DTensor (fully_shard, distribute_tensor, parallelize_module), which lies in several "
+            "processes; a session keeps the budget of one. Open it with the model as it was before it was distributed, "
+            "or train this one without umadvise; of a tensor, to_local() is the part of this process"
+        )
+    if is_traceable_wrapper_subclass(tensor) or any(map(_is_hollow, strided_parts(tensor))):
+        raise UsageError(
+            f"{what} is a {type(tensor).__name__}, a tensor that is made of others and has no memory of its own, which "
+            "a session cannot keep a budget for. Give the session a model of ordinary tensors (before it is quantized, "
+            "for one), and of a batch the tensors that it is made of"
+        )
+
+
+def _is_hollow(tensor: torch.Tensor) -> bool:
+    storage = tensor.untyped_storage()
+    return storage.device.type != "meta" and storage.nbytes() > 0 and runtime.storage_address(storage) == 0
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:

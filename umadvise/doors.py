@@ -7,15 +7,15 @@ those give way when newer ones find no room. Where torch itself hands bytes to t
 memory. All else that runs in this process (item, print, comparisons) faults and is served.
 """
 
-import faulthandler
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
-from umadvise import _native
+from umadvise import _native, signals
 from umadvise._abi import Memory, Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.placement import host_storage
@@ -66,6 +66,28 @@ def _export_for_life(address: int) -> None:
     if _lasting.pop(allocation.address, None) != allocation.serial:
         _export(allocation.address)
     _lasting[allocation.address] = allocation.serial  # the latest
+
+
+@contextmanager
+def held(*tensors: torch.Tensor) -> Iterator[None]:
+    """Keeps tensors on the device, at their addresses, for code that reads or writes them but is no op of torch.
+
+    A C++ extension that is called with a tensor and launches a kernel on its `data_ptr<T>()` is such code. In the block
+    nothing leaves, and what is written there is not lost. On CUDA let it end when the kernels are done
+    (`torch.cuda.synchronize()`), unless they run in the stream that is current.
+
+    Args:
+        tensors: any; those that are not on a device of umadvise need nothing.
+
+    Raises:
+        BudgetError: they do not fit on the device together.
+    """
+    with ExitStack() as stack:
+        for address in {address_of(tensor) for tensor in tensors}:
+            if _native.owns(address):
+                _export(address)
+                stack.callback(_release, address)
+        yield
 
 
 def _release(address: int) -> None:
@@ -150,16 +172,8 @@ def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
     return door
 
 
-def _faulthandler_enable(original: Callable[..., None]) -> Callable[..., None]:
-    def enable(*arguments: Any, **named: Any) -> None:
-        original(*arguments, **named)
-        _native.claim_signals()  # else the first page fault would be reported as a crash
-
-    return enable
-
-
 def install(runtime: Runtime) -> None:
-    """Replaces torch's doors, and `faulthandler.enable`, which would otherwise take our signal."""
+    """Replaces torch's doors, and sees to it that nobody takes our signal."""
     replaced = runtime.replaced
     replaced.replace(torch.Tensor, "numpy", _numpy)
     for name in ("data_ptr", "const_data_ptr"):
@@ -172,9 +186,8 @@ def install(runtime: Runtime) -> None:
     replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.replace(torch, "load", _on_host)
-    replaced.replace(faulthandler, "enable", _faulthandler_enable)
     _lasting.clear()
-    _native.claim_signals()
+    signals.install()
 
 
 def install_on_cuda(runtime: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import _pytree as pytree
 
 import umadvise
-from umadvise import _native
+from umadvise import _native, signals
 from umadvise._abi import Advice, Counting, Memory, Phase, Role
 from umadvise.counters.builder import ProfileBuilder
 from umadvise.counters.native import (
@@ -32,6 +33,7 @@ from umadvise.sampling import SAMPLE_EVERY, Sampler
 from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
+from umadvise.traced import unless_traced
 from umadvise.units import format_bytes, format_duration_ns
 
 log = logging.getLogger("umadvise")
@@ -54,6 +56,23 @@ def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [tensor] if tensor.layout is torch.strided else []
+
+
+_COMPILED = "_orig_mod"
+"""The attribute in which what `torch.compile` makes of a module holds that module."""
+_HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
+"""Such hooks also run for what `torch.compile` makes of a module. Ours are meant to."""
+
+
+def _uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    if _COMPILED not in module._modules:
+        return module
+    return module._modules[_COMPILED] or module
+
+
+def _own_name(name: str) -> str:
+    """A name as it is without `torch.compile`."""
+    return name.removeprefix(_COMPILED).removeprefix(".").replace(f".{_COMPILED}", "")
 
 
 @dataclass(frozen=True)
@@ -123,11 +142,11 @@ class Observer:
     def name_module(self, model: torch.nn.Module, prefix: str = "") -> None:
         """Learns a model's names, and labels its tensors and gradients with them."""
         for name, module in model.named_modules():
-            self._module_names.setdefault(module, prefix + name or type(model).__name__)
+            self._module_names.setdefault(module, prefix + _own_name(name) or type(_uncompiled(model)).__name__)
         for name, buffer in model.named_buffers():
-            self._label(buffer, Role.PARAMETER, prefix + name)
+            self._label(buffer, Role.PARAMETER, prefix + _own_name(name))
         for name, parameter in model.named_parameters():
-            self.name_parameter(parameter, prefix + name)
+            self.name_parameter(parameter, prefix + _own_name(name))
 
     def name_parameter(self, parameter: torch.Tensor, name: str) -> None:
         """Labels a parameter, its gradient now, and each gradient that will follow."""
@@ -138,7 +157,7 @@ class Observer:
         if parameter.grad is not None:
             self._label(parameter.grad, Role.GRADIENT, f"{name}.grad")
         if parameter.requires_grad and parameter.is_leaf:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_arrived))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(unless_traced(self._gradient_arrived)))
 
     def _gradient_arrived(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -162,6 +181,7 @@ class Observer:
         device.enable_events(True)
         if not self._runtime.emulated:
             self._sampler = Sampler(device, self._sample_every)
+        warnings.filterwarnings("ignore", _HOOKS_WARNING, UserWarning)
         readings = self._readings()
         self._builder = ProfileBuilder(
             self._environment(), readings.counters, readings.swaps, sampled=self._sampler is not None
@@ -171,10 +191,10 @@ class Observer:
             kind = Role(each.role), Memory(each.memory), Advice(each.advice)
             self._placed_before[kind] = self._placed_before.get(kind, 0) - each.bytes
         self._handles += [
-            torch_module.register_module_forward_pre_hook(self._enter_module),
-            torch_module.register_module_forward_hook(self._leave_module, always_call=True),
-            register_optimizer_step_pre_hook(self._enter_optimizer),
-            register_optimizer_step_post_hook(self._leave_optimizer),
+            torch_module.register_module_forward_pre_hook(unless_traced(self._enter_module)),
+            torch_module.register_module_forward_hook(unless_traced(self._leave_module), always_call=True),
+            register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
+            register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
         ]
 
     def detach(self) -> None:
@@ -191,22 +211,23 @@ class Observer:
             self._sampler.close()
         self._runtime.device.enable_events(False)
 
-    def _enter_module(self, module: torch.nn.Module, _inputs: Any) -> None:
+    def _enter_module(self, module: torch.nn.Module, *_: Any) -> None:
+        module = _uncompiled(module)
         name = self._module_names.get(module)
         if name is None and not self._modules_entered:  # a root that nobody told us of
             self.name_module(module)
             name = self._module_names[module]
         self._modules_entered.append(_native.set_module(name if name is not None else type(module).__name__))
 
-    def _leave_module(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+    def _leave_module(self, *_: Any) -> None:
         if self._modules_entered:
             _native.set_module(self._modules_entered.pop())
 
-    def _enter_optimizer(self, _optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+    def _enter_optimizer(self, *_: Any) -> None:
         self._drain()
         _native.set_phase(Phase.OPTIMIZER)
 
-    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         _native.set_phase(Phase.FORWARD if self._in_step else Phase.NONE)
         size = sum(len(entries) for entries in optimizer.state.values())
         if self._state_sizes.get(optimizer) != size:  # new state: after the first step, or for new parameters
@@ -257,6 +278,8 @@ class Observer:
 
     def _drain(self) -> None:
         if self._builder is not None:
+            if self._runtime.emulated:
+                signals.keep()
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
 
     @property

@@ -1,6 +1,6 @@
 """`patch()` and `unpatch()`: umadvise in this process, and out again."""
 
-from umadvise import _native, cuda_allocator, devices, doors, runtime, torch_api
+from umadvise import _native, cuda_allocator, devices, doors, runtime, torch_api, traced
 from umadvise._abi import Route, RouteState
 from umadvise.budget import Budget, budget_on, parse_budget
 from umadvise.devices import EmulatedDevice
@@ -51,6 +51,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
         if unified:
             device.set_budget(state.budget_bytes or 0)
         torch_api.install(state)
+        traced.install(state)
         if state.emulated:
             doors.install(state)
         else:

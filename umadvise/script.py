@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from umadvise import cuda_spellings, devices, patching
+from umadvise import cuda_spellings, devices, patching, signals
 from umadvise._abi import Role
 from umadvise.budget import parse_budget
 from umadvise.degraded import fit_course
@@ -86,6 +86,7 @@ class ScriptRun:
         return self
 
     def _begin_step(self) -> None:
+        signals.keep()
         if self._observer.steering is self._steering:  # no session of the script has taken over
             self._steering.before_step(self._observer.step_count + 1)
         self._observer.begin_step()

@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise import devices, patching, runtime
+from umadvise import devices, patching, runtime, signals
 from umadvise._abi import Role, SwapCounters
-from umadvise.adoption import Adoption
+from umadvise.adoption import Adoption, check_kind
 from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
@@ -105,7 +105,12 @@ class Session:
     # ---- entry and exit -------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Moves the model and the optimizer's state, and starts to watch."""
+        """Moves the model and the optimizer's state, and starts to watch.
+
+        Raises:
+            UsageError: a tensor among them has no memory of its own, as a DTensor.
+        """
+        self._adoption.check()
         self._owns_patch = not runtime.is_patched()
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
@@ -134,6 +139,7 @@ class Session:
         return self
 
     def _begin(self, state: runtime.Runtime) -> None:
+        signals.keep()
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
@@ -176,6 +182,7 @@ class Session:
 
     def _end(self, state: runtime.Runtime) -> None:
         self._runtime = None
+        signals.keep()  # tensors are touched on the way out
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
             if self._steering is not None and not state.forked:
@@ -218,6 +225,7 @@ class Session:
         observer.steps_are_marked = True
         number = observer.step_count + 1
         if not state.forked:
+            signals.keep()
             steering.before_step(number)
         observer.begin_step()
         whole = False
@@ -230,11 +238,16 @@ class Session:
                 steering.after_step(number, whole=whole)
 
     def to_device(self, batch: Batch) -> Batch:
-        """A batch's tensors on the device, with the role of inputs; containers keep their form."""
+        """A batch's tensors on the device, with the role of inputs; containers keep their form.
+
+        Raises:
+            UsageError: one of them has no memory of its own, as a DTensor.
+        """
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
+            check_kind(leaf, "a tensor of the batch")
             return to_device(leaf, Role.INPUT, None) if self._state().emulated else moved_in(leaf, Role.INPUT)
 
         moved: Batch = pytree.tree_map(move, batch)

@@ -80,8 +80,8 @@ UM_API um_status um_device_query(um_device* device, um_device_info* out);
 UM_API const char* um_device_feature(um_device* device, uint32_t index, const char** reason);
 
 /* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign
- * faults. */
-UM_API void um_emulated_claim_signals(void);
+ * faults, and raised signals too where it was `chosen`: set by the user a moment ago. 1 where somebody had. */
+UM_API int32_t um_emulated_claim_signals(int32_t chosen);
 
 /* Functions of the driver table: index 0.. until NULL. `reason` is NULL where the entry is usable. */
 UM_API const char* um_driver_function(um_device* device, uint32_t index, const char** reason);

@@ -194,7 +194,7 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, const char*, uint64_t) { return false; },
     [](int32_t, const um_link*, const um_driver_costs*) {},
     [](int32_t, um_charged* out) { *out = {}; },
-    [] {},
+    [](bool) { return false; },
     [](int32_t, uint64_t, uint64_t, bool) { return true; },
     [](emulated::Owner) {},
     [](emulated::Describer) {},

@@ -77,7 +77,7 @@ TEST(a_later_handler_that_raises_again_does_not_stop_a_managed_fault) {
         data[0] = 1;
         data[2 * kMiB] = 2;
         if (data[0] != 1 || data[2 * kMiB] != 2) _exit(3);
-        device.hooks.claim_signals();
+        device.hooks.claim_signals(false);
         device.free(data);
       },
       &said);
@@ -93,7 +93,7 @@ TEST(claiming_puts_us_on_top_again_and_the_later_handler_gets_the_crash) {
         EmulatedDevice device(16 * kMiB);
         unsigned char* data = device.managed(4 * kMiB);
         install_printer();
-        device.hooks.claim_signals();
+        device.hooks.claim_signals(false);
         data[0] = 1;  // no print
         crash();
       },
@@ -134,11 +134,87 @@ TEST(a_later_handler_that_calls_ours_ends_with_the_default_after_claiming) {
           before_printing.sa_sigaction(signal, information, context);
         };
         sigaction(SIGSEGV, &action, &before_printing);
-        device.hooks.claim_signals();
+        device.hooks.claim_signals(false);
         crash();
       },
       &said)));
   CHECK_EQ(said, "printed\n");
+}
+
+TEST(later_handlers_that_pass_on_reach_all_below_them) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        struct sigaction first{};
+        first.sa_handler = [](int) {
+          const ssize_t written = write(STDERR_FILENO, "first\n", 6);
+          static_cast<void>(written);
+          default_handler();
+        };
+        sigaction(SIGSEGV, &first, nullptr);
+        EmulatedDevice device(16 * kMiB);
+        install_printer();  // finds ours, and puts it back when it has printed
+        if (!device.hooks.claim_signals(false) || device.hooks.claim_signals(false)) _exit(3);
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "printed\nfirst\n");
+}
+
+TEST(a_handler_that_was_switched_off_is_passed_by) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        install_printer();
+        EmulatedDevice device(16 * kMiB);
+        signal(SIGSEGV, [](int) {});  // as faulthandler's after faulthandler.disable
+        device.hooks.claim_signals(false);
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "printed\n");
+}
+
+TEST(the_default_set_later_ends_it_and_those_before_hear_nothing) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        install_printer();
+        EmulatedDevice device(16 * kMiB);
+        unsigned char* data = device.managed(4 * kMiB);
+        default_handler();
+        device.hooks.claim_signals(true);
+        data[0] = 1;  // served
+        crash();
+      },
+      &said)));
+  CHECK_EQ(said, "");
+}
+
+TEST(raised_signals_go_at_once_to_a_handler_that_was_chosen) {
+  std::string said;
+  const int status = in_child(
+      [] {
+        default_handler();
+        EmulatedDevice device(16 * kMiB);
+        signal(SIGSEGV, [](int) {
+          const ssize_t written = write(STDERR_FILENO, "got\n", 4);
+          static_cast<void>(written);
+        });
+        device.hooks.claim_signals(false);
+        kill(getpid(), SIGSEGV);  // nobody passes a fault on by kill(2)
+        raise(SIGSEGV);           // taken for a fault that was passed on
+        device.hooks.claim_signals(true);
+        raise(SIGSEGV);
+        signal(SIGSEGV, SIG_IGN);
+        device.hooks.claim_signals(true);
+        raise(SIGSEGV);
+      },
+      &said);
+  CHECK_EQ(status, 0);
+  CHECK_EQ(said, "got\ngot\n");
 }
 
 TEST(a_raised_signal_kills_at_the_second_time) {
@@ -171,7 +247,7 @@ TEST(a_forked_child_cannot_touch_the_parents_pages) {
   CHECK(died_of_segv(in_child(
       [&] {
         default_handler();
-        device.hooks.claim_signals();
+        device.hooks.claim_signals(false);
         data[0] = 2;
       },
       &said)));

@@ -188,7 +188,7 @@ TEST(a_forked_child_sees_nothing_of_it) {
   CHECK(died_of_segv(in_child(
       [&] {
         default_handler();
-        device.hooks.claim_signals();
+        device.hooks.claim_signals(false);
         look(mapped.address);
       },
       &said)));

@@ -46,15 +46,14 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
-// Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list.
+// Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list, or of a list of
+// lists.
 template <class Visit>
-void each_tensor(const c10::IValue& value, Visit&& visit) {
+void each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     visit(*value.unsafeToTensorImpl());
   } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor()) visit(*element.unsafeToTensorImpl());
-    }
+    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
   }
 }
 

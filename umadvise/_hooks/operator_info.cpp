@@ -36,7 +36,7 @@ struct SilentWrite {
   std::string_view op, argument;
   Write write;
 };
-constexpr std::array<SilentWrite, 15> kSilentWrites = {{
+constexpr std::array<SilentWrite, 17> kSilentWrites = {{
     {"aten::native_batch_norm", "running_mean", Write::when_training},
     {"aten::native_batch_norm", "running_var", Write::when_training},
     {"aten::cudnn_batch_norm", "running_mean", Write::when_training},
@@ -49,6 +49,8 @@ constexpr std::array<SilentWrite, 15> kSilentWrites = {{
     {"aten::batch_norm_gather_stats", "running_var", Write::always},
     {"aten::batch_norm_gather_stats_with_counts", "running_mean", Write::always},
     {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
+    {"aten::_cudnn_rnn", "dropout_state", Write::when_training},  // a generator's state, which advances
+    {"aten::miopen_rnn", "dropout_state", Write::when_training},
     {"aten::mkldnn_rnn_layer_backward", "workspace", Write::always},  // their backward works in what forward left
     {"aten::_cudnn_rnn_backward", "reserve", Write::always},
     {"aten::miopen_rnn_backward", "reserve", Write::always},
@@ -82,13 +84,30 @@ bool returns_view(const c10::FunctionSchema& schema) {  // an alias that is not 
   });
 }
 
+bool is_aten(const c10::OperatorHandle& op) { return op.operator_name().name.rfind("aten::", 0) == 0; }
+
+// Whether an operator's schema can be believed about what it writes. torch's own kernels are searched for what their
+// schemas keep quiet about (tools/find_silent_writes.py). Elsewhere a schema without any alias is as often one that
+// nobody thought about, or that was inferred from a C++ function, as a promise: c10d::allreduce_ has none. So there it
+// takes an alias somewhere, or the tag with which an author says that the schema is right, as whoever calls
+// torch.library.custom_op(mutates_args=...) does; and not even that for a name that ends as those of writing ops do.
+bool says_what_it_writes(const c10::OperatorHandle& op) {
+  const auto annotated = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
+  const c10::FunctionSchema& schema = op.schema();
+  return is_aten(op) || std::any_of(schema.arguments().begin(), schema.arguments().end(), annotated) ||
+         std::any_of(schema.returns().begin(), schema.returns().end(), annotated) ||
+         (op.hasTag(at::Tag::pt2_compliant_tag) && schema.name().back() != '_');
+}
+
 Kind kind_of(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
   const c10::FunctionSchema& schema = op.schema();
   if (contains(kCreations, name)) return Kind::creation;
   if (contains(kResizes, name)) return Kind::operation;
   const bool has_tensors = any_may_hold_tensors(schema.arguments()) || any_may_hold_tensors(schema.returns());
-  if (!has_tensors || returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
+  if (!has_tensors) return Kind::untouching;
+  if (!is_aten(op)) return Kind::operation;  // one that returns an alias may have read it first
+  if (returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
   return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
 }
 
@@ -115,14 +134,16 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
   info->return_count = static_cast<uint32_t>(schema.returns().size());
   info->training_argument = 0;
   info->split = split_rule(op);
+  const bool believed = says_what_it_writes(op);
   for (uint32_t index = 0; index < info->argument_count; ++index) {
     const c10::Argument& argument = schema.arguments()[index];
-    if (argument.name() == "training") info->training_argument = index;
+    if (argument.name() == "training" || argument.name() == "train") info->training_argument = index;
     if (!may_hold_tensors(*argument.type())) continue;
     if (index == 0 && contains(kShapeReaders, op.operator_name().name)) continue;
     const bool resizes = contains(kResizes, op.operator_name().name);
     if (index == 1 && resizes) continue;  // a shape
-    info->tensors.push_back({index, write_of(op.operator_name().name, argument), resizes});
+    const Write write = believed ? write_of(op.operator_name().name, argument) : Write::always;
+    info->tensors.push_back({index, write, resizes});
   }
   return info;
 }

@@ -120,6 +120,8 @@ def _touches_nothing(func: torch._ops.OpOverload) -> bool:
     schema = func._schema
     if not any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns)):
         return True
+    if not _base_name(func).startswith("aten::"):
+        return False
     returns_alias = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     return returns_alias or torch.Tag.inplace_view in func.tags or _base_name(func) in UNANNOTATED_BYSTANDERS
 
@@ -131,11 +133,14 @@ def touched_tensors(
     name = _base_name(func)
     arguments = func._schema.arguments
     values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
+    believed = name.startswith("aten::") or any(each.alias_info for each in (*arguments, *func._schema.returns))
+    believed = believed or (torch.Tag.pt2_compliant_tag in func.tags and name[-1] != "_")
     for index, argument in enumerate(arguments):
         if (index == 0 and name in SHAPE_READERS) or (index == 1 and name in RESIZES):
             continue
         announced = argument.alias_info is not None and argument.alias_info.is_write
-        silent = argument.name in SILENT_WRITES.get(name, ()) and values.get("training", True)
+        training = values.get("training", values.get("train", True))
+        silent = not believed or (argument.name in SILENT_WRITES.get(name, ()) and training)
         for tensor in _tensors(values.get(argument.name)):
             yield tensor, announced or silent
 

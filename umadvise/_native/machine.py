@@ -43,6 +43,10 @@ def cupti_library() -> CuptiLibrary:
     return filled(CuptiLibrary, core_library().um_cupti_describe)
 
 
-def claim_signals() -> None:
-    """Puts the emulated device's SIGSEGV handler back on top of one that was installed later."""
-    core_library().um_emulated_claim_signals()
+def claim_signals(*, chosen: bool = False) -> bool:
+    """Puts the emulated device's SIGSEGV handler back on top of one that was installed later; whether there was one.
+
+    Args:
+        chosen: the user has just set that one, so that raised signals are meant for it.
+    """
+    return bool(core_library().um_emulated_claim_signals(chosen))

@@ -23,7 +23,7 @@ CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_cupti_describe": (Status, [POINTER]),
     "um_cuda_attribute": (Status, [I32, U32, POINTER]),
     "um_device_query": (Status, [POINTER, POINTER]),
-    "um_emulated_claim_signals": (None, []),
+    "um_emulated_claim_signals": (I32, [I32]),
     "um_device_feature": (TEXT, [POINTER, U32, POINTER]),
     "um_driver_function": (TEXT, [POINTER, U32, POINTER]),
     "um_driver_address": (POINTER, [POINTER, U32]),

@@ -42,10 +42,12 @@ SILENT_WRITES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), _STATISTICS),
     **dict.fromkeys(_aten("batch_norm_update_stats", "batch_norm_gather_stats"), _STATISTICS),
     "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
+    **dict.fromkeys(_aten("_cudnn_rnn", "miopen_rnn"), ("dropout_state",)),  # a generator's state, which advances
     "aten::mkldnn_rnn_layer_backward": ("workspace",),  # their backward works in what forward left
     "aten::_cudnn_rnn_backward": ("reserve",),
     "aten::miopen_rnn_backward": ("reserve",),
 }
+_TRAINING = ("training", "train")  # what the argument is called that says whether the first of these write
 # The host waits for what they compute: a value, or the size of a result (torch/csrc/autograd/python_variable_indexing
 # and the CUDA kernels of these, which all end in a copy to the host).
 HOST_TOUCHES = _aten(
@@ -118,7 +120,7 @@ def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
     schema = func._schema
     base = schema.name
     name = full_name(schema)
-    arguments = tuple(_tensor_arguments(schema))
+    arguments = tuple(_tensor_arguments(schema, says_what_it_writes(func)))
     returned = any("Tensor" in str(result.type) for result in schema.returns)
     returns_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     if base in CREATIONS:
@@ -127,14 +129,13 @@ def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
         kind = Kind.OPERATION
     elif (
         not (arguments or returned)
-        or returns_view
-        or torch.Tag.inplace_view in func.tags
+        or (base.startswith("aten::") and (returns_view or torch.Tag.inplace_view in func.tags))
         or base in UNANNOTATED_BYSTANDERS
     ):
         kind = Kind.UNTOUCHING
     else:
         kind = Kind.OPERATION
-    training = [index for index, argument in enumerate(schema.arguments) if argument.name == "training"]
+    training = [index for index, argument in enumerate(schema.arguments) if argument.name in _TRAINING]
     return OperatorInfo(
         name=name,
         kind=kind,
@@ -156,7 +157,25 @@ def _is_composite(name: str, backend: str) -> bool:
     return has_kernel("CompositeImplicitAutograd") and not any(map(has_kernel, others))
 
 
-def _tensor_arguments(schema: torch._C.FunctionSchema) -> list[TensorArgument]:
+def says_what_it_writes(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator's schema can be believed about what it writes.
+
+    torch's own kernels are searched for what their schemas keep quiet about (tools/find_silent_writes.py). Elsewhere a
+    schema without any alias is as often one that nobody thought about as a promise: `c10d::allreduce_` has none. So
+    there it takes an alias somewhere, or the tag with which an author says that the schema is right, as whoever calls
+    `torch.library.custom_op(mutates_args=...)` does; and not even that for a name that ends as those of writing ops do.
+    """
+    import torch
+
+    schema = func._schema
+    return (
+        schema.name.startswith("aten::")
+        or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
+        or (torch.Tag.pt2_compliant_tag in func.tags and not schema.name.endswith("_"))
+    )
+
+
+def _tensor_arguments(schema: torch._C.FunctionSchema, believed: bool) -> list[TensorArgument]:
     overwritten = WRITE_ONLY.get(full_name(schema), ())
     found = []
     for index, argument in enumerate(schema.arguments):
@@ -167,10 +186,10 @@ def _tensor_arguments(schema: torch._C.FunctionSchema) -> list[TensorArgument]:
         silent = argument.name in SILENT_WRITES.get(schema.name, ())
         if argument.name in overwritten:
             flags = _OVERWRITES
-        elif silent or (argument.alias_info is not None and argument.alias_info.is_write):
+        elif silent or not believed or (argument.alias_info is not None and argument.alias_info.is_write):
             flags = _CHANGES
         else:
             flags = Access.READ
-        training = silent and any(each.name == "training" for each in schema.arguments)
+        training = silent and any(each.name in _TRAINING for each in schema.arguments)
         found.append(TensorArgument(index, argument.name, flags, training))
     return found

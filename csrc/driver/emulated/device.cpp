@@ -83,7 +83,7 @@ um_status open_device(const um_emulated_options& options, int32_t* ordinal, char
   }
   try {
     reserve_range();
-    install_fault_handler();
+    install_fault_handler(false);
     for (int i = 0; i < kMostDevices; ++i) {
       if (devices[i].load() != nullptr) continue;
       devices[i].store(new Device(i, options), std::memory_order_release);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 
 #include "driver/emulated/device.h"
 #include "driver/emulated/owner.h"
@@ -15,12 +16,21 @@
 namespace um::emulated {
 namespace {
 
-struct sigaction previous;  // whom foreign signals belong to
+// Whom foreign signals belong to: who had them when we came, and above it whoever took them since. The signal goes to
+// the top one; where that passes it on, by a call of us, whom it found there, or by raising it again, to the one below.
+constexpr int kMostHandlers = 8;
+struct Handlers {
+  struct sigaction actions[kMostHandlers];
+  int count;
+};
+std::atomic<const Handlers*> handlers{nullptr};  // replaced whole, and never freed: a signal may be reading it
+std::atomic<bool> raised_is_meant{false};        // a raised signal is for the top one, whoever it was that set it
 std::atomic<bool> in_child{false};
 std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
-std::atomic<pthread_t> passing{};    // the thread whose signal is with `previous`, which may call us in turn
+std::atomic<pthread_t> passing{};    // the thread whose signal is with one of `handlers`, which may call us in turn
+std::atomic<int> passed_down{0};     // how many of them have passed the present signal on
 std::atomic<Describer> describing{nullptr};
-std::atomic<bool> raised_again{false};  // a signal went to `previous`, which raised it once more: that one is the end
+std::atomic<bool> raised_again{false};  // one of `handlers` raised the signal that it was given once more
 
 // One line, written at once: other threads may be talking too.
 class Line {
@@ -51,19 +61,40 @@ void die_by_default(bool raised) {
   if (raised) raise(SIGSEGV);  // blocked until this handler returns; a faulting instruction simply faults again
 }
 
-// `previous` may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise
-// the signal again (faulthandler): when that comes here too, the default action ends it.
-void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
-  if (raised_again || passing == pthread_self()) return die_by_default(raised);
-  passing = pthread_self();
-  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
-    previous.sa_sigaction(signal, information, context);
-  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-    previous.sa_handler(signal);
-  } else {
-    return die_by_default(raised);
+bool calls(const struct sigaction& action) { return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN; }
+
+// A handler that returns says that the instruction can go on. One that was switched off (faulthandler.disable) returns
+// too, and would be asked for ever: with the same registers each time, as nothing has happened in between.
+bool goes_round(const void* context, bool raised) {
+  constexpr int kMostReturns = 1000;
+  static std::atomic<uint64_t> last{0};  // no thread_local: its first use may allocate
+  static std::atomic<int> returns{0};
+  if (raised) return false;
+  uint64_t now = 0xCBF29CE484222325;  // FNV-1a
+  for (const greg_t each : static_cast<const ucontext_t*>(context)->uc_mcontext.gregs) {
+    now = (now ^ static_cast<uint64_t>(each)) * 0x100000001B3;
   }
-  passing = pthread_t{};
+  if (last.exchange(now) != now) returns = 0;
+  return ++returns > kMostReturns;
+}
+
+// A handler may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise
+// the signal again (faulthandler): when that comes here too, it is the turn of the one below, or else of the default.
+void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
+  const Handlers& theirs = *handlers.load();
+  const bool passed = passing == pthread_self() || raised_again.exchange(false) || goes_round(context, raised);
+  const int depth = passed ? ++passed_down : (passed_down = 0);
+  if (depth >= theirs.count) return die_by_default(raised);
+  const struct sigaction& action = theirs.actions[theirs.count - 1 - depth];
+  if (raised && action.sa_handler == SIG_IGN) return;
+  if (!calls(action)) return die_by_default(raised);
+  const pthread_t outer = passing.exchange(pthread_self());
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    action.sa_sigaction(signal, information, context);
+  } else {
+    action.sa_handler(signal);
+  }
+  passing = outer;
   sigset_t pending;  // all signals are blocked here, so one that was raised waits for our return
   if (sigpending(&pending) == 0 && sigismember(&pending, SIGSEGV) == 1) raised_again = true;
 }
@@ -115,11 +146,11 @@ void on_signal(int signal, siginfo_t* information, void* context) {
       if (ours) describe(address, service);
       pass_on(signal, information, context, false);
     }
-  } else if (raised_again || swallowed.exchange(true)) {
+  } else if (information->si_code == SI_USER || raised_is_meant || raised_again || swallowed.exchange(true)) {
     pass_on(signal, information, context, true);
   }
   // else: somebody above us (faulthandler) re-raised a fault of ours; the instruction faults again, and then it is
-  // served.
+  // served. Nobody does that by kill(2), which is SI_USER.
   errno = saved_errno;
 }
 
@@ -140,24 +171,52 @@ void seal_child() {
   }
 }
 
+bool same(const struct sigaction& one, const struct sigaction& other) {
+  return one.sa_sigaction == other.sa_sigaction && ((one.sa_flags ^ other.sa_flags) & SA_SIGINFO) == 0;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
+}
+
+// Whoever set the default has no use for those before it: so it is alone.
+void put_on_top(const struct sigaction& action) {
+  auto* const now = new Handlers{};
+  const Handlers* const before = handlers;
+  for (int i = 0; before != nullptr && calls(action) && i < before->count; ++i) {
+    if (!same(before->actions[i], action)) now->actions[now->count++] = before->actions[i];
+  }
+  if (now->count == kMostHandlers) {
+    for (int i = 1; i < kMostHandlers; ++i) now->actions[i - 1] = now->actions[i];
+    --now->count;
+  }
+  now->actions[now->count++] = action;
+  handlers = now;
+}
+
 }  // namespace
 
 bool forked() { return in_child; }
 
 void set_describer(Describer describer) { describing = describer; }
 
-void install_fault_handler() {
+bool install_fault_handler(bool chosen) {
+  static std::mutex installing;
+  const std::lock_guard<std::mutex> guard(installing);
   static const int at_fork = pthread_atfork(nullptr, nullptr, seal_child);
   static_cast<void>(at_fork);
   struct sigaction current{};
   sigaction(SIGSEGV, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_signal) return;
-  previous = current;
+  const bool replaced = !is_ours(current);
+  if (replaced) put_on_top(current);
+  if (replaced || chosen) raised_is_meant = chosen;
+  if (!replaced) return false;
   struct sigaction ours{};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigfillset(&ours.sa_mask);
   sigaction(SIGSEGV, &ours, nullptr);
+  return true;
 }
 
 }  // namespace um::emulated

@@ -7,8 +7,9 @@
 namespace um::emulated {
 
 // Installs the handler, and what a fork needs, once; again when somebody else's handler lies on top
-// (faulthandler.enable), which then becomes the one that foreign faults are passed on to.
-void install_fault_handler();
+// (faulthandler.enable, sigaction), which then becomes the first that foreign faults are passed on to. `chosen`: the
+// user has just set that one, so that raised signals go to it at once. True where another one lay on top.
+bool install_fault_handler(bool chosen);
 // Who describes a fatal access (Hooks::set_describer).
 void set_describer(Describer describer);
 

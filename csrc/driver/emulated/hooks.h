@@ -78,8 +78,8 @@ struct Hooks {
   void (*set_link)(int32_t ordinal, const um_link* link, const um_driver_costs* costs);
   void (*charged)(int32_t ordinal, um_charged* out);
 
-  // Puts the SIGSEGV handler back on top of one that was installed later (faulthandler.enable).
-  void (*claim_signals)();
+  // Puts the SIGSEGV handler back on top of one that was installed later (fault_handler.h); whether there was one.
+  bool (*claim_signals)(bool chosen);
 
   // Hides mapped chunks from everybody but copies, whatever access was allowed / the opposite (Space::veil).
   bool (*veil)(int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled);
