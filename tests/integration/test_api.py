@@ -434,7 +434,7 @@ def test_tensors_of_an_earlier_device_move_to_the_present_one(patched: Patch, al
         ({"device": "cuda:x"}, UsageError, "unknown device"),
         ({"device": "emulated", "budget": "8 apples"}, InvalidSizeError, "apples"),
         ({"device": umadvise.EmulatedDevice(capacity="1EiB")}, umadvise.errors.UmadviseError, "EiB|memory"),
-        ({"device": umadvise.EmulatedDevice(capacity="1MiB")}, umadvise.errors.UmadviseError, "MiB"),
+        ({"device": umadvise.EmulatedDevice(capacity="15.9MiB")}, InvalidSizeError, "at least 16.00 MiB"),
         ({"device": umadvise.EmulatedDevice(counting="exact")}, UsageError, "ordered"),
         ({"device": umadvise.EmulatedDevice(access="slow")}, UsageError, "host_mapped"),
         ({"device": umadvise.EmulatedDevice(delays=-1)}, UsageError, "delays"),
