@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from umadvise._abi import Memory
+from umadvise.degraded import CHUNKS
 from umadvise.driving import Driver, RecordAgain
 from umadvise.errors import NativeError
 from umadvise.governor import FAULT_THRESHOLD, Governor, StepRecord, Switch
@@ -19,7 +20,7 @@ from umadvise.planning_device import planning_device
 from umadvise.profile import RungChange
 from umadvise.recompute import Regions, choose, ops_of
 from umadvise.replacements import Replacements
-from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
+from umadvise.roles import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Course, Policy, course_of_rung
 from umadvise.runtime import Runtime
 from umadvise.simulator.swap import SwapSimulation
 from umadvise.trace.recorded_step import RecordedStep
@@ -54,14 +55,27 @@ class Steering:
         maker: PlanMaker | None,
         course: Course,
         governor: Governor | None,
+        follow: Callable[[Policy], None],
+        *,
+        state_is_known: bool,
     ) -> None:
-        """Sets the first rung; `governor` is None where the user has chosen, `maker` where nothing is planned.
+        """Sets the first rung.
+
+        Args:
+            state: of the process.
+            observer: of its steps.
+            split: of its memory.
+            maker: of plans; None where nothing is planned.
+            course: of the first rung.
+            governor: that chooses the others; None where the user has chosen.
+            follow: moves what lives into the memory of the policy, after the one that is given.
+            state_is_known: the first rung was chosen by what will be there between steps.
 
         Raises:
             NativeError: there is no memory for it.
         """
         self._state, self._observer, self.split, self._maker = state, observer, split, maker
-        self._governor = governor
+        self._governor, self._follow, self._state_is_known = governor, follow, state_is_known
         self._structures: set[str] = set()
         self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._regions: Regions | None = None
@@ -121,6 +135,7 @@ class Steering:
 
     def after_step(self, number: int, *, whole: bool) -> None:
         """A step has ended; not `whole`: by an exception."""
+        recorded = self.driver.recording
         self.driver.after_step(number, whole=whole)
         cost = self._observer.last_step
         if self._governor is None or not whole or cost is None:
@@ -128,13 +143,31 @@ class Steering:
         record = StepRecord(
             number=number,
             duration_ns=cost.duration_ns,
-            stall_ns=(cost.counters.fault_service_ns or 0) + self.driver.waited_ns,
+            stall_ns=self._stall_ns(cost.counters.fault_service_ns),
             fault_groups=cost.counters.fault_groups,
-            typical=self._observer.faults_are_known
-            and (self.driver.followed if self.course.planner else bool(self._structures)),
+            typical=self.driver.followed if self.course.planner else bool(self._structures),
         )
         self._look_again(cost.counters.op_count or 0)
-        self._go(self._governor.observe(record))
+        if not self._state_is_known:
+            self._look_at_state(number + 1)
+        if not recorded:  # it takes longer, and a switch would move what it is about
+            self._go(self._governor.observe(record))
+
+    def _stall_ns(self, service_ns: int | None) -> int | None:
+        return (service_ns or 0) + self.driver.waited_ns if self._observer.faults_are_known else None
+
+    def _look_at_state(self, number: int) -> None:
+        """After a script's first step, what there is between steps is known: where it cannot fit, chunks may be best.
+
+        On the emulated device, where what lives follows, a rung is chosen when a step is known.
+        """
+        self._state_is_known = True
+        if self.split.follows or self._governor is None:
+            return
+        sizes = [each.bytes for each in self._state.device.allocations()]
+        rung, reason = first_rung(sizes, self.split.room_bytes, self.split.chunk_bytes)
+        if rung != ADVISE.name:
+            self._go(self._governor.go(number, rung, reason))
 
     def _look_again(self, op_count: int) -> None:
         """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
@@ -207,14 +240,15 @@ class Steering:
         if self._structures:
             governor.restructure()
         self._structures.add(step.digest)
-        if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
+        stays = LADDER[governor.rung].memory == Memory.CHUNKED and not self.split.follows
+        if stays or self._state.intermediate_advice is not None:
             return  # what is in chunks stays there, and where the user has advised the counters decide
         needed, room = self._observer.memory().requested_peak_bytes, self.split.room_bytes
         if needed <= FITS * room:
             reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
             self._go(governor.go(number, RESIDENT.name, reason))
             return
-        rungs = (ADVISE, WINDOW, SWAP)
+        rungs = [each for each in (ADVISE, WINDOW, SWAP) if governor.has(each.name)]
         predicted = self._maker.predict(step, {each.name: self.split.for_plans(each.memory) for each in rungs})
         governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
         if SWAP.name not in predicted:
@@ -229,11 +263,13 @@ class Steering:
         if switch.rung == RESIDENT.name:  # what does not fit after all is paged
             policy = replace(policy, memory=Memory.PREFER_DEVICE)
         if switch.rung != switch.before:
+            before = self._state.policy
             try:
-                self.split.use(policy)
+                self._change(policy)
             except NativeError as error:
                 switch = self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}")
                 self._note(switch)
+                self._change(before)
                 return
         self._note(switch)
         if switch.rung == switch.before:
@@ -241,6 +277,18 @@ class Steering:
         self.course = course_of_rung(switch.rung)
         self._follow_regions()
         self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
+
+    def _change(self, policy: Policy) -> None:
+        """New tensors have the memory of a policy, and where they can, those that live go with them."""
+        before = self._state.policy
+        if self.split.follows and (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
+            self._change(ADVISE)  # plain memory leaves no room for chunks, unified memory needs none
+            before = ADVISE
+        self.split.use(policy)
+        if self.split.follows and policy.memory != before.memory:
+            self._follow(before)
+            if Memory.CHUNKED in (policy.memory, before.memory):
+                self.split.divide()
 
     def _note(self, switch: Switch) -> None:
         self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
@@ -255,7 +303,8 @@ def steer(
     *,
     budget_bytes: int | None,
     fault_threshold: float = FAULT_THRESHOLD,
-    persistent_sizes: Callable[[], Sequence[int]] = tuple,
+    persistent_sizes: Callable[[], Sequence[int]] | None = None,
+    follow: Callable[[Policy], None],
 ) -> Steering:
     """Sets the first rung of a session, or of a script: the one that was chosen, or what the governor guesses.
 
@@ -265,20 +314,26 @@ def steer(
         course: of the policy.
         budget_bytes: of device memory; None: what was patched with.
         fault_threshold: see `umadvise.governor`.
-        persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
+        persistent_sizes: bytes of the tensors that will be there between steps; None: nothing is known of them.
+        follow: moves what lives into the memory of the policy, after the one that is given.
 
     Raises:
         NativeError: there is no memory for the rung.
     """
-    sizes = persistent_sizes()
+    sizes = () if persistent_sizes is None else persistent_sizes()
     split, governor = MemorySplit(state, budget_bytes, sizes), None
     advised = state.intermediate_advice is not None
     if course.rung is None:
+        rungs = rungs_of(state)
         rung, reason = first_rung(sizes, split.room_bytes, split.chunk_bytes)
+        if persistent_sizes is None:
+            reason = "nothing is known before the first step"
+        if split.follows or rung not in rungs:
+            rung = ADVISE.name
         if advised:  # by the user, and for unified memory
             governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
         else:
-            governor = Governor(rung, reason, threshold=fault_threshold)
+            governor = Governor(rung, reason, rungs=rungs, threshold=fault_threshold)
         course = course_of_rung(governor.rung)
     elif advised and LADDER[course.rung].memory == Memory.CHUNKED:
         log.warning("torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung)
@@ -286,10 +341,18 @@ def steer(
     plans = governor is not None or course.planner is not None
     maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
     try:
-        return Steering(state, observer, split, maker, course, governor)
+        known = persistent_sizes is not None
+        return Steering(state, observer, split, maker, course, governor, follow, state_is_known=known)
     except BaseException:
         split.release()
         raise
+
+
+def rungs_of(state: Runtime) -> tuple[str, ...]:
+    """The rungs that a device has: without management of virtual memory there are no chunks."""
+    if state.device.features()[CHUNKS] is None:
+        return RUNGS
+    return tuple(rung for rung in RUNGS if LADDER[rung].memory != Memory.CHUNKED)
 
 
 def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:

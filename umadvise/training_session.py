@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -146,6 +147,7 @@ class Session:
             budget_bytes=budget_bytes,
             fault_threshold=self._threshold,
             persistent_sizes=self._adoption.persistent_sizes,
+            follow=partial(self._adoption.follow, state),
         )
         if self._records:
             self._observer.start_recording()
