@@ -26,7 +26,7 @@ from umadvise.trace import io as trace_io
 from umadvise.trace.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-_DONE = "a step is done\n"
+_DONE = "a step is done, rung: "
 Kind = Literal["plain", "resident", "no advice", "advise", "window", "swap", "swap+recompute", "auto", "checkpointing"]
 """Plain: PyTorch in ordinary memory, without umadvise."""
 SESSION_POLICY: dict[Kind, str] = {
@@ -101,11 +101,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trainee:
-    """A process that trains."""
+    """A process that trains.
+
+    Attributes:
+        runs: it has not run out of memory.
+        rung: of the ladder that its last step ran on.
+    """
 
     def __init__(self, specification: Specification) -> None:
         """Starts it; its first step waits until it is asked for."""
         self._specification = specification
+        self.runs, self.rung = True, ""
         self._folder = tempfile.TemporaryDirectory()
         asked, self._written, self._log = (Path(self._folder.name, name) for name in ("asked.json", "run.json", "log"))
         asked.write_bytes(msgspec.json.encode(specification))
@@ -136,10 +142,13 @@ class Trainee:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         except BrokenPipeError:
+            self.runs = False
             return
         for line in self._process.stdout:  # libraries print too
-            if line == _DONE:
+            if line.startswith(_DONE):
+                self.rung = line.removeprefix(_DONE).strip()
                 return
+        self.runs = False
 
     def finish(self) -> Run:
         """What happened; a process that died otherwise than by want of memory ends the benchmark."""
@@ -209,7 +218,7 @@ def _train(specification: Specification, written: Path) -> None:
         try:
             for _ in sys.stdin:
                 steps.append(_step(session, workload))
-                print(_DONE, end="", flush=True)
+                print(_DONE, steps[-1].rung, flush=True)
         except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
             error = str(raised)
         stats, swap = session.memory_stats(), session.swap_counters()
@@ -247,7 +256,7 @@ def _train_plain(workload: Workload, written: Path) -> None:
                 rung="",
             )
         )
-        print(_DONE, end="", flush=True)
+        print(_DONE, flush=True)
     found = Run(steps=steps, error=None, needed_bytes=0, peak_bytes=0, pinned_bytes=0, rung="")
     written.write_bytes(msgspec.json.encode(found))
 
