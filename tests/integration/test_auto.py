@@ -14,7 +14,7 @@ import umadvise
 from umadvise import _native, runtime
 from umadvise._abi import Memory, Role
 from umadvise.governor import Governor, StepRecord, Switch
-from umadvise.roles import LADDER, RUNGS
+from umadvise.roles import LADDER
 from umadvise.runtime import address_of
 
 MIB = 1 << 20
@@ -204,5 +204,17 @@ def test_a_step_that_chunks_cannot_hold_is_run_in_unified_memory() -> None:
     assert rung in ("advise", "window")
 
 
-def test_every_rung_is_one_of_the_governors() -> None:
-    assert set(LADDER) == set(RUNGS)
+def test_ops_that_need_more_than_there_is_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A sum of 12 MiB into 12 MiB, in 16 MiB and in 32 MiB."""
+    for capacity, warnings in (("16MiB", 1), ("32MiB", 0)):
+        caplog.clear()
+        values = torch.zeros(3 << 20)
+        with umadvise.session(nn.Linear(2, 2), device="emulated", capacity=capacity, policy="advise") as um:
+            for _ in range(3):
+                with um.step():
+                    moved = um.to_device(values)
+                    made = moved + 1
+                    del moved, made
+        said = [each.getMessage() for each in caplog.records if "more memory than" in each.getMessage()]
+        assert len(said) == warnings
+        assert all(f"the {float(capacity[:2]):.2f} MiB that there are" in each for each in said)
