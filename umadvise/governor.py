@@ -25,7 +25,8 @@ HYSTERESIS = 0.05
 WARM_UP = 1
 """Steps on a rung that are not measured: what the one before left behind makes the first one slower."""
 SAMPLES = 3
-"""Steps whose median is a rung's time."""
+"""Steps whose median is a rung's time; twice as many after each return, so that noise ends the sooner."""
+MOST_SAMPLES = 24
 MOST_ODD = 4
 """Steps in a row that are not typical, after which such steps are what the rung gives."""
 MOST_STRUCTURES = 4
@@ -123,6 +124,7 @@ class Governor:
         self._impossible: set[str] = set()
         self._tried: set[str] = set()  # those that were gone to, and the first one once it was measured
         self._returns_left = 2 * len(self._rungs)
+        self._samples = SAMPLES
         self._begin()
 
     def _begin(self) -> None:
@@ -148,9 +150,10 @@ class Governor:
         if step.stall_ns is not None:
             self._over = self._over + 1 if excess is not None else 0
         self._durations_ns.append(step.duration_ns)
-        if len(self._durations_ns) < WARM_UP + SAMPLES:
+        if len(self._durations_ns) < WARM_UP + self._samples:
             return None
-        here_ns = self.measured_ns[self.rung] = int(median(self._durations_ns[-SAMPLES:]))
+        self._durations_ns = self._durations_ns[-WARM_UP - self._samples :]
+        here_ns = self.measured_ns[self.rung] = int(median(self._durations_ns[WARM_UP:]))
         self._tried.add(self.rung)
         return self._return(step.number + 1, here_ns) or self._try(step.number + 1, here_ns, excess)
 
@@ -162,6 +165,7 @@ class Governor:
         if best == self.rung or here_ns <= best_ns * (1 + HYSTERESIS) or self._returns_left == 0:
             return None
         self._returns_left -= 1
+        self._samples = min(2 * self._samples, MOST_SAMPLES)
         reason = f"a step takes {here_ns / 1e6:.1f} ms on {self.rung}, and took {best_ns / 1e6:.1f} ms on {best}"
         return self._to(step, best, reason)
 
@@ -214,6 +218,11 @@ class Governor:
     def exclude(self, rungs: Iterable[str]) -> None:
         """The step does not run on these, or nobody can say how: they are not gone to until the step changes."""
         self._impossible.update(rungs)
+
+    def retreat(self, step: int, rung: str, impossible: Iterable[str], reason: str) -> Switch:
+        """Goes to a rung because the step was refused on these ones: they are not gone to until the step changes."""
+        self.exclude(impossible)
+        return self._to(step, rung, reason)
 
     def take_back(self, switch: Switch, reason: str) -> Switch:
         """A switch could not be made: the rung before it stays."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from umadvise import _native
 from umadvise._abi import Memory
 from umadvise.degraded import CHUNKS
 from umadvise.driving import Driver, RecordAgain
@@ -80,11 +81,14 @@ class Steering:
         self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._regions: Regions | None = None
         self._chosen = False  # which ops run again
+        self._rescued = False  # an op of this step that chunks could not hold
         self._replaced = Replacements()
         self.course = course
         split.use(LADDER[self.rung])
         self._follow_regions()
         self.driver = Driver(state.device, observer, self._make_plan if course.planner else None)
+        if governor is not None and split.follows:
+            _native.set_rescuer(self._rescue)
         if governor is not None:
             self._note(governor.history[0])
         else:
@@ -133,8 +137,10 @@ class Steering:
         if self._regions is not None:
             self._regions.begin_step(record=self.driver.recording and not self._chosen)
 
-    def after_step(self, number: int, *, whole: bool) -> None:
-        """A step has ended; not `whole`: by an exception."""
+    def after_step(self, number: int, *, whole: bool, refused: bool = False) -> None:
+        """A step has ended; not `whole`: by an exception. `refused`: as the memory that there is cannot hold it."""
+        if refused or self._rescued:
+            self._retreat(number + 1)
         recorded = self.driver.recording
         self.driver.after_step(number, whole=whole)
         cost = self._observer.last_step
@@ -152,6 +158,32 @@ class Steering:
             self._look_at_state(number + 1)
         if not recorded:  # it takes longer, and a switch would move what it is about
             self._go(self._governor.observe(record))
+
+    def _retreat(self, number: int) -> None:
+        """In unified memory an op may use more than there is."""
+        self._rescued = False
+        if self._governor is None or LADDER[self.rung].memory != Memory.CHUNKED:
+            return
+        chunked = [rung for rung in RUNGS if LADDER[rung].memory == Memory.CHUNKED]
+        reason = f"step {number - 1} found no room in chunks"
+        self._go(self._governor.retreat(number, ADVISE.name, chunked, reason))
+
+    def _rescue(self) -> bool:
+        """Chunks have no room for an op: whether it may be tried in unified memory, where this step's tensors go now.
+
+        Called by the hooks, within the op. The rest follows at the step's edge.
+        """
+        if LADDER[self.rung].memory != Memory.CHUNKED:
+            return False
+        try:
+            self.split.use(ADVISE)
+        except NativeError as error:
+            log.warning("an op finds no room in chunks, and unified memory cannot be had: %s", error)
+            return False
+        if not self._rescued:
+            log.warning("an op finds no room in chunks: it and the rest of its step run in unified memory")
+        self._rescued = True
+        return True
 
     def _stall_ns(self, service_ns: int | None) -> int | None:
         return (service_ns or 0) + self.driver.waited_ns if self._observer.faults_are_known else None
@@ -179,6 +211,8 @@ class Steering:
 
     def close(self) -> None:
         """Nothing is driven any more, and torch's checkpoints are its own again."""
+        if self._governor is not None and self.split.follows:
+            _native.set_rescuer(None)
         self._replaced.undo()
         self.driver.close()
 
@@ -259,17 +293,16 @@ class Steering:
         if switch is None:
             return
         assert self._governor is not None
-        policy = LADDER[switch.rung]
-        if switch.rung == RESIDENT.name:  # what does not fit after all is paged
-            policy = replace(policy, memory=Memory.PREFER_DEVICE)
         if switch.rung != switch.before:
-            before = self._state.policy
+            before = _policy_of(self.rung)
+            if self._state.policy.memory == before.memory:
+                before = self._state.policy  # with the advice of a plan
             try:
-                self._change(policy)
+                self._change(_policy_of(switch.rung), before)
             except NativeError as error:
                 switch = self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}")
                 self._note(switch)
-                self._change(before)
+                self._change(before, _policy_of(self.rung))
                 return
         self._note(switch)
         if switch.rung == switch.before:
@@ -278,11 +311,10 @@ class Steering:
         self._follow_regions()
         self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
 
-    def _change(self, policy: Policy) -> None:
+    def _change(self, policy: Policy, before: Policy) -> None:
         """New tensors have the memory of a policy, and where they can, those that live go with them."""
-        before = self._state.policy
         if self.split.follows and (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
-            self._change(ADVISE)  # plain memory leaves no room for chunks, unified memory needs none
+            self._change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
             before = ADVISE
         self.split.use(policy)
         if self.split.follows and policy.memory != before.memory:
@@ -346,6 +378,12 @@ def steer(
     except BaseException:
         split.release()
         raise
+
+
+def _policy_of(rung: str) -> Policy:
+    """Of `auto`: on `resident` what does not fit after all is paged."""
+    policy = LADDER[rung]
+    return replace(policy, memory=Memory.PREFER_DEVICE) if rung == RESIDENT.name else policy
 
 
 def rungs_of(state: Runtime) -> tuple[str, ...]:

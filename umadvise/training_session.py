@@ -18,7 +18,7 @@ from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
-from umadvise.errors import StateError, UsageError
+from umadvise.errors import BudgetError, StateError, UsageError
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
 from umadvise.observer import Observer, as_list
 from umadvise.placement import to_device
@@ -220,14 +220,17 @@ class Session:
         if not state.forked:
             steering.before_step(number)
         observer.begin_step()
-        whole = False
+        whole = refused = False
         try:
             yield
             whole = True
+        except (torch.OutOfMemoryError, BudgetError):
+            refused = True
+            raise
         finally:
             if not state.forked:  # a child may leave through here
                 observer.end_step()
-                steering.after_step(number, whole=whole)
+                steering.after_step(number, whole=whole, refused=refused)
 
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form."""

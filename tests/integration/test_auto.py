@@ -204,6 +204,34 @@ def test_a_step_that_chunks_cannot_hold_is_run_in_unified_memory() -> None:
     assert rung in ("advise", "window")
 
 
+@pytest.mark.parametrize("rows", [1024, 3072])
+def test_a_larger_step_that_chunks_cannot_hold_ends_in_unified_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rows: int
+) -> None:
+    """Activations of 4 or 12 MiB beside weights of 4, in 20 MiB: what the op is given has no room, or what it makes."""
+    scripted(monkeypatch, ["swap"])
+
+    def run(training: Training, number: int) -> None:
+        training.step(rows if number in (7, 9) else 16)
+
+    expected = Training()
+    for number in range(1, 12):
+        run(expected, number)
+    training = Training()
+    with umadvise.session(training.model, training.optimizer, device="emulated", capacity="20MiB", policy="auto") as um:
+        rungs = []
+        for number in range(1, 12):
+            with um.step():
+                run(training, number)
+            rungs.append(um.rung)
+    assert rungs[5] == "swap"
+    if rows > 1024:
+        assert rungs[6:] == ["advise"] * 5
+        assert "an op finds no room in chunks: it and the rest of its step run in unified memory" in caplog.text
+        assert um.profile().rungs[-1].reason == "step 7 found no room in chunks"
+    assert_same(training, expected)
+
+
 def test_ops_that_need_more_than_there_is_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """A sum of 12 MiB into 12 MiB, in 16 MiB and in 32 MiB."""
     for capacity, warnings in (("16MiB", 1), ("32MiB", 0)):
