@@ -1,4 +1,4 @@
-"""One network trained in one kind of memory, in a process of its own: what tools/benchmark_swap.py compares.
+"""One network trained in one kind of memory, in a process of its own: what the benchmarks of training compare.
 
     python tools/swap_run.py SPECIFICATION.json RUN.json
 
@@ -26,13 +26,17 @@ from umadvise.trace import io as trace_io
 from umadvise.trace.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-_DONE = "a step is done\n"
-Kind = Literal["resident", "no advice", "swap", "swap+recompute", "checkpointing"]
+_DONE = "a step is done, rung: "
+Kind = Literal["plain", "resident", "no advice", "advise", "window", "swap", "swap+recompute", "auto", "checkpointing"]
+"""Plain: PyTorch in ordinary memory, without umadvise."""
 SESSION_POLICY: dict[Kind, str] = {
     "resident": "resident",
     "no advice": "advise",  # of which the advice is taken away again
+    "advise": "advise",
+    "window": "window",
     "swap": "swap",
     "swap+recompute": "swap+recompute",
+    "auto": "auto",
     "checkpointing": "resident",
 }
 
@@ -62,7 +66,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it.
 
-    `stood_ns` is how long ops stood still: for fault services, copies and room.
+    `stood_ns` is how long ops stood still: for fault services, copies and room. `rung` is that of the ladder it ran on.
     """
 
     duration_ns: int
@@ -73,6 +77,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     swap_in_bytes: int
     swap_out_bytes: int
     stood_ns: int
+    rung: str
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +101,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trainee:
-    """A process that trains."""
+    """A process that trains.
+
+    Attributes:
+        runs: it has not run out of memory.
+        rung: of the ladder that its last step ran on.
+    """
 
     def __init__(self, specification: Specification) -> None:
         """Starts it; its first step waits until it is asked for."""
         self._specification = specification
+        self.runs, self.rung = True, ""
         self._folder = tempfile.TemporaryDirectory()
         asked, self._written, self._log = (Path(self._folder.name, name) for name in ("asked.json", "run.json", "log"))
         asked.write_bytes(msgspec.json.encode(specification))
@@ -131,10 +142,13 @@ class Trainee:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         except BrokenPipeError:
+            self.runs = False
             return
         for line in self._process.stdout:  # libraries print too
-            if line == _DONE:
+            if line.startswith(_DONE):
+                self.rung = line.removeprefix(_DONE).strip()
                 return
+        self.runs = False
 
     def finish(self) -> Run:
         """What happened; a process that died otherwise than by want of memory ends the benchmark."""
@@ -177,6 +191,7 @@ def _workload(specification: Specification) -> Workload:
 
 @contextmanager
 def _session(specification: Specification, workload: Workload) -> Iterator[umadvise.session]:
+    """Not of "plain"."""
     device = umadvise.EmulatedDevice(capacity=specification.capacity_bytes, link=specification.link)
     policy = SESSION_POLICY[specification.kind]
     if specification.kind != "no advice":
@@ -195,13 +210,15 @@ def _session(specification: Specification, workload: Workload) -> Iterator[umadv
 def _train(specification: Specification, written: Path) -> None:
     """Trains, writes what happened, and ends the process."""
     workload = _workload(specification)
+    if specification.kind == "plain":
+        return _train_plain(workload, written)
     steps: list[Step] = []
     error: str | None = None
     with _session(specification, workload) as session:
         try:
             for _ in sys.stdin:
                 steps.append(_step(session, workload))
-                print(_DONE, end="", flush=True)
+                print(_DONE, steps[-1].rung, flush=True)
         except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
             error = str(raised)
         stats, swap = session.memory_stats(), session.swap_counters()
@@ -219,10 +236,36 @@ def _train(specification: Specification, written: Path) -> None:
         os._exit(0)  # the session would give every tensor back, for which the host needs as much memory again
 
 
+def _train_plain(workload: Workload, written: Path) -> None:
+    steps: list[Step] = []
+    for _ in sys.stdin:
+        start_ns = time.perf_counter_ns()
+        loss = workload.step()
+        duration_ns = time.perf_counter_ns() - start_ns
+        assert isinstance(loss, torch.Tensor)
+        steps.append(
+            Step(
+                duration_ns=duration_ns,
+                loss_hex=float(loss.item()).hex(),
+                followed=False,
+                evictions=0,
+                on_demand_swap_ins=0,
+                swap_in_bytes=0,
+                swap_out_bytes=0,
+                stood_ns=0,
+                rung="",
+            )
+        )
+        print(_DONE, flush=True)
+    found = Run(steps=steps, error=None, needed_bytes=0, peak_bytes=0, pinned_bytes=0, rung="")
+    written.write_bytes(msgspec.json.encode(found))
+
+
 def _step(session: umadvise.session, workload: Workload) -> Step:
     before, served_ns = session.swap_counters(), session.counters().fault_service_ns or 0
     start_ns = time.perf_counter_ns()
     with session.step():
+        rung = session.rung
         loss = workload.step()
     duration_ns, after = time.perf_counter_ns() - start_ns, session.swap_counters()
     served_ns = (session.counters().fault_service_ns or 0) - served_ns
@@ -237,6 +280,7 @@ def _step(session: umadvise.session, workload: Workload) -> Step:
         swap_in_bytes=after.swap_in_bytes - before.swap_in_bytes,
         swap_out_bytes=after.swap_out_bytes - before.swap_out_bytes,
         stood_ns=served_ns + waited_ns,
+        rung=rung,
     )
 
 

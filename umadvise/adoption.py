@@ -1,6 +1,6 @@
 """The tensors of models and optimizers: onto the device, and back as ordinary ones."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,6 +12,7 @@ from umadvise import _native, runtime, torch_api
 from umadvise._abi import Role
 from umadvise.errors import StateError, UsageError
 from umadvise.observer import strided_parts, tensors_of_state
+from umadvise.roles import Policy
 from umadvise.runtime import HOST, on_device, routed
 
 
@@ -22,7 +23,7 @@ class Adoption:
     moves them: parameters stay the same objects and get other data.
     """
 
-    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Collection[torch.optim.Optimizer]) -> None:
         """Nothing is moved yet."""
         self._models = models
         self._optimizers = optimizers
@@ -58,6 +59,22 @@ class Adoption:
         for storage, role in self._storages():
             if storage.device.type == "cpu":
                 state.take_in(storage, role)
+
+    def follow(self, state: runtime.Runtime, before: Policy) -> None:
+        """Moves what is on the emulated device into the memory that the policy has for it, after another one.
+
+        The oldest first, so that they stay in their order: a plan knows them by that.
+
+        Raises:
+            NativeError: something does not fit there.
+        """
+        storages: dict[int, torch.UntypedStorage] = {}
+        for storage, _ in self._storages():
+            placed = _native.allocation_at(runtime.storage_address(storage))
+            if placed is not None:
+                storages[placed.serial] = storage
+        for serial in sorted(storages):
+            state.move(storages[serial], before)
 
     def _check_owner(self) -> None:
         for model in self._models:

@@ -9,6 +9,7 @@ import msgspec
 
 from umadvise.counters.records import Record
 from umadvise.errors import PolicyError
+from umadvise.units import format_bytes
 
 SCHEMA = "umadvise.device/1"
 
@@ -129,8 +130,8 @@ class FaultCosts(Record, frozen=True):
         accessed_by_block_ns: more for each block when the advice is accessed-by.
         zero_share: speed of filling device memory with zeros, of its peak bandwidth.
         remote_share: speed of accesses over the link, of the link's bandwidth to the device.
-        window_pages: pages that a parallel kernel works on at a time, where the trace does not say.
-        run_pages: pages that one group of threads walks through in order, where the trace does not say.
+        window_pages: pages of 4 KiB that a parallel kernel works on at a time, where the trace does not say.
+        run_pages: pages of 4 KiB that one group of threads walks through in order, where the trace does not say.
         faults_per_service: faults that come together in one block, where the trace does not say.
         services_per_block: services of a 2 MiB block that a model by block counts as one.
         records_per_block: transfers of a block that a model by block counts as one.
@@ -197,6 +198,15 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
     def usable_bytes(self) -> int:
         """Device memory without what the driver keeps, in bytes."""
         return self.memory.bytes.value - self.memory.reserved_bytes.value
+
+    def too_large(self, budget_bytes: int) -> str | None:
+        """Why a budget cannot be had on the device; None where it can."""
+        if budget_bytes <= self.usable_bytes:
+            return None
+        return (
+            f"a budget of {format_bytes(budget_bytes)} is more than {self.name} leaves to programs: "
+            f"expected at most {format_bytes(self.usable_bytes)} ({self.usable_bytes} bytes)"
+        )
 
     @property
     def memory_bytes_per_s(self) -> float | None:

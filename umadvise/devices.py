@@ -7,9 +7,12 @@ from umadvise import _native
 from umadvise._abi import Counting, EmulatedOptions, HostMapped
 from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile
-from umadvise.errors import DeviceUnavailableError, UsageError
+from umadvise.errors import DeviceUnavailableError, InvalidSizeError, UsageError
 from umadvise.link import driver_costs, native_link
-from umadvise.units import parse_bytes
+from umadvise.units import format_bytes, parse_bytes
+
+LEAST_CAPACITY_BYTES = 16 << 20
+"""Of the emulated device: eight blocks, without which hardly an op's tensors are there at once."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,14 @@ class EmulatedDevice:
             raise UsageError(f'unknown access {self.access!r}: expected "strict" or "host_mapped"')
         if not 0 <= self.delays < 1_000_000:
             raise UsageError(f"delays of {self.delays} us: expected 0 to 999999")
+        capacity_bytes = parse_bytes(self.capacity)
+        if capacity_bytes < LEAST_CAPACITY_BYTES:
+            raise InvalidSizeError(
+                f"a capacity of {format_bytes(capacity_bytes)} is too small for an emulated device: expected at least "
+                f"{format_bytes(LEAST_CAPACITY_BYTES)}"
+            )
         return EmulatedOptions(
-            capacity_bytes=parse_bytes(self.capacity),
+            capacity_bytes=capacity_bytes,
             host_bytes=parse_bytes(self.host) if self.host is not None else 0,
             counting=Counting[self.counting.upper()],
             delay_max_us=self.delays,

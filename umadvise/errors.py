@@ -74,7 +74,7 @@ class DeviceUnavailableError(UmadviseError):
 
 
 class UntranslatedError(UmadviseError):
-    """A script written for CUDA uses something that the emulated device has no translation for."""
+    """A program written for CUDA uses something that the emulated device has no translation for."""
 
     def __init__(self, what: str, why: str, what_to_do: str) -> None:
         super().__init__(f"{what} cannot be used on the emulated device: {why}; {what_to_do}")

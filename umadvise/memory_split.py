@@ -1,9 +1,11 @@
 """How a session's device memory is divided between what the driver pages and chunks, and what new tensors get.
 
-Live tensors never move from one kind of memory to the other. So where a session goes over to chunks while managed
-memory is in use, both have a share of the budget from then on: managed memory what its live tensors take, at most half
-of the budget, and chunks the rest. The shares do not change again: neither kind can then take from the other what that
-one was promised. Plain device memory that is in use stays, and counts for both.
+On a GPU live tensors never move from one kind of memory to the other. So where a session goes over to chunks while
+managed memory is in use, both have a share of the budget from then on: what new tensors do not get has what its live
+tensors take, at most half of the budget, and the other one the rest. On the emulated device the tensors of models and
+optimizers follow (`umadvise/adoption.py`), and the shares are those of what is left. They change at no other time:
+neither kind can then take from the other what that one was promised. Plain device memory that is in use stays, and
+counts for both.
 """
 
 import logging
@@ -48,6 +50,7 @@ class MemorySplit:
     Attributes:
         room_bytes: of device memory, for everything.
         chunk_bytes: size of a chunk.
+        follows: live tensors of models and optimizers move to where new ones are.
     """
 
     def __init__(self, state: Runtime, budget_bytes: int | None, persistent_sizes: Sequence[int] = ()) -> None:
@@ -64,6 +67,9 @@ class MemorySplit:
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
         self._chunk_budget_bytes = 0
+        self._in_chunks = False  # new tensors
+        self._managed_is_limited = False  # by us
+        self.follows = state.emulated
         self._replaced = Replacements()
 
     def use(self, policy: Policy) -> None:
@@ -72,22 +78,44 @@ class MemorySplit:
         Raises:
             NativeError: there is no memory for it.
         """
-        state = self._state
-        if policy.memory == Memory.CHUNKED and not self._chunk_budget_bytes:
-            managed_bytes, chunk_bytes = self.shares()
-            if managed_bytes:
-                log.info(
-                    "of %s, %s stay with tensors in unified memory, and %s are chunks",
-                    format_bytes(self.room_bytes),
-                    format_bytes(managed_bytes),
-                    format_bytes(chunk_bytes),
-                )
-                state.device.set_budget(managed_bytes)
-            state.device.set_chunks(self._chunks(chunk_bytes))
-            self._chunk_budget_bytes = chunk_bytes
+        before, self._in_chunks = self._in_chunks, policy.memory == Memory.CHUNKED
+        if self._in_chunks != before:
+            try:
+                self.divide()
+            except NativeError:
+                self._in_chunks = before
+                raise
+        self._state.set_policy(policy)
+
+    def divide(self) -> None:
+        """Gives both kinds of memory their shares, after what is live now.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        device = self._state.device
+        managed_bytes, chunk_bytes = self.shares() if self._in_chunks else self._shares_of_managed()
+        if managed_bytes and chunk_bytes:
+            log.info(
+                "of %s, %s are for tensors in unified memory, and %s are chunks",
+                format_bytes(self.room_bytes),
+                format_bytes(managed_bytes),
+                format_bytes(chunk_bytes),
+            )
+        if chunk_bytes < self._chunk_budget_bytes:  # what one gives comes before what the other takes
+            device.set_chunks(self._chunks(chunk_bytes))
+        if managed_bytes or self._managed_is_limited:
+            device.set_budget(managed_bytes or self._state.limit_bytes or 0)
+            self._managed_is_limited = True
+        if chunk_bytes > self._chunk_budget_bytes:
+            device.set_chunks(self._chunks(chunk_bytes))
+        self._chunk_budget_bytes = chunk_bytes
+        self._replaced.undo()
+        if self._in_chunks:
             self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes)
-            split_updates.install(self._replaced, lambda: _native.split_limit(state.device), self.chunk_bytes)
-        state.set_policy(policy)
+            split_updates.install(self._replaced, lambda: _native.split_limit(device), self.chunk_bytes)
+        else:
+            _native.set_split(None)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
         return ChunkOptions(
@@ -113,26 +141,35 @@ class MemorySplit:
         return True
 
     def shares(self) -> tuple[int, int]:
-        """Bytes for managed memory and for chunks, if chunks came into use now."""
-        live = self._state.device.allocations()
-
-        def total(*kinds: Memory) -> int:
-            return sum(each.reserved_bytes for each in live if each.memory in kinds)
-
-        left = self.room_bytes - total(Memory.DEVICE)
-        managed = total(Memory.MANAGED, Memory.PREFER_DEVICE)
+        """Bytes for managed memory and for chunks, where new tensors are in chunks from now on."""
+        left = self.room_bytes - self._live_bytes(Memory.DEVICE)
+        managed = self._live_bytes(Memory.MANAGED, Memory.PREFER_DEVICE)
         if managed:
             blocks_bytes = -(-managed // _BLOCK_BYTES) * _BLOCK_BYTES
             managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), _LEAST_MANAGED_BYTES)
         return managed, max(left - managed, 0)
 
+    def _shares_of_managed(self) -> tuple[int, int]:
+        """The same, where they are in managed memory from now on."""
+        counters = self._state.device.swap_counters()
+        left = self.room_bytes - self._live_bytes(Memory.DEVICE)
+        live_bytes = self._live_bytes(Memory.CHUNKED) + counters.pinned_bytes
+        wanted = max(min(live_bytes, int(left * _MOST_MANAGED)), counters.pinned_bytes, self.chunk_bytes)
+        chunk_bytes = -(-wanted // self.chunk_bytes) * self.chunk_bytes
+        return max(left - chunk_bytes, _LEAST_MANAGED_BYTES), chunk_bytes
+
+    def _live_bytes(self, *kinds: Memory) -> int:
+        return sum(each.reserved_bytes for each in self._state.device.allocations() if each.memory in kinds)
+
     def for_plans(self, memory: Memory) -> PlanMemory:
-        """What a plan may use, in chunks or in unified memory."""
+        """What a plan may use, in chunks or in unified memory, if new tensors are there."""
         if memory != Memory.CHUNKED:
             return PlanMemory(self.room_bytes)
         device = self._state.device
+        if self.follows and not self._in_chunks:
+            return PlanMemory(self.room_bytes, self.chunk_bytes)
         elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)
-        if not self._chunk_budget_bytes:
+        if not self._in_chunks:
             return PlanMemory(self.shares()[1], self.chunk_bytes, 0, elsewhere)
         counters = device.swap_counters()
         return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)

@@ -34,12 +34,14 @@ from umadvise.trace import cut, live
 from umadvise.trace.recorded_step import RecordedStep, recorded_step
 from umadvise.trace.schema import Target, Trace
 from umadvise.traced import unless_traced
-from umadvise.units import format_bytes, format_duration_ns
+from umadvise.units import MAX_BYTES, format_bytes, format_duration_ns
 
 log = logging.getLogger("umadvise")
 
 if TYPE_CHECKING:
     from umadvise.steering import Steering
+
+log = logging.getLogger("umadvise")
 
 
 def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -136,6 +138,7 @@ class Observer:
         self.last_step: Step | None = None
         self.rungs: list[RungChange] = []
         self.steering: Steering | None = None
+        self._told_of_oversized_ops = False
 
     # ---- names ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +207,7 @@ class Observer:
         self._handles.clear()
         _native.set_module("")
         _native.set_phase(Phase.NONE)
+        self._warn_of_oversized_ops()
         self._drain()
         self.stop_recording()
         self._last = self._readings()
@@ -264,6 +268,7 @@ class Observer:
             sample, end_ns = sampled
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
         residency = residency_from(self._runtime.device.residency())
+        self._warn_of_oversized_ops()
         readings = self._readings()
         self.last_step = self._builder.end_step(
             end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
@@ -275,6 +280,20 @@ class Observer:
         """A step ended that a plan was to drive; `reason`: why none did to its end."""
         if self._builder is not None:
             self._builder.note_plan(step, reason)
+
+    def _warn_of_oversized_ops(self) -> None:
+        """Once, when ops have needed more than there is: each pages against itself, and takes many times as long."""
+        count = self._runtime.device.counters().oversized_ops or 0
+        if not count or self._told_of_oversized_ops:
+            return
+        self._told_of_oversized_ops = True
+        room_bytes = min(self._runtime.device.info().total_bytes, self._runtime.limit_bytes or MAX_BYTES)
+        log.warning(
+            "%d ops worked on more memory than the %s that there are: each of them pages what it has just brought, and "
+            "takes many times as long. Give more, or make the batch smaller; the report names the ops",
+            count,
+            format_bytes(room_bytes),
+        )
 
     def _drain(self) -> None:
         if self._builder is not None:

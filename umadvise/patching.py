@@ -5,6 +5,7 @@ from umadvise._abi import Route, RouteState
 from umadvise.budget import Budget, budget_on, parse_budget
 from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError
+from umadvise.openmp import SleepingTeam
 from umadvise.runtime import Runtime
 
 
@@ -58,6 +59,8 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
             doors.install_on_cuda(state)
             cuda_allocator.attend(state)
         state.set_policy(state.policy)
+        if state.emulated:  # whose copies have threads of their own
+            state.team = SleepingTeam()
         _native.interpose(device)
     except BaseException:
         stop(state)
@@ -73,6 +76,8 @@ def stop(state: Runtime) -> None:
         _native.set_process_route(Route(RouteState.OFF))
         cuda_allocator.release()
     _native.interpose(None)
+    if state.team is not None and not state.forked:
+        state.team.end()
     runtime.set_current(None)
 
 

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from umadvise import _native
-from umadvise._abi import Advice, Placement, Role, Route, RouteState
+from umadvise._abi import Advice, Memory, Placement, Role, Route, RouteState
 from umadvise.errors import StateError
+from umadvise.openmp import SleepingTeam
 from umadvise.replacements import Replacements
-from umadvise.roles import UNADVISED, Policy
+from umadvise.roles import ADVISE, UNADVISED, Policy
 
 if TYPE_CHECKING:
     from umadvise.observer import Observer
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
+_ARENA_OF = {Role.INPUT: Role.INPUT, Role.INTERMEDIATE: Role.INTERMEDIATE, Role.GRADIENT: Role.INTERMEDIATE}
+"""Of the others: that of parameters."""
 _storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 
 
@@ -37,6 +40,7 @@ class Runtime:
         watched_by: the session, or `umadvise run`, that watches it now.
         script_observer: that of `umadvise run`, which a session of the script shares.
         intermediate_advice: what the user asked for with `torch.cuda.set_unified`; it beats every policy.
+        team: that makes OpenMP's threads share their processors; None on CUDA.
     """
 
     device: _native.Device
@@ -49,6 +53,7 @@ class Runtime:
     script_observer: "Observer | None" = None
     intermediate_advice: Advice | None = None
     session_budget_bytes: int | None = None
+    team: SleepingTeam | None = None
     process_id: int = field(default_factory=os.getpid)
 
     @property
@@ -87,6 +92,31 @@ class Runtime:
             if placed.device == self.device.handle and not by_op:
                 return
         _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
+
+    def move(self, storage: torch.UntypedStorage, before: Policy) -> None:
+        """Moves a storage that lies on the emulated device into the memory that the policy has for it now.
+
+        What the user has placed or advised stays, and so does what somebody outside of torch has the address of.
+
+        Args:
+            storage: of any tensor.
+            before: the policy until now.
+
+        Raises:
+            NativeError: it does not fit there.
+        """
+        placed = _native.allocation_at(storage_address(storage))
+        if placed is None or placed.device != self.device.handle or placed.exports > 0:
+            return
+        arena = _ARENA_OF.get(Role(placed.role), Role.PARAMETER)
+        wanted = self.policy.placement(arena)
+        roles = (arena, Role.INTERMEDIATE)  # what an op makes is labelled when it is known what it is for
+        usual = {policy.advice[each] for policy in (before, ADVISE) for each in roles}
+        given = placed.memory == Memory.MANAGED and placed.advice not in usual
+        if given or placed.memory == wanted.memory:
+            return
+        _native.adopt_storage(storage._cdata, self.device, wanted)
+        _native.label(storage_address(storage), Role(placed.role), placed.name)
 
     def watch(self, watcher: str) -> None:
         """Says who watches from now on.

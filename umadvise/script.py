@@ -5,14 +5,17 @@ On the emulated device it may be written for CUDA: see `cuda_spellings`.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from umadvise import cuda_spellings, devices, patching, signals
 from umadvise._abi import Role
+from umadvise.adoption import Adoption
 from umadvise.budget import parse_budget
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
@@ -56,6 +59,7 @@ class ScriptRun:
         self._records = record
         self._sample_every = check_every(sample_every)
         self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -76,7 +80,11 @@ class ScriptRun:
             self._runtime, self._script, self._sample_every, self._policy
         )
         self._steering = self._observer.steering = steer(
-            self._runtime, self._observer, self._course, budget_bytes=self._runtime.budget_bytes
+            self._runtime,
+            self._observer,
+            self._course,
+            budget_bytes=self._runtime.budget_bytes,
+            follow=partial(Adoption((), self._optimizers).follow, self._runtime),
         )
         self._observer.attach()
         if self._records:
@@ -109,6 +117,7 @@ class ScriptRun:
 
         def add_param_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
             original(optimizer, group)
+            self._optimizers.add(optimizer)
             if not self._runtime.emulated:
                 return
             for parameter in optimizer.param_groups[-1]["params"]:

@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from umadvise import _native
 from umadvise._abi import Memory
+from umadvise.degraded import CHUNKS
 from umadvise.driving import Driver, RecordAgain
 from umadvise.errors import NativeError
 from umadvise.governor import FAULT_THRESHOLD, Governor, StepRecord, Switch
@@ -20,7 +22,7 @@ from umadvise.profile import Prediction, RungChange
 from umadvise.recompute import Regions, choose, ops_of
 from umadvise.remedies import predicted_rungs
 from umadvise.replacements import Replacements
-from umadvise.roles import ADVISE, LADDER, RESIDENT, SWAP, SWAP_RECOMPUTE, WINDOW, Course, course_of_rung
+from umadvise.roles import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Course, Policy, course_of_rung
 from umadvise.runtime import Runtime
 from umadvise.simulator.swap import SwapSimulation
 from umadvise.trace.recorded_step import RecordedStep
@@ -55,23 +57,39 @@ class Steering:
         maker: PlanMaker | None,
         course: Course,
         governor: Governor | None,
+        follow: Callable[[Policy], None],
+        *,
+        state_is_known: bool,
     ) -> None:
-        """Sets the first rung; `governor` is None where the user has chosen, `maker` where nothing is planned.
+        """Sets the first rung.
+
+        Args:
+            state: of the process.
+            observer: of its steps.
+            split: of its memory.
+            maker: of plans; None where nothing is planned.
+            course: of the first rung.
+            governor: that chooses the others; None where the user has chosen.
+            follow: moves what lives into the memory of the policy, after the one that is given.
+            state_is_known: the first rung was chosen by what will be there between steps.
 
         Raises:
             NativeError: there is no memory for it.
         """
         self._state, self._observer, self.split, self._maker = state, observer, split, maker
-        self._governor = governor
+        self._governor, self._follow, self._state_is_known = governor, follow, state_is_known
         self._structures: set[str] = set()
         self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._regions: Regions | None = None
         self._chosen = False  # which ops run again
+        self._rescued = False  # an op of this step that chunks could not hold
         self._replaced = Replacements()
         self.course = course
         split.use(LADDER[self.rung])
         self._follow_regions()
         self.driver = Driver(state.device, observer, self._make_plan if course.planner else None)
+        if governor is not None and split.follows:
+            _native.set_rescuer(self._rescue)
         if governor is not None:
             self._note(governor.history[0])
         else:
@@ -125,8 +143,11 @@ class Steering:
         if self._regions is not None:
             self._regions.begin_step(record=self.driver.recording and not self._chosen)
 
-    def after_step(self, number: int, *, whole: bool) -> None:
-        """A step has ended; not `whole`: by an exception."""
+    def after_step(self, number: int, *, whole: bool, refused: bool = False) -> None:
+        """A step has ended; not `whole`: by an exception. `refused`: as the memory that there is cannot hold it."""
+        if refused or self._rescued:
+            self._retreat(number + 1)
+        recorded = self.driver.recording
         self.driver.after_step(number, whole=whole)
         if self.course.planner is not None:
             self._observer.note_plan(number, self.driver.why_undriven)
@@ -136,13 +157,57 @@ class Steering:
         record = StepRecord(
             number=number,
             duration_ns=cost.duration_ns,
-            stall_ns=(cost.counters.fault_service_ns or 0) + self.driver.waited_ns,
+            stall_ns=self._stall_ns(cost.counters.fault_service_ns),
             fault_groups=cost.counters.fault_groups,
-            typical=self._observer.faults_are_known
-            and (self.driver.followed if self.course.planner else bool(self._structures)),
+            typical=self.driver.followed if self.course.planner else bool(self._structures),
         )
         self._look_again(cost.counters.op_count or 0)
-        self._go(self._governor.observe(record))
+        if not self._state_is_known:
+            self._look_at_state(number + 1)
+        if not recorded:  # it takes longer, and a switch would move what it is about
+            self._go(self._governor.observe(record))
+
+    def _retreat(self, number: int) -> None:
+        """In unified memory an op may use more than there is."""
+        self._rescued = False
+        if self._governor is None or LADDER[self.rung].memory != Memory.CHUNKED:
+            return
+        chunked = [rung for rung in RUNGS if LADDER[rung].memory == Memory.CHUNKED]
+        reason = f"step {number - 1} found no room in chunks"
+        self._go(self._governor.retreat(number, ADVISE.name, chunked, reason))
+
+    def _rescue(self) -> bool:
+        """Chunks have no room for an op: whether it may be tried in unified memory, where this step's tensors go now.
+
+        Called by the hooks, within the op. The rest follows at the step's edge.
+        """
+        if LADDER[self.rung].memory != Memory.CHUNKED:
+            return False
+        try:
+            self.split.use(ADVISE)
+        except NativeError as error:
+            log.warning("an op finds no room in chunks, and unified memory cannot be had: %s", error)
+            return False
+        if not self._rescued:
+            log.warning("an op finds no room in chunks: it and the rest of its step run in unified memory")
+        self._rescued = True
+        return True
+
+    def _stall_ns(self, service_ns: int | None) -> int | None:
+        return (service_ns or 0) + self.driver.waited_ns if self._observer.faults_are_known else None
+
+    def _look_at_state(self, number: int) -> None:
+        """After a script's first step, what there is between steps is known: where it cannot fit, chunks may be best.
+
+        On the emulated device, where what lives follows, a rung is chosen when a step is known.
+        """
+        self._state_is_known = True
+        if self.split.follows or self._governor is None:
+            return
+        sizes = [each.bytes for each in self._state.device.allocations()]
+        rung, reason = first_rung(sizes, self.split.room_bytes, self.split.chunk_bytes)
+        if rung != ADVISE.name:
+            self._go(self._governor.go(number, rung, reason))
 
     def _look_again(self, op_count: int) -> None:
         """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
@@ -154,6 +219,8 @@ class Steering:
 
     def close(self) -> None:
         """Nothing is driven any more, and torch's checkpoints are its own again."""
+        if self._governor is not None and self.split.follows:
+            _native.set_rescuer(None)
         self._replaced.undo()
         self.driver.close()
 
@@ -215,14 +282,15 @@ class Steering:
         if self._structures:
             governor.restructure()
         self._structures.add(step.digest)
-        if LADDER[governor.rung].memory == Memory.CHUNKED or self._state.intermediate_advice is not None:
+        stays = LADDER[governor.rung].memory == Memory.CHUNKED and not self.split.follows
+        if stays or self._state.intermediate_advice is not None:
             return  # what is in chunks stays there, and where the user has advised the counters decide
         needed, room = self._observer.memory().requested_peak_bytes, self.split.room_bytes
         if needed <= FITS * room:
             reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
             self._go(governor.go(number, RESIDENT.name, reason))
             return
-        rungs = (ADVISE, WINDOW, SWAP)
+        rungs = [each for each in (ADVISE, WINDOW, SWAP) if governor.has(each.name)]
         predicted = self._maker.predict(step, {each.name: self.split.for_plans(each.memory) for each in rungs})
         governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
         if SWAP.name not in predicted:
@@ -233,15 +301,16 @@ class Steering:
         if switch is None:
             return
         assert self._governor is not None
-        policy = LADDER[switch.rung]
-        if switch.rung == RESIDENT.name:  # what does not fit after all is paged
-            policy = replace(policy, memory=Memory.PREFER_DEVICE)
         if switch.rung != switch.before:
+            before = _policy_of(self.rung)
+            if self._state.policy.memory == before.memory:
+                before = self._state.policy  # with the advice of a plan
             try:
-                self.split.use(policy)
+                self._change(_policy_of(switch.rung), before)
             except NativeError as error:
                 switch = self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}")
                 self._note(switch)
+                self._change(before, _policy_of(self.rung))
                 return
         self._note(switch)
         if switch.rung == switch.before:
@@ -249,6 +318,17 @@ class Steering:
         self.course = course_of_rung(switch.rung)
         self._follow_regions()
         self.driver.change(self._make_plan if self.course.planner else None, afresh=self.course.recomputes)
+
+    def _change(self, policy: Policy, before: Policy) -> None:
+        """New tensors have the memory of a policy, and where they can, those that live go with them."""
+        if self.split.follows and (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
+            self._change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
+            before = ADVISE
+        self.split.use(policy)
+        if self.split.follows and policy.memory != before.memory:
+            self._follow(before)
+            if Memory.CHUNKED in (policy.memory, before.memory):
+                self.split.divide()
 
     def _note(self, switch: Switch) -> None:
         self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
@@ -264,6 +344,7 @@ def steer(
     budget_bytes: int | None,
     fault_threshold: float = FAULT_THRESHOLD,
     persistent_sizes: Callable[[], Sequence[int]] | None = None,
+    follow: Callable[[Policy], None],
 ) -> Steering:
     """Sets the first rung of a session, or of a script: the one that was chosen, or what the governor guesses.
 
@@ -274,6 +355,7 @@ def steer(
         budget_bytes: of device memory; None: what was patched with.
         fault_threshold: see `umadvise.governor`.
         persistent_sizes: bytes of the tensors that will be there between steps; None where nobody knows them yet.
+        follow: moves what lives into the memory of the policy, after the one that is given.
 
     Raises:
         NativeError: there is no memory for the rung.
@@ -282,13 +364,16 @@ def steer(
     split, governor = MemorySplit(state, budget_bytes, sizes), None
     advised = state.intermediate_advice is not None
     if course.rung is None:
+        rungs = rungs_of(state)
         rung, reason = first_rung(sizes, split.room_bytes, split.chunk_bytes)
         if persistent_sizes is None:
             reason = "what parameters, gradients and optimizer state need is not known before the script runs"
+        if split.follows or rung not in rungs:
+            rung = ADVISE.name
         if advised:  # by the user, and for unified memory
             governor = Governor(ADVISE.name, reason, rungs=(ADVISE.name, WINDOW.name), threshold=fault_threshold)
         else:
-            governor = Governor(rung, reason, threshold=fault_threshold)
+            governor = Governor(rung, reason, rungs=rungs, threshold=fault_threshold)
         course = course_of_rung(governor.rung)
     elif advised and LADDER[course.rung].memory == Memory.CHUNKED:
         log.warning("torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung)
@@ -296,10 +381,24 @@ def steer(
     plans = governor is not None or course.planner is not None
     maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
     try:
-        return Steering(state, observer, split, maker, course, governor)
+        known = persistent_sizes is not None
+        return Steering(state, observer, split, maker, course, governor, follow, state_is_known=known)
     except BaseException:
         split.release()
         raise
+
+
+def _policy_of(rung: str) -> Policy:
+    """Of `auto`: on `resident` what does not fit after all is paged."""
+    policy = LADDER[rung]
+    return replace(policy, memory=Memory.PREFER_DEVICE) if rung == RESIDENT.name else policy
+
+
+def rungs_of(state: Runtime) -> tuple[str, ...]:
+    """The rungs that a device has: without management of virtual memory there are no chunks."""
+    if state.device.features()[CHUNKS] is None:
+        return RUNGS
+    return tuple(rung for rung in RUNGS if LADDER[rung].memory != Memory.CHUNKED)
 
 
 def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -13,7 +13,7 @@ import torch
 from umadvise import _native
 from umadvise._abi import Role
 from umadvise.advice import Target, parse_advice, parse_target
-from umadvise.errors import UsageError
+from umadvise.errors import UntranslatedError, UsageError
 from umadvise.placement import to_device, to_host
 from umadvise.runtime import Runtime, address_of, current, on_device, placed, routed
 
@@ -222,9 +222,21 @@ def set_unified(advice: str) -> None:
     runtime.set_policy(runtime.policy)
 
 
+def _no_cuda() -> None:
+    """Where torch itself arrives when CUDA is asked for where there is none, as by `torch.ones(2, device="cuda")`."""
+    raise UntranslatedError(
+        'device="cuda", outside of `umadvise run`,',
+        'new tensors are on it without that, and only .to("cuda") and .cuda() are known here',
+        'leave device= out or write device="cpu", use um.to_device(batch) in a session, or start the script, as it is, '
+        "by `umadvise run --device emulated`",
+    )
+
+
 def install(runtime: Runtime) -> None:
     """Replaces torch's methods."""
     replaced = runtime.replaced
+    if runtime.emulated and not torch.cuda.is_available():
+        replaced.replace(torch.cuda, "_lazy_init", lambda _: _no_cuda)
     replaced.replace(torch.Tensor, "to", _tensor_to)
     replaced.replace(torch.Tensor, "cuda", _tensor_cuda)
     replaced.replace(torch.Tensor, "cpu", _tensor_cpu)

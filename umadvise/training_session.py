@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,7 +18,7 @@ from umadvise.budget import budget_on, parse_budget
 from umadvise.counters.records import Counters, MemoryStats
 from umadvise.degraded import fit_course
 from umadvise.devices import EmulatedDevice
-from umadvise.errors import StateError, UsageError
+from umadvise.errors import BudgetError, StateError, UsageError
 from umadvise.findings import stands_still
 from umadvise.governor import FAULT_THRESHOLD, check_threshold
 from umadvise.observer import Observer, as_list
@@ -154,6 +155,7 @@ class Session:
             budget_bytes=budget_bytes,
             fault_threshold=self._threshold,
             persistent_sizes=self._adoption.persistent_sizes,
+            follow=partial(self._adoption.follow, state),
         )
         if self._records:
             self._observer.start_recording()
@@ -228,14 +230,17 @@ class Session:
             signals.keep()
             steering.before_step(number)
         observer.begin_step()
-        whole = False
+        whole = refused = False
         try:
             yield
             whole = True
+        except (torch.OutOfMemoryError, BudgetError):
+            refused = True
+            raise
         finally:
             if not state.forked:  # a child may leave through here
                 observer.end_step()
-                steering.after_step(number, whole=whole)
+                steering.after_step(number, whole=whole, refused=refused)
 
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form.

@@ -434,7 +434,7 @@ def test_tensors_of_an_earlier_device_move_to_the_present_one(patched: Patch, al
         ({"device": "cuda:x"}, UsageError, "unknown device"),
         ({"device": "emulated", "budget": "8 apples"}, InvalidSizeError, "apples"),
         ({"device": umadvise.EmulatedDevice(capacity="1EiB")}, umadvise.errors.UmadviseError, "EiB|memory"),
-        ({"device": umadvise.EmulatedDevice(capacity="1MiB")}, umadvise.errors.UmadviseError, "MiB"),
+        ({"device": umadvise.EmulatedDevice(capacity="15.9MiB")}, InvalidSizeError, "at least 16.00 MiB"),
         ({"device": umadvise.EmulatedDevice(counting="exact")}, UsageError, "ordered"),
         ({"device": umadvise.EmulatedDevice(access="slow")}, UsageError, "host_mapped"),
         ({"device": umadvise.EmulatedDevice(delays=-1)}, UsageError, "delays"),
@@ -485,3 +485,17 @@ def test_statistics_without_a_session(patched: Patch) -> None:
     y = x.neg()  # two blocks of 2 MiB each
     assert umadvise.read_counters().fault_groups == 4
     assert y.sum().item() == -(1 << 20)
+
+
+def test_cuda_in_a_factory_names_the_ways_that_work() -> None:
+    umadvise.patch(device="emulated")
+    try:
+        for make in (lambda: torch.ones(2, device="cuda"), lambda: torch.nn.Linear(2, 2, device="cuda")):
+            with pytest.raises(umadvise.errors.UntranslatedError, match=r"`umadvise run --device emulated`") as raised:
+                make()
+            assert "um.to_device(batch)" in str(raised.value)
+        assert umadvise.on_device(torch.ones(2).to("cuda"))
+    finally:
+        umadvise.unpatch()
+    with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+        torch.ones(2, device="cuda")

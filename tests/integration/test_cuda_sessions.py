@@ -75,6 +75,13 @@ def test_a_script_does_without_concurrent_access_too(program: Program) -> None:
     assert seen["steps"] == 3
 
 
+def test_auto_has_no_swapping_rungs_where_the_device_has_no_chunks(program: Program) -> None:
+    """The model exceeds the budget: with chunks it would begin there."""
+    session = check_identity(program("lacking", "102", "auto"))
+    assert session["rung"] in ("advise", "window")
+    assert session["memories"] == [MANAGED]
+
+
 def test_a_script_is_refused_what_it_cannot_do_without(program: Program) -> None:
     seen = program("script", "89", "window")
     assert "policy window needs prefetches: the device has no concurrent managed access" in seen["message"]

@@ -372,23 +372,6 @@ def test_auto_stays_resident_where_a_step_fits(caplog: pytest.LogCaptureFixture)
     assert memory == Memory.DEVICE
 
 
-def test_auto_swaps_where_not_even_the_state_fits(caplog: pytest.LogCaptureFixture) -> None:
-    """Parameters of 12 MiB, as much of gradients, and twice that of AdamW's averages."""
-    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
-    optimizer = torch.optim.AdamW(model.parameters())
-    with (
-        caplog.at_level(logging.INFO, logger="umadvise"),
-        umadvise.session(model, optimizer, device="emulated", capacity="64MiB", budget="40MiB") as um,
-    ):
-        assert um.rung == "swap"
-        made = torch.ones(10)
-        found = _native.allocation_at(umadvise.runtime.address_of(made))
-        assert found is not None
-        assert found.memory == Memory.CHUNKED
-    assert "swap from step 1 on: parameters, gradients and optimizer state need 48.00 MiB of 40.00 MiB" in caplog.text
-    assert [(change.step, change.rung) for change in um.profile().rungs] == [(1, "swap")]
-
-
 def test_auto_does_not_swap_what_is_too_small(caplog: pytest.LogCaptureFixture) -> None:
     """Weights of 1 MiB are half a chunk."""
     logged, memory = train_under_auto("64MiB", caplog, budget="6MiB")

@@ -137,8 +137,8 @@ In 1.00 GiB, 20% of that
                                                                 frag-
 planner  peak  step  overhead  to device  to host  recomputed  mented  stalled  regret  planning
 belady      x     x         x          x        x           x       x        x       x         x
-belady: op 0 (aten::mm) uses 2.00 GiB at once: no plan keeps a budget of 1.00 GiB; give at least that, or make the batch
-smaller
+belady: op 0 (aten::mm) uses 2.00 GiB at once: no plan of swaps keeps a budget of 1.00 GiB; give at least that, make the
+batch smaller, or page: um-window, advice and best plan for unified memory, where an op may use more
 """
 
 
@@ -404,3 +404,19 @@ def test_a_drawing_says_what_it_draws() -> None:
     (path,) = drawing.iter("{http://www.w3.org/2000/svg}polyline")
     places = [tuple(map(float, pair.split(","))) for pair in path.attrib["points"].split()]
     assert places[1] == (places[2][0], places[0][1])  # the value holds until the next point
+
+
+def test_a_budget_that_the_device_does_not_have_costs_only_its_own_column(
+    trace_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("compare", trace_file, "--target", "v100-16gb", "--budget", "400%,60%", "--planner", "belady")
+    code, printed, _ = command(capsys, *words, "--no-regret", "--json")
+    scores = json.loads(printed)["scores"]
+    assert code == 0
+    assert [each["budget_bytes"] for each in scores] == [20 * GIB, 3 * GIB]
+    assert "a budget of 20.00 GiB is more than" in scores[0]["problem"]
+    assert scores[1].get("problem") is None
+    assert scores[1]["step_ns"] > 0
+    code, printed, _ = command(capsys, *words, "--no-regret")
+    assert code == 0
+    assert "belady: a budget of 20.00 GiB is more than" in printed

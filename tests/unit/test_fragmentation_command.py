@@ -47,8 +47,8 @@ hole, 3.00 GiB in unlimited memory
   budget    best_fit  not live  va_chunks  not live
 4.00 GiB  x 4.00 GiB     25.0%   3.00 GiB      0.0%
 3.00 GiB    3.00 GiB      0.0%   3.00 GiB      0.0%
-Less has no plan: op 3 (aten::add) uses 3.00 GiB at once: no plan keeps a budget of 2.00 GiB; give at least that, or
-make the batch smaller
+Less has no plan: op 3 (aten::add) uses 3.00 GiB at once: no plan of swaps keeps a budget of 2.00 GiB; give at least
+that, make the batch smaller, or page: um-window, advice and best plan for unified memory, where an op may use more
 
 Budgets that 3.00 GiB hold
 step  allocator  smallest   largest  takes then      live  not live

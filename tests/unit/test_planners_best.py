@@ -131,7 +131,7 @@ def test_the_cheapest_are_made_again_until_their_share_is_reached() -> None:
 
 def test_a_budget_below_what_an_op_needs() -> None:
     trace = layers([8 * MIB] * 3, [MS] * 3)
-    with pytest.raises(BudgetError, match=r"uses 8\.00 MiB at once: no plan keeps a budget of 1\.00 MiB"):
+    with pytest.raises(BudgetError, match=r"uses 8\.00 MiB at once: no plan of swaps keeps a budget of 1\.00 MiB"):
         best(trace, V100, MIB)  # not even one for unified memory, which evicts while an op runs
     with pytest.raises(UsageError, match="trials: expected at least 0, found -1"):
         best(trace, V100, 8 * MIB, trials=-1)

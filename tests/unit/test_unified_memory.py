@@ -375,3 +375,24 @@ def test_freed_and_foreign_blocks_are_refused(um: UnifiedMemory) -> None:
 def test_importing_umadvise_loads_no_simulator() -> None:
     code = "import sys, umadvise; assert not any(m.startswith('umadvise.simulator') for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+
+
+def test_a_device_with_large_pages_has_the_same_kernels() -> None:
+    """Windows and runs of a device's file are in pages of 4 KiB: the same bytes where a page of the host is 64 KiB."""
+
+    def groups(**touch: Any) -> tuple[int, int]:
+        um = UnifiedMemory("v100-sxm2-power9-16gb", memory_bytes="1GiB")
+        assert um.device.system_page_bytes == 16 * PAGE
+        block = um.allocate("64MiB")
+        um.touch(block, 0, block.bytes, processor="cpu", write=True)
+        um.touch(block, 0, block.bytes, order="parallel", **touch)
+        return um.counters().fault_groups, len(um.records())
+
+    costs = UnifiedMemory("v100-sxm2-power9-16gb").device.unified_memory.costs
+    in_large_pages = {
+        "window_pages": max(1, costs.window_pages.value // 16),
+        "run_pages": max(1, costs.run_pages.value // 16),
+    }
+    assert groups() == groups(**in_large_pages)
+    wrong = {"window_pages": costs.window_pages.value, "run_pages": costs.run_pages.value}
+    assert groups() != groups(**wrong)

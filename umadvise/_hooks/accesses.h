@@ -57,6 +57,13 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
+// Calls `visit` for the tensors that an operator is given.
+template <class Visit>
+void each_operand(const OperatorInfo& info, const torch::jit::Stack& stack, Visit&& visit) {
+  const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
+  for (const TensorArgument& argument : info.tensors) each_tensor(arguments[argument.index], visit);
+}
+
 // In the order of the schema.
 inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& stack, AccessList& accesses) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);

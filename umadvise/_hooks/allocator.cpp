@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <string>
 
 #include "cuda_allocator.h"
 #include "errors.h"
 #include "hooks.h"
 #include "interposer.h"
+#include "rescue.h"
 
 namespace um::hooks {
 namespace {
@@ -36,7 +38,12 @@ class RoutingAllocator final : public c10::Allocator {
       return ordinary_data(bytes);
     }
     void* block = nullptr;
-    throw_as_torch(um_allocate_routed(bytes, nullptr, &block));
+    um_status status = um_allocate_routed(bytes, nullptr, &block);
+    if (status != UM_OK) {
+      const std::string refusal = um_last_error();
+      if (rescued(status)) status = um_allocate_routed(bytes, nullptr, &block);
+      throw_as_torch(status, refusal.c_str());
+    }
     return with_our_deleter(block);
   }
 

@@ -52,6 +52,11 @@ UM_API um_status um_hooks_storage_give_back(void* storage);
 // Lets the ops of this thread, and of autograd's threads on its behalf, go through um_op_begin / um_op_end of `device`;
 // NULL ends it for this thread. UM_BAD_STATE while another thread interposes for another device.
 UM_API um_status um_hooks_interpose(um_device* device);
+// Called where chunks have no room for an op, in the thread that runs it: whether it has been given room elsewhere,
+// where this thread's route leads from now on. Then what the op makes goes there, or, as it has not begun, what it is
+// given moves into managed memory, and it is tried again, once. NULL: it is refused.
+typedef int32_t (*um_hooks_rescuer)(void);
+UM_API void um_hooks_rescuer_set(um_hooks_rescuer rescuer);
 // Ops on lists that go by element run from now on as several, so that the storages of each, in whole units where they
 // are above half a one, take no more than the limit; smaller ones count nothing. A single element may take more. The
 // unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.

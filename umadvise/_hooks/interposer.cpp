@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 
 #include "accesses.h"
 #include "backward.h"
@@ -19,6 +20,7 @@
 #include "errors.h"
 #include "hooks.h"
 #include "operator_info.h"
+#include "rescue.h"
 #include "split.h"
 
 namespace um::hooks {
@@ -89,13 +91,35 @@ OpDescription describe(const OperatorInfo& info) {
   return {info.name, thread_phase, forward_module(), creates};
 }
 
-// um_op_begin, and um_op_end also when the kernel throws.
+um_status begin(um_device* device, const OpDescription& op, const AccessList& accesses) {
+  return um_op_begin(device, op.op, op.phase, op.module, op.creates, accesses.data(),
+                     static_cast<uint32_t>(accesses.size()));
+}
+
+void begin_or_throw(um_device* device, const OpDescription& op, const OperatorInfo& info,
+                    const torch::jit::Stack& stack, AccessList& accesses) {
+  um_status status = begin(device, op, accesses);
+  if (status == UM_OK) return;
+  const std::string refusal = um_last_error();
+  if (rescued(status)) {
+    const auto move = [&](const c10::TensorImpl& tensor) {
+      const char* const address = storage_address(tensor);
+      if (address == nullptr || um_owns(address) == 0) return;
+      move_out_of_chunks(*tensor.unsafe_storage().unsafeGetStorageImpl(), device);
+    };
+    const um_status moved = guarded([&] { each_operand(info, stack, move); });
+    throw_as_torch(moved, last_error().c_str());
+    accesses.clear();
+    gather_accesses(info, stack, accesses);
+    status = begin(device, op, accesses);
+  }
+  throw_as_torch(status, refusal.c_str());
+}
+
+// An op that has begun; um_op_end also when the kernel throws.
 class RunningOp {
  public:
-  RunningOp(um_device* device, const OpDescription& op, const AccessList& accesses) : device_(device) {
-    throw_as_torch(um_op_begin(device, op.op, op.phase, op.module, op.creates, accesses.data(),
-                               static_cast<uint32_t>(accesses.size())));
-  }
+  explicit RunningOp(um_device* device) : device_(device) {}
   ~RunningOp() { um_op_end(device_, outputs.data(), static_cast<uint32_t>(outputs.size())); }
   RunningOp(const RunningOp&) = delete;
   RunningOp& operator=(const RunningOp&) = delete;
@@ -113,7 +137,9 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
 
   const OpDescription description = describe(info);
   throw_as_torch(guarded([] { announce_stream(); }), last_error().c_str());
-  RunningOp running(interposed_device.load(std::memory_order_relaxed), description, accesses);
+  um_device* const device = interposed_device.load(std::memory_order_relaxed);
+  begin_or_throw(device, description, info, *stack, accesses);
+  RunningOp running(device);
   op.redispatchBoxed(below, stack);
   gather_outputs(info, *stack, running.outputs);
 }

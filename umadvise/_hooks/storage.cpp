@@ -3,12 +3,14 @@
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "allocator.h"
 #include "errors.h"
 #include "hooks.h"
+#include "rescue.h"
 
 namespace um::hooks {
 namespace {
@@ -67,8 +69,35 @@ void give_back(c10::StorageImpl& storage) {
   succeed(storage, std::move(data));
 }
 
+// Of parameters, inputs and intermediates: that of the rung `advise` (umadvise/roles.py).
+constexpr uint32_t kAdvice[] = {UM_ADVICE_PREFERRED_LOCATION, UM_ADVICE_READ_MOSTLY, UM_ADVICE_PREFETCH};
+
+um_role arena_of(uint32_t role) {
+  if (role == UM_ROLE_GRADIENT || role == UM_ROLE_INTERMEDIATE) return UM_ROLE_INTERMEDIATE;
+  return role == UM_ROLE_INPUT ? UM_ROLE_INPUT : UM_ROLE_PARAMETER;
+}
+
+std::atomic<um_hooks_rescuer> rescuer{nullptr};
+
 }  // namespace
+
+bool rescued(um_status status) {
+  const um_hooks_rescuer call = rescuer.load();
+  return status == UM_OUT_OF_DEVICE_MEMORY && call != nullptr && call() != 0;
+}
+
+void move_out_of_chunks(c10::StorageImpl& storage, um_device* device) {
+  um_allocation found{};
+  if (um_allocation_at(storage.data(), &found) != UM_OK) return;
+  if (found.memory != UM_MEMORY_CHUNKED || found.device != device || found.exports > 0) return;
+  const um_role arena = arena_of(found.role);
+  adopt(storage, device, {UM_MEMORY_MANAGED, static_cast<uint32_t>(arena), kAdvice[arena]});
+  um_allocation_label(storage.data(), found.role, found.name);
+}
+
 }  // namespace um::hooks
+
+void um_hooks_rescuer_set(um_hooks_rescuer rescuer) { um::hooks::rescuer = rescuer; }
 
 um_status um_hooks_storage_adopt(void* storage, um_device* device, const um_placement* placement) {
   using namespace um::hooks;

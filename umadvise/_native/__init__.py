@@ -15,6 +15,7 @@ from umadvise._native.hooks import (
     serve_cuda,
     set_module,
     set_phase,
+    set_rescuer,
     set_split,
     split_limit,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "set_module",
     "set_phase",
     "set_process_route",
+    "set_rescuer",
     "set_split",
     "set_thread_route",
     "simulate_swap",

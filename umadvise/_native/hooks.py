@@ -4,12 +4,15 @@ Every function raises HooksUnavailableError where the extension cannot be compil
 """
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from umadvise._abi import Phase, Placement
 from umadvise._native.device import Device
 from umadvise._native.library import hooks_library, intern, string
 from umadvise._native.mirrors import to_c
+from umadvise._native.prototypes import RESCUER
 
 
 def install_allocator() -> None:
@@ -38,6 +41,17 @@ def plain_cuda_device(ordinal: int) -> Device | None:
     """The device that torch's plain memory on a CUDA device comes from; None as long as it asked for none."""
     handle = hooks_library().um_hooks_cuda_plain_device(ordinal)
     return Device(handle) if handle else None
+
+
+_rescuer: Any = RESCUER()  # as long as the library may call it
+
+
+def set_rescuer(rescuer: Callable[[], bool] | None) -> None:
+    """What is asked where chunks have no room for an op: see um_hooks_rescuer_set; None: it is refused."""
+    global _rescuer
+    before, _rescuer = _rescuer, RESCUER() if rescuer is None else RESCUER(rescuer)
+    hooks_library().um_hooks_rescuer_set(_rescuer)
+    del before
 
 
 def adopt_storage(storage: int, device: Device, placement: Placement) -> None:

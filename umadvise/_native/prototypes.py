@@ -8,6 +8,7 @@ from umadvise._abi import Status
 POINTER = ctypes.c_void_p
 TEXT = ctypes.c_char_p
 U32, U64, I32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
+RESCUER = ctypes.CFUNCTYPE(I32)
 
 # name: (result, arguments). A result of None marks `void`, Status a call that is checked.
 CORE: dict[str, tuple[Any, list[Any]]] = {
@@ -107,6 +108,7 @@ HOOKS: dict[str, tuple[Any, list[Any]]] = {
     "um_hooks_cuda_record_stream": (None, [POINTER, POINTER]),
     "um_hooks_cuda_reset": (None, []),
     "um_hooks_cuda_plain_device": (POINTER, [I32]),
+    "um_hooks_rescuer_set": (None, [RESCUER]),
     "um_hooks_storage_adopt": (Status, [POINTER, POINTER, POINTER]),
     "um_hooks_storage_give_back": (Status, [POINTER]),
     "um_hooks_interpose": (Status, [POINTER]),

@@ -59,7 +59,19 @@ def parse_budget(word: str, trace: "Trace", device: "DeviceProfile") -> int:
     Raises:
         UsageError: neither, or more than the device leaves to programs.
     """
-    from umadvise.units import format_bytes, parse_bytes
+    budget_bytes = parse_size(word, trace)
+    if (problem := device.too_large(budget_bytes)) is not None:
+        raise UsageError(problem)
+    return budget_bytes
+
+
+def parse_size(word: str, trace: "Trace") -> int:
+    """The same, as large as it is.
+
+    Raises:
+        UsageError: neither.
+    """
+    from umadvise.units import parse_bytes
 
     share = word.strip().removesuffix("%")
     if share == word.strip():
@@ -69,11 +81,6 @@ def parse_budget(word: str, trace: "Trace", device: "DeviceProfile") -> int:
     else:
         raise UsageError(
             f'cannot read {word!r} as a budget: expected a size such as "8GiB", or 1% to 1000% of the peak'
-        )
-    if budget_bytes > device.usable_bytes:
-        raise UsageError(
-            f"a budget of {format_bytes(budget_bytes)} is more than {device.name} leaves to programs: "
-            f"expected at most {format_bytes(device.usable_bytes)} ({device.usable_bytes} bytes)"
         )
     return budget_bytes
 

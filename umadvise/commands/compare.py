@@ -83,7 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _budgets(words: str | None, trace: "Trace", device: "DeviceProfile") -> list[int]:
     if words is not None:
-        return [_step.parse_budget(word, trace, device) for word in _words(words)]
+        sizes = [_step.parse_size(word, trace) for word in _words(words)]
+        problems = [device.too_large(size) for size in sizes]
+        if problems[0] is not None and None not in problems:  # a single one that fits is worth a comparison
+            raise UsageError(problems[0])
+        return sizes
     most_bytes = min(trace.peak_bytes, device.usable_bytes)
     return [most_bytes * percent // 100 for percent in _PERCENTS]
 

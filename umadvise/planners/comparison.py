@@ -117,6 +117,8 @@ class _Plan:
     def run(self, trace: Trace, device: DeviceProfile) -> tuple[Score, Curve | None, bytes | None]:
         """Plans and simulates; what refuses has its reason for a problem."""
         name = self.competitor.name
+        if (problem := device.too_large(self.budget_bytes)) is not None:
+            return self.failed(problem), None, None
         others = [io.decode(plan, trace) for plan in self.others]
         try:
             plan, planning_ns = self.competitor.plan(trace, device, self.budget_bytes, others)

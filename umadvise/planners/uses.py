@@ -128,6 +128,7 @@ class Uses:
         if len(needed) and int(needed.max()) > budget_bytes:
             op = int(needed.argmax())
             raise BudgetError(
-                f"op {op} ({self.trace.op(op).name}) uses {format_bytes(int(needed[op]))} at once: no plan keeps "
-                f"a budget of {format_bytes(budget_bytes)}; give at least that, or make the batch smaller"
+                f"op {op} ({self.trace.op(op).name}) uses {format_bytes(int(needed[op]))} at once: no plan of swaps "
+                f"keeps a budget of {format_bytes(budget_bytes)}; give at least that, make the batch smaller, or page: "
+                "um-window, advice and best plan for unified memory, where an op may use more"
             )

@@ -37,6 +37,7 @@ TouchOrder = Literal["serial", "backward", "reverse", "random", "parallel"]
 MOST_BYTES = 1 << 40
 """Of one allocation, and of device memory; csrc/um/pages.cpp refuses more."""
 
+_SMALL_PAGE_BYTES = 4096
 _ORDERS: dict[str, int] = {"serial": 0, "backward": 1, "reverse": 1, "random": 2, "parallel": 3}
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 _ADVICE_WORDS = (*_ADVICE, *(f"unset_{word}" for word in _ADVICE), "none", "prefetch")
@@ -247,13 +248,19 @@ class UnifiedMemory:
                 _is_host(processor),
                 bool(write),
                 _ORDERS[order],
-                _at_least_one("window_pages", window_pages, costs.window_pages.value if parallel else 1),
-                _at_least_one("run_pages", run_pages, costs.run_pages.value if parallel else 1),
+                _at_least_one(
+                    "window_pages", window_pages, self._pages_of(costs.window_pages.value) if parallel else 1
+                ),
+                _at_least_one("run_pages", run_pages, self._pages_of(costs.run_pages.value) if parallel else 1),
                 _at_least_one("faults_per_service", faults_per_service, costs.faults_per_service.value)
                 if parallel or faults_per_service is not None
                 else 0,
             )
         )
+
+    def _pages_of(self, small_pages: int) -> int:
+        """Pages of the system: a device's numbers are of 4 KiB, whatever pages its host has."""
+        return max(1, small_pages * _SMALL_PAGE_BYTES // self.device.system_page_bytes)
 
     # ---- hints -----------------------------------------------------------------------------------------------------
 
