@@ -112,7 +112,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
   const OpDescription description = describe(info);
-  throw_as_torch(guarded([] { announce_stream(); }), last_error().c_str());
+  throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   RunningOp running(interposed_device.load(std::memory_order_relaxed), description, accesses);
   op.redispatchBoxed(below, stack);
   gather_outputs(info, *stack, running.outputs);
