@@ -47,7 +47,8 @@ struct um_device {
 
   // ---- allocations (device_memory.cpp) ----
   // `outside_ops`: on CUDA, whoever asks outside of ops may hand the memory to a kernel of `stream` that no op
-  // announces. Then chunks are there at once, and stay until an op was given them.
+  // announces. Then chunks are there at once, and stay until an op was given them; so do those that an op which only
+  // creates has asked for.
   enum class Use : uint8_t { by_ops, outside_ops };
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
   // Of any device. False when no allocation starts there.

@@ -92,8 +92,9 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
   return block;
 }
 
-// What an op makes is there at once, and stays until the op ends; anything else comes with its first use, but what a
-// GPU may use without an op: that is there at once, too, and leaves only after an op was given it.
+// What an op works on is there at once, and stays until the op ends. A GPU may use without any op what is allocated
+// outside of ops, or by one that only creates: that is there at once, too, and leaves only after an op was given it.
+// Anything else comes with its first use.
 void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use use) {
   bool attached = false;
   const auto undo = [&] {
@@ -103,8 +104,11 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
   try {
     swapper_->attach(block);
     attached = true;
-    if (op == nullptr && use == Use::outside_ops && backend_.hooks == nullptr) return bring_for_good(block, stream);
-    if (op == nullptr || op->untouched) return;
+    if (op == nullptr || op->untouched) {
+      const bool in_reach = op != nullptr || use == Use::outside_ops;
+      if (in_reach && backend_.hooks == nullptr) bring_for_good(block, op != nullptr ? op->stream : stream);
+      return;
+    }
     op->swapped.push_back({block->swapped, true});
     swapper_->pin(block->swapped);
     const CurrentContext current(backend_);
@@ -131,6 +135,7 @@ void um_device::bring_for_good(Block* block, CUstream stream) {
     throw;
   }
   swapper_->unpin(block->swapped);
+  block->swapped->in_reach = true;
 }
 
 void um_device::detach(Block* block) noexcept {

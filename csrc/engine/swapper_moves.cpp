@@ -113,7 +113,7 @@ void Swapper::make_writable(Swapped* block) {
 // ---- departures --------------------------------------------------------------------------------------------
 
 bool Swapper::may_leave(const Swapped& block) const {
-  return block.place == Place::device && block.pins == 0 && block.block->record.seen;
+  return block.place == Place::device && block.pins == 0 && block.block->record.seen && !block.in_reach;
 }
 
 void Swapper::leave(Swapped* block) {
