@@ -69,6 +69,7 @@ struct um_device {
 
   // ---- explicit swapping (device_swapping.cpp) ----
   void set_chunks(const um_chunk_options& options);
+  void set_discards(bool on);
   void set_program(const um_program* program);  // nullptr: none
   void swapping(um_swap_counters* out);
   // Whose memory the address is and which op runs, in a few words (stray_access.cpp); um::emulated::Describer.
@@ -178,7 +179,6 @@ struct um_device {
   void go_on_swapping() noexcept;
   void make_chunked(um::Block* block, um::RunningOp* op, um::driver::CUstream stream, Use use);
   void bring_for_good(um::Block* block, um::driver::CUstream stream);
-  bool maps_host(const um_chunk_options& options);
   void detach(um::Block* block) noexcept;
   void follow_op(const um::RunningOp& op);
   void follow_step(uint32_t step);

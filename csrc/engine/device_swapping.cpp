@@ -4,7 +4,6 @@
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
-#include "memory/host_mapping.h"
 #include "memory/migration.h"
 #include "memory/names.h"
 
@@ -30,16 +29,6 @@ bool managed(const Block& block) { return block.arena->heap->placement.memory ==
 
 // ---- chunks ------------------------------------------------------------------------------------------------
 
-// Whether what is on the host is shown at its addresses: as asked, or where the driver does it when it is tried.
-bool um_device::maps_host(const um_chunk_options& options) {
-  if (options.host_mapped != UM_HOST_MAPPED_WHERE_POSSIBLE) return options.host_mapped != 0;
-  if (um::why_not(backend_, um::Feature::host_mapping).empty()) {
-    backend_.host_mapping_refusal =
-        um::try_host_mapping(backend_, um::ChunkedMemory::wanted_chunk_bytes(backend_, options));
-  }
-  return um::why_not(backend_, um::Feature::host_mapping).empty();
-}
-
 void um_device::set_chunks(const um_chunk_options& options) {
   const Lock lock(mutex_);
   require_alive();
@@ -58,12 +47,10 @@ void um_device::set_chunks(const um_chunk_options& options) {
     throw Error(UM_UNSUPPORTED,
                 "protect_clean is for the emulated device: a GPU's write to memory that is mapped read-only is fatal");
   }
-  um_chunk_options chosen = options;
-  chosen.host_mapped = maps_host(options);
   auto fences = std::make_unique<um::Fences>(backend_);
-  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, chosen, *fences);
+  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences);
   auto swapper =
-      std::make_unique<Swapper>(backend_, *chunked, *fences, chosen.host_mapped != 0, chosen.protect_clean != 0);
+      std::make_unique<Swapper>(backend_, *chunked, *fences, options.host_mapped != 0, options.protect_clean != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
@@ -344,11 +331,17 @@ void um_device::move_managed(const um::Program::Action& action) {
   }
 }
 
+void um_device::set_discards(bool on) {
+  const Lock lock(mutex_);
+  require_alive();
+  backend_.discards = on;
+}
+
 // Whole pages, before anybody gets them: without it, eviction would copy what nobody needs.
 void um_device::discard_freed(const Block& block) noexcept {
   constexpr uint64_t kPage = um::kBlockBytes;
   const uint64_t first = (block.address + kPage - 1) / kPage * kPage, end = block.end() / kPage * kPage;
-  if (first >= end || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
+  if (first >= end || !backend_.discards || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
   // Who gets the memory next waits for the stream that freed it. That one is not named here: the order below is right
   // for the legacy stream alone.
   if (other_streams_) return;
