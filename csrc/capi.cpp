@@ -8,6 +8,7 @@
 #include "engine/device.h"
 #include "engine/routes.h"
 #include "memory/error.h"
+#include "memory/managed_cap.h"
 #include "memory/names.h"
 #include "memory/process.h"
 #include "umadvise.h"
@@ -103,6 +104,12 @@ const char* um_device_feature(um_device* device, uint32_t index, const char** re
     return um::kFeatureNames[index];
   });
 }
+
+um_status um_discard_set(um_device* device, int32_t on) {
+  return guarded([&] { checked(device).set_discards(on != 0); });
+}
+
+void um_most_managed_set(uint64_t bytes) { um::managed_cap::set(bytes); }
 
 int32_t um_emulated_claim_signals(int32_t chosen) {
   if (um::emulated::range_begin() == 0 || um::process::forked()) return 0;

@@ -75,7 +75,7 @@ def make_of_lists(world: World, choose: Choose) -> None:
         lambda: torch.FloatTensor(numbers),
         lambda: world.pick(choose).detach().new_tensor(numbers),
         lambda: (
-            torch.sparse_coo_tensor([range(len(numbers))], numbers, (len(numbers),), check_invariants=False)
+            torch.sparse_coo_tensor(torch.arange(len(numbers))[None], torch.tensor(numbers), (len(numbers),))
             .coalesce()
             .values()
             .clone()
@@ -129,7 +129,7 @@ def call_the_system(world: World, choose: Choose) -> None:
     if x.requires_grad:
         return
     flat = x.reshape(-1)
-    view = memoryview(flat.numpy()).cast("B")[: 4 * flat.numel()]
+    view = flat.numpy().data.cast("B")[: 4 * flat.numel()]
     data = _pattern(min(len(view), 1 << 20), choose).tobytes()
     way = choose.randrange(3)
     if way == 0:
@@ -140,7 +140,7 @@ def call_the_system(world: World, choose: Choose) -> None:
             file.seek(0)
             file.write(data)
             file.seek(0)
-            file.readinto(view[: len(data)])  # type: ignore[attr-defined]
+            file.readinto(view[: len(data)])
     elif way == 1:
         reading, writing = os.pipe()
         os.write(writing, data[:_PIECE_BYTES])

@@ -76,7 +76,6 @@ class HostMapped(IntEnum):
 
     NOT = 0
     YES = 1
-    WHERE_POSSIBLE = 2
 
 
 class Phase(IntEnum):

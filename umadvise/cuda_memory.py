@@ -75,6 +75,9 @@ class CudaMemory:
         }
         for name, answer in names.items():
             replaced.replace(torch._C, name, partial(_always, answers[answer]))
+        # It asks torch's own allocator, which was never set up, whether there is anything to tell, or to give back.
+        replaced.replace(torch._C, "_accelerator_isAllocatorInitialized", lambda _: lambda: torch.cuda.is_initialized())
+        replaced.replace(torch._C, "_accelerator_emptyCache", lambda _: lambda: torch._C._cuda_emptyCache())
 
 
 def _always(answer: Callable[[int], Any], _original: Any) -> Callable[[int], Any]:

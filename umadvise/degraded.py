@@ -12,7 +12,6 @@ log = logging.getLogger("umadvise")
 
 MIGRATION = "advice, prefetches and a budget"
 CHUNKS = "explicit swapping"
-HOST_MAPPING = "swapped-out memory that stays accessible"
 """Names of features: csrc/memory/features.h."""
 
 

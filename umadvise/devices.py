@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from umadvise import _native
+from umadvise import _native, discard_proof
 from umadvise._abi import Counting, EmulatedOptions, HostMapped
 from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile
@@ -114,5 +114,6 @@ def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
     if (reason := _native.cuda_unavailable_reason()) is not None:
         raise DeviceUnavailableError(reason)
     device = _native.Device.open_cuda(int(index or 0))
-    device.host_mapped = HostMapped.WHERE_POSSIBLE
+    if discard_proof.is_proved():
+        device.set_discards(True)
     return device

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from umadvise import _native, split_updates
 from umadvise._abi import Allocation, ChunkOptions, HostMapped, Memory
-from umadvise.degraded import HOST_MAPPING
 from umadvise.errors import NativeError
 from umadvise.plan_maker import Memory as PlanMemory
 from umadvise.replacements import Replacements
@@ -70,6 +69,7 @@ class MemorySplit:
         self._in_chunks = False  # new tensors
         self._managed_is_limited = False  # by us
         self.follows = state.emulated
+        self._unit_bytes = 0  # of what ops on lists are divided by; 0: they are whole
         self._replaced = Replacements()
 
     def use(self, policy: Policy) -> None:
@@ -85,6 +85,8 @@ class MemorySplit:
             except NativeError:
                 self._in_chunks = before
                 raise
+        elif policy.memory == Memory.MANAGED and not self._unit_bytes:
+            self._divide_whole_model_ops(self.room_bytes, 1)
         self._state.set_policy(policy)
 
     def divide(self) -> None:
@@ -110,34 +112,37 @@ class MemorySplit:
         if chunk_bytes > self._chunk_budget_bytes:
             device.set_chunks(self._chunks(chunk_bytes))
         self._chunk_budget_bytes = chunk_bytes
-        self._replaced.undo()
         if self._in_chunks:
-            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes)
-            split_updates.install(self._replaced, lambda: _native.split_limit(device), self.chunk_bytes)
+            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes, self.chunk_bytes)
         else:
-            _native.set_split(None)
+            self._divide_whole_model_ops(managed_bytes, 1)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
         return ChunkOptions(
             budget_bytes=budget_bytes, chunk_bytes=self.chunk_bytes, host_mapped=self._state.device.host_mapped
         )
 
-    def _divide_whole_model_ops(self, room_bytes: int) -> None:
+    def _divide_whole_model_ops(self, room_bytes: int, unit_bytes: int) -> None:
         """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
 
-        What they make on their way is as large as one of their lists, so they are given half of the room.
+        What they make on their way is as large as one of their lists, so they are given half of the room. Memory is
+        taken in units of a chunk, or, where the driver pages it, of a byte: small tensors leave there too.
         """
-        _native.set_split(max(room_bytes // 2, self.chunk_bytes), self.chunk_bytes)
+        _native.set_split(max(room_bytes // 2, unit_bytes), unit_bytes)
+        if unit_bytes != self._unit_bytes:
+            self._replaced.undo()
+            split_updates.install(self._replaced, lambda: _native.split_limit(self._state.device), unit_bytes)
+            self._unit_bytes = unit_bytes
 
     def divide_further(self) -> bool:
         """Whole-model ops in smaller parts, where small tensors left less room than was thought. Whether it is so."""
-        if not self._chunk_budget_bytes:
+        if not self._in_chunks:
             return False
         limit_bytes = _native.split_limit(self._state.device)
         room_bytes = self._chunk_budget_bytes - self._state.device.swap_counters().pinned_peak_bytes
         if limit_bytes is None or max(room_bytes // 2, self.chunk_bytes) >= limit_bytes:
             return False
-        self._divide_whole_model_ops(room_bytes)
+        self._divide_whole_model_ops(room_bytes, self.chunk_bytes)
         return True
 
     def shares(self) -> tuple[int, int]:
@@ -176,10 +181,10 @@ class MemorySplit:
 
     def release(self) -> None:
         """Ops on lists are whole again, and chunks that no live tensor needs go back to the device and to the host."""
-        if not self._chunk_budget_bytes:
-            return
         self._replaced.undo()
         _native.set_split(None)
+        if not self._chunk_budget_bytes:
+            return
         device = self._state.device
         left = [each for each in device.allocations() if each.memory == Memory.CHUNKED]
         counters = device.swap_counters()
@@ -198,7 +203,7 @@ class MemorySplit:
                 _native.export(each.address)
             except NativeError:  # larger than the budget together
                 homeless += 1
-        if homeless and self._state.device.features()[HOST_MAPPING] is not None:
+        if homeless:
             log.warning(
                 "%d tensors outlive the session without room on the device: they must not be used any more", homeless
             )

@@ -7,9 +7,15 @@ from umadvise.devices import EmulatedDevice
 from umadvise.errors import StateError
 from umadvise.openmp import SleepingTeam
 from umadvise.runtime import Runtime
+from umadvise.units import parse_bytes
 
 
-def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None) -> None:
+def patch(
+    device: str | EmulatedDevice = "auto",
+    budget: int | str | None = None,
+    *,
+    most_managed: int | str | None = None,
+) -> None:
     """Puts tensors made from now on by this thread into unified memory, and teaches torch the words "cuda:<advice>".
 
     Importing umadvise changes nothing: this call does. On CUDA it means every thread's CUDA tensors, and must come
@@ -19,6 +25,9 @@ def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None
         device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
         budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; "auto" is what a
             card that is shared has to spare now (`umadvise.budget`); None leaves its capacity as the only limit.
+        most_managed: bytes of unified memory that this process may have of CUDA at once, over all devices, as a number
+            or text. Never more than host and device have free together when a device is opened, which None takes: a
+            driver promises more than that, and the machine stalls when it is used.
 
     Raises:
         StateError: it is patched already, or CUDA was used before.
@@ -30,12 +39,22 @@ def patch(device: str | EmulatedDevice = "auto", budget: int | str | None = None
     if runtime.is_patched():
         raise StateError("umadvise is in use already: call umadvise.unpatch() first")
     wanted = parse_budget(budget)
+    limit_managed(most_managed)
     opened = devices.open_device(device)
     try:
         start(opened, wanted)
     except BaseException:
         opened.close()
         raise
+
+
+def limit_managed(most_managed: int | str | None) -> None:
+    """Sets the most of CUDA's unified memory that the process may have from now on; see `patch`.
+
+    Raises:
+        InvalidSizeError: it is no size.
+    """
+    _native.set_most_managed(0 if most_managed is None else parse_bytes(most_managed))
 
 
 def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Runtime:

@@ -45,25 +45,38 @@ def _bind_to(
 
 def _bind_cuda(
     device: Any = None, non_blocking: bool = False, memory_format: torch.memory_format | None = None
-) -> _Move:
+) -> _Move | None:
     target = _target("cuda" if device is None else device)
+    if target is None and _names_another_gpu(device):
+        return None
     if target is None:
         raise UsageError(f"cuda({device!r}) names no CUDA device: expected an index, 'cuda:<index>' or 'cuda:<advice>'")
     return _Move(target, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def _target(device: Any) -> Target | None:
-    """The CUDA target that a device argument names.
+    """The CUDA target on the device in use that a device argument names; None for another GPU, which is torch's alone.
 
     Raises:
-        UsageError: an index other than the device in use; InvalidAdviceError for an unknown advice.
+        UsageError: an index other than the device in use, with advice or where there is no other GPU;
+            InvalidAdviceError for an unknown advice.
     """
-    is_index = isinstance(device, int) and not isinstance(device, bool)
-    target = Target(device, None) if is_index else parse_target(str(device))
-    ordinal = current().ordinal
-    if target is not None and target.index not in (None, ordinal):
+    target, ordinal = _parsed(device), current().ordinal
+    if target is None or target.index in (None, ordinal):
+        return target
+    if current().emulated or target.advice is not None:
         raise UsageError(f"CUDA device {target.index} is not in use: umadvise was patched for device {ordinal}")
-    return target
+    return None
+
+
+def _parsed(device: Any) -> Target | None:
+    is_index = isinstance(device, int) and not isinstance(device, bool)
+    return Target(device, None) if is_index else parse_target(str(device))
+
+
+def _names_another_gpu(device: Any) -> bool:
+    target = _parsed(device)
+    return target is not None and target.index not in (None, current().ordinal)
 
 
 def _move_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> _Move | None:
@@ -122,9 +135,12 @@ def _tensor_to(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return to
 
 
-def _tensor_cuda(_original: Any) -> Callable[..., torch.Tensor]:
+def _tensor_cuda(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def cuda(self: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-        return _moved(self, _bind_cuda(*arguments, **named), Role.INPUT, torch._C.TensorBase.to)
+        move = _bind_cuda(*arguments, **named)
+        if move is None:
+            return original(self, *arguments, **named)
+        return _moved(self, move, Role.INPUT, torch._C.TensorBase.to)
 
     return cuda
 
@@ -191,9 +207,10 @@ def _module_to(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.
     return to
 
 
-def _module_cuda(_original: Any) -> Callable[..., torch.nn.Module]:
+def _module_cuda(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
     def cuda(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
-        return _move_module(self, _bind_cuda(device))
+        move = _bind_cuda(device)
+        return original(self, device) if move is None else _move_module(self, move)
 
     return cuda
 

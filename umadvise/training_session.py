@@ -32,7 +32,7 @@ from umadvise.simulator.swap import SwapSimulation
 from umadvise.steering import Steering, steer
 from umadvise.torch_api import moved_in
 from umadvise.trace.schema import Trace
-from umadvise.units import format_bytes
+from umadvise.units import format_bytes, parse_bytes
 
 log = logging.getLogger("umadvise")
 Batch = TypeVar("Batch")
@@ -57,6 +57,7 @@ class Session:
         record: bool = False,
         fault_threshold: float = FAULT_THRESHOLD,
         sample_every: int = SAMPLE_EVERY,
+        most_managed: int | str | None = None,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
@@ -75,6 +76,7 @@ class Session:
                 how many fault groups a step may have.
             sample_every: on CUDA faults are counted in every n-th step and the first three, as collecting them takes
                 time; 0: in none, for measurements. The emulated device counts every step.
+            most_managed: as in `umadvise.patch`; None changes nothing where that was called.
 
         Raises:
             PolicyError: another policy.
@@ -90,6 +92,7 @@ class Session:
             device = EmulatedDevice(capacity=capacity)
         self._device = device
         self._budget = parse_budget(budget)
+        self._most_managed = None if most_managed is None else parse_bytes(most_managed)
         self._models: list[torch.nn.Module] = as_list(model)
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
@@ -113,6 +116,8 @@ class Session:
         """
         self._adoption.check()
         self._owns_patch = not runtime.is_patched()
+        if self._owns_patch or self._most_managed is not None:
+            patching.limit_managed(self._most_managed)
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
             try:

@@ -1,5 +1,6 @@
 #include "engine/budget.h"
 
+#include <algorithm>
 #include <string>
 
 #include "memory/error.h"
@@ -123,6 +124,8 @@ void Budget::note_victims(const Outcome& outcome) {
 }
 
 void Budget::recall() {
+  std::sort(returned_.begin(), returned_.end());
+  returned_.erase(std::unique(returned_.begin(), returned_.end()), returned_.end());
   victims_.insert(victims_.end(), returned_.begin(), returned_.end());
   returned_.clear();
 }
@@ -149,16 +152,47 @@ void Budget::use(uint64_t address, uint64_t bytes, Use use) {
 
 void Budget::use(const WorkingSet& working_set) {
   recall();
-  const bool fits = working_set.bytes_if_above(room_bytes()) <= room_bytes();
-  for (int i = 0; i < (fits ? WorkingSet::kMostPasses : 1); ++i) {
-    const size_t before = victims_.size();
-    for (const um_access& access : working_set.accesses()) {
-      pass(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
-    }
-    if (victims_.size() == before) break;
-  }
-  if (fits) return;
+  const size_t before = victims_.size();
   for (const um_access& access : working_set.accesses()) {
+    pass(reinterpret_cast<uint64_t>(access.address), access.bytes, access.write != 0 ? Use::write : Use::read);
+  }
+  keep(working_set, before, 0);
+}
+
+void Budget::use_newest(const WorkingSet& working_set) {
+  const size_t before = victims_.size();
+  const um_access& newest = working_set.accesses().back();
+  pass(reinterpret_cast<uint64_t>(newest.address), newest.bytes, Use::write);
+  keep(working_set, before, working_set.accesses().size() - 1);
+}
+
+bool Budget::on_device(uint64_t address) const {
+  const Followed* arena = arena_of(address);
+  if (arena == nullptr) return false;
+  const uint64_t page = arena->first_page + (address - arena->address) / kBlockBytes;
+  return model_.resident(static_cast<uint32_t>(page), Processor::device);
+}
+
+// Pages leave in the order of their service, and an old one of the op's may be next in line. It is serviced again, as
+// the youngest, so where all fits the op has its pages after at most one service of each. Where it does not, the device
+// is larger than the budget, and what the op needs is there all the same.
+void Budget::keep(const WorkingSet& working_set, size_t first_victim, size_t first_access) {
+  const uint64_t needed_bytes = working_set.bytes_if_above(room_bytes());
+  if (needed_bytes <= room_bytes()) {
+    const size_t most = first_victim + WorkingSet::kMostPasses * (needed_bytes / kBlockBytes);
+    for (size_t i = first_victim; i < std::min(victims_.size(), most); ++i) {
+      const std::optional<bool> writes = working_set.use_of(victims_[i]);
+      if (writes && !on_device(victims_[i])) pass(victims_[i], 1, *writes ? Use::write : Use::read);
+    }
+    return;
+  }
+  const auto first = victims_.begin() + static_cast<std::ptrdiff_t>(first_victim);
+  const auto own = std::stable_partition(first, victims_.end(),
+                                         [&](uint64_t page) { return !working_set.use_of(page).has_value(); });
+  returned_.insert(returned_.end(), own, victims_.end());
+  victims_.erase(own, victims_.end());
+  for (size_t i = first_access; i < working_set.accesses().size(); ++i) {
+    const um_access& access = working_set.accesses()[i];
     note_return(reinterpret_cast<uint64_t>(access.address), access.bytes);
   }
 }

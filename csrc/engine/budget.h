@@ -24,9 +24,11 @@ class Budget {
   void follow(const Allocations& allocations);
   // A range by itself: what does not fit leaves at the next use.
   void use(uint64_t address, uint64_t bytes, Use use);
-  // Everything that an op uses, again until nothing of it is sent away by the rest. When it is more than fits: once,
-  // and what the op then fetches back by itself is sent away before the next one.
+  // Everything that an op uses. Nothing of it is sent away for the rest of it: when it is more than fits, what is too
+  // much is there while the op runs, and is sent away before the next one.
   void use(const WorkingSet& working_set);
+  // Likewise, when all but its last access was used before: what the op that runs has just allocated.
+  void use_newest(const WorkingSet& working_set);
   // An exported range stays on the device.
   void pin(uint64_t address, uint64_t bytes);
   void unpin(uint64_t address, uint64_t bytes);
@@ -52,6 +54,8 @@ class Budget {
   void pass(uint64_t address, uint64_t bytes, Use use);
   void note_return(uint64_t address, uint64_t bytes);
   void note_victims(const Outcome& outcome);
+  bool on_device(uint64_t address) const;
+  void keep(const WorkingSet& working_set, size_t first_victim, size_t first_access);
   void send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const;
   template <class Each>
   void each_page(uint64_t address, uint64_t bytes, const Each& each) const;
@@ -62,7 +66,7 @@ class Budget {
   std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
   std::vector<uint64_t> page_addresses_;       // by model page
   std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
-  std::vector<uint64_t> returned_;             // what was used last, when it was larger than the budget
+  std::vector<uint64_t> returned_;             // likewise, of what was used last and is there all the same
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

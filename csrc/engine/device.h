@@ -47,7 +47,8 @@ struct um_device {
 
   // ---- allocations (device_memory.cpp) ----
   // `outside_ops`: whoever asks may write to the memory himself, or hand it to a kernel of `stream` that no op
-  // announces. Then chunks are there at once, and on CUDA they stay until an op was given them.
+  // announces. Then chunks are there at once, and on CUDA they stay until an op was given them; so do those that an op
+  // which only creates has asked for.
   enum class Use : uint8_t { by_ops, outside_ops };
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
   // Of any device. False when no allocation starts there.
@@ -68,6 +69,7 @@ struct um_device {
 
   // ---- explicit swapping (device_swapping.cpp) ----
   void set_chunks(const um_chunk_options& options);
+  void set_discards(bool on);
   void set_program(const um_program* program);  // nullptr: none
   void swapping(um_swap_counters* out);
   // Whose memory the address is and which op runs, in a few words (stray_access.cpp); um::emulated::Describer.
@@ -180,7 +182,6 @@ struct um_device {
   void go_on_swapping() noexcept;
   void make_chunked(um::Block* block, um::RunningOp* op, um::driver::CUstream stream, Use use);
   void bring_for_good(um::Block* block, um::driver::CUstream stream);
-  bool maps_host(const um_chunk_options& options);
   void detach(um::Block* block) noexcept;
   void follow_op(const um::RunningOp& op);
   void follow_step(uint32_t step);

@@ -99,7 +99,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
   if (touched) {
     op->working_set.add(block->address, block->record.bytes, true);
     measure(*op);
-    keep_budget([&](um::Budget& budget) { budget.use(op->working_set); });
+    keep_budget([&](um::Budget& budget) { budget.use_newest(op->working_set); });
   } else if (prefetched) {
     keep_budget(
         [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });

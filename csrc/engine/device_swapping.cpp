@@ -4,7 +4,6 @@
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
-#include "memory/host_mapping.h"
 #include "memory/migration.h"
 #include "memory/names.h"
 
@@ -30,16 +29,6 @@ bool managed(const Block& block) { return block.arena->heap->placement.memory ==
 
 // ---- chunks ------------------------------------------------------------------------------------------------
 
-// Whether what is on the host is shown at its addresses: as asked, or where the driver does it when it is tried.
-bool um_device::maps_host(const um_chunk_options& options) {
-  if (options.host_mapped != UM_HOST_MAPPED_WHERE_POSSIBLE) return options.host_mapped != 0;
-  if (um::why_not(backend_, um::Feature::host_mapping).empty()) {
-    backend_.host_mapping_refusal =
-        um::try_host_mapping(backend_, um::ChunkedMemory::wanted_chunk_bytes(backend_, options));
-  }
-  return um::why_not(backend_, um::Feature::host_mapping).empty();
-}
-
 void um_device::set_chunks(const um_chunk_options& options) {
   const Lock lock(mutex_);
   require_alive();
@@ -53,11 +42,9 @@ void um_device::set_chunks(const um_chunk_options& options) {
     swapper_->set_budget(options.budget_bytes);
     return;
   }
-  um_chunk_options chosen = options;
-  chosen.host_mapped = maps_host(options);
   auto fences = std::make_unique<um::Fences>(backend_);
-  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, chosen, *fences);
-  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, swap_events_, chosen.host_mapped != 0);
+  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences);
+  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, swap_events_, options.host_mapped != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   allocations_->set_chunked(chunked.get());
@@ -88,9 +75,9 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
   return block;
 }
 
-// What is made is there at once, as whoever gets its address may write to it, in no op and even in the kernel. It stays
-// until the op ends that made it; on a GPU, if none did, until an op was given it. What nobody else will
-// use (Use::by_ops) comes with its first use.
+// What is made is there at once, as whoever gets its address may use it in no op, and even in the kernel. It stays
+// until the op ends that made it; on a GPU, if none did or one that only creates, until an op was given it. What nobody
+// else will use (Use::by_ops) comes with its first use.
 void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use use) {
   bool attached = false;
   const auto undo = [&] {
@@ -106,7 +93,7 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
       if (backend_.hooks != nullptr) chunked_->vacate(*block);
       return;
     }
-    if (op == nullptr || op->untouched) return bring_for_good(block, stream);
+    if (op == nullptr || op->untouched) return bring_for_good(block, op != nullptr ? op->stream : stream);
     op->swapped.push_back({block->swapped, true});
     swapper_->pin(block->swapped);
     swap_events_.op = op->identity;
@@ -130,6 +117,7 @@ void um_device::bring_for_good(Block* block, CUstream stream) {
     throw;
   }
   swapper_->unpin(block->swapped);
+  block->swapped->in_reach = true;
 }
 
 void um_device::detach(Block* block) noexcept {
@@ -338,11 +326,17 @@ void um_device::move_managed(const um::Program::Action& action) {
   }
 }
 
+void um_device::set_discards(bool on) {
+  const Lock lock(mutex_);
+  require_alive();
+  backend_.discards = on;
+}
+
 // Whole pages, before anybody gets them: without it, eviction would copy what nobody needs.
 void um_device::discard_freed(const Block& block) noexcept {
   constexpr uint64_t kPage = um::kBlockBytes;
   const uint64_t first = (block.address + kPage - 1) / kPage * kPage, end = block.end() / kPage * kPage;
-  if (first >= end || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
+  if (first >= end || !backend_.discards || !backend_.has(um::driver::Function::mem_discard_batch_async)) return;
   // Who gets the memory next waits for the stream that freed it. That one is not named here: the order below is right
   // for the legacy stream alone.
   if (other_streams_) return;

@@ -88,7 +88,10 @@ void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count)
       um::Block* block = operands_[i];
       if ((accesses[i].write != 0) != write || block == nullptr) continue;
       block->record.seen = true;
-      if (block->swapped != nullptr) op.swapped.push_back({block->swapped, write});
+      if (block->swapped != nullptr) {
+        block->swapped->in_reach = false;
+        op.swapped.push_back({block->swapped, write});
+      }
       if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
       const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
       op.working_set.add(at, std::min(accesses[i].bytes, block->end() - at), write);

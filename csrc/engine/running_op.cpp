@@ -32,6 +32,16 @@ void WorkingSet::remove(uint64_t address) noexcept {
   }
 }
 
+std::optional<bool> WorkingSet::use_of(uint64_t page_address) const {
+  std::optional<bool> writes;
+  for (const um_access& access : accesses_) {
+    const auto [first, end] = pages(access);
+    const uint64_t page = page_address / kBlockBytes;
+    if (page >= first && page < end) writes = writes.value_or(false) || access.write != 0;
+  }
+  return writes;
+}
+
 uint64_t WorkingSet::bytes_if_above(uint64_t limit_bytes) const {
   if (most_pages_ * kBlockBytes <= limit_bytes) return most_pages_ * kBlockBytes;
   std::vector<std::pair<uint64_t, uint64_t>> ranges;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/op_identity.h"
@@ -21,6 +22,8 @@ class WorkingSet {
   void add(uint64_t address, uint64_t bytes, bool write);
   void remove(uint64_t address) noexcept;  // an allocation that was freed before the op ended
   const std::vector<um_access>& accesses() const { return accesses_; }
+  // Of a 2 MiB page: whether the op writes to it; nothing when it does not use it.
+  std::optional<bool> use_of(uint64_t page_address) const;
   // Bytes of the distinct 2 MiB pages, or anything up to `limit_bytes` when it is certain that they are not more.
   uint64_t bytes_if_above(uint64_t limit_bytes) const;
 

@@ -23,9 +23,9 @@ void um_device::stream_uses(const void* address, void* stream) {
   device.note_stream(static_cast<CUstream>(stream));
   if (device.swapper_ == nullptr) return;
   if (um::Swapped* const swapped = found.block->swapped) {
-    device.swapper_->uses(swapped, static_cast<CUstream>(stream));
+    device.swapper_->lend(static_cast<CUstream>(stream), swapped);
   } else if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {
-    device.swapper_->know(static_cast<CUstream>(stream));  // an arena of small blocks waits for all that are known
+    device.swapper_->lend(static_cast<CUstream>(stream), nullptr);  // small blocks' arenas wait for all that are known
   }
 }
 

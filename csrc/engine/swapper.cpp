@@ -239,17 +239,41 @@ uint64_t Swapper::bit_of(CUstream stream) {
         "follow it. Use the default stream, or one of torch.cuda.Stream()");
   }
   auto found = std::find(streams_.begin(), streams_.end(), stream);
-  if (found == streams_.end()) found = std::find(streams_.begin(), streams_.end(), kGone);
-  if (found != streams_.end()) {
-    *found = stream;
-  } else {
+  if (found != streams_.end()) return bit(found);
+  found = std::find(streams_.begin(), streams_.end(), kGone);
+  if (found == streams_.end() && streams_.size() == kMostStreams) found = idle_stream();
+  if (found == streams_.end()) {
     if (streams_.size() == kMostStreams) {
-      throw Error(UM_UNSUPPORTED, "ops run in more than " + std::to_string(kMostStreams) +
-                                      " streams: chunked memory cannot follow who uses what");
+      throw Error(UM_UNSUPPORTED, "memory was lent (Tensor.record_stream) to more than " +
+                                      std::to_string(kMostStreams) +
+                                      " streams: chunked memory cannot follow who uses what; use fewer");
     }
     found = streams_.insert(streams_.end(), stream);
   }
-  return uint64_t{1} << (found - streams_.begin());
+  *found = stream;
+  lent_ &= ~bit(found);
+  return bit(found);
+}
+
+// One that has ended all it was given, or is waited for until it has, and will be heard of again before it gets more:
+// not one that memory was lent to.
+std::vector<CUstream>::iterator Swapper::idle_stream() {
+  const CurrentContext current(backend_);
+  const auto ends = [&](driver::CUresult (*ended)(CUstream)) {
+    return std::find_if(streams_.begin(), streams_.end(), [&](CUstream& stream) {
+      const uint64_t bit = uint64_t{1} << (&stream - streams_.data());
+      return (lent_ & bit) == 0 && ended(stream) == driver::CUDA_SUCCESS;
+    });
+  };
+  const auto idle = ends(backend_.call().stream_query);
+  return idle != streams_.end() ? idle : ends(backend_.call().stream_synchronize);
+}
+
+// What ops gave an allocation is known; what a stream that it was lent to is given is not.
+void Swapper::lend(CUstream stream, Swapped* block) {
+  const uint64_t bit = bit_of(stream);
+  lent_ |= bit;
+  if (block != nullptr) block->streams |= bit;
 }
 
 // After all that these streams, and `others`, have been given. The emulated device's legacy stream is the calling

@@ -49,6 +49,7 @@ struct Swapped {
   bool exported = false;                  // its address has left torch: it may be written at any time
   bool on_show = false;                   // the host's memory is mapped at its addresses
   Access shown = Access::none;            // on the device, where stray accesses can be caught: what they may do
+  bool in_reach = false;                  // of kernels that no op announces, until an op is given it: it stays
 };
 
 // How far ahead blocks are used.
@@ -113,12 +114,11 @@ class Swapper {
   // mapped. Throws um::Error.
   bool serve(Swapped* block, bool write);
 
-  // It is used in this stream too, by whatever it has been given until the block is freed or leaves. Throws um::Error.
-  void uses(Swapped* block, driver::CUstream stream) { block->streams |= bit_of(stream); }
+  // A block is used in this stream too, by whatever that is given until the block is freed or leaves; nullptr: one that
+  // never leaves. Throws um::Error.
+  void lend(driver::CUstream stream, Swapped* block);
   // The host waits until the block's contents are on the device, where it is pinned. Throws um::Error.
   void stand_by(Swapped* block);
-  // Something of the device's may be used in this stream. Throws um::Error.
-  void know(driver::CUstream stream) { static_cast<void>(bit_of(stream)); }
   // After everything that ops were given until now.
   Fences::Fence everything() { return last_use(~uint64_t{0}, {}); }
   bool busy() const { return !leaving_.empty() || !queue_.empty(); }
@@ -135,6 +135,10 @@ class Swapper {
   void unlink(Swapped* block) noexcept;
   void link_newest(Swapped* block) noexcept;
   uint64_t bit_of(driver::CUstream stream);
+  uint64_t bit(std::vector<driver::CUstream>::iterator stream) const {
+    return uint64_t{1} << (stream - streams_.begin());
+  }
+  std::vector<driver::CUstream>::iterator idle_stream();
   void drop_streams(const std::vector<driver::CUstream>& gone) noexcept;
   Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
   void forget(Fences::Fence* fence) noexcept;
@@ -178,6 +182,7 @@ class Swapper {
   const Forecast* forecast_ = nullptr;
   driver::CUstream to_device_{}, to_host_{};
   std::vector<driver::CUstream> streams_;  // that ops run in; kGone: one that was destroyed
+  uint64_t lent_ = 0;                      // bits of those that are given work which no op announces
   StablePool<Swapped> pool_;
   Swapped* oldest_ = nullptr;
   Swapped* newest_ = nullptr;

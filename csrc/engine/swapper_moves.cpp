@@ -151,7 +151,8 @@ bool Swapper::serve_on_host(Swapped* block) {
 // ---- departures --------------------------------------------------------------------------------------------
 
 bool Swapper::may_leave(const Swapped& block) const {
-  return block.place == Place::device && block.pins == 0 && (block.block->record.seen || catches_);
+  const bool known = block.block->record.seen && !block.in_reach;  // else raw accesses may come, which must be caught
+  return block.place == Place::device && block.pins == 0 && (known || catches_);
 }
 
 void Swapper::leave(Swapped* block, um_swap_cause cause) {

@@ -78,6 +78,12 @@ UM_API um_status um_device_query(um_device* device, um_device_info* out);
 /* What the device can do: index 0.. until NULL gives a name. `reason` is NULL where it can, else why not, in words:
  * then whoever needs it is refused with that, or does without. */
 UM_API const char* um_device_feature(um_device* device, uint32_t index, const char** reason);
+/* Whether what is freed may be discarded, where the driver can. On CUDA it is off until it is switched on: what a
+ * discard may take with it is up to the driver. */
+UM_API um_status um_discard_set(um_device* device, int32_t on);
+/* How much managed memory the process may have of CUDA's drivers at once, over all devices; 0: as much as host and
+ * device had free together when each device was opened, which is the most in any case. */
+UM_API void um_most_managed_set(uint64_t bytes);
 
 /* Puts our SIGSEGV handler back on top after somebody else (faulthandler.enable) installed one; that one keeps foreign
  * faults, and raised signals too where it was `chosen`: set by the user a moment ago. 1 where somebody had. */
@@ -446,13 +452,15 @@ typedef struct um_plan {
 
 /* ---- explicit swapping: physical chunks under stable addresses --------------------------------------------- */
 typedef enum {
-  UM_HOST_MAPPED_NOT = 0,           /* access to what is on the host, outside of ops, is fatal */
-  UM_HOST_MAPPED_YES = 1,           /* it stays accessible at its address; UM_UNSUPPORTED where that cannot be */
-  UM_HOST_MAPPED_WHERE_POSSIBLE = 2 /* um_device_feature tells */
+  UM_HOST_MAPPED_NOT = 0, /* access to what is on the host, outside of ops, is fatal */
+  /* It stays accessible at its address; UM_UNSUPPORTED where that cannot be. On CUDA it asks the driver for memory that
+   * lies on the host, in which some drivers below r595 crash: nobody should ask for it unasked. */
+  UM_HOST_MAPPED_YES = 1
 } um_host_mapped;
 typedef struct um_chunk_options {
   uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
-  uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available */
+  uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available now, but
+                                 for a tenth of it, and 1 GiB at least */
   uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
   uint32_t host_mapped;       /* um_host_mapped */
 } um_chunk_options;

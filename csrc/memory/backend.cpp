@@ -1,5 +1,7 @@
 #include "memory/backend.h"
 
+#include <algorithm>
+
 #include "driver/errors.h"
 #include "memory/error.h"
 #include "memory/host_memory.h"
@@ -82,6 +84,7 @@ Backend Backend::open_with_hooks(const driver::Driver* provider, const um_emulat
   backend.driver = provider;
   backend.hooks = provider->hooks;
   backend.counting = static_cast<um_counting>(options.counting);
+  backend.discards = true;
   char message[512] = "";
   const um_status status = backend.hooks->open(&options, &backend.ordinal, message, sizeof(message));
   if (status != UM_OK) throw Error(status, message);
@@ -109,6 +112,18 @@ Backend Backend::open_cuda(int32_t ordinal) {
                                          std::to_string(count) + ", numbered from 0");
   }
   backend.describe();
+  try {
+    const CurrentContext current(backend);
+    backend.check(current.result(), "making the device's context current");
+    size_t free_bytes = 0, all_bytes = 0;
+    backend.check(backend.call().mem_get_info(&free_bytes, &all_bytes), "asking for free device memory");
+    const uint64_t host_bytes = backend.available_host_bytes();
+    backend.free_at_opening_bytes =
+        backend.integrated == 1 ? std::max<uint64_t>(host_bytes, free_bytes) : host_bytes + free_bytes;
+  } catch (...) {
+    backend.close();
+    throw;
+  }
   return backend;
 }
 
@@ -147,6 +162,10 @@ void Backend::close() noexcept {
 
 uint64_t Backend::available_host_bytes() const {
   return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::available_host_bytes();
+}
+
+uint64_t Backend::spare_host_bytes() const {
+  return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::spare_host_bytes(um::available_host_bytes());
 }
 
 uint64_t Backend::total_host_bytes() const {

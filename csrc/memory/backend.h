@@ -27,6 +27,8 @@ class Backend {
   // The host's memory, simulated or this machine's.
   uint64_t available_host_bytes() const;
   uint64_t total_host_bytes() const;
+  // What may be taken of it by default: it needs some for everything else.
+  uint64_t spare_host_bytes() const;
   // Null where advice and prefetch work, else why not.
   const char* why_no_migration() const;
   // Throws um::Error unless `result` is success; `doing` says what was tried.
@@ -43,8 +45,9 @@ class Backend {
   // Attributes; UM_UNKNOWN where the driver does not know them.
   int32_t managed_memory = 0, concurrent_managed = UM_UNKNOWN, pageable_access = UM_UNKNOWN;
   int32_t integrated = 0, virtual_memory = 0, host_virtual_memory = UM_UNKNOWN, host_node = UM_UNKNOWN;
-  std::string host_mapping_refusal;  // what the driver said when it was tried; empty: nothing against it
+  bool discards = false;  // the driver's discard is trusted
   uint64_t total_bytes = 0;
+  uint64_t free_at_opening_bytes = ~uint64_t{0};  // of the host and the device, where it was looked at (CUDA)
 
  private:
   static Backend open_with_hooks(const driver::Driver* driver, const um_emulated_options& options);

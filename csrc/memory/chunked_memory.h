@@ -28,7 +28,6 @@ class ChunkedMemory {
   using HostRange = um::HostRange;
 
   // Throws um::Error: UM_UNSUPPORTED where the device cannot do it, UM_INVALID_ARGUMENT for a bad chunk size or budget.
-  // `options.host_mapped` is 0 or 1 here.
   ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences);
   // Every block and arena was freed before (Allocations::trim), and fences are still there. Whoever cares whether the
   // driver takes its memory back calls give_back before.

@@ -4,6 +4,7 @@
 
 #include "memory/error.h"
 #include "memory/host_memory.h"
+#include "memory/managed_cap.h"
 #include "memory/migration.h"
 
 namespace um {
@@ -27,6 +28,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
     throw Error(managed ? UM_OUT_OF_HOST_MEMORY : UM_OUT_OF_DEVICE_MEMORY,
                 "the driver has no " + in_words(least_bytes) + " of " + (managed ? "managed" : "device") + " memory");
   }
+  if (counts()) managed_cap::add(wanted_bytes);
   if (backend_.hooks != nullptr) backend_.hooks->tag(backend_.ordinal, address, wanted_bytes, placement_.role);
   driver::CUmem_advise advice{};
   const bool advised = driver_advice(static_cast<um_advice>(placement_.advice), &advice);
@@ -34,7 +36,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
     try {
       advise(backend_, address, wanted_bytes, advice);
     } catch (...) {
-      if (!release({address, wanted_bytes})) leftovers_.push_back(address);
+      if (!release({address, wanted_bytes})) leftovers_.push_back({address, wanted_bytes});
       throw;
     }
   }
@@ -56,7 +58,16 @@ uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) c
                     " of managed memory is more than this machine can hold: " + in_words(host_bytes) +
                     " of host memory are available and " + in_words(free_bytes) + " free on the device");
   }
-  return wanted_bytes > host_bytes + free_bytes ? least_bytes : wanted_bytes;
+  uint64_t most_bytes = host_bytes + free_bytes;
+  if (counts()) most_bytes = std::min(most_bytes, managed_cap::left(backend_.free_at_opening_bytes));
+  if (least_bytes > most_bytes) {
+    throw Error(UM_OUT_OF_HOST_MEMORY,
+                in_words(least_bytes) + " of managed memory is more than this process may still have, which is " +
+                    in_words(most_bytes) +
+                    ": a machine that pages more than it holds stalls. Make the model or the batch smaller, or give "
+                    "most_managed a larger number, up to what host and device had free at the beginning");
+  }
+  return wanted_bytes > most_bytes ? least_bytes : wanted_bytes;
 }
 
 // 0 when the driver is out of memory; throws on any other failure.
@@ -65,7 +76,7 @@ uint64_t DriverArenas::allocate(uint64_t bytes) {
   const char* doing = "allocating memory from the driver";
   CUresult result = allocate_raw(bytes, &raw);
   if (result == CUDA_SUCCESS && raw % kBlockBytes != 0) {  // not promised by the driver: take enough to align
-    if (backend_.call().mem_free(raw) != CUDA_SUCCESS) leftovers_.push_back(raw);
+    if (backend_.call().mem_free(raw) != CUDA_SUCCESS) leftovers_.push_back({raw, 0});
     result = allocate_raw(bytes + kBlockBytes, &raw);
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return 0;
@@ -88,11 +99,12 @@ bool DriverArenas::release(Range range) noexcept {
   const CUdeviceptr raw = shifted == raw_.end() ? range.address : shifted->second;
   if (backend_.call().mem_free(raw) != CUDA_SUCCESS) return false;
   if (shifted != raw_.end()) raw_.erase(shifted);
+  if (counts()) managed_cap::subtract(range.bytes);
   return true;
 }
 
 bool DriverArenas::return_leftovers() noexcept {
-  const auto returned = [&](CUdeviceptr raw) { return release({raw, 0}); };
+  const auto returned = [&](Range range) { return release(range); };
   leftovers_.erase(std::remove_if(leftovers_.begin(), leftovers_.end(), returned), leftovers_.end());
   return leftovers_.empty();
 }

@@ -20,6 +20,8 @@ class DriverArenas : public ArenaSource {
   bool return_leftovers() noexcept;
 
  private:
+  // Against what the process may have; emulated and simulated hosts keep a limit of their own.
+  bool counts() const { return placement_.memory == UM_MEMORY_MANAGED && backend_.hooks == nullptr; }
   uint64_t affordable(uint64_t least_bytes, uint64_t wanted_bytes) const;
   uint64_t allocate(uint64_t bytes);
   driver::CUresult allocate_raw(uint64_t bytes, driver::CUdeviceptr* out) const;
@@ -27,7 +29,7 @@ class DriverArenas : public ArenaSource {
   const Backend& backend_;
   const um_placement placement_;
   std::unordered_map<uint64_t, uint64_t> raw_;  // arena -> what the driver calls it, where that is not the same
-  std::vector<driver::CUdeviceptr> leftovers_;
+  std::vector<Range> leftovers_;
 };
 
 }  // namespace um

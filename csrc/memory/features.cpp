@@ -39,7 +39,10 @@ std::string why_no_migration(const Backend& backend) {
 
 std::string why_no_discard(const Backend& backend) {
   std::string reason = why_no_migration(backend);
-  return reason.empty() ? missing(backend, {Function::mem_discard_batch_async}) : reason;
+  if (reason.empty()) reason = missing(backend, {Function::mem_discard_batch_async});
+  if (reason.empty() && !backend.discards)
+    return "discards are not used before tools/gpu_check has tried this driver's";
+  return reason;
 }
 
 std::string why_no_chunks(const Backend& backend) {
@@ -59,7 +62,6 @@ std::string why_no_chunks(const Backend& backend) {
 std::string why_no_host_mapping(const Backend& backend) {
   std::string reason = why_no_chunks(backend);
   if (!reason.empty()) return reason;
-  if (!backend.host_mapping_refusal.empty()) return backend.host_mapping_refusal;
   return lacks(backend, backend.host_virtual_memory,
                driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                "virtual memory on the host, which host_mapped needs");

@@ -15,22 +15,41 @@ using driver::CUDA_SUCCESS;
 using driver::CUdeviceptr;
 using driver::CUresult;
 
+namespace {
+
+constexpr uint64_t kSlabBytes = uint64_t{256} << 20;
+
+}  // namespace
+
+// The emulated device's memory is the machine's own, and its driver gives a chunk in no time.
 HostChunks::HostChunks(const Backend& backend, Fences& fences, uint64_t chunk_bytes, uint64_t budget_bytes,
                        bool mappable)
-    : backend_(backend), fences_(fences), chunk_bytes_(chunk_bytes), mappable_(mappable) {
+    : backend_(backend),
+      fences_(fences),
+      chunk_bytes_(chunk_bytes),
+      mappable_(mappable),
+      slab_chunks_(mappable || backend.hooks != nullptr ? 1 : std::max<uint64_t>(kSlabBytes / chunk_bytes, 1)) {
   set_budget(budget_bytes);
 }
 
 void HostChunks::set_budget(uint64_t bytes) {
-  if (bytes == 0) bytes = backend_.available_host_bytes() + all_.size() * chunk_bytes_;
+  const bool told = bytes != 0;
+  if (!told) bytes = backend_.spare_host_bytes() + created_ * chunk_bytes_;
   if (bytes < chunk_bytes_) {
-    throw Error(UM_INVALID_ARGUMENT, "a host budget of " + std::to_string(bytes) + " bytes is below one chunk of " +
-                                         std::to_string(chunk_bytes_) + ": give it more, or 0 for what there is");
+    throw Error(
+        UM_INVALID_ARGUMENT,
+        told ? "a host budget of " + std::to_string(bytes) + " bytes is below one chunk of " +
+                   std::to_string(chunk_bytes_) + ": give it more, or 0 for what there is"
+             : "the host has no memory to spare for what is swapped out: of " +
+                   in_words(backend_.available_host_bytes()) +
+                   " available, a tenth and at least 1 GiB stays free; give a host budget in bytes to take more");
   }
   budget_ = bytes / chunk_bytes_;
-  while (all_.size() > budget_ && oldest_ != nullptr) {
-    fences_.wait(oldest_->last_use);
-    drop_oldest();
+  while (created_ > budget_) {
+    HostSlab* slab = idle_slab();
+    if (slab == nullptr) return;
+    for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use);
+    drop(slab);
   }
 }
 
@@ -60,25 +79,36 @@ HostRange* HostChunks::take(uint64_t chunks) {
 void HostChunks::give(HostRange* range, Fences::Fence last_use) noexcept {
   in_use.subtract(range->chunks.size());
   put(range, last_use);
-  shed();
+  const auto surely = [&](Fences::Fence fence) { return fences_.surely_passed(fence); };
+  while (created_ > budget_) {
+    HostSlab* slab = idle_slab();
+    if (slab == nullptr || !each_use_passed(*slab, surely)) return;
+    drop(slab);
+  }
 }
 
 void HostChunks::put(HostRange* range, Fences::Fence last_use) noexcept {
   for (HostChunk* chunk : range->chunks) {
     fences_.retain(last_use);
     chunk->last_use = last_use;
-    chunk->newer = nullptr;
-    (newest_ != nullptr ? newest_->newer : oldest_) = chunk;
-    newest_ = chunk;
+    push_newest(chunk);
   }
   range->chunks.clear();
   ranges_.give(range);
+}
+
+void HostChunks::push_newest(HostChunk* chunk) noexcept {
+  chunk->newer = nullptr;
+  (newest_ != nullptr ? newest_->newer : oldest_) = chunk;
+  newest_ = chunk;
+  ++chunk->slab->idle;
 }
 
 HostChunk* HostChunks::pop_oldest() noexcept {
   HostChunk* chunk = oldest_;
   oldest_ = chunk->newer;
   if (oldest_ == nullptr) newest_ = nullptr;
+  --chunk->slab->idle;
   fences_.release(chunk->last_use);
   chunk->last_use = 0;
   return chunk;
@@ -87,92 +117,142 @@ HostChunk* HostChunks::pop_oldest() noexcept {
 // One that is used no more, else a new one, else the one that was given back first. nullptr when there is none.
 HostChunk* HostChunks::take_one() {
   const bool ready = oldest_ != nullptr && fences_.passed(oldest_->last_use);
-  if (!ready && all_.size() < budget_) {
-    if (HostChunk* fresh = create()) return fresh;
-  }
+  if (!ready && created_ < budget_ && create()) return pop_oldest();
   if (oldest_ == nullptr) return nullptr;
   fences_.wait(oldest_->last_use);
   return pop_oldest();
 }
 
-// nullptr when the driver has no more; throws um::Error on another failure.
-HostChunk* HostChunks::create() {
-  make_room(all_, all_.size() + 1);
-  make_room(leftovers_, leftovers_.size() + all_.size() + 1);  // to drop a chunk never allocates
-  auto chunk = std::make_unique<HostChunk>();
-  const CUresult result = obtain(*chunk);
-  if (result == CUDA_SUCCESS) {
-    chunk->index = all_.size();
-    all_.push_back(std::move(chunk));
-    return all_.back().get();
+// A slab, whose chunks are the first that are taken; a smaller one where the driver has no more. False when it has
+// none; throws um::Error on another failure.
+bool HostChunks::create() {
+  make_room(slabs_, slabs_.size() + 1);
+  make_room(leftovers_, leftovers_.size() + slabs_.size() + 1);  // to drop a slab never allocates
+  CUresult result = CUDA_SUCCESS;
+  std::unique_ptr<HostSlab> slab;
+  for (uint64_t chunks = std::min(slab_chunks_, budget_ - created_); chunks > 0 && slab == nullptr; chunks /= 2) {
+    slab = obtain(chunks, &result);
+    if (slab == nullptr && result != CUDA_ERROR_OUT_OF_MEMORY) {
+      backend_.check(result,
+                     "allocating " + in_words(chunks * chunk_bytes_) + " of host memory for what is swapped out");
+    }
   }
-  if (!destroy(*chunk)) leftovers_.push_back(std::move(chunk));
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return nullptr;
-  backend_.check(result, "allocating " + in_words(chunk_bytes_) + " of host memory for what is swapped out");
-  return nullptr;
-}
-
-CUresult HostChunks::obtain(HostChunk& chunk) const {
-  if (mappable_) return obtain_mappable(chunk);
-  void* data = nullptr;
-  const CUresult result = backend_.call().mem_host_alloc(&data, chunk_bytes_, 0);
-  if (result == CUDA_SUCCESS) chunk.data = static_cast<char*>(data);
-  return result;
-}
-
-CUresult HostChunks::obtain_mappable(HostChunk& chunk) const {
-  const driver::CUmemAllocationProp properties = physical_properties(backend_, true);
-  CUresult result = backend_.call().mem_create(&chunk.handle, chunk_bytes_, &properties, 0);
-  if (result != CUDA_SUCCESS) return result;
-  CUdeviceptr address = 0;
-  result = backend_.call().mem_address_reserve(&address, chunk_bytes_, kBlockBytes, 0, 0);
-  if (result != CUDA_SUCCESS) return result;
-  chunk.data = reinterpret_cast<char*>(address);
-  result = backend_.call().mem_map(address, chunk_bytes_, 0, chunk.handle, 0);
-  if (result != CUDA_SUCCESS) return result;
-  chunk.mapped = true;
-  const driver::CUmemAccessDesc both[] = {{location_of(backend_, false), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-                                          {location_of(backend_, true), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
-  return backend_.call().mem_set_access(address, chunk_bytes_, both, 2);
-}
-
-// What the driver refuses is still there, to be tried again: then this is false.
-bool HostChunks::destroy(HostChunk& chunk) const noexcept {
-  const auto address = reinterpret_cast<CUdeviceptr>(chunk.data);
-  const driver::Table& call = backend_.call();
-  if (!mappable_) {
-    if (chunk.data != nullptr && call.mem_free_host(chunk.data) != CUDA_SUCCESS) return false;
-    chunk.data = nullptr;
-    return true;
+  if (slab == nullptr) return false;
+  created_ += slab->chunks.size();
+  HostChunk* before = oldest_;
+  HostChunk* last = newest_;
+  oldest_ = newest_ = nullptr;
+  for (HostChunk& chunk : slab->chunks) push_newest(&chunk);
+  if (before != nullptr) {
+    newest_->newer = before;
+    newest_ = last;
   }
-  if (chunk.mapped && call.mem_unmap(address, chunk_bytes_) != CUDA_SUCCESS) return false;
-  chunk.mapped = false;
-  if (chunk.data != nullptr && call.mem_address_free(address, chunk_bytes_) != CUDA_SUCCESS) return false;
-  chunk.data = nullptr;
-  if (chunk.handle != 0 && call.mem_release(chunk.handle) != CUDA_SUCCESS) return false;
-  chunk.handle = 0;
+  slabs_.push_back(std::move(slab));
   return true;
 }
 
-void HostChunks::drop_oldest() noexcept {
-  const size_t index = pop_oldest()->index;
-  std::swap(all_[index], all_.back());
-  all_[index]->index = index;
-  if (!destroy(*all_.back())) leftovers_.push_back(std::move(all_.back()));
-  all_.pop_back();
+// nullptr, with the driver's answer, when it gives none.
+std::unique_ptr<HostSlab> HostChunks::obtain(uint64_t chunks, CUresult* result) {
+  auto slab = std::make_unique<HostSlab>();
+  slab->bytes = chunks * chunk_bytes_;
+  slab->chunks.resize(chunks);
+  *result = obtain_memory(*slab);
+  if (*result != CUDA_SUCCESS) {
+    if (!destroy(*slab)) leftovers_.push_back(std::move(slab));
+    return nullptr;
+  }
+  for (uint64_t i = 0; i < chunks; ++i) {
+    HostChunk& chunk = slab->chunks[i];
+    chunk.data = slab->data + i * chunk_bytes_;
+    chunk.handle = slab->handle;
+    chunk.slab = slab.get();
+  }
+  return slab;
 }
 
-void HostChunks::shed() noexcept {
-  while (all_.size() > budget_ && oldest_ != nullptr && fences_.surely_passed(oldest_->last_use)) drop_oldest();
+CUresult HostChunks::obtain_memory(HostSlab& slab) const {
+  if (mappable_) return obtain_mappable(slab);
+  void* data = nullptr;
+  const CUresult result = backend_.call().mem_host_alloc(&data, slab.bytes, 0);
+  if (result == CUDA_SUCCESS) slab.data = static_cast<char*>(data);
+  return result;
+}
+
+CUresult HostChunks::obtain_mappable(HostSlab& slab) const {
+  const driver::CUmemAllocationProp properties = physical_properties(backend_, true);
+  CUresult result = backend_.call().mem_create(&slab.handle, slab.bytes, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  CUdeviceptr address = 0;
+  result = backend_.call().mem_address_reserve(&address, slab.bytes, kBlockBytes, 0, 0);
+  if (result != CUDA_SUCCESS) return result;
+  slab.data = reinterpret_cast<char*>(address);
+  result = backend_.call().mem_map(address, slab.bytes, 0, slab.handle, 0);
+  if (result != CUDA_SUCCESS) return result;
+  slab.mapped = true;
+  const driver::CUmemAccessDesc both[] = {{location_of(backend_, false), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                          {location_of(backend_, true), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  return backend_.call().mem_set_access(address, slab.bytes, both, 2);
+}
+
+// What the driver refuses is still there, to be tried again: then this is false.
+bool HostChunks::destroy(HostSlab& slab) const noexcept {
+  const auto address = reinterpret_cast<CUdeviceptr>(slab.data);
+  const driver::Table& call = backend_.call();
+  if (!mappable_) {
+    if (slab.data != nullptr && call.mem_free_host(slab.data) != CUDA_SUCCESS) return false;
+    slab.data = nullptr;
+    return true;
+  }
+  if (slab.mapped && call.mem_unmap(address, slab.bytes) != CUDA_SUCCESS) return false;
+  slab.mapped = false;
+  if (slab.data != nullptr && call.mem_address_free(address, slab.bytes) != CUDA_SUCCESS) return false;
+  slab.data = nullptr;
+  if (slab.handle != 0 && call.mem_release(slab.handle) != CUDA_SUCCESS) return false;
+  slab.handle = 0;
+  return true;
+}
+
+// One that lies idle as a whole, nullptr when there is none.
+HostSlab* HostChunks::idle_slab() noexcept {
+  for (const std::unique_ptr<HostSlab>& slab : slabs_) {
+    if (slab->idle == slab->chunks.size()) return slab.get();
+  }
+  return nullptr;
+}
+
+template <class Passed>
+bool HostChunks::each_use_passed(const HostSlab& slab, const Passed& passed) const {
+  return std::all_of(slab.chunks.begin(), slab.chunks.end(),
+                     [&](const HostChunk& chunk) { return passed(chunk.last_use); });
+}
+
+void HostChunks::drop(HostSlab* slab) noexcept {
+  HostChunk* chunk = oldest_;
+  oldest_ = newest_ = nullptr;
+  while (chunk != nullptr) {
+    HostChunk* const next = chunk->newer;
+    if (chunk->slab == slab) {
+      fences_.release(chunk->last_use);
+    } else {
+      --chunk->slab->idle;
+      push_newest(chunk);
+    }
+    chunk = next;
+  }
+  created_ -= slab->chunks.size();
+  const auto is_it = [&](const std::unique_ptr<HostSlab>& each) { return each.get() == slab; };
+  std::iter_swap(std::find_if(slabs_.begin(), slabs_.end(), is_it), std::prev(slabs_.end()));
+  if (!destroy(*slabs_.back())) leftovers_.push_back(std::move(slabs_.back()));
+  slabs_.pop_back();
 }
 
 bool HostChunks::give_back() noexcept {
-  const auto gone = [&](const std::unique_ptr<HostChunk>& chunk) { return destroy(*chunk); };
+  const auto gone = [&](const std::unique_ptr<HostSlab>& slab) { return destroy(*slab); };
   leftovers_.erase(std::remove_if(leftovers_.begin(), leftovers_.end(), gone), leftovers_.end());
   try {
-    while (oldest_ != nullptr) {
-      fences_.wait(oldest_->last_use);
-      drop_oldest();
+    while (HostSlab* slab = idle_slab()) {
+      for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use);
+      drop(slab);
     }
   } catch (const std::exception&) {
     return false;

@@ -13,13 +13,25 @@
 
 namespace um {
 
+struct HostSlab;
+
 struct HostChunk {
   char* data = nullptr;                             // for the CPU and for copies
   driver::CUmemGenericAllocationHandle handle = 0;  // 0: page-locked
-  bool mapped = false;                              // the handle, at `data`
   Fences::Fence last_use = 0;                       // of who gave it back
   HostChunk* newer = nullptr;                       // of those that nobody has
-  size_t index = 0;                                 // among all
+  HostSlab* slab = nullptr;
+};
+
+// What the driver gives at once, as each of its calls for page-locked memory takes milliseconds and stops the device:
+// many chunks of page-locked memory, or one that can be mapped.
+struct HostSlab {
+  char* data = nullptr;
+  driver::CUmemGenericAllocationHandle handle = 0;
+  bool mapped = false;  // the handle, at `data`
+  uint64_t bytes = 0;
+  std::vector<HostChunk> chunks;
+  uint64_t idle = 0;  // chunks that nobody has
 };
 
 // The chunks of one block, in order of its addresses.
@@ -41,33 +53,39 @@ class HostChunks {
   // um::Error.
   HostRange* take(uint64_t chunks);
   void give(HostRange* range, Fences::Fence last_use) noexcept;
-  // Chunks that nobody has go back to the driver. False when it kept one.
+  // Slabs of which nobody has a chunk go back to the driver. False when it kept one.
   bool give_back() noexcept;
-  // 0: what the machine has available now. What is in use beyond it stays. Throws um::Error.
+  // 0: what the machine can spare now. Slabs beyond it of which a chunk is in use stay. Throws um::Error.
   void set_budget(uint64_t bytes);
 
-  uint64_t created() const { return all_.size(); }
+  uint64_t created() const { return created_; }
   Level in_use;  // chunks
 
  private:
-  HostChunk* create();
-  driver::CUresult obtain(HostChunk& chunk) const;
-  driver::CUresult obtain_mappable(HostChunk& chunk) const;
-  bool destroy(HostChunk& chunk) const noexcept;
+  bool create();
+  std::unique_ptr<HostSlab> obtain(uint64_t chunks, driver::CUresult* result);
+  driver::CUresult obtain_memory(HostSlab& slab) const;
+  driver::CUresult obtain_mappable(HostSlab& slab) const;
+  bool destroy(HostSlab& slab) const noexcept;
   HostChunk* take_one();
   HostChunk* pop_oldest() noexcept;
+  void push_newest(HostChunk* chunk) noexcept;
   void put(HostRange* range, Fences::Fence last_use) noexcept;
-  void shed() noexcept;
-  void drop_oldest() noexcept;
+  HostSlab* idle_slab() noexcept;
+  template <class Passed>
+  bool each_use_passed(const HostSlab& slab, const Passed& passed) const;
+  void drop(HostSlab* slab) noexcept;
 
   const Backend& backend_;
   Fences& fences_;
   const uint64_t chunk_bytes_;
   const bool mappable_;
-  uint64_t budget_ = 0;  // chunks
-  std::vector<std::unique_ptr<HostChunk>> all_;
-  std::vector<std::unique_ptr<HostChunk>> leftovers_;  // half made, or half taken back
-  HostChunk* oldest_ = nullptr;                        // that nobody has, in the order in which they were given back
+  const uint64_t slab_chunks_;
+  uint64_t budget_ = 0;   // chunks
+  uint64_t created_ = 0;  // likewise
+  std::vector<std::unique_ptr<HostSlab>> slabs_;
+  std::vector<std::unique_ptr<HostSlab>> leftovers_;  // half made, or half taken back
+  HostChunk* oldest_ = nullptr;                       // that nobody has, in the order in which they were given back
   HostChunk* newest_ = nullptr;
   StablePool<HostRange> ranges_;
 };

@@ -1,5 +1,6 @@
 #include "memory/host_memory.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 
@@ -26,6 +27,11 @@ uint64_t meminfo_bytes(const char* field) {
 
 uint64_t available_host_bytes() { return meminfo_bytes("MemAvailable"); }
 uint64_t total_host_bytes() { return meminfo_bytes("MemTotal"); }
+
+uint64_t spare_host_bytes(uint64_t available_bytes) {
+  constexpr uint64_t kLeastLeft = uint64_t{1} << 30;
+  return available_bytes - std::min(available_bytes, std::max(available_bytes / 10, kLeastLeft));
+}
 
 std::string in_words(uint64_t bytes) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;

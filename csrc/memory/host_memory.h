@@ -9,6 +9,8 @@ namespace um {
 // MemAvailable of /proc/meminfo: what the kernel can give without swapping. Throws um::Error where it does not tell.
 uint64_t available_host_bytes();
 uint64_t total_host_bytes();
+// All but a tenth of what is available, and but 1 GiB at least.
+uint64_t spare_host_bytes(uint64_t available_bytes);
 
 // "1536 MiB (1610612736 bytes)": for messages.
 std::string in_words(uint64_t bytes);

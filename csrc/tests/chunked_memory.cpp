@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "chunked_fixture.h"
+#include "memory/host_memory.h"
 
 using test::data;
 using test::fill;
@@ -308,6 +309,15 @@ TEST(a_device_without_room_is_like_a_smaller_budget) {
   CHECK_EQ(rig.backend.call().mem_free(plain), um::driver::CUDA_SUCCESS);
   CHECK(rig.memory->back(*first));  // it is asked again
   CHECK_EQ(rig.memory->obtainable(), uint64_t{11});
+}
+
+TEST(a_tenth_of_the_hosts_memory_stays_free_and_1_gib_at_least) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  CHECK_EQ(um::spare_host_bytes(100 * kGiB), 90 * kGiB);
+  CHECK_EQ(um::spare_host_bytes(10 * kGiB), 9 * kGiB);
+  CHECK_EQ(um::spare_host_bytes(5 * kGiB), 4 * kGiB);
+  CHECK_EQ(um::spare_host_bytes(kGiB), uint64_t{0});
+  CHECK_EQ(um::spare_host_bytes(0), uint64_t{0});
 }
 
 TEST(host_chunks_are_recycled_and_have_a_budget) {

@@ -98,7 +98,7 @@ struct Cuda : Device {
     return {};
   }
 
-  um_status set_chunks(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_WHERE_POSSIBLE, uint64_t host_bytes = 0) {
+  um_status set_chunks(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_NOT, uint64_t host_bytes = 0) {
     const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, host_mapped};
     return um_chunks_set(handle, &options);
   }

@@ -98,6 +98,51 @@ TEST(an_op_above_the_budget_runs_and_is_reported) {
   CHECK_EQ(device.counters().oversized_ops, int64_t{1});
 }
 
+// An operator on lists, as GPUs run it: all results are allocated before the kernel begins.
+TEST(an_op_of_many_results_moves_each_page_once) {
+  constexpr uint64_t kInputs = 120;
+  Device device(300 * kPage);
+  std::vector<unsigned char*> inputs, outputs;
+  for (uint64_t i = 0; i < kInputs; ++i) inputs.push_back(device.allocate(kPage));
+  CHECK_OK(um_budget_set(device, kInputs * 4 / 5 * kPage));
+  std::vector<um_access> accesses;
+  for (unsigned char* input : inputs) {
+    device.op({write(input, kPage)}, [&] { std::memset(input, 3, kPage); });
+    accesses.push_back(read(input, kPage));
+  }
+  const uint64_t before = um_emulated_calls(device, "cuMemPrefetchAsync");
+  device.op(accesses, [&] {
+    for (uint64_t i = 0; i < kInputs; ++i) outputs.push_back(device.allocate(kPage));
+    for (uint64_t i = 0; i < kInputs; ++i) std::memcpy(outputs[i], inputs[i], kPage);
+  });
+  CHECK_EQ(um_emulated_calls(device, "cuMemPrefetchAsync"), before);  // nothing that the op needs leaves under it
+  CHECK_EQ(device.counters().oversized_ops, int64_t{1});
+  unsigned char* other = device.allocate(kPage);
+  device.op({write(other, kPage)});
+  CHECK(um_emulated_calls(device, "cuMemPrefetchAsync") - before <= 2 * kInputs);
+  CHECK_EQ(resident_pages(device), kInputs * 4 / 5);
+  for (const unsigned char* output : outputs) CHECK(test::holds(output, 3, kPage));
+}
+
+TEST(what_an_op_allocates_sends_nothing_of_its_own_away) {
+  for (uint64_t made = 1; made <= 6; ++made) {
+    Device device(64 * kPage);
+    CHECK_OK(um_budget_set(device, 8 * kPage));
+    unsigned char* operands = device.allocate(2 * kPage);
+    unsigned char* others = device.allocate(6 * kPage);
+    device.op({write(operands, 2 * kPage)});  // the oldest
+    device.op({write(others, 6 * kPage)});
+    const int64_t groups = device.counters().fault_groups;
+    device.op({read(operands, 2 * kPage)}, [&] {
+      for (uint64_t i = 0; i < made; ++i) device.allocate(kPage)[0] = 1;
+      CHECK_EQ(operands[0] + operands[kPage], 0);
+    });
+    CHECK_EQ(device.counters().fault_groups - groups, static_cast<int64_t>(made));
+    CHECK_EQ(resident_pages(device), uint64_t{8});
+    CHECK_EQ(device.counters().bytes_d2h[UM_CAUSE_USER], static_cast<int64_t>(made * kPage));
+  }
+}
+
 TEST(a_budget_leaves_exports_alone) {
   Device device(32 * kPage);
   unsigned char* exported = device.allocate(2 * kPage);

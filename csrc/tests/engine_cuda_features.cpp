@@ -3,6 +3,7 @@
 #include "cuda_fixture.h"
 #include "driver/libcuda.h"
 #include "memory/features.h"
+#include "memory/managed_cap.h"
 
 using test::Cuda;
 using test::kChunk;
@@ -19,7 +20,6 @@ namespace {
 constexpr char kMigration[] = "advice, prefetches and a budget", kChunks[] = "explicit swapping",
                kMapping[] = "swapped-out memory that stays accessible", kManaged[] = "managed memory",
                kDiscard[] = "discard of dead ranges";
-constexpr uint32_t kWherePossible = UM_HOST_MAPPED_WHERE_POSSIBLE;
 
 // A device that has this attribute; everything is as it was when it goes.
 struct Lacking : Cuda {
@@ -59,6 +59,7 @@ um::Backend backend_of(const Libcuda& libcuda) {
   um::Backend backend;
   backend.driver = &libcuda.driver;
   backend.name = "the device";
+  backend.discards = true;
   backend.managed_memory = backend.concurrent_managed = backend.virtual_memory = backend.host_virtual_memory = 1;
   return backend;
 }
@@ -67,6 +68,8 @@ um::Backend backend_of(const Libcuda& libcuda) {
 
 TEST(a_whole_device_lacks_nothing) {
   Cuda device;
+  CHECK(device.why_not(kDiscard).find("before tools/gpu_check has tried") != std::string::npos);
+  CHECK_OK(um_discard_set(device, 1));
   for (const char* feature : {kManaged, kMigration, kDiscard, kChunks, kMapping}) {
     // This driver tells that it is CUDA 13.
     CHECK_EQ(std::string(feature) + ": " + device.why_not(feature), std::string(feature) + ": ");
@@ -147,15 +150,15 @@ void stray_access(Cuda& device) {
 
 TEST(what_left_stays_accessible_where_the_driver_can) {
   Cuda device;
-  CHECK_OK(device.set_chunks(3));
+  CHECK_OK(device.set_chunks(3, UM_HOST_MAPPED_YES));
   CHECK_EQ(device.why_not(kMapping), "");
   stray_access(device);
 }
 
 TEST(host_chunks_lie_on_the_node_that_is_closest) {
   Lacking device(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 3);  // the emulated host has the node 0 alone
-  CHECK_OK(device.set_chunks(3));
-  CHECK(device.why_not(kMapping).find("CUDA_ERROR_INVALID_VALUE") != std::string::npos);
+  CHECK_FAILS(UM_DRIVER_ERROR, device.set_chunks(3, UM_HOST_MAPPED_YES));
+  CHECK(says("CUDA_ERROR_INVALID_VALUE"));
   Lacking without_nodes(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
   CHECK_OK(without_nodes.set_chunks(3, UM_HOST_MAPPED_YES));
 }
@@ -173,48 +176,96 @@ TEST(without_attribute_141_what_left_is_in_page_locked_memory) {
     CHECK(device.why_not(kMapping).find("(attribute 141)") != std::string::npos);
     CHECK_FAILS(UM_UNSUPPORTED, device.set_chunks(3, UM_HOST_MAPPED_YES));
     CHECK(says("explicit swapping is not possible") && says("host_mapped"));
-    CHECK_OK(device.set_chunks(3, kWherePossible));
+    CHECK_OK(device.set_chunks(3));
     swap_some(device);
   }
 }
 
-// The attribute is a promise: whatever step of it the driver refuses, swapping goes on without.
-TEST(a_driver_that_breaks_that_promise_is_found_out_in_time) {
-  const struct {
-    const char* function;
-    uint64_t call;
-    const char* doing;
-  } broken[] = {{"cuMemGetAllocationGranularity", 1, "asking for its granularity"},
-                {"cuMemCreate", 1, "creating it"},
-                {"cuMemAddressReserve", 1, "mapping it"},
-                {"cuMemMap", 1, "mapping it"},
-                {"cuMemSetAccess", 1, "mapping it"},
-                {"cuMemAddressReserve", 2, "mapping it twice"},
-                {"cuMemMap", 2, "mapping it twice"},
-                {"cuMemSetAccess", 2, "mapping it twice"}};
-  const uint64_t before = Cuda::totals().host_bytes;
-  for (const auto& each : broken) {
-    Cuda device;
-    emulated_libcuda_fails(each.function, CUDA_ERROR_NOT_PERMITTED, each.call, each.call);
-    CHECK_OK(device.set_chunks(3));
-    emulated_libcuda_fails(nullptr, 0, 0, 0);
-    CHECK(device.why_not(kMapping).find(std::string(each.doing) + " failed: CUDA_ERROR_NOT_PERMITTED (800)") !=
-          std::string::npos);
-    CHECK_EQ(Cuda::totals().host_bytes, before);
-    swap_some(device);
+// Nobody asks for memory of the host unasked: some drivers crash there.
+TEST(a_driver_that_crashes_over_memory_of_the_host_is_not_asked_for_it) {
+  emulated_libcuda_host_memory_crashes(1);
+  Cuda device;
+  CHECK_OK(device.set_chunks(3));
+  swap_some(device);
+}
+
+// ---- page-locked memory --------------------------------------------------------------------------------------------
+
+// Each call takes a GPU's driver milliseconds, and stops the device.
+TEST(page_locked_memory_comes_in_slabs_as_large_as_the_budget) {
+  Cuda device;
+  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, 6 * kChunk));
+  emulated_libcuda_fails("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2, ~uint64_t{0});  // there is one call
+  std::vector<unsigned char*> blocks;
+  for (unsigned char i = 1; i < 9; ++i) {
+    blocks.push_back(device.allocate(kChunk, kChunked));
+    device.fill(nullptr, blocks.back(), kChunk, i);
   }
+  device.check_kernels();
+  CHECK_EQ(device.swaps().host_pool_bytes, 6 * kChunk);
+  for (unsigned char i = 1; i < 9; ++i) device.free(blocks[i - size_t{1}]);
+  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, kChunk));
+  CHECK_EQ(device.swaps().host_pool_bytes, uint64_t{0});  // a slab goes as a whole
+}
+
+TEST(page_locked_memory_comes_in_smaller_slabs_where_the_driver_has_no_more) {
+  Cuda device;
+  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, 8 * kChunk));
+  emulated_libcuda_fails("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1, 2);
+  swap_some(device);
+  CHECK(device.swaps().host_pool_bytes >= 3 * kChunk && device.swaps().host_pool_bytes <= 8 * kChunk);
 }
 
 TEST(chunks_keep_what_they_began_with) {
   Cuda device;
-  CHECK_OK(device.set_chunks(3, kWherePossible));
-  CHECK_OK(device.set_chunks(5, kWherePossible));
-  CHECK_FAILS(UM_BAD_STATE, device.set_chunks(5, UM_HOST_MAPPED_NOT));
+  CHECK_OK(device.set_chunks(3));
+  CHECK_OK(device.set_chunks(5));
+  CHECK_FAILS(UM_BAD_STATE, device.set_chunks(5, UM_HOST_MAPPED_YES));
   um_chunk_options options{0, 0, 0, 0};
   Cuda other;
   options.budget_bytes = 100 * kMiB;
   CHECK_OK(um_chunks_set(other, &options));
   CHECK_EQ(other.swaps().chunk_bytes, 20 * kMiB);
+}
+
+// ---- how much managed memory ---------------------------------------------------------------------------------------
+
+// What is free does not sink while nobody touches what was promised.
+TEST(managed_memory_in_small_pieces_stops_at_the_cap) {
+  um_most_managed_set(96 * kMiB);
+  {
+    Cuda one, two(test::opened_cuda());
+    uint64_t pieces = 0;
+    void* out = nullptr;
+    um_status status = UM_OK;
+    for (; pieces < 1000; ++pieces) {
+      Cuda& device = pieces % 2 == 0 ? one : two;
+      status = um_allocate(device, kPage, &test::kIntermediate, nullptr, &out);
+      if (status != UM_OK) break;
+      device.live.push_back(out);
+    }
+    CHECK_EQ(status, UM_OUT_OF_HOST_MEMORY);
+    CHECK(says("most_managed") && says("may still have"));
+    CHECK(one.memory().reserved_bytes + two.memory().reserved_bytes <= 96 * kMiB);
+    CHECK(pieces >= 32);  // arenas of one device may have room left
+  }
+  Cuda device;  // what was given back is there again
+  unsigned char* data = device.allocate(60 * kMiB);
+  data[0] = 1;
+  um_most_managed_set(0);
+}
+
+TEST(managed_memory_is_never_more_than_was_free_at_the_beginning) {
+  const uint64_t held = 1000 - um::managed_cap::left(1000);
+  CHECK_EQ(held, uint64_t{0});
+  um::managed_cap::set(600);
+  CHECK_EQ(um::managed_cap::left(500), uint64_t{500});
+  um::managed_cap::add(450);
+  CHECK_EQ(um::managed_cap::left(1000), uint64_t{150});
+  CHECK_EQ(um::managed_cap::left(400), uint64_t{0});
+  um::managed_cap::subtract(450);
+  um::managed_cap::set(0);
+  CHECK_EQ(um::managed_cap::left(1000), uint64_t{1000});
 }
 
 // ---- opening

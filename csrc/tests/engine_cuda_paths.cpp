@@ -151,8 +151,9 @@ TEST(without_concurrent_access_planned_prefetches_are_skipped) {
 
 // Only the legacy stream knows when a discard is over: whoever works in another one must not find its own data gone.
 TEST(what_is_discarded_is_dead_before_anybody_else_gets_it) {
-  for (const bool side_streams : {false, true}) {
+  for (const auto& [trusted, side_streams] : {std::pair{true, false}, {true, true}, {false, false}}) {
     Asynchronous device;
+    if (trusted) CHECK_OK(um_discard_set(device, 1));
     Stream side;
     unsigned char* other = device.allocate(kPage);
     if (side_streams) device.fill(side, other, kPage, 1);
@@ -168,7 +169,7 @@ TEST(what_is_discarded_is_dead_before_anybody_else_gets_it) {
     CHECK_OK(um_step_set(device, 0));
     device.expect(nullptr, next, 4 * kPage, 6);
     device.check_kernels();
-    CHECK_EQ(calls("cuMemDiscardBatchAsync") - before, uint64_t{side_streams ? 0u : 1u});
+    CHECK_EQ(calls("cuMemDiscardBatchAsync") - before, uint64_t{trusted && !side_streams ? 1u : 0u});
   }
 }
 

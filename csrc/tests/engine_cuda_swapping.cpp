@@ -26,7 +26,7 @@ const bool slowed = [] {
 }();
 
 struct Swapping : Cuda {
-  explicit Swapping(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_WHERE_POSSIBLE) {
+  explicit Swapping(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_NOT) {
     CHECK(slowed);
     emulated_libcuda_legacy_is_asynchronous(1);
     CHECK_OK(set_chunks(chunks, host_mapped));
@@ -140,6 +140,22 @@ TEST(what_torch_asks_for_outside_of_ops_is_there_at_once_and_stays) {
   device.check_kernels();
 }
 
+TEST(what_an_op_only_creates_is_there_at_once_and_stays_until_an_op_is_given_it) {
+  Swapping device(4);
+  unsigned char* made = nullptr;
+  device.op({}, [&] { made = device.chunks(2); }, "aten::empty", true);
+  device.launch(nullptr, [=] { std::memset(made, 9, 2 * kChunk); });  // an extension's kernel
+  for (int i = 0; i < 6; ++i) device.fill(nullptr, device.chunks(1), kChunk, 1);
+  device.launch(nullptr, [=] { Cuda::wrong += !test::holds(made, 9, 2 * kChunk); });
+  device.check_kernels();
+  device.expect(nullptr, made, 2 * kChunk, 9);
+  for (int i = 0; i < 6; ++i) device.fill(nullptr, device.chunks(1), kChunk, 1);
+  const int64_t before = device.swaps().swap_ins;
+  device.expect(nullptr, made, 2 * kChunk, 9);  // it left, with its bytes, once an op had been given it
+  CHECK_EQ(device.swaps().swap_ins, before + 1);
+  device.check_kernels();
+}
+
 TEST(what_finds_no_room_outside_of_ops_is_out_of_memory) {
   Swapping device(4);
   static_cast<void>(device.routed(3 * kChunk));
@@ -237,19 +253,35 @@ TEST(the_per_thread_stream_is_refused_in_words) {
   device.check_kernels();
 }
 
+TEST(idle_streams_are_forgotten) {
+  Swapping device(3);
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<unsigned char*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(device.chunks(1));
+  for (int i = 0; i < 150; ++i) {
+    streams.push_back(std::make_unique<Stream>());
+    unsigned char* block = blocks[static_cast<size_t>(i) % 4];
+    device.fill(*streams.back(), block, kChunk, static_cast<unsigned char>(i));
+    CHECK_OK(um_stream_wait(device, nullptr, *streams.back()));
+    device.expect(nullptr, block, kChunk, static_cast<unsigned char>(i));
+    if (i % 50 == 49) device.check_kernels();
+  }
+  device.check_kernels();
+}
+
 TEST(more_streams_than_can_be_followed_are_refused_in_words) {
   Swapping device(2);
   std::vector<std::unique_ptr<Stream>> streams;
   unsigned char* block = device.chunks(1);
   for (int i = 0; i < 64; ++i) {
     streams.push_back(std::make_unique<Stream>());
-    device.fill(*streams.back(), block, kChunk, 1);
+    CHECK_OK(um_stream_uses(block, *streams.back()));  // what they are given is announced by nobody
   }
   Stream another;
   um_op_stream_set(another);
   const um_access access = write(block, kChunk);
   CHECK_FAILS(UM_UNSUPPORTED, um_op_begin(device, um_intern("op"), UM_PHASE_NONE, 0, 0, &access, 1));
-  CHECK(says("more than 64 streams"));
+  CHECK(says("lent") && says("more than 64 streams"));
   device.check_kernels();
 }
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import umadvise
-from umadvise import _native
+from umadvise import _native, runtime
 from umadvise._abi import Advice, Memory, Role
 from umadvise.runtime import address_of
 
@@ -179,24 +179,26 @@ def out_of_memory(device: str) -> Any:
     return {"message": message, "after": torch.ones(1000, **factory(device)).sum().item()}
 
 
-def session(device: str) -> Any:
-    """Two steps of a session that patches by itself."""
+def session(device: str, sample_every: str) -> Any:
+    """Two steps of a session on a patched device, and what is told of their faults."""
     torch.manual_seed(0)
     patch(device)
     model, inputs = network("cnn")
     model = model.to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with umadvise.session(model, optimizer, budget="16MiB", policy="advise") as um:
+    with umadvise.session(model, optimizer, budget="16MiB", policy="advise", sample_every=int(sample_every)) as um:
         for _ in range(2):
             with um.step():
                 model(um.to_device(inputs)).square().mean().backward()
                 optimizer.step()
         profile, counters = um.profile(), um.counters()
+        reason = runtime.current().device.sampling().reason
     return {
         "steps": len(profile.steps),
         "provider": profile.environment.provider,
         "ops": counters.op_count,
         "fault_groups": counters.fault_groups,
+        "reason": reason,
     }
 
 

@@ -62,10 +62,15 @@ def test_out_of_memory_says_why_and_leaves_everything_working(program: Callable[
 
 
 def test_a_session_reports(program: Callable[..., Any], device: str) -> None:
-    seen = program("session", device)
+    seen = program("session", device, "0")
     assert (seen["steps"], seen["provider"]) == (2, device)
     assert seen["ops"] > 0
-    assert (seen["fault_groups"] is None) == (device == "cuda")  # only CUPTI could tell
+    assert (seen["fault_groups"] is None) == (device == "cuda")  # only CUPTI could tell, of sampled steps
+
+
+def test_faults_are_counted_or_it_says_why_not(program: Callable[..., Any], device: str) -> None:
+    seen = program("session", device, "1")
+    assert seen["fault_groups"] is not None or seen["reason"]
 
 
 def test_the_doctors_trial_passes(device: str) -> None:

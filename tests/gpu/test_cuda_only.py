@@ -44,6 +44,7 @@ def budget() -> Any:
     umadvise.patch("cuda", budget="64MiB")
     tensors = [torch.ones(4 * MIB, device="cuda") for _ in range(8)]
     assert torch.cuda.memory_allocated() == 8 * 16 * MIB
+    torch.cuda.synchronize()  # the driver may put prefetches off
     return [range_attribute(tensor, LAST_PREFETCH_LOCATION) for tensor in tensors]
 
 

@@ -128,9 +128,11 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
 # ---- programs --------------------------------------------------------------------------------------------------------
 
 
-def swapping(stand_in: StandIn, mapped: str) -> Any:
-    if mapped == "no":
+def swapping(stand_in: StandIn, host_memory: str) -> Any:
+    """Where the driver has memory on the host, or has not, or dies when it is asked for it."""
+    if host_memory == "none":
         stand_in.lacks(HOST_VIRTUAL_MEMORY)
+    stand_in.library.emulated_libcuda_host_memory_crashes(int(host_memory == "crashes"))
     expected = vanilla()
     return {"vanilla": expected, "session": in_session("swap", "200MiB")}
 

@@ -82,3 +82,63 @@ def test_a_step_that_no_plan_fits_is_recorded_in_smaller_parts(caplog: pytest.Lo
     assert all(map(same_bits, found[1], expected[1]))
     assert found[2] > 0
     assert sum("go in smaller parts" in record.message for record in caplog.records) == 1
+
+
+# ---- unified memory --------------------------------------------------------------------------------------------------
+
+LISTED = 120
+BYTES_EACH = 2 << 20
+
+
+def lists() -> list[torch.Tensor]:
+    return [torch.full((BYTES_EACH // 4,), float(index)) for index in range(LISTED)]
+
+
+# As on a GPU, where torch.optim takes lists of its own accord. The inputs alone are more than the budget.
+@pytest.mark.parametrize("divided", [False, True])
+def test_an_op_on_lists_moves_what_it_must(divided: bool) -> None:
+    expected = torch._foreach_add(lists(), 1.5)
+    umadvise.patch(umadvise.EmulatedDevice(capacity="1GiB"), budget=LISTED * BYTES_EACH * 4 // 5)
+    device = runtime.current().device
+    torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # no prefetch of each result
+    with umadvise.session(nn.Linear(2, 2), policy="advise") if divided else nullcontext():
+        inputs = [each.to("cuda") for each in lists()]
+        before, oversized = device.calls("cuMemPrefetchAsync"), device.counters().oversized_ops
+        found = torch._foreach_add(inputs, 1.5)
+        torch.zeros(BYTES_EACH // 4).to("cuda").add_(1)  # what was too much leaves before the next op
+        assert device.calls("cuMemPrefetchAsync") - before <= 480
+        assert (device.counters().oversized_ops == oversized) == divided
+        assert all(map(same_bits, found, expected))
+
+
+@pytest.mark.parametrize("policy", ["advise", "window"])
+@pytest.mark.parametrize("how", [{"foreach": True}, {"fused": True}])
+def test_updates_of_a_whole_model_are_divided_in_unified_memory(policy: str, how: dict[str, bool]) -> None:
+    def run(policy: str | None) -> tuple[list[float], list[torch.Tensor], int | None]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **how)  # type: ignore[arg-type]
+
+        def steps(around: Callable[[], Any]) -> list[float]:
+            losses = []
+            for number in range(3):
+                with around():
+                    loss = model(torch.full((4, 512), 0.1 * number + 0.1)).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(loss.item())
+            return losses
+
+        if policy is None:
+            return steps(nullcontext), list(model.parameters()), None
+        with umadvise.session(
+            model, optimizer, device="emulated", capacity="64MiB", budget="20MiB", policy=policy
+        ) as um:
+            losses, oversized = steps(um.step), um.counters().oversized_ops
+        return losses, list(model.parameters()), oversized
+
+    expected, found = run(None), run(policy)
+    assert found[0] == expected[0]
+    assert all(map(same_bits, found[1], expected[1]))
+    assert found[2] == 0  # parameters, gradients and states are 32 MiB

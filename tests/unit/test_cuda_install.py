@@ -21,7 +21,9 @@ from umadvise.errors import (
     HooksUnavailableError,
     NativeError,
     StateError,
+    UmadviseError,
     UnsupportedError,
+    UsageError,
 )
 from umadvise.replacements import Replacements
 
@@ -206,8 +208,30 @@ def test_what_needs_torchs_own_allocator_stays_refused(caplog: pytest.LogCapture
 
 
 def test_nothing_costs_nothing(cuda_device: _native.Device) -> None:
-    assert allocate(0) == 0
+    nothing = {allocate(0), allocate(0)}
+    assert len(nothing) == 2  # torch knows what is live by its address
+    assert 0 not in nothing
+    for address in nothing:
+        assert not _native.owns(address)
+        free(address, 0)
     assert cuda_device.memory().allocation_count == 0
+
+
+@pytest.mark.usefixtures("cuda_device")
+@pytest.mark.parametrize("name", ["cuda:1", torch.device("cuda", 1), 1])
+def test_another_gpu_is_torchs_alone(name: Any) -> None:
+    moves: list[Callable[[], Any]] = [
+        lambda: torch.ones(4).to(name),
+        lambda: torch.ones(4).cuda(name),
+        lambda: torch.nn.Linear(4, 4).to(name),
+        lambda: torch.nn.Linear(4, 4).cuda(name),
+    ]
+    for move in moves:  # it gets as far as this torch, which has no CUDA
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda|accelerator") as raised:
+            move()
+        assert not isinstance(raised.value, UmadviseError)
+    with pytest.raises(UsageError, match="CUDA device 1 is not in use"):
+        torch.ones(4).to("cuda:1:readmostly")
 
 
 def test_the_cpu_allocator_routes_nothing_meanwhile(cuda_device: _native.Device) -> None:
@@ -271,10 +295,14 @@ def test_what_torch_calls_throws_torchs_own_exception(
     subprocess.run(
         [*compiler, "-x", "c++", "-", "-shared", "-fPIC", "-o", str(library)], input=CALLER, text=True, check=True
     )
-    with runtime.routed(runtime.placed(replace(Placement(), memory=Memory.DEVICE))):
-        ctypes.CDLL(str(library)).call(
-            ctypes.c_void_p(_native.hooks_function("um_hooks_cuda_allocate")), ctypes.c_long(1024 * MIB)
-        )
+
+    def call() -> None:
+        with runtime.routed(runtime.placed(replace(Placement(), memory=Memory.DEVICE))):
+            ctypes.CDLL(str(library)).call(
+                ctypes.c_void_p(_native.hooks_function("um_hooks_cuda_allocate")), ctypes.c_long(1024 * MIB)
+            )
+
+    in_another_thread(call)  # where no message is left of a call before
     out = capfd.readouterr().out
     assert out.startswith("N3c1016OutOfMemoryErrorE: out of device memory: tried to allocate 1024 MiB")
     assert cuda_device.memory().live_allocations == 0

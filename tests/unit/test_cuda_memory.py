@@ -24,7 +24,8 @@ OpenDevice = Callable[..., _native.Device]
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaMemory]:
     """Answers torch, which thinks that CUDA is set up; no memory is plain."""
     monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: False)  # of torch's own allocator
     monkeypatch.setattr(_native, "plain_cuda_device", lambda _ordinal: None)
     replaced, answers = Replacements(), CudaMemory()
     answers.install(replaced)
@@ -119,6 +120,23 @@ def test_torch_accelerator_asks_the_same(memory: CudaMemory, device: _native.Dev
     torch._C._accelerator_resetAccumulatedStats(0)
     assert torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"] == 0
     _native.free(address)
+
+
+def test_torch_accelerator_tells_statistics_and_gives_back(
+    memory: CudaMemory, device: _native.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(torch._C, "_cuda_emptyCache", lambda: given_back.append(1), raising=False)
+    monkeypatch.setattr(torch.accelerator.memory, "_get_device_index", lambda *_, **__: 0)
+    memory.add(0, Peaks(device))
+    address = device.allocate(3 * MIB, Placement())
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated(0) == 3 * MIB
+    _native.free(address)
+    assert torch.accelerator.max_memory_allocated() == 3 * MIB
+    torch.accelerator.reset_peak_memory_stats()
+    assert torch.accelerator.max_memory_allocated() == 0
+    torch.accelerator.empty_cache()
+    assert given_back == [1]
 
 
 def test_gpus_are_apart_and_plain_memory_counts(

@@ -42,7 +42,7 @@ class RoutingAllocator final : public c10::Allocator {
     if (status != UM_OK) {
       const std::string refusal = um_last_error();
       if (rescued(status)) status = um_allocate_routed(bytes, nullptr, &block);
-      throw_as_torch(status, refusal.c_str());
+      throw_as_torch(status, refusal);
     }
     return with_our_deleter(block);
   }

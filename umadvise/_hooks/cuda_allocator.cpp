@@ -59,7 +59,7 @@ void serve(int32_t ordinal) {
 }
 
 void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
-  if (bytes == 0) return nullptr;
+  if (bytes == 0) return ::operator new(1);  // torch tells live requests apart by their addresses
   void* block = nullptr;
   um_device* device = ordinal == served_ordinal ? um_route_device() : nullptr;
   if (device != nullptr) {
@@ -103,14 +103,14 @@ um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal, void* stre
 void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream) {
   void* block = nullptr;
   throw_as_torch(um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes), ordinal, stream, &block),
-                 um_hooks_last_error());
+                 um_hooks_last_error);
   return block;
 }
 
-void um_hooks_cuda_free(void* block, size_t, int ordinal, void* stream) {
+void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* stream) {
   if (forked) return;
   stream_order().freed(block, {ordinal, stream});
-  um_free(block);
+  if (um_free(block) == 0 && bytes == 0) ::operator delete(block);
 }
 
 um_device* um_hooks_cuda_plain_device(int32_t ordinal) {

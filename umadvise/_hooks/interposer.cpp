@@ -108,12 +108,12 @@ void begin_or_throw(um_device* device, const OpDescription& op, const OperatorIn
       move_out_of_chunks(*tensor.unsafe_storage().unsafeGetStorageImpl(), device);
     };
     const um_status moved = guarded([&] { each_operand(info, stack, move); });
-    throw_as_torch(moved, last_error().c_str());
+    throw_as_torch(moved, um_hooks_last_error);
     accesses.clear();
     gather_accesses(info, stack, accesses);
     status = begin(device, op, accesses);
   }
-  throw_as_torch(status, refusal.c_str());
+  throw_as_torch(status, refusal);
 }
 
 // An op that has begun; um_op_end also when the kernel throws.
@@ -136,7 +136,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
   const OpDescription description = describe(info);
-  throw_as_torch(guarded([] { announce_stream(); }), last_error().c_str());
+  throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   um_device* const device = interposed_device.load(std::memory_order_relaxed);
   begin_or_throw(device, description, info, *stack, accesses);
   RunningOp running(device);

@@ -222,11 +222,13 @@ bool run_in_parts(um_device* device, const c10::OperatorHandle& op, c10::Dispatc
 }
 
 // A limit that leaves an op no half of itself for what it makes on its way becomes half of the room that there is. It
-// never grows again, so that steps are alike.
+// never grows again, so that steps are alike. Memory that the driver pages has units of a byte, and nothing in it
+// stays.
 uint64_t split_limit(um_device* device) noexcept {
   uint64_t limit = limit_bytes.load(std::memory_order_relaxed);
   um_swap_counters now{};
-  if (limit == 0 || um_swap_read(device, &now) != UM_OK || now.budget_bytes == 0) return limit;
+  if (limit == 0 || unit_bytes.load(std::memory_order_relaxed) == 1) return limit;
+  if (um_swap_read(device, &now) != UM_OK || now.budget_bytes == 0) return limit;
   const uint64_t room = now.budget_bytes - std::min(now.budget_bytes, now.pinned_bytes);
   if (limit / 2 * 3 <= room) return limit;
   const uint64_t tighter = std::min(limit, std::max(room / 2, unit_bytes.load(std::memory_order_relaxed)));

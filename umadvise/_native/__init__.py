@@ -20,7 +20,14 @@ from umadvise._native.hooks import (
     split_limit,
 )
 from umadvise._native.library import intern, library_path, string
-from umadvise._native.machine import claim_signals, cuda_attribute, cuda_device, cuda_unavailable_reason, cupti_library
+from umadvise._native.machine import (
+    claim_signals,
+    cuda_attribute,
+    cuda_device,
+    cuda_unavailable_reason,
+    cupti_library,
+    set_most_managed,
+)
 from umadvise._native.memory import (
     allocation_at,
     copy_from_host,
@@ -72,6 +79,7 @@ __all__ = [
     "routed_device",
     "serve_cuda",
     "set_module",
+    "set_most_managed",
     "set_phase",
     "set_process_route",
     "set_rescuer",

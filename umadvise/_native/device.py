@@ -193,6 +193,10 @@ class Device:
         """Budget for managed memory; 0 for none."""
         core_library().um_budget_set(self.handle, budget_bytes)
 
+    def set_discards(self, on: bool) -> None:
+        """Whether what is freed may be discarded, where the driver can: see `umadvise.discard_proof`."""
+        core_library().um_discard_set(self.handle, on)
+
     def set_chunks(self, options: ChunkOptions) -> None:
         """Gives the device memory for chunks; again: another budget of them.
 

@@ -43,6 +43,11 @@ def cupti_library() -> CuptiLibrary:
     return filled(CuptiLibrary, core_library().um_cupti_describe)
 
 
+def set_most_managed(most_bytes: int) -> None:
+    """How much managed memory of CUDA's the process may have at once; 0: what a device had free, with the host."""
+    core_library().um_most_managed_set(most_bytes)
+
+
 def claim_signals(*, chosen: bool = False) -> bool:
     """Puts the emulated device's SIGSEGV handler back on top of one that was installed later; whether there was one.
 

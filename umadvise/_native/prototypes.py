@@ -26,6 +26,8 @@ CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_device_query": (Status, [POINTER, POINTER]),
     "um_emulated_claim_signals": (I32, [I32]),
     "um_device_feature": (TEXT, [POINTER, U32, POINTER]),
+    "um_discard_set": (Status, [POINTER, I32]),
+    "um_most_managed_set": (None, [U64]),
     "um_driver_function": (TEXT, [POINTER, U32, POINTER]),
     "um_driver_address": (POINTER, [POINTER, U32]),
     "um_emulated_calls": (U64, [POINTER, TEXT]),

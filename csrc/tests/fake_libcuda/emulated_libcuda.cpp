@@ -3,6 +3,7 @@
 // is newer than it is, and is as strict about the legacy stream as cuda.h says.
 #include "emulated_libcuda.h"
 
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -29,6 +30,7 @@ struct Settings {
   std::map<int, int> attributes;
   Failure failure;
   bool legacy_is_asynchronous = false;
+  bool host_memory_crashes = false;
 };
 
 std::mutex lock;
@@ -107,12 +109,19 @@ CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t c
   return emulated()->call.mem_discard_batch_async(addresses, bytes, count, flags, stream);
 }
 
+CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                    unsigned long long flags) {
+  if (settings.host_memory_crashes && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) std::raise(SIGSEGV);
+  return emulated()->call.mem_create(handle, bytes, properties, flags);
+}
+
 Table substituted() {
   Table call = emulated()->call;
   call.init = init;
   call.driver_get_version = driver_get_version;
   call.device_get_count = device_get_count;
   call.device_get_attribute = device_get_attribute;
+  call.mem_create = mem_create;
   call.mem_discard_batch_async = mem_discard_batch_async;
   return call;
 }
@@ -195,6 +204,11 @@ EXPORT void emulated_libcuda_attribute(int attribute, int value) {
 EXPORT void emulated_libcuda_fails(const char* symbol, unsigned code, uint64_t first, uint64_t last) {
   const std::lock_guard<std::mutex> guard(lock);
   settings.failure = {symbol != nullptr ? symbol : "", code, first, last, 0};
+}
+
+EXPORT void emulated_libcuda_host_memory_crashes(int on) {
+  const std::lock_guard<std::mutex> guard(lock);
+  settings.host_memory_crashes = on != 0;
 }
 
 EXPORT void emulated_libcuda_legacy_is_asynchronous(int on) {

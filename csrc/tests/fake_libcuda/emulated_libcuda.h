@@ -20,6 +20,8 @@ void emulated_libcuda_attribute(int attribute, int value);
 // The calls number `first` (1: the next one) to `last` of a function fail with this code; NULL: of all functions, as
 // they do when the driver is shutting down. The last setting counts; code 0 ends it.
 void emulated_libcuda_fails(const char* symbol, unsigned code, uint64_t first, uint64_t last);
+// Whether cuMemCreate dies of SIGSEGV when it is asked for memory of the host, as in some drivers below r595.
+void emulated_libcuda_host_memory_crashes(int on);
 // Whether what the legacy stream is given runs in a thread of its own, as on a GPU, or within the call, as torch's
 // kernels for the CPU do that are given to it.
 void emulated_libcuda_legacy_is_asynchronous(int on);
