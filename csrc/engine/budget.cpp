@@ -197,6 +197,12 @@ void Budget::keep(const WorkingSet& working_set, size_t first_victim, size_t fir
   }
 }
 
+bool Budget::holds(uint64_t address, uint64_t bytes) const {
+  bool all = arena_of(address) != nullptr;
+  each_page(address, bytes, [&](uint32_t page) { all = all && model_.resident(page, Processor::device); });
+  return all;
+}
+
 void Budget::pin(uint64_t address, uint64_t bytes) {
   each_page(address, bytes, [&](uint32_t page) {  // page by page, so that the last does not send the first away
     note_victims(model_.prefetch(page, Processor::device));

@@ -36,6 +36,8 @@ class Budget {
   // The context is current.
   void enforce(const Backend& backend);
 
+  // All of the range is on the device, as far as the model knows.
+  bool holds(uint64_t address, uint64_t bytes) const;
   uint64_t bytes() const { return bytes_; }
   uint64_t resident_bytes() const { return model_.resident_blocks() * kBlockBytes; }
 

@@ -100,7 +100,6 @@ def test_an_op_on_lists_moves_what_it_must(divided: bool) -> None:
     expected = torch._foreach_add(lists(), 1.5)
     umadvise.patch(umadvise.EmulatedDevice(capacity="1GiB"), budget=LISTED * BYTES_EACH * 4 // 5)
     device = runtime.current().device
-    torch.cuda.set_unified("noadvise")  # type: ignore[attr-defined]  # no prefetch of each result
     with umadvise.session(nn.Linear(2, 2), policy="advise") if divided else nullcontext():
         inputs = [each.to("cuda") for each in lists()]
         before, oversized = device.calls("cuMemPrefetchAsync"), device.counters().oversized_ops

@@ -79,7 +79,13 @@ class Training:
 
 @contextmanager
 def training(
-    build: Callable[[], Any], rung: str, budget_bytes: int | None, *, counted_step: int, on_gpu: bool
+    build: Callable[[], Any],
+    rung: str,
+    budget_bytes: int | None,
+    most_managed_bytes: int,
+    *,
+    counted_step: int,
+    on_gpu: bool,
 ) -> Iterator[Training]:
     """Builds the workload and opens a session; all of it ends with this.
 
@@ -87,10 +93,11 @@ def training(
         build: the workload, on the device.
         rung: of the ladder, or UNADVISED.
         budget_bytes: of device memory; None: no limit.
+        most_managed_bytes: of managed memory on a GPU.
         counted_step: 1, 2, ...: of a GPU faults are counted in it, in the first three, and in none soon after it.
         on_gpu: on CUDA, else on an emulated device.
     """
-    umadvise.patch("cuda" if on_gpu else umadvise.EmulatedDevice(capacity=CAPACITY))
+    umadvise.patch("cuda" if on_gpu else umadvise.EmulatedDevice(capacity=CAPACITY), most_managed=most_managed_bytes)
     try:
         _place(LADDER.get(rung, UNADVISED_POLICY), budget_bytes)
         yield from _in_session(build(), rung, budget_bytes, counted_step, on_gpu=on_gpu)

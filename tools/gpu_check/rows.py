@@ -135,7 +135,7 @@ class Runner:
             return "absent", reason
         if row.budget_percent is not None and self._peak_bytes is None:
             return "dropped", "the peak that its budget is a part of is not known"
-        # The one place that keeps managed memory below its limit.
+        # The core would stop it there, after minutes.
         most_bytes, needed_bytes = self._spec.managed_limit_bytes, max(self._peak_bytes or 0, self._managed_bytes)
         if row.managed and needed_bytes > most_bytes:
             return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"
@@ -186,7 +186,10 @@ class Runner:
             return
         assert row.rung is not None
         build, counted_step = partial(self._built, row.rung), self._spec.warm_up + 1
-        with training(build, row.rung, budget_bytes, counted_step=counted_step, on_gpu=self._spec.on_gpu) as running:
+        most_bytes = self._spec.managed_limit_bytes
+        with training(
+            build, row.rung, budget_bytes, most_bytes, counted_step=counted_step, on_gpu=self._spec.on_gpu
+        ) as running:
             yield running
 
     def _built(self, rung: str | None = None) -> Any:
