@@ -93,9 +93,9 @@ Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, con
 
 // What a new managed block needs before anybody uses it.
 void um_device::place(Block* block, RunningOp* op, void* stream) {
-  const bool prefetched =
-      block->arena->heap->placement.advice == UM_ADVICE_PREFETCH && backend_.why_no_migration() == nullptr &&
-      (budget_ == nullptr || !budget_->holds(block->address, block->record.bytes));
+  const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
+                          backend_.why_no_migration() == nullptr &&
+                          (budget_ == nullptr || !budget_->holds(block->address, block->record.bytes));
   const bool touched = op != nullptr && !op->untouched;
   if (touched) {
     op->working_set.add(block->address, block->record.bytes, true);

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from umadvise.trace.operators import SILENT_WRITES
+from umadvise.trace.operators import SILENT_WRITES, derive
 
 ROOT = Path(__file__).parents[2]
 MOST_USED = (
@@ -47,3 +48,7 @@ def test_both_reviewed_lists_are_one() -> None:
     assert {(op, argument) for op, argument, _ in rows} == {
         (op, argument) for op, arguments in SILENT_WRITES.items() for argument in arguments
     }
+    for op, argument, write in rows:
+        derived = derive(getattr(torch.ops.aten, op.removeprefix("aten::")).default).arguments
+        found = next(each for each in derived if each.name == argument)
+        assert found.only_in_training == (write == "when_training"), op

@@ -190,6 +190,7 @@ def _tensor_arguments(schema: torch._C.FunctionSchema, believed: bool) -> list[T
             flags = _CHANGES
         else:
             flags = Access.READ
-        training = silent and any(each.name in _TRAINING for each in schema.arguments)
+        conditional = silent and not schema.name.endswith("_backward")
+        training = conditional and any(each.name in _TRAINING for each in schema.arguments)
         found.append(TensorArgument(index, argument.name, flags, training))
     return found
