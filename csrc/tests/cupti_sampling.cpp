@@ -63,9 +63,17 @@ constexpr auto kToHost = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSF
 constexpr auto kHostFault = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
 constexpr auto kFault = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT;
 
-um_counters step_with(um_device* device, const std::vector<FakeCupti::Record>& records) {
+// A step in which these records come about, however long ago they were made.
+um_counters step_with(um_device* device, std::vector<FakeCupti::Record> records) {
+  const auto earlier = [](const auto& one, const auto& other) { return one.start < other.start; };
+  const uint64_t first = std::min_element(records.begin(), records.end(), earlier)->start;
   CHECK_OK(um_step_set(device, 1));
-  for (const FakeCupti::Record& each : records) fake().add(each);
+  const uint64_t late_ns = static_cast<uint64_t>(um::now_ns() + FakeCupti::kClockOffsetNs) - first;
+  for (FakeCupti::Record& each : records) {
+    each.start += late_ns;
+    each.end += late_ns;
+    fake().add(each);
+  }
   CHECK_OK(um_step_set(device, 0));
   CHECK_EQ(std::string(sampling(device).reason), std::string());
   return sampling(device).last;
