@@ -19,9 +19,9 @@ FAULT_THRESHOLD = 0.05
 PATIENCE = 2
 """Steps in a row above the threshold that make a rung one to leave."""
 WORTH = 0.02
-"""A higher rung is chosen where its step is shorter by more than this part; one is tried likewise."""
+"""A higher rung is chosen where its step is shorter by more than this part."""
 HYSTERESIS = 0.05
-"""A rung is left for one that was measured where its steps take longer by more than this part."""
+"""A rung is left where another one was measured, or is predicted, to be faster by more than this part."""
 WARM_UP = 1
 """Steps on a rung that are not measured: what the one before left behind makes the first one slower."""
 SAMPLES = 3
@@ -172,7 +172,7 @@ class Governor:
     def _try(self, step: int, here_ns: int, excess: str | None) -> Switch | None:
         """What has not been measured and may be faster."""
         untried = [rung for rung in self._possible() if rung not in self._tried]
-        better = [rung for rung in untried if self._predicted_ns.get(rung, here_ns) * (1 + WORTH) < here_ns]
+        better = [rung for rung in untried if self._predicted_ns.get(rung, here_ns) * (1 + HYSTERESIS) < here_ns]
         if better:
             rung = min(better, key=lambda each: self._predicted_ns[each])
             predicted_ns = self._predicted_ns[rung]
