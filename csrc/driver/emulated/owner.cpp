@@ -19,6 +19,7 @@ namespace {
 class Bell {
  public:
   uint32_t now() const { return rung_.load(std::memory_order_acquire); }
+  // Whoever waits may have seen the number and be gone with its stack: the kernel only looks up who sleeps there.
   void ring() {
     rung_.fetch_add(1, std::memory_order_release);
     syscall(SYS_futex, &rung_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
