@@ -233,6 +233,10 @@ um_status um_export(const void* address) {
   return guarded([&] { um_device::export_address(address); });
 }
 
+um_status um_export_lasting(const void* address) {
+  return guarded([&] { um_device::export_lasting(address); });
+}
+
 um_status um_export_release(const void* address) {
   return guarded([&] { um_device::release_export(address); });
 }

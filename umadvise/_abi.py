@@ -366,6 +366,7 @@ class MemoryHistory:
     live_allocations_peak: UInt64
     requested_bytes: UInt64
     failure_count: UInt64
+    exports_ended: UInt64
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
 a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
-those give way when newer ones find no room. Where torch itself hands bytes to the kernel, it gets a copy in ordinary
+those give way when something finds no room. Where torch itself hands bytes to the kernel, it gets a copy in ordinary
 memory. All else that runs in this process (item, print, comparisons) faults and is served.
 """
 
@@ -21,51 +21,26 @@ from umadvise.errors import BudgetError, NativeError
 from umadvise.placement import host_storage
 from umadvise.runtime import HOST, Runtime, address_of, routed, storage_address
 
-_lasting: dict[int, int] = {}
-"""Exports whose end cannot be seen: address and serial number of the allocation, that asked for longest ago first."""
 
-
-def _export(address: int) -> None:
-    """Pins the allocation at an address; nothing for foreign ones. Exports without an end give way when room is short.
+def _export(address: int, export: Callable[[int], None] = _native.export) -> None:
+    """Pins the allocation at an address; nothing for foreign ones.
 
     Raises:
         BudgetError: it does not fit on the device beside what is pinned already.
     """
-    while _native.owns(address):
-        try:
-            _native.export(address)
-            break
-        except NativeError as error:
-            if error.code != Status.OUT_OF_DEVICE_MEMORY:
-                raise
-            if not _release_oldest():
-                raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
-
-
-def _release_oldest() -> bool:
-    """Ends the oldest export without an end that is still alive: whoever got the address has most likely used it."""
-    while _lasting:
-        address = next(iter(_lasting))
-        serial = _lasting.pop(address)
-        if _is_alive(address, serial):
-            _native.release_export(address)
-            return True
-    return False
-
-
-def _is_alive(address: int, serial: int) -> bool:
-    allocation = _native.allocation_at(address)
-    return allocation is not None and allocation.serial == serial
+    if not _native.owns(address):
+        return
+    try:
+        export(address)
+    except NativeError as error:
+        if error.code != Status.OUT_OF_DEVICE_MEMORY:
+            raise
+        raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
 
 
 def _export_for_life(address: int) -> None:
     """Pins the allocation at an address once, however often it is asked for, until it is freed or must give way."""
-    allocation = _native.allocation_at(address) if _native.owns(address) else None
-    if allocation is None:
-        return
-    if _lasting.pop(allocation.address, None) != allocation.serial:
-        _export(allocation.address)
-    _lasting[allocation.address] = allocation.serial  # the latest
+    _export(address, _native.export_lasting)
 
 
 @contextmanager
@@ -186,7 +161,6 @@ def install(runtime: Runtime) -> None:
     replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.replace(torch, "load", _on_host)
-    _lasting.clear()
     signals.install()
 
 
@@ -202,4 +176,3 @@ def install_on_cuda(runtime: Runtime) -> None:
     for module in (torch, torch.utils.dlpack):
         replaced.replace(module, "to_dlpack", opened(address_of))
     replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
-    _lasting.clear()

@@ -138,7 +138,8 @@ class Observer:
         self.last_step: Step | None = None
         self.rungs: list[RungChange] = []
         self.steering: Steering | None = None
-        self._told_of_oversized_ops = False
+        self._told_of_oversized_ops = self._told_of_ended_exports = False
+        self._exports_ended_before = 0
 
     # ---- names ----------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,7 @@ class Observer:
             self._environment(), readings.counters, readings.swaps, sampled=self._sampler is not None
         )
         self._placed_before = readings.placed
+        self._exports_ended_before = device.memory_history().exports_ended
         for each in device.allocations():  # what lives now counts as placed, what is gone does not
             kind = Role(each.role), Memory(each.memory), Advice(each.advice)
             self._placed_before[kind] = self._placed_before.get(kind, 0) - each.bytes
@@ -207,7 +209,7 @@ class Observer:
         self._handles.clear()
         _native.set_module("")
         _native.set_phase(Phase.NONE)
-        self._warn_of_oversized_ops()
+        self._warn()
         self._drain()
         self.stop_recording()
         self._last = self._readings()
@@ -268,7 +270,7 @@ class Observer:
             sample, end_ns = sampled
             self._builder.add_events(events_from(self._runtime.device.drain_events()))
         residency = residency_from(self._runtime.device.residency())
-        self._warn_of_oversized_ops()
+        self._warn()
         readings = self._readings()
         self.last_step = self._builder.end_step(
             end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
@@ -280,6 +282,10 @@ class Observer:
         """A step ended that a plan was to drive; `reason`: why none did to its end."""
         if self._builder is not None:
             self._builder.note_plan(step, reason)
+
+    def _warn(self) -> None:
+        self._warn_of_oversized_ops()
+        self._warn_of_ended_exports()
 
     def _warn_of_oversized_ops(self) -> None:
         """Once, when ops have needed more than there is: each pages against itself, and takes many times as long."""
@@ -293,6 +299,19 @@ class Observer:
             "takes many times as long. Give more, or make the batch smaller; the report names the ops",
             count,
             format_bytes(room_bytes),
+        )
+
+    def _warn_of_ended_exports(self) -> None:
+        """Once, when tensors whose address had left torch gave way to what found no room."""
+        count = self._runtime.device.memory_history().exports_ended - self._exports_ended_before
+        if not count or self._told_of_ended_exports:
+            return
+        self._told_of_ended_exports = True
+        log.warning(
+            "%d tensors whose address had left torch (data_ptr(), DLPack) gave way for room: they leave the device and "
+            "come back like any other again. Who still uses an address asks for it again, or holds the tensor: "
+            "umadvise.held",
+            count,
         )
 
     def _drain(self) -> None:

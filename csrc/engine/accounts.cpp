@@ -164,7 +164,7 @@ um_memory_history um_device::memory_history() {
   const Lock lock(mutex_);
   require_alive();
   const um::Statistics& statistics = allocations_->statistics;
-  return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count};
+  return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count, statistics.exports_ended};
 }
 
 uint64_t um_device::placed(um_placed* out, uint64_t capacity) {

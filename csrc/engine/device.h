@@ -64,7 +64,10 @@ struct um_device {
   static void copy_from_host(void* device_address, const void* host, uint64_t bytes);
   static void copy_to_host(void* host, const void* device_address, uint64_t bytes);
   static void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream);
+
+  // ---- addresses that leave torch (exports.cpp) ----
   static void export_address(const void* address);
+  static void export_lasting(const void* address);
   static void release_export(const void* address);
 
   // ---- explicit swapping (device_swapping.cpp) ----
@@ -172,6 +175,12 @@ struct um_device {
   void sample_end(const um::RunningOp& op) noexcept;
   uint64_t managed_limit_bytes() const;
 
+  // exports.cpp
+  void hold_exported(um::Block* block);
+  void pin_pages(const um::Block& block);
+  void end_export(um::Block* block) noexcept;
+  bool end_oldest_export(um_memory memory);
+
   // device_swapping.cpp
   um::Block* allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth);
   void hold(um::Swapped* block, bool write);
@@ -227,6 +236,7 @@ struct um_device {
   uint64_t refused_bytes_ = kNothingRefused;  // the least that plain memory had no room for since one was freed last
   uint32_t step_ = 0, step_ops_ = 0;
   int64_t op_count_ = 0, oversized_ops_ = 0;
+  uint64_t last_lasting_ = 0;  // export, in the order in which they are asked for
   bool recording_ = false;
   um::EventLog events_;
   um::SwapEvents swap_events_{events_};

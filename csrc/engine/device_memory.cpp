@@ -50,7 +50,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
       residency_->add(block);
     }
     address = block->address;
-    managed = block->arena->heap->placement.memory == UM_MEMORY_MANAGED;
+    managed = um::managed(*block);
     if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
       make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
     }
@@ -159,7 +159,7 @@ void um_device::forget(Block* block) noexcept {
 
 void um_device::release(Block* block) noexcept {
   if (recording_) collect_device_events();  // while they can still be told which allocation they are about
-  if (block->record.exports > 0 && block->arena->heap->placement.memory == UM_MEMORY_MANAGED) {
+  if (block->record.exports > 0 && um::managed(*block)) {
     backend_.hooks->unpin(backend_.ordinal, block->address, block->record.bytes);
     if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);
   }
@@ -186,9 +186,10 @@ bool um_device::owns(const void* address) noexcept { return um::address_map().fi
 um_allocation um_device::describe(const Block& block) {
   const um::Record& record = block.record;
   const um_placement& placement = block.arena->heap->placement;
+  const uint32_t exports = record.exports + (record.gave_way ? 1 : 0);
   return {record.serial,   block.address,       record.bytes, block.bytes,       placement.memory,
           record.role,     placement.advice,    record.name,  record.birth_step, record.birth_op_index,
-          record.birth_op, record.birth_module, record.seen,  record.exports,    this};
+          record.birth_op, record.birth_module, record.seen,  exports,           this};
 }
 
 void um_device::describe(const void* address, um_allocation* out) {

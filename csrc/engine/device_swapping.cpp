@@ -10,6 +10,7 @@
 using um::Block;
 using um::CurrentContext;
 using um::Error;
+using um::managed;
 using um::RunningOp;
 using um::Swapper;
 using um::driver::CUstream;
@@ -22,8 +23,6 @@ Error named(const Error& error, const RunningOp& op) {
   return Error(error.status(), std::string("no room for ") + um::name_of(op.identity.op) +
                                    (module.empty() ? "" : " of " + module) + ": " + error.what());
 }
-
-bool managed(const Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
 
 }  // namespace
 
@@ -47,6 +46,7 @@ void um_device::set_chunks(const um_chunk_options& options) {
   auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, swap_events_, options.host_mapped != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
+  swapper->set_export_ender([this] { return end_oldest_export(UM_MEMORY_CHUNKED); });
   allocations_->set_chunked(chunked.get());
   fences_ = std::move(fences);
   chunked_ = std::move(chunked);

@@ -5,16 +5,14 @@
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/error.h"
-#include "memory/host_memory.h"
 #include "memory/migration.h"
 
 using um::address_of;
 using um::Budget;
 using um::Error;
+using um::managed;
 
 namespace {
-
-bool managed(const um::Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
 
 // While the driver copies: other threads allocate meanwhile, the allocation is the caller's to keep, and a block that
 // may leave is pinned.
@@ -159,53 +157,4 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
   device.backend_.check(current.result(), "making the device's context current");
   um::prefetch(device.backend_, address_of(address), bytes, to_host, static_cast<um::driver::CUstream>(stream));
   device.sample_residency();
-}
-
-void um_device::export_address(const void* address) {
-  const Found found = find_range(address, 0);
-  um_device& device = *found.device;
-  if (device.backend_.hooks == nullptr && found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED)
-    throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
-  um::Record& record = found.block->record;
-  if (record.exports == 0 && managed(*found.block)) {
-    const uint64_t start = found.block->address;
-    bool in_budget = false;
-    try {
-      device.keep_budget([&](Budget& budget) {
-        budget.pin(start, record.bytes);
-        in_budget = true;
-      });
-    } catch (...) {
-      if (in_budget) device.budget_->unpin(start, record.bytes);
-      throw;
-    }
-    if (!device.backend_.hooks->pin(device.backend_.ordinal, start, record.bytes)) {
-      if (in_budget) device.budget_->unpin(start, record.bytes);
-      throw Error(UM_OUT_OF_DEVICE_MEMORY,
-                  "an address of this tensor is to leave the device, which needs all of its " +
-                      um::in_words(record.bytes) +
-                      " resident at once: with what is exported already that does not fit the capacity of " +
-                      um::in_words(device.backend_.total_bytes) + "; copy it out instead, or give back other exports");
-    }
-    device.sample_residency();
-  }
-  if (record.exports == 0 && found.block->swapped != nullptr) {
-    const um::CurrentContext current(device.backend_);
-    device.backend_.check(current.result(), "making the device's context current");
-    device.hold(found.block->swapped, true);
-    device.stand_by(found.block->swapped);
-    found.block->swapped->exported = true;
-  }
-  ++record.exports;
-}
-
-void um_device::release_export(const void* address) {
-  const Found found = find_range(address, 0);
-  um_device& device = *found.device;
-  um::Record& record = found.block->record;
-  if (record.exports == 0) throw Error(UM_BAD_STATE, "the allocation has no export to release");
-  if (--record.exports == 0 && found.block->swapped != nullptr) device.swapper_->unpin(found.block->swapped);
-  if (record.exports > 0 || !managed(*found.block)) return;
-  device.backend_.hooks->unpin(device.backend_.ordinal, found.block->address, record.bytes);
-  if (device.budget_ != nullptr) device.budget_->unpin(found.block->address, record.bytes);
 }

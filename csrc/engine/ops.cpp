@@ -92,7 +92,7 @@ void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count)
         block->swapped->in_reach = false;
         op.swapped.push_back({block->swapped, write});
       }
-      if (block->arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
+      if (!um::managed(*block)) continue;
       const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
       op.working_set.add(at, std::min(accesses[i].bytes, block->end() - at), write);
     }

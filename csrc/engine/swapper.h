@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "engine/swap_events.h"
@@ -103,6 +104,8 @@ class Swapper {
   }
   // nullptr: what was used longest ago leaves first. Borrowed.
   void set_forecast(const Forecast* forecast) { forecast_ = forecast; }
+  // Asked where nothing will leave any more: whether it has ended an export, so that more may.
+  void set_export_ender(std::function<bool()> end_export) { end_export_ = std::move(end_export); }
 
   // ---- data in and out, by the host ----
   // False: it is on the device, where the driver copies (and it stays there while it is pinned).
@@ -180,6 +183,7 @@ class Swapper {
   const bool host_mapped_;
   const bool catches_;  // accesses that no op announced
   const Forecast* forecast_ = nullptr;
+  std::function<bool()> end_export_;
   driver::CUstream to_device_{}, to_host_{};
   std::vector<driver::CUstream> streams_;  // that ops run in; kGone: one that was destroyed
   uint64_t lent_ = 0;                      // bits of those that are given work which no op announces

@@ -244,7 +244,7 @@ bool Swapper::make_room(uint64_t chunks) {
   while (memory_.obtainable() < chunks) {
     if (collect()) continue;
     if (coming() < chunks && evict_one()) continue;
-    if (!wait_for_departure() && !wait_for_arrival()) return false;
+    if (!wait_for_departure() && !wait_for_arrival() && !end_export_()) return false;
   }
   return true;
 }

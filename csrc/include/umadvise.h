@@ -165,8 +165,8 @@ typedef struct um_allocation {
   uint32_t name;                                               /* interned label, 0 when none was given */
   uint32_t birth_step, birth_op_index, birth_op, birth_module; /* op and module are interned names */
   uint32_t seen;                                               /* 1 once an op used it as a tensor's storage */
-  uint32_t exports;                                            /* live exports */
-  um_device* device;                                           /* whose memory it is */
+  uint32_t exports;  /* live ones, and 1 for a lasting one that gave way: its address is out */
+  um_device* device; /* whose memory it is */
 } um_allocation;
 /* The allocation that contains `address`. UM_INVALID_ARGUMENT when there is none. */
 UM_API um_status um_allocation_at(const void* address, um_allocation* out);
@@ -191,6 +191,10 @@ UM_API um_status um_memory_trim(um_device* device);
  * when it, or what is pinned already, does not fit. On CUDA only for chunked memory: UM_UNSUPPORTED for other. */
 UM_API um_status um_export(const void* address);
 UM_API um_status um_export_release(const void* address);
+/* An export whose end nobody sees (data_ptr(), DLPack): it lasts until the allocation is freed, or until an op, an
+ * allocation or another export finds no room. Then those that were asked for longest ago give way, when the device has
+ * ended all that it was given, and their allocations come and go again. Asked for again, an export is the latest. */
+UM_API um_status um_export_lasting(const void* address);
 
 /* ---- ops: the guard ------------------------------------------------------------------------------------- */
 typedef enum { UM_PHASE_NONE = 0, UM_PHASE_FORWARD = 1, UM_PHASE_BACKWARD = 2, UM_PHASE_OPTIMIZER = 3 } um_phase;
@@ -803,6 +807,7 @@ typedef struct um_memory_history {
   uint64_t live_allocations_peak;
   uint64_t requested_bytes; /* of all allocations there ever were */
   uint64_t failure_count;   /* of requests for which there was no memory */
+  uint64_t exports_ended;   /* by what found no room: um_export_lasting */
 } um_memory_history;
 UM_API um_status um_memory_history_read(um_device* device, um_memory_history* out);
 

@@ -23,7 +23,9 @@ struct Record {
   uint64_t bytes = 0;  // as requested
   uint32_t role = 0, name = 0;
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
-  uint32_t exports = 0;
+  uint32_t exports = 0;   // that hold it on the device
+  uint64_t lasting = 0;   // one of these has no end: when it was asked for last, in order; 0: none
+  bool gave_way = false;  // that one was ended for room: its address is still out
   bool seen = false;
   uint32_t tracked = 0;    // engine/residency.h: what it has on the device is followed under this number
   bool discarded = false;  // a plan has said that nobody needs its contents: true when it is freed

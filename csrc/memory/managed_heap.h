@@ -69,4 +69,6 @@ class ManagedHeap {
   uint64_t reserved_bytes_ = 0;
 };
 
+inline bool managed(const Block& block) { return block.arena->heap->placement.memory == UM_MEMORY_MANAGED; }
+
 }  // namespace um

@@ -30,6 +30,7 @@ struct Statistics {
   uint64_t allocation_count = 0, free_count = 0;
   uint64_t requested_total_bytes = 0;  // of all allocations there ever were
   uint64_t failure_count = 0;          // of requests for which there was no memory
+  uint64_t exports_ended = 0;          // for room
 
   uint64_t live_allocations() const { return live.now; }
 };

@@ -204,6 +204,25 @@ TEST(an_exported_address_is_good_in_every_stream_until_it_is_given_back) {
   CHECK_FAILS(UM_UNSUPPORTED, um_export(device.allocate(kChunk)));  // managed memory has none
 }
 
+TEST(a_lasting_export_gives_way_when_the_kernels_that_have_its_address_have_ended) {
+  Swapping device(2);
+  Stream side;
+  unsigned char* block = device.chunks(2);
+  device.fill(nullptr, block, 2 * kChunk, 5);
+  CHECK_OK(um_export_lasting(block));
+  device.launch(side, [=] {  // no op, in a stream that none was ever in
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::memset(block, 6, 2 * kChunk);
+  });
+  device.fill(nullptr, device.chunks(2), 2 * kChunk, 1);
+  device.expect(nullptr, block, 2 * kChunk, 6);
+  device.check_kernels();
+  um_memory_history history{};
+  CHECK_OK(um_memory_history_read(device, &history));
+  CHECK_EQ(history.exports_ended, uint64_t{1});
+  CHECK_FAILS(UM_UNSUPPORTED, um_export_lasting(device.allocate(kChunk)));  // managed memory has none
+}
+
 TEST(host_copies_wait_for_kernels_of_every_stream) {
   Swapping device(3);
   Stream side;

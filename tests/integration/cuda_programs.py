@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import umadvise
 from umadvise import _native, cuda_allocator, devices, runtime
@@ -105,6 +106,7 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
             memories.add(int(allocation.memory))
         swaps, rung, features = um.swap_counters(), um.rung, state.device.features()
         profile = um.profile()
+        exports_ended = state.device.memory_history().exports_ended
     left = [tensor for entries in optimizer.state.values() for tensor in entries.values()]
     owned = any(_native.owns(address_of(tensor)) for tensor in (*model.parameters(), *left))
     seen = {
@@ -114,6 +116,7 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
         "swapped": swaps.swap_outs > 0 and swaps.swap_ins > 0,
         "within": swaps.used_peak_bytes <= swaps.budget_bytes,
         "followed": swaps.programs_followed,
+        "exports_ended": exports_ended,
         "chunk_bytes": swaps.chunk_bytes,
         "rung": rung,
         "provider": profile.environment.provider,
@@ -199,6 +202,19 @@ def addresses(stand_in: StandIn) -> Any:
         survivor = um.to_device(torch.full((6 * MIB,), 7.0)) + 1
     outside = [kept[0].item(), kept[-1].item(), survivor[0].item(), survivor[-1].item()]
     return {"inside": inside, "outside": outside, "memory": memory, "exports": exports}
+
+
+def addresses_of_all(_stand_in: StandIn) -> Any:
+    """Before each step the address of every parameter leaves torch; they cannot all stay."""
+    global width
+    width = 1024
+
+    def take(module: nn.Module, _inputs: Any) -> None:
+        for parameter in module.parameters():
+            assert parameter.data_ptr()
+
+    register_module_forward_pre_hook(take)
+    return {"vanilla": vanilla(), "session": in_session("swap", "20MiB")}
 
 
 def features(stand_in: StandIn) -> Any:

@@ -113,6 +113,12 @@ def test_an_address_that_left_torch_is_good_while_others_swap_and_after_the_sess
     assert (seen["memory"], seen["exports"]) == (CHUNKED, 1)
 
 
+def test_ops_find_room_where_every_address_is_out(program: Program) -> None:
+    session = check_identity(program("addresses_of_all"))
+    assert session["exports_ended"] > 0
+    assert session["within"]
+
+
 def test_what_a_device_lacks_is_told_by_name(program: Program) -> None:
     told = program("features")
     assert told["managed memory"] is None

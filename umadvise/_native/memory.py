@@ -78,6 +78,11 @@ def export(address: int) -> None:
     core_library().um_export(address)
 
 
+def export_lasting(address: int) -> None:
+    """Likewise, once, until the allocation is freed or what finds no room makes the oldest of these give way."""
+    core_library().um_export_lasting(address)
+
+
 def release_export(address: int) -> None:
     """Undoes one `export`."""
     core_library().um_export_release(address)

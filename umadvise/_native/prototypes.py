@@ -55,6 +55,7 @@ CORE: dict[str, tuple[Any, list[Any]]] = {
     "um_memory_trim": (Status, [POINTER]),
     "um_export": (Status, [POINTER]),
     "um_export_release": (Status, [POINTER]),
+    "um_export_lasting": (Status, [POINTER]),
     "um_op_begin": (Status, [POINTER, U32, U32, U32, U32, POINTER, U32]),
     "um_op_end": (None, [POINTER, POINTER, U32]),
     "um_op_stream_set": (None, [POINTER]),
