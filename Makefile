@@ -22,9 +22,9 @@ EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
-test test-full: export OMP_WAIT_POLICY = passive
+test test-full coverage: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full coverage check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -36,6 +36,12 @@ test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=
 	$(PYTEST)
+	$(MAKE) test-torch-cuda test-programs
+
+# `make test` under coverage.py; the build with sanitizers counts which lines of the core its tests run. Both have a floor.
+coverage: $(VENV)/.installed build/sanitized/.tested ctest
+	$(PYTEST) --cov
+	gcovr build/sanitized
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -60,9 +66,14 @@ ctest: $(VENV)/.installed
 	ctest --test-dir build/test --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
-	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
+	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
 	$(BUILD) build/sanitized
+	find build/sanitized -name '*.gcda' -delete
 	ctest --test-dir build/sanitized --parallel 2 --output-on-failure
+	touch build/sanitized/.tested
+
+build/sanitized/.tested: $(VENV)/.installed
+	$(MAKE) ctest-sanitized
 
 ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread

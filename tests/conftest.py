@@ -1,5 +1,6 @@
 """Fixtures that every tier shares: emulated devices, and a clean slate for routing and interposing after each test."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") is not None:  # not `in keywords`: folders count there
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test outlives all of them: no collection that a test asks for looks through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
