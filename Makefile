@@ -14,8 +14,9 @@ TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
 # Ninja has threads of its own, and cannot read what `make --jobs` tells it.
 BUILD = MAKEFLAGS= cmake --build
-# Two processes: a file's tests stay together. More of them need 3 GB each.
-PYTEST = pytest -q --numprocesses 2 --dist loadfile
+# Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
+# tests a file has: files of few are the slowest, and one process would wait for the other.
+PYTEST = pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
 EMPTY :=
