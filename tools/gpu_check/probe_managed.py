@@ -133,8 +133,8 @@ def memory_first(kind: str) -> Any:
 def _counted(kind: str, *, allocated_first: bool) -> Any:
     driver = Driver(kind)
     kernels = Kernels(driver)
-    if driver.stand_in:
-        ctypes.CDLL(os.environ["GPU_CHECK_CUPTI"])
+    if cupti := os.environ.get("GPU_CHECK_CUPTI"):  # a stand-in too
+        ctypes.CDLL(cupti)
     else:
         __import__("torch")  # brings the library of its CUDA version
     from umadvise import _native

@@ -3,7 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <memory>
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -67,6 +67,20 @@ c10::Device device_of(const c10::FunctionSchema& schema, const Stack& arguments)
 
 void run_on_cpu(const c10::OperatorHandle& handle, Stack* stack) {
   handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+// Norms of bfloat16 and half: CUDA's kernels keep their statistics in float, the CPU's in what they are given.
+bool computed_in_float(const c10::OperatorHandle& handle) {
+  static const std::set<std::string> kNorms = {"aten::native_layer_norm", "aten::native_layer_norm_backward",
+                                               "aten::native_group_norm", "aten::native_group_norm_backward",
+                                               "aten::native_batch_norm_backward"};
+  return kNorms.count(handle.schema().name()) != 0;
+}
+
+IValue in_float(const IValue& value) {
+  return with_tensors(value, [](const at::Tensor& tensor) {
+    return tensor.defined() && at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
+  });
 }
 
 IValue operand(const Op& op, size_t index, Aliases& aliases) {
@@ -169,6 +183,7 @@ Stack launch_on_cpu(const Op& op, const DryRun& run) {
   for (size_t i = 0; i < op.arguments.size(); ++i) operands.push_back(operand(op, i, aliases));
   const auto kernel = [handle = op.handle, operands = std::move(operands), made = std::move(made)] {
     Stack stack = operands;
+    if (computed_in_float(handle)) std::transform(stack.begin(), stack.end(), stack.begin(), in_float);
     run_on_cpu(handle, &stack);
     for (const auto& [result, expected] : made) deliver(stack[result], expected);
   };

@@ -19,10 +19,15 @@ struct Launched {
 void run(void* argument) {
   const std::unique_ptr<Launched> launched(static_cast<Launched*>(argument));
   const KernelsOnly kernels_only;
+  const auto fail = [&](const char* why) {
+    fake_libcudart_kernel_failed(launched->device, (launched->name + ": " + why).c_str());
+  };
   try {
     launched->compute();
+  } catch (const c10::Error& error) {
+    fail(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    fake_libcudart_kernel_failed(launched->device, (launched->name + ": " + error.what()).c_str());
+    fail(error.what());
   }
 }
 
