@@ -8,12 +8,13 @@ from typing import Any
 from driver import LEGACY_STREAM, Driver, DriverError
 from kernels import WORD_BYTES, Kernels, word_at
 from parts import MIB, or_reason
+from sizes import by_kind
 
 from umadvise import discard_proof
 
-RANGE_BYTES = {"cuda": 64 * MIB, "emulated": 8 * MIB}
-KERNEL_MS = {"cuda": 50.0, "emulated": 5.0}
-ROUNDS = {"cuda": 3, "emulated": 1}
+RANGE_BYTES = by_kind(cuda=64 * MIB, emulated=8 * MIB)
+KERNEL_MS = by_kind(cuda=50.0, emulated=5.0)
+ROUNDS = by_kind(cuda=3, emulated=1)
 _OLD, _NEW = 0x11111111, 0x22222222
 
 
@@ -132,8 +133,8 @@ def memory_first(kind: str) -> Any:
 def _counted(kind: str, *, allocated_first: bool) -> Any:
     driver = Driver(kind)
     kernels = Kernels(driver)
-    if driver.stand_in:
-        ctypes.CDLL(os.environ["GPU_CHECK_CUPTI"])
+    if cupti := os.environ.get("GPU_CHECK_CUPTI"):  # a stand-in too
+        ctypes.CDLL(cupti)
     else:
         __import__("torch")  # brings the library of its CUDA version
     from umadvise import _native
