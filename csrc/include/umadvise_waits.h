@@ -77,7 +77,8 @@
   X(emulated_ctx_synchronize, "cuCtxSynchronize returns before the device is idle")                             \
   X(emulated_stream_wait_event, "cuStreamWaitEvent orders nothing")                                             \
   X(emulated_blocking_streams, "the legacy stream does not wait for blocking ones")                             \
-  X(emulated_copies, "memory is unmapped under a copy that is at work on it")
+  X(emulated_copies, "memory is unmapped under a copy that is at work on it")                                   \
+  X(emulated_answer, "an access goes on before the engine has said what lies there")
 
 namespace um {
 

@@ -10,6 +10,8 @@ using test::Stream;
 
 namespace {
 
+constexpr uint64_t kAll = 120 * test::kMiB;  // of the device, nearly
+
 uint64_t calls(const char* function) { return emulated_libcuda_hooks()->calls(0, function); }
 
 }  // namespace
@@ -66,7 +68,7 @@ TEST(trimming_waits_for_copies) {
   unsigned char* block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
-  device.free(block);
+  device.fill(nullptr, block, kChunk, 4);  // it stays, and the copy is of no use
   CHECK_OK(um_memory_trim(device));
   device.check_kernels();
 }
@@ -153,7 +155,9 @@ TEST(what_was_read_out_is_there) {
 TEST(freed_memory_is_discarded_after_its_last_use_and_before_its_next) {
   for (const unsigned late : {1u, 2u}) {
     LatestMoment device(1);
+    Stream side;
     CHECK_OK(um_discard_set(device, 1));
+    unsigned char* all = device.allocate(kAll);
     unsigned char* block = device.allocate(4 * kPage);
     device.fill(nullptr, block, 4 * kPage, 5);
     device.synchronize();
@@ -174,11 +178,13 @@ TEST(freed_memory_is_discarded_after_its_last_use_and_before_its_next) {
     const uint64_t before = calls("cuMemDiscardBatchAsync");
     device.free(block);
     CHECK_EQ(calls("cuMemDiscardBatchAsync"), before + 1);
+    if (late == 1) CHECK_OK(um_prefetch(all, kAll, 0, side));  // what is discarded is lost now
     unsigned char* next = device.allocate(4 * kPage);
     CHECK_EQ(static_cast<void*>(next), static_cast<void*>(block));
     device.fill(nullptr, next, 4 * kPage, 6);
     CHECK_OK(um_step_set(device, 0));
     device.check_kernels();
+    CHECK_OK(um_prefetch(next, 4 * kPage, 1, nullptr));  // likewise
     device.expect(nullptr, next, 4 * kPage, 6);
     device.check_kernels();
   }

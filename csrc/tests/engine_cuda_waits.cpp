@@ -1,8 +1,10 @@
 // Each wait of the engine on a CUDA driver, for kernels and copies: without it the test that is named for what it
 // protects fails every time (docs/waits.md).
 #include <atomic>
+#include <thread>
 
 #include "latest_fixture.h"
+#include "swap_fixture.h"
 
 using test::kChunk;
 using test::kChunked;
@@ -168,6 +170,51 @@ TEST(room_is_made_of_what_has_come) {
   device.to_device(block);
   device.take_chunks(elsewhere);
   device.expect(nullptr, block, kChunk, 3);
+  device.check_kernels();
+}
+
+TEST(a_thread_that_needs_room_sleeps_until_a_departure_has_ended) {
+  LatestMoment device(1);
+  unsigned char* elsewhere = device.reserved();
+  unsigned char* block = device.made(3);
+  device.copies_are_late();
+  device.to_host(block);
+  constexpr uint64_t kOften = 1000;
+  const auto asked = [] { return emulated_libcuda_hooks()->calls(0, "cuEventQuery"); };
+  const uint64_t before = asked();
+  std::atomic<bool> found{false};
+  std::thread rescuer([&] {  // whoever does not sleep would ask for ever
+    while (!found && asked() < before + kOften) std::this_thread::yield();
+    emulated_libcuda_latest(0);
+  });
+  device.fill(nullptr, elsewhere, kChunk, 7);
+  found = true;
+  rescuer.join();
+  CHECK(asked() < before + kOften);
+}
+
+TEST(what_a_plan_waits_for_has_left_before_the_next_op) {
+  LatestMoment device(2);
+  unsigned char* blocks[] = {device.made(1), device.made(2)};
+  fixture::Trace trace;
+  std::vector<uint32_t> names(2, um_intern("expect"));
+  std::vector<uint64_t> serials;
+  for (int i = 0; i < 2; ++i) {
+    trace.allocate(kChunk);
+    serials.push_back(test::Device::at(blocks[i]).serial);
+  }
+  for (int i = 0; i < 2; ++i) trace.use(1000, {i});
+  fixture::Plan plan(trace);
+  plan.behind(0, UM_PLAN_SWAP_OUT, 0).before(1, UM_PLAN_WAIT, 0);
+  const um_trace columns = trace.columns();
+  const um_plan rows = plan.columns();
+  const um_program program{&columns, &rows, names.data(), serials.data()};
+  CHECK_OK(um_program_set(device, &program));
+  device.copies_are_late();
+  CHECK_OK(um_step_set(device, 1));
+  for (unsigned char i = 0; i < 2; ++i) device.expect(nullptr, blocks[i], kChunk, static_cast<unsigned char>(i + 1));
+  CHECK_EQ(device.swaps().used_bytes, kChunk);
+  CHECK_OK(um_step_set(device, 0));
   device.check_kernels();
 }
 

@@ -29,13 +29,14 @@ struct LatestMoment : Cuda {
     synchronize();
     return block;
   }
-  // It was on the device, and has left.
+  // It was on the device, and has left; its chunks hold something else since.
   unsigned char* away(unsigned char value, uint64_t count = 1) {
     unsigned char* block = made(value, count);
     to_host(block);
     synchronize();
     op({});  // the engine hears of it
     CHECK_EQ(swaps().used_bytes, uint64_t{0});
+    free(made(200, count));
     return block;
   }
   static void to_host(const void* block) { CHECK_OK(um_prefetch(block, kChunk, 1, nullptr)); }

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <new>
 
+#include "umadvise_waits.h"
+
 namespace um::emulated {
 namespace {
 
@@ -89,7 +91,7 @@ bool ask_owner(uint64_t address, bool write) {
   while (!requests.compare_exchange_weak(request.next, &request, std::memory_order_release)) {
   }
   asked.ring();
-  while (request.answered.now() == unanswered) request.answered.wait(unanswered);
+  while (request.answered.now() == unanswered && !left_out(Wait::emulated_answer)) request.answered.wait(unanswered);
   return request.allowed;
 }
 
