@@ -3,8 +3,6 @@
 // is newer than it is, and is as strict about the legacy stream as cuda.h says.
 #include "emulated_libcuda.h"
 
-#include <sys/mman.h>
-
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +13,9 @@
 #include "driver/driver.h"
 #include "driver/emulated/call.h"
 #include "driver/emulated/hooks.h"
+#include "environment.h"
 #include "latest.h"
+#include "torch_functions.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -43,9 +43,6 @@ int device_count = 1;
 um_emulated_options options{uint64_t{128} << 20, uint64_t{512} << 20, UM_COUNTING_RAW, 0, 5};
 bool opened = false;
 std::map<CUcontext, CUstream> legacy_streams;
-std::map<void*, size_t> host_bytes;
-Latest latest;
-const CUstream kGone = reinterpret_cast<CUstream>(~uintptr_t{0});
 
 CUresult failure_of(const char* symbol) {
   const std::lock_guard<std::mutex> guard(lock);
@@ -58,21 +55,15 @@ CUresult failure_of(const char* symbol) {
 
 bool is_legacy(CUstream stream) { return stream == nullptr || stream == legacy_stream(); }
 
-CUresult stream_create(CUstream* stream, unsigned flags) {
-  const CUresult result = emulated()->call.stream_create(stream, flags);
-  if (result == CUDA_SUCCESS) latest.created(emulated::stream_of(*stream));
-  return result;
-}
-
 // The legacy stream where it is one with a thread of its own: one for each context.
 CUstream placed(CUstream stream) {
-  if (!is_legacy(stream)) return latest.is_gone(emulated::stream_of(stream)) ? kGone : stream;
+  if (!is_legacy(stream)) return latest().placed(stream);
   const std::lock_guard<std::mutex> guard(lock);
   if (!settings.legacy_is_asynchronous) return stream;
   CUcontext context = nullptr;
   static_cast<void>(emulated()->call.ctx_get_current(&context));
   CUstream& made = legacy_streams[context];
-  if (made == nullptr) static_cast<void>(stream_create(&made, CU_STREAM_NON_BLOCKING));
+  if (made == nullptr) static_cast<void>(latest().stream_create(&made, CU_STREAM_NON_BLOCKING));
   return made;
 }
 
@@ -84,6 +75,7 @@ Value placed(Value value) {
 // ---- functions that are not the emulated device's as they stand ------------------------------------------------
 
 CUresult init(unsigned) {
+  [[maybe_unused]] static const bool once = (set_by_environment(), true);
   const std::lock_guard<std::mutex> guard(lock);
   for (int i = 0; i < device_count && !opened; ++i) {
     int32_t ordinal = -1;
@@ -116,72 +108,10 @@ CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-// What is asynchronous and no kernel.
-template <Function function, auto slot>
-struct Copy;
-template <Function function, class... Parameters, CUresult (*Table::*slot)(Parameters...)>
-struct Copy<function, slot> {
-  static CUresult call(Parameters... parameters) {
-    CUstream stream = nullptr;
-    const auto note = [&](auto value) {
-      if constexpr (std::is_same_v<decltype(value), CUstream>) stream = value;
-    };
-    (note(parameters), ...);
-    emulated::Device* const device = emulated::device_at(emulated::current_ordinal);
-    if (device != nullptr) latest.submit(device, emulated::stream_of(stream), Latest::copies);
-    return (emulated()->call.*slot)(parameters...);
-  }
-};
-
 CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, unsigned long long flags,
                                  CUstream stream) {
   if (is_legacy(stream)) return CUDA_ERROR_INVALID_VALUE;
-  return Copy<Function::mem_discard_batch_async, &Table::mem_discard_batch_async>::call(addresses, bytes, count, flags,
-                                                                                        stream);
-}
-
-// Returns at once; "the resources associated with hStream will be released automatically once the device has completed
-// all work in hStream" (cuda.h).
-CUresult stream_destroy(CUstream stream) {
-  if (stream != kGone && !is_legacy(stream) && !latest.destroyed(emulated::stream_of(stream))) return CUDA_SUCCESS;
-  return emulated()->call.stream_destroy(stream);
-}
-
-// Freed memory is gone: work that still uses it dies.
-CUresult mem_host_alloc(void** address, size_t bytes, unsigned flags) {
-  if (bytes == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  void* const made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::lock_guard<std::mutex> guard(lock);
-  host_bytes[*address = made] = bytes;
-  return CUDA_SUCCESS;
-}
-
-CUresult mem_free_host(void* address) {
-  const std::lock_guard<std::mutex> guard(lock);
-  const auto found = host_bytes.find(address);
-  if (found == host_bytes.end()) return CUDA_ERROR_INVALID_VALUE;
-  munmap(address, found->second);
-  host_bytes.erase(found);
-  return CUDA_SUCCESS;
-}
-
-CUresult ctx_synchronize() {
-  return latest.wait([] { return latest.all_idle(); }, [] { return emulated()->call.ctx_synchronize(); });
-}
-
-CUresult stream_synchronize(CUstream stream) {
-  if (stream == kGone || is_legacy(stream)) return emulated()->call.stream_synchronize(stream);
-  return latest.wait([stream] { return emulated::stream_of(stream)->idle(); },
-                     [stream] { return emulated()->call.stream_synchronize(stream); });
-}
-
-CUresult event_synchronize(CUevent event) {
-  const auto happened = [event] {
-    const auto completion = reinterpret_cast<emulated::EventObject*>(event)->last();
-    return completion == nullptr || completion->finished();
-  };
-  return latest.wait(happened, [event] { return emulated()->call.event_synchronize(event); });
+  return emulated()->call.mem_discard_batch_async(addresses, bytes, count, flags, stream);
 }
 
 CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
@@ -198,18 +128,14 @@ Table substituted() {
   call.device_get_attribute = device_get_attribute;
   call.mem_create = mem_create;
   call.mem_discard_batch_async = mem_discard_batch_async;
-#define COPY(name) call.name = Copy<Function::name, &Table::name>::call
-  COPY(memcpy_htod_async);
-  COPY(memcpy_dtoh_async);
-  COPY(memset_d8_async);
-  COPY(mem_prefetch_async);
-  call.mem_host_alloc = mem_host_alloc;
-  call.mem_free_host = mem_free_host;
-  call.stream_create = stream_create;
-  call.stream_destroy = stream_destroy;
-  call.ctx_synchronize = ctx_synchronize;
-  call.stream_synchronize = stream_synchronize;
-  call.event_synchronize = event_synchronize;
+  call.device_primary_ctx_retain = primary_context_retained;
+  call.device_primary_ctx_release = primary_context_released;
+  call.mem_advise = range_advised;
+  call.mem_prefetch_async = range_prefetched;
+  call.mem_prefetch_batch_async = ranges_prefetched;
+  call.mem_discard_and_prefetch_batch_async = ranges_discarded_and_prefetched;
+  call.mem_free = memory_freed;
+  latest().stand_before(call);
   return call;
 }
 
@@ -246,11 +172,18 @@ struct Form {
        ? nullptr                                                      \
        : reinterpret_cast<void*>(static_cast<decltype(Table::name)>(Shim<Function::name, &Table::name>::call))},
 #define OTHER(symbol, version) {#symbol, version, reinterpret_cast<void*>(other_form)}
+#define BEYOND_TABLE(symbol, version) {#symbol, version, reinterpret_cast<void*>(symbol)}
 
 void* newest(const char* symbol, int version) {
-  static const Form forms[] = {UM_DRIVER_FUNCTIONS(GIVEN) OTHER(cuMemAdvise, 8000), OTHER(cuMemPrefetchAsync, 8000),
-                               OTHER(cuCtxSynchronize, 13000), OTHER(cuEventElapsedTime, 12080),
-                               OTHER(cuMemAlloc, 2000)};
+  static const Form forms[] = {UM_DRIVER_FUNCTIONS(GIVEN) OTHER(cuMemAdvise, 8000),
+                               OTHER(cuMemPrefetchAsync, 8000),
+                               OTHER(cuCtxSynchronize, 13000),
+                               OTHER(cuEventElapsedTime, 12080),
+                               OTHER(cuMemAlloc, 2000),
+                               BEYOND_TABLE(cuDevicePrimaryCtxGetState, 7000),
+                               BEYOND_TABLE(cuPointerGetAttribute, 4000),
+                               BEYOND_TABLE(cuMemRangeGetAttribute, 8000),
+                               BEYOND_TABLE(cuLaunchHostFunc, 10000)};
   const Form* found = nullptr;
   for (const Form& form : forms) {
     if (std::strcmp(symbol, form.symbol) != 0 || form.version > version) continue;
@@ -285,6 +218,8 @@ EXPORT void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_
     options.delay_seed += std::strtoull(added, nullptr, 10);
 }
 
+EXPORT void emulated_libcuda_seed(uint64_t seed) { options.delay_seed = seed; }
+
 EXPORT void emulated_libcuda_attribute(int attribute, int value) {
   const std::lock_guard<std::mutex> guard(lock);
   settings.attributes[attribute] = value;
@@ -310,14 +245,22 @@ EXPORT unsigned emulated_libcuda_launch(void* stream, void (*kernel)(void*), voi
   Device* device = device_at(current_ordinal);
   if (device == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   um::emulated::Stream* target = stream_of(placed(static_cast<CUstream>(stream)));
-  latest.submit(device, target, Latest::kernels);
+  latest().submit(device, target, Latest::kernels);
   return submitted(device->submit(target, [kernel, argument] { kernel(argument); }));
 }
 
-EXPORT void emulated_libcuda_latest(unsigned kinds) { latest.set(kinds); }
+EXPORT void emulated_libcuda_latest(unsigned kinds) { latest().set(kinds); }
+
+EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  return static_cast<CUresult>(emulated_libcuda_launch(stream, function, argument));
+}
+
+EXPORT void emulated_libcuda_kernel_failed(int device) {
+  if (um::emulated::Device* const lost = um::emulated::device_at(device)) lost->lost = true;
+}
 
 EXPORT void emulated_libcuda_reset(void) {
-  latest.set(0);
+  latest().set(0);
   const std::lock_guard<std::mutex> guard(lock);
   settings = {};
 }

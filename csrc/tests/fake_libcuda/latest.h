@@ -2,18 +2,16 @@
 // something that has not happened, and nothing else could go on. What nobody waits for has not been done by then,
 // whatever the machine is busy with: a missing wait shows every time.
 //
-// And streams that are destroyed while they work: their handles are gone at once, their work goes on.
+// With it what a GPU's driver is harder about than the emulated device: streams that are destroyed while they work lose
+// their handle at once and their work goes on, and page-locked memory that was freed is gone.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "driver/emulated/device.h"
 
@@ -25,79 +23,36 @@ class Latest {
   using Stream = emulated::Stream;
 
   void set(unsigned kinds) { kinds_ = kinds; }
-
+  // Functions of the table that wait, that copy, and that make streams or page-locked memory go through here first.
+  void stand_before(Table& call);
+  CUresult stream_create(CUstream* stream, unsigned flags);
+  // The stream, or one that nobody has where it was destroyed.
+  CUstream placed(CUstream stream);
   // Before work of that kind is given to the stream.
-  void submit(emulated::Device* device, Stream* stream, Kind kind) {
-    if ((kinds_ & kind) == 0 || stream == nullptr) return;
-    const uint64_t number = ++submitted_;
-    device->submit(stream, [this, stream, number] { hold(stream, number); });
-  }
+  void submit(emulated::Device* device, Stream* stream, Kind kind);
 
-  // The host waits in `call` for what `happened` tells.
-  template <class Call>
-  auto wait(const std::function<bool()>& happened, const Call& call) {
-    const auto mine = [&] {
-      const std::lock_guard<std::mutex> guard(lock_);
-      return awaited_.emplace(++waits_, happened).first;
-    }();
-    const auto result = call();
-    const std::lock_guard<std::mutex> guard(lock_);
-    awaited_.erase(mine);
-    return result;
-  }
-
-  void created(Stream* stream) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    streams_.insert(stream);
-    gone_.erase(stream);
-  }
-  // False: it works still, so only its handle is gone.
-  bool destroyed(Stream* stream) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (!stream->idle()) {
-      gone_.insert(stream);
-      return false;
-    }
-    streams_.erase(stream);
-    return true;
-  }
-  bool is_gone(Stream* stream) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    return gone_.count(stream) != 0;
-  }
-  // With the lock held, as `happened` is asked.
-  bool all_idle() const {
-    return std::all_of(streams_.begin(), streams_.end(), [](Stream* each) { return each->idle(); });
-  }
+  CUresult stream_destroy(CUstream stream);
+  CUresult ctx_synchronize();
+  CUresult stream_synchronize(CUstream stream);
+  CUresult event_synchronize(CUevent event);
 
  private:
-  void hold(Stream* stream, uint64_t number) {
-    {
-      const std::lock_guard<std::mutex> guard(lock_);
-      held_[number] = stream;
-    }
-    while (kinds_ != 0 && !is_due(number)) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    const std::lock_guard<std::mutex> guard(lock_);
-    held_.erase(number);
-  }
-
-  bool is_due(uint64_t number) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    const auto pending = [](const auto& awaited) { return !awaited.second(); };
-    if (held_.begin()->first != number || std::none_of(awaited_.begin(), awaited_.end(), pending)) return false;
-    return std::all_of(streams_.begin(), streams_.end(), [&](Stream* stream) {
-      const auto is_it = [&](const auto& held) { return held.second == stream; };
-      return std::any_of(held_.begin(), held_.end(), is_it) || stream->at_rest();
-    });
-  }
+  using Happened = std::function<bool()>;
+  template <class Call>
+  CUresult wait(const Happened& happened, const Call& call);
+  void hold(Stream* stream, uint64_t number);
+  bool is_due(uint64_t number);
 
   std::atomic<unsigned> kinds_{0};
   std::atomic<uint64_t> submitted_{0};
   std::mutex lock_;
   std::set<Stream*> streams_, gone_;
-  std::map<uint64_t, Stream*> held_;  // by number: what was given first goes first
-  std::map<uint64_t, std::function<bool()>> awaited_;
+  std::map<uint64_t, Stream*> held_;      // by number: what was given first goes first
+  std::map<uint64_t, Happened> awaited_;  // by the host's threads
   uint64_t waits_ = 0;
 };
+
+// The library's.
+Latest& latest();
 
 }  // namespace um::driver
