@@ -10,7 +10,7 @@ using test::Stream;
 
 namespace {
 
-constexpr uint64_t kAll = 120 * test::kMiB;  // of the device, nearly
+constexpr uint64_t kAll = 128 * test::kMiB;  // of the device
 
 uint64_t calls(const char* function) { return emulated_libcuda_hooks()->calls(0, function); }
 

@@ -4,7 +4,6 @@
 #include "emulated_libcuda.h"
 
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -214,8 +213,6 @@ EXPORT void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_
   options.capacity_bytes = capacity_bytes;
   options.host_bytes = 4 * capacity_bytes;
   options.delay_max_us = delay_us;
-  if (const char* const added = std::getenv("UMADVISE_TEST_SEED"))
-    options.delay_seed += std::strtoull(added, nullptr, 10);
 }
 
 EXPORT void emulated_libcuda_seed(uint64_t seed) { options.delay_seed = seed; }
