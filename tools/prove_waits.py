@@ -36,7 +36,6 @@ FILES = (
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",
-    "engine_raw_access",
 )
 ENOUGH = 0.9  # of the seeds
 LIMIT_S = 30

@@ -6,6 +6,7 @@ Each program prints how many of its results were wrong.
 
 import json
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -13,11 +14,12 @@ from torch import nn
 import umadvise
 
 ROUNDS = 12
-SIZE = 1 << 20  # of float32, 4 MiB: two chunks
-MIB = 1 << 20
+SIZE = 1 << 20  # of float32, 4 MiB: chunks of its own
+BUDGET_BYTES = 40 << 20
 
 
 def filled(value: float) -> torch.Tensor:
+    """One tensor."""
     return torch.full((SIZE,), value, device="cuda")
 
 
@@ -28,7 +30,8 @@ def busy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def wrong(results: list[torch.Tensor], values: list[float]) -> int:
+def wrong(results: Sequence[torch.Tensor], values: Sequence[float]) -> int:
+    """How many results do not have their value everywhere."""
     torch.cuda.synchronize()
     return sum(not bool((result == value).all()) for result, value in zip(results, values, strict=True))
 
@@ -42,62 +45,49 @@ def handed_over() -> int:
         with torch.cuda.stream(side):
             for _ in range(4):
                 filled(-1)
-    return wrong(results, list(range(ROUNDS)))
+    return wrong(results, range(ROUNDS))
 
 
 def lent() -> int:
-    """A stream works on memory of another one, which frees it and gets it again."""
+    """A stream works on memory of another one, which frees it and gets it again; it frees nothing itself."""
     umadvise.patch(device="cuda")
     side, results = torch.cuda.Stream(), []
+    zeros = torch.zeros(SIZE, device="cuda")
     for index in range(ROUNDS):
         tensor = filled(index)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            zeros = busy(torch.zeros(SIZE, device="cuda"))
+            for _ in range(6):
+                zeros.mul_(1)
             results.append(tensor + zeros)
         tensor.record_stream(side)
         del tensor
         filled(-1)
-    return wrong(results, list(range(ROUNDS)))
+    return wrong(results, range(ROUNDS))
 
 
 def swapped() -> int:
-    """Twice as much as fits, in two streams that wait for each other; some of it is freed while it is worked on."""
+    """Two streams that wait for each other work on tensors in turn, of which half fit, and free some meanwhile."""
+    with umadvise.session(nn.Linear(2, 2), device="cuda", budget=BUDGET_BYTES, policy="swap", sample_every=0):
+        return worked_on_in_turn()
+
+
+def worked_on_in_turn() -> int:
+    """The tensors die when it returns, before the session ends."""
     streams = [torch.cuda.current_stream(), torch.cuda.Stream()]
-    with umadvise.session(nn.Linear(2, 2), device="cuda", budget=40 * MIB, policy="swap", sample_every=0):
-        tensors = [filled(index) for index in range(16)]
-        for turn in range(3 * ROUNDS):
-            here, there = streams[turn % 2], streams[(turn + 1) % 2]
-            here.wait_stream(there)
-            with torch.cuda.stream(here):
-                tensors[turn % 16].add_(100)
-                tensors[(turn * 7 + 3) % 16].add_(busy(filled(1)))
-        streams[0].wait_stream(streams[1])
-        values: list[float] = [index for index in range(16)]
-        for turn in range(3 * ROUNDS):
-            values[turn % 16] += 100
-            values[(turn * 7 + 3) % 16] += 1
-        return wrong(tensors, values)
-
-
-def lent_chunks() -> int:
-    """As `lent`, with memory that leaves."""
-    with umadvise.session(nn.Linear(2, 2), device="cuda", budget=40 * MIB, policy="swap", sample_every=0):
-        side, results, values = torch.cuda.Stream(), [], []
-        others = [filled(200 + index) for index in range(8)]
-        for index in range(ROUNDS):
-            tensor = filled(index)
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                zero = busy(torch.zeros(1 << 18, device="cuda"))
-                results.append(tensor[:1000] + zero[:1000])
-            tensor.record_stream(side)
-            del tensor
-            others[index % 8].add_(0)
-            values.append(index)
-        return wrong([*results, *others], [*values, *range(200, 208)])
+    values = [float(index) for index in range(16)]
+    tensors = [filled(value) for value in values]
+    for turn in range(3 * ROUNDS):
+        here, one, other = turn % 2, turn % 16, (turn * 7 + 3) % 16
+        streams[here].wait_stream(streams[1 - here])
+        with torch.cuda.stream(streams[here]):
+            tensors[one].add_(100)
+            tensors[other].add_(busy(filled(1)))
+        values[one] += 100
+        values[other] += 1
+    return wrong(tensors, values)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(globals()[sys.argv[1]]()))
+    sys.stdout.write(json.dumps(globals()[sys.argv[1]]()) + "\n")

@@ -85,13 +85,14 @@ void set_owner(Owner whose) {
 
 bool ask_owner(uint64_t address, bool write) {
   if (owner.load(std::memory_order_acquire) == nullptr || answering == pthread_self()) return false;
+  if (left_out(Wait::emulated_answer)) return false;
   Request request{address, write, false, nullptr, {}};
   const uint32_t unanswered = request.answered.now();
   request.next = requests.load(std::memory_order_relaxed);
   while (!requests.compare_exchange_weak(request.next, &request, std::memory_order_release)) {
   }
   asked.ring();
-  while (request.answered.now() == unanswered && !left_out(Wait::emulated_answer)) request.answered.wait(unanswered);
+  while (request.answered.now() == unanswered) request.answered.wait(unanswered);
   return request.allowed;
 }
 
