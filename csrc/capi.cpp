@@ -255,7 +255,9 @@ void um_op_end(um_device* device, const void* const* outputs, uint32_t count) {
   if (device != nullptr && !um::process::forked()) device->end_op(outputs, count);
 }
 
-void um_op_stream_set(void* stream) { um::op_stream = static_cast<um::driver::CUstream>(stream); }
+void um_op_stream_set(void* stream) {
+  if (!um::left_out(um::Wait::op_stream)) um::op_stream = static_cast<um::driver::CUstream>(stream);
+}
 
 um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
   return guarded([&] { checked(device).set_budget(budget_bytes); });

@@ -185,7 +185,7 @@ struct um_device {
   um::Block* allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth);
   void hold(um::Swapped* block, bool write);
   void stand_by(um::Swapped* block);
-  um::driver::CUresult finish_kernels() const;
+  void finish_kernels(um::Wait name, const std::string& doing) const;
   void bring_in(um::RunningOp& op);
   void let_go(um::RunningOp& op) noexcept;
   void go_on_swapping() noexcept;
@@ -205,7 +205,7 @@ struct um_device {
     other_streams_ |= stream != nullptr && stream != um::driver::legacy_stream();
   }
   um::driver::CUstream side_stream();
-  void order(um::driver::CUstream waiting, um::driver::CUstream awaited) const;
+  void order(um::driver::CUstream waiting, um::driver::CUstream awaited, um::Wait name) const;
   void end_swapping() noexcept;
 
   // Without it (ordered counting): an op's working set comes onto the device, reads as given, then writes, then what

@@ -41,6 +41,9 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const um::Birth birth = op != nullptr
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
+    const bool chunked = placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr;
+    if (chunked && bytes <= chunked_->most_small_bytes())
+      swapper_->follow(op != nullptr ? op->stream : static_cast<um::driver::CUstream>(stream));
     const uint64_t arena_changes = allocations_->arena_changes();
     Block* block =
         counting_failures(&allocations_->statistics, [&] { return allocate_evicting(bytes, placement, birth); });

@@ -343,9 +343,9 @@ void um_device::discard_freed(const Block& block) noexcept {
   try {
     const CurrentContext current(backend_);
     const CUstream stream = side_stream();  // the driver takes no discards in the legacy one
-    order(stream, nullptr);
+    order(stream, nullptr, um::Wait::discard_after_use);
     um::discard(backend_, first, end - first, stream);
-    order(nullptr, stream);
+    order(nullptr, stream, um::Wait::discard_before_reuse);
   } catch (const std::exception&) {
     return;  // it is slower without, not wrong
   }

@@ -63,8 +63,8 @@ void um_device::hold(um::Swapped* block, bool write) {
 
 // A GPU's kernels run in streams of which the legacy one, where the copies below are, knows nothing. The emulated
 // device's have ended.
-um::driver::CUresult um_device::finish_kernels() const {
-  return backend_.hooks == nullptr ? backend_.call().ctx_synchronize() : um::driver::CUDA_SUCCESS;
+void um_device::finish_kernels(um::Wait name, const std::string& doing) const {
+  if (backend_.hooks == nullptr && !um::left_out(name)) backend_.check(backend_.call().ctx_synchronize(), doing);
 }
 
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
@@ -92,9 +92,9 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
     const Held held(device.swapper_.get(), swapped, found.lock);
     const um::driver::Table& call = device.backend_.call();
     const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
-    device.backend_.check(device.finish_kernels(), doing);
+    device.finish_kernels(um::Wait::host_write_after_kernels, doing);
     device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
-    device.backend_.check(call.stream_synchronize(nullptr), doing);
+    if (!um::left_out(um::Wait::host_write_done)) device.backend_.check(call.stream_synchronize(nullptr), doing);
   }
   device.sample_residency();
 }
@@ -129,9 +129,9 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   const Held held(device.swapper_.get(), swapped, found.lock);
   const um::driver::Table& call = device.backend_.call();
   const std::string doing = "copying " + std::to_string(bytes) + " bytes from the device";
-  device.backend_.check(device.finish_kernels(), doing);
+  device.finish_kernels(um::Wait::host_read_after_kernels, doing);
   device.backend_.check(call.memcpy_dtoh_async(host, address_of(device_address), bytes, nullptr), doing);
-  device.backend_.check(call.stream_synchronize(nullptr), doing);
+  if (!um::left_out(um::Wait::host_read_done)) device.backend_.check(call.stream_synchronize(nullptr), doing);
 }
 
 void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {

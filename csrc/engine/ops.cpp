@@ -82,6 +82,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
 // What the op is given, by kind of memory.
 void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
   operands_.clear();
+  bool small = false;  // chunked memory that never leaves
   for (uint32_t i = 0; i < count; ++i) operands_.push_back(own_block(accesses[i].address));
   for (const bool write : {false, true}) {  // what is read comes first
     for (uint32_t i = 0; i < count; ++i) {
@@ -91,6 +92,8 @@ void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count)
       if (block->swapped != nullptr) {
         block->swapped->in_reach = false;
         op.swapped.push_back({block->swapped, write});
+      } else {
+        small |= block->arena->heap->placement.memory == UM_MEMORY_CHUNKED;
       }
       if (!um::managed(*block)) continue;
       const uint64_t at = um::address_of(accesses[i].address);  // no further than its allocation
@@ -98,6 +101,7 @@ void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count)
     }
   }
   operands_.erase(std::remove(operands_.begin(), operands_.end(), nullptr), operands_.end());
+  if (small) swapper_->follow(op.stream);
 }
 
 bool um_device::touch(const RunningOp& op) const {

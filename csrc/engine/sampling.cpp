@@ -94,7 +94,7 @@ void Sampling::fail(const std::string& reason) {
 void Sampling::begin_step(uint32_t step) {
   if (!is_due(step)) return;
   // What earlier steps gave to the device is not this one's.
-  if (const driver::CUresult result = backend_.call().ctx_synchronize(); result != CUDA_SUCCESS) {
+  if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
   }
   if (const std::string reason = Collector::of_process().start(backend_.driver_version); !reason.empty()) {
@@ -110,7 +110,7 @@ void Sampling::begin_step(uint32_t step) {
 
 void Sampling::end_step(EventLog* events) {
   running_ = false;
-  const driver::CUresult result = backend_.call().ctx_synchronize();
+  const driver::CUresult result = finish_device(Wait::sample_ends);
   const int64_t end_ns = now_ns();
   timeline_.settle();
   const Collected collected = Collector::of_process().stop();

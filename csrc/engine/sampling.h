@@ -50,6 +50,9 @@ class Sampling {
     const Record* record = nullptr;
   };
   bool is_due(uint32_t step) const;
+  driver::CUresult finish_device(Wait name) const {
+    return left_out(name) ? driver::CUDA_SUCCESS : backend_.call().ctx_synchronize();
+  }
   void fail(const std::string& reason);
   std::vector<Told> tell(const std::vector<cupti::Sample>& samples, int64_t end_ns);
   bool place(Told* told, uint32_t reached) const;

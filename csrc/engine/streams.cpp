@@ -14,7 +14,7 @@ void um_device::stream_wait(void* waiting, void* awaited) {
   }
   const um::CurrentContext current(backend_);
   backend_.check(current.result(), "making the device's context current");
-  order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited));
+  order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited), um::Wait::stream_order);
 }
 
 void um_device::stream_uses(const void* address, void* stream) {
@@ -29,13 +29,18 @@ void um_device::stream_uses(const void* address, void* stream) {
   }
 }
 
-void um_device::order(CUstream waiting, CUstream awaited) const {
+void um_device::order(CUstream waiting, CUstream awaited, um::Wait name) const {
+  if (um::left_out(name)) return;
   const um::driver::Table& call = backend_.call();
   CUevent event{};
   backend_.check(call.event_create(&event, um::driver::CU_EVENT_DISABLE_TIMING), "making an event");
   um::driver::CUresult result = call.event_record(event, awaited);
   // A stream that is gone takes no event, but its work may still run: then everything is waited for.
-  result = result == CUDA_SUCCESS ? call.stream_wait_event(waiting, event, 0) : call.ctx_synchronize();
+  if (result == CUDA_SUCCESS) {
+    result = call.stream_wait_event(waiting, event, 0);
+  } else {
+    result = um::left_out(um::Wait::stream_order_gone) ? CUDA_SUCCESS : call.ctx_synchronize();
+  }
   static_cast<void>(call.event_destroy(event));  // goes when it has happened
   backend_.check(result, "letting a stream wait for another");
 }

@@ -57,20 +57,22 @@ void Swapper::detach(Block* block) noexcept {
   Fences::Fence fence = 0;
   try {
     if (swapped->place == Place::queued) queue_.erase(std::find(queue_.begin(), queue_.end(), swapped));
-    if (swapped->place == Place::arriving) users.push_back(to_device_);
-    if (swapped->place == Place::leaving || swapped->copying_out) users.push_back(to_host_);
-    fence = last_use(swapped->streams, users);
+    if (swapped->place == Place::arriving && !left_out(Wait::arrival_freed)) users.push_back(to_device_);
+    const bool leaving = swapped->place == Place::leaving || swapped->copying_out;
+    if (leaving && !left_out(Wait::departure_freed)) users.push_back(to_host_);
+    if (!left_out(Wait::block_freed)) fence = last_use(swapped->streams, users);
   } catch (...) {  // no event to wait for: the work itself is waited for, and a driver that fails there has lost it all
-    for (const CUstream stream : streams_) {
-      if (stream != kGone) static_cast<void>(backend_.call().stream_synchronize(stream));
-    }
-    for (const CUstream stream : {to_device_, to_host_}) static_cast<void>(backend_.call().stream_synchronize(stream));
+    const auto wait = [this](CUstream stream, Wait name) {
+      if (stream != kGone && !left_out(name)) static_cast<void>(backend_.call().stream_synchronize(stream));
+    };
+    for (const CUstream stream : streams_) wait(stream, Wait::freed_without_event);
+    for (const CUstream stream : {to_device_, to_host_}) wait(stream, Wait::freed_without_event_of_copies);
   }
   if (swapped->place == Place::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), swapped));
   unlink(swapped);
   keep(swapped);
   if (swapped->host != nullptr) {
-    memory_.give_host(swapped->host, fence);
+    memory_.give_host(swapped->host, left_out(Wait::host_copy_freed) ? 0 : fence);
   }
   memory_.freed(*block, fence);
   forget(&fence);
@@ -140,7 +142,7 @@ bool Swapper::swap_out(Swapped* block) {
     return true;
   }
   if (block->place == Place::arriving) {
-    stand(*block, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns, Wait::departure_of_arrival);
     settle_arrival(block);
   }
   if (!may_leave(*block)) return false;
@@ -150,7 +152,7 @@ bool Swapper::swap_out(Swapped* block) {
 
 void Swapper::stand_by(Swapped* block) {
   if (block->place != Place::arriving) return;
-  stand(*block, &counted.wait_copy_ns);
+  stand(*block, &counted.wait_copy_ns, Wait::export_after_arrival);
   settle_arrival(block);
   reveal(block);
 }
@@ -158,7 +160,7 @@ void Swapper::stand_by(Swapped* block) {
 bool Swapper::wait(Swapped* block) {
   if (block->place == Place::queued || block->place == Place::arriving) return true;  // by the op that uses it
   if (block->place != Place::leaving) return false;
-  stand(*block, &counted.wait_room_ns);
+  stand(*block, &counted.wait_room_ns, Wait::plan_wait);
   collect();
   return true;
 }
@@ -182,17 +184,17 @@ void Swapper::keep(Swapped* block) noexcept {
 
 bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
   if (block->place == Place::leaving) {
-    stand(*block, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns, Wait::read_of_leaving);
     collect();
   }
   if (block->place == Place::arriving && block->exported) {
-    stand(*block, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns, Wait::read_of_arriving);
     settle_arrival(block);
   }
   const bool on_host = block->place == Place::host || block->place == Place::queued;
   if (!on_host && !block->host_valid) return false;
   if (!block->written) return true;  // as of any memory that nobody has written to
-  if (block->copying_out) stand(*block, &counted.wait_copy_ns);
+  if (block->copying_out) stand(*block, &counted.wait_copy_ns, Wait::read_of_host_copy);
   block->copying_out = false;
   memory_.read(block->host, offset, to, bytes);
   return true;
@@ -200,7 +202,7 @@ bool Swapper::read(Swapped* block, uint64_t offset, void* to, uint64_t bytes) {
 
 bool Swapper::write(Swapped* block, uint64_t offset, const void* from, uint64_t bytes) {
   if (block->place == Place::leaving) {
-    stand(*block, &counted.wait_copy_ns);
+    stand(*block, &counted.wait_copy_ns, Wait::write_of_leaving);
     collect();
   }
   if (block->place != Place::host && block->place != Place::queued) return false;
@@ -266,11 +268,14 @@ std::vector<CUstream>::iterator Swapper::idle_stream() {
     });
   };
   const auto idle = ends(backend_.call().stream_query);
-  return idle != streams_.end() ? idle : ends(backend_.call().stream_synchronize);
+  if (idle != streams_.end()) return idle;
+  if (left_out(Wait::stream_forgotten)) return streams_.begin();
+  return ends(backend_.call().stream_synchronize);
 }
 
 // What ops gave an allocation is known; what a stream that it was lent to is given is not.
 void Swapper::lend(CUstream stream, Swapped* block) {
+  if (left_out(Wait::stream_lent)) return;
   const uint64_t bit = bit_of(stream);
   lent_ |= bit;
   if (block != nullptr) block->streams |= bit;
@@ -301,17 +306,17 @@ void Swapper::forget(Fences::Fence* fence) noexcept {
 }
 
 // For the move of the block that runs.
-void Swapper::stall(const Swapped& block, CUstream stream, int64_t* account) {
-  if (fences_.passed(block.moved)) return;
+void Swapper::stall(const Swapped& block, CUstream stream, int64_t* account, Wait name) {
+  if (fences_.passed(block.moved, name)) return;
   const int64_t start_ns = now_ns();
-  fences_.order(stream, block.moved);
+  fences_.order(stream, block.moved, name);
   count_wait(block, start_ns, account);
 }
 
-void Swapper::stand(const Swapped& block, int64_t* account) {
-  if (block.moved == 0 || fences_.passed(block.moved)) return;
+void Swapper::stand(const Swapped& block, int64_t* account, Wait name) {
+  if (block.moved == 0 || fences_.passed(block.moved, name)) return;
   const int64_t start_ns = now_ns();
-  fences_.wait(block.moved);
+  fences_.wait(block.moved, name);
   count_wait(block, start_ns, account);
 }
 

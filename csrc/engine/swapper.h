@@ -117,6 +117,8 @@ class Swapper {
   // mapped. Throws um::Error.
   bool serve(Swapped* block, bool write);
 
+  // Ops of this stream use small blocks, whose chunk waits for all streams that are known. Throws um::Error.
+  void follow(driver::CUstream stream) { static_cast<void>(bit_of(stream)); }
   // A block is used in this stream too, by whatever that is given until the block is freed or leaves; nullptr: one that
   // never leaves. Throws um::Error.
   void lend(driver::CUstream stream, Swapped* block);
@@ -171,8 +173,8 @@ class Swapper {
   void take_host(Swapped* block);
   void drop_host(Swapped* block) noexcept;
   bool reclaim_host();
-  void stall(const Swapped& block, driver::CUstream stream, int64_t* account);
-  void stand(const Swapped& block, int64_t* account);
+  void stall(const Swapped& block, driver::CUstream stream, int64_t* account, Wait name);
+  void stand(const Swapped& block, int64_t* account, Wait name);
   void count_wait(const Swapped& block, int64_t start_ns, int64_t* account);
   [[noreturn]] void refuse(const Use* uses, size_t count) const;
 

@@ -15,12 +15,12 @@ using driver::CUstream;
 template <class Copy>
 Fences::Fence Swapper::begin_copy(CUstream stream, Fences::Fence before, const Copy& copy) {
   const HeldFence held(fences_, before);
-  if (before != 0) fences_.order(stream, before);
+  if (before != 0) fences_.order(stream, before, Wait::departure_after_use);
   try {
     copy();
     return fences_.record(&stream, 1);
   } catch (...) {
-    static_cast<void>(backend_.call().stream_synchronize(stream));
+    if (!left_out(Wait::copy_failed)) static_cast<void>(backend_.call().stream_synchronize(stream));
     throw;
   }
 }
@@ -42,8 +42,8 @@ bool Swapper::bring(Swapped* block, CUstream stream) {
   return true;
 }
 
-// The copy begins when what ops were given until now has ended: plans count in ops. False, and nothing has happened,
-// when the driver has less memory than the budget: then no more is obtainable than it has.
+// The copy waits for nobody but who had its chunks. False, and nothing has happened, when the driver has less memory
+// than the budget: then no more is obtainable than it has.
 bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
   if (block->on_show) memory_.unmap_host(*block->block, block->host);
   block->on_show = false;
@@ -69,8 +69,7 @@ bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
     return true;
   }
   try {
-    block->moved = begin_copy(to_device_, last_use(~uint64_t{0}, {}),
-                              [&] { memory_.copy_in(*block->block, block->host, to_device_); });
+    block->moved = begin_copy(to_device_, 0, [&] { memory_.copy_in(*block->block, block->host, to_device_); });
   } catch (...) {
     unlink(block);
     memory_.strip(*block->block);
@@ -95,13 +94,13 @@ void Swapper::settle_arrival(Swapped* block) {
 void Swapper::await(const Use& use, CUstream stream, uint64_t bit) {
   Swapped* block = use.block;
   if (block->place == Place::arriving) {
-    stall(*block, stream, &counted.wait_copy_ns);
-    if (fences_.passed(block->moved)) settle_arrival(block);
+    stall(*block, stream, &counted.wait_copy_ns, Wait::op_after_arrival);
+    if (fences_.passed(block->moved, Wait::arrival_settled)) settle_arrival(block);
   }
   note_use(block, bit, use.write);
   if (!use.write) return reveal(block);
   if (block->copying_out) {  // the host's copy would be of half-written contents
-    stall(*block, stream, &counted.wait_copy_ns);
+    stall(*block, stream, &counted.wait_copy_ns, Wait::write_after_departure);
     block->copying_out = false;
   }
   if (block->host_valid) drop_host(block);
@@ -124,12 +123,13 @@ void Swapper::reveal(Swapped* block) {
 }
 
 bool Swapper::serve(Swapped* block, bool write) {
-  if (block->place == Place::leaving || block->place == Place::arriving) stand(*block, &counted.wait_copy_ns);
+  const bool moving = block->place == Place::leaving || block->place == Place::arriving;
+  if (moving) stand(*block, &counted.wait_copy_ns, Wait::stray_access);
   if (block->place == Place::leaving) collect();
   if (block->place == Place::arriving) settle_arrival(block);
   if (block->place != Place::device) return serve_on_host(block);
   if (write) {
-    if (block->copying_out) stand(*block, &counted.wait_copy_ns);
+    if (block->copying_out) stand(*block, &counted.wait_copy_ns, Wait::stray_write);
     block->copying_out = false;
     if (block->host_valid) drop_host(block);
   }
@@ -159,7 +159,7 @@ void Swapper::leave(Swapped* block, um_swap_cause cause) {
   const bool copies = block->written && !block->host_valid;
   if (copies && block->host == nullptr) take_host(block);
   um::make_room(leaving_, leaving_.size() + 1);
-  if (block->copying_out && fences_.passed(block->moved)) block->copying_out = false;
+  if (block->copying_out && fences_.passed(block->moved, Wait::departure_cancelled)) block->copying_out = false;
   Fences::Fence last = 0;
   show(block, Access::none);  // else a write could come after its copy
   if (copies) {
@@ -171,7 +171,7 @@ void Swapper::leave(Swapped* block, um_swap_cause cause) {
     counted.swap_out_bytes += static_cast<int64_t>(block->block->record.bytes);
   } else {
     std::vector<CUstream> others;
-    if (block->copying_out) others.push_back(to_host_);
+    if (block->copying_out && !left_out(Wait::departure_after_cancelled)) others.push_back(to_host_);
     last = last_use(block->streams, others);
     forget(&block->moved);
     block->moved = last;
@@ -214,7 +214,7 @@ void Swapper::end_departure(Swapped* block) noexcept {
 bool Swapper::collect() {
   bool any = false;
   for (size_t i = 0; i < leaving_.size();) {
-    if (!fences_.passed(leaving_[i]->moved)) {
+    if (!fences_.passed(leaving_[i]->moved, Wait::departure_ended)) {
       ++i;
       continue;
     }
@@ -292,7 +292,7 @@ Swapped* Swapper::victim() const {
 
 bool Swapper::wait_for_departure() {
   if (leaving_.empty()) return false;
-  stand(*leaving_.front(), &counted.wait_room_ns);
+  stand(*leaving_.front(), &counted.wait_room_ns, Wait::room_after_departure);
   return true;
 }
 
@@ -300,7 +300,7 @@ bool Swapper::wait_for_departure() {
 bool Swapper::wait_for_arrival() {
   for (Swapped* each = oldest_; each != nullptr; each = each->newer) {
     if (each->place != Place::arriving || each->pins != 0) continue;
-    stand(*each, &counted.wait_room_ns);
+    stand(*each, &counted.wait_room_ns, Wait::room_after_arrival);
     settle_arrival(each);
     return true;
   }
@@ -333,7 +333,7 @@ void Swapper::take_host(Swapped* block) {
 void Swapper::drop_host(Swapped* block) noexcept {
   block->host_valid = false;
   if (block->host == nullptr) return;
-  memory_.give_host(block->host, block->moved);
+  memory_.give_host(block->host, left_out(Wait::host_copy_dropped) ? 0 : block->moved);
   block->host = nullptr;
 }
 

@@ -1,6 +1,7 @@
 #include "memory/backend.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "driver/errors.h"
 #include "memory/error.h"
@@ -8,6 +9,7 @@
 #include "memory/process.h"
 #include "simulator/simulated_device.h"
 #include "um/model.h"
+#include "umadvise_waits.h"
 
 namespace um {
 namespace {
@@ -22,6 +24,18 @@ constexpr uint64_t kLeastCapacityBytes = 2 * kBlockBytes;
 constexpr uint32_t kMostDelayUs = 1000000;
 // Beyond any machine's, and small enough that a budget's table of pages stays a few megabytes.
 constexpr uint64_t kSimulatedHostBytes = uint64_t{1} << 40;
+
+// Nobody sets it by accident and does not notice.
+void report_left_out_wait() {
+  if (left_out_wait == Wait::nothing) return;
+  const std::string name = kLeaveOutWait;
+  if (left_out_wait == Wait::unknown) {
+    throw Error(UM_INVALID_ARGUMENT,
+                name + " names no wait of umadvise_waits.h: it is for tests of umadvise; unset it");
+  }
+  std::fprintf(stderr, "umadvise: %s is set, so results are wrong: it is for tests of umadvise; unset it\n",
+               name.c_str());
+}
 
 // The options as the device takes them; throws um::Error with what is wrong and what was expected.
 um_emulated_options checked(um_emulated_options options) {
@@ -58,6 +72,7 @@ um_emulated_options checked(um_emulated_options options) {
 }  // namespace
 
 Backend Backend::open_emulated(const um_emulated_options& wanted) {
+  report_left_out_wait();
   const um_emulated_options options = checked(wanted);
   process::watch();
   return open_with_hooks(driver::emulated(), options);
@@ -98,6 +113,7 @@ Backend Backend::open_with_hooks(const driver::Driver* provider, const um_emulat
 }
 
 Backend Backend::open_cuda(int32_t ordinal) {
+  report_left_out_wait();
   const char* reason = nullptr;
   const driver::Driver* libcuda = driver::libcuda(&reason);
   if (libcuda == nullptr) throw Error(UM_UNSUPPORTED, std::string("no CUDA device can be used: ") + reason);

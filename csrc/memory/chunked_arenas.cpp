@@ -104,7 +104,7 @@ Fences::Fence ChunkedMemory::mark() const noexcept {
 }
 
 void ChunkedMemory::disown_small(Slot* slot) noexcept {
-  const Fences::Fence everything = mark();
+  const Fences::Fence everything = left_out(Wait::small_chunk_freed) ? 0 : mark();
   replace_fence(*slot, everything);
   fences_.release(everything);
   small_.subtract(1);

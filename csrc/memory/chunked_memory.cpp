@@ -87,7 +87,7 @@ uint64_t ChunkedMemory::obtainable() const {
 
 // The chunk of a cached slot becomes an unused one. Throws um::Error.
 void ChunkedMemory::take(Slot& slot) {
-  fences_.wait(slot.last_use);
+  fences_.wait(slot.last_use, Wait::chunk_taken);
   if (!take_ready(slot)) throw Error(UM_DRIVER_ERROR, "the driver does not unmap a chunk that nobody uses");
 }
 
@@ -111,7 +111,7 @@ void ChunkedMemory::take_passed(uint64_t chunks) noexcept {
   for (Slot* slot = slots_.oldest_cached(); slot != nullptr && pool_.unused() < chunks && asked < kFencesAsked;) {
     Slot* newer = slot->newer;
     if (slot->last_use == 0 || slot->last_use != pending) {
-      if (fences_.surely_passed(slot->last_use)) {
+      if (fences_.surely_passed(slot->last_use, Wait::chunk_ready)) {
         if (!take_ready(*slot)) return;
       } else {
         pending = slot->last_use;
@@ -155,13 +155,7 @@ uint64_t ChunkedMemory::backed(const Block& block) const {
   return slots_.at(block.address)->state == SlotState::owned ? chunks_of(block) : 0;
 }
 
-bool ChunkedMemory::back(const Block& block) { return back_after(block, nullptr, Access::write); }
-
 bool ChunkedMemory::back(const Block& block, CUstream first_user, Access shown) {
-  return back_after(block, &first_user, shown);
-}
-
-bool ChunkedMemory::back_after(const Block& block, const CUstream* first_user, Access shown) {
   Slot* slots = slots_.at(block.address);
   const uint64_t count = chunks_of(block);
   if (slots->state == SlotState::owned) return true;
@@ -206,18 +200,14 @@ void ChunkedMemory::disown(Slot* slots, uint64_t count) noexcept {
   shed();
 }
 
-// What used the chunks before comes before what uses them now. For a stream the fences are kept: others of its device
-// know nothing of that order.
-void ChunkedMemory::settle(Slot* slots, uint64_t count, const CUstream* first_user) {
+// What used the chunks before comes before what uses them now. The fences are kept: other streams know nothing of that
+// order.
+void ChunkedMemory::settle(Slot* slots, uint64_t count, CUstream first_user) {
   Fences::Fence done = 0;
   for (Slot* slot = slots; slot != slots + count; ++slot) {
-    if (slot->last_use != done) {
-      first_user != nullptr ? fences_.order(*first_user, slot->last_use) : fences_.wait(slot->last_use);
-      done = slot->last_use;
-    }
+    if (slot->last_use != done) fences_.order(first_user, slot->last_use, Wait::place_reused);
+    done = slot->last_use;
   }
-  if (first_user != nullptr) return;
-  for (Slot* slot = slots; slot != slots + count; ++slot) replace_fence(*slot, 0);
 }
 
 void ChunkedMemory::replace_fence(Slot& slot, Fences::Fence fence) noexcept {
@@ -232,7 +222,7 @@ void ChunkedMemory::strip(const Block& block) noexcept {
   const uint64_t count = chunks_of(block);
   for (Slot* slot = slots; slot != slots + count; ++slot) {
     slots_.cache(*slot);
-    if (fences_.surely_passed(slot->last_use)) static_cast<void>(take_ready(*slot));
+    if (fences_.surely_passed(slot->last_use, Wait::chunk_stripped)) static_cast<void>(take_ready(*slot));
   }
   large_.subtract(count);
   shed();

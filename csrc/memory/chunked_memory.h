@@ -55,12 +55,9 @@ class ChunkedMemory {
   uint64_t backed(const Block& block) const;
   // How many could be had now without taking any from live blocks; those whose last use must be waited for included.
   uint64_t obtainable() const;
-  // A chunk under every slot, which the device may read and write. Waits for the last use of what is taken from freed
-  // ranges, and of what lay here before. False, and nothing changed, when there are not enough. Throws um::Error, and
-  // then the block has none.
-  bool back(const Block& block);
-  // The same, but what lay here before is not waited for: what `first_user` is given from now on runs after it. Shown
-  // as show() says.
+  // A chunk under every slot, which the device may read and write, shown as show() says. Waits for the last use of what
+  // is taken from freed ranges; what `first_user` is given from now on runs after the last use of what lay here before.
+  // False, and nothing changed, when there are not enough. Throws um::Error, and then the block has none.
   bool back(const Block& block, driver::CUstream first_user, Access shown = Access::write);
   // The block has no chunks any more, and they are no longer mapped here; nobody uses them. One that the driver refuses
   // to unmap is unmapped when somebody needs it.
@@ -132,7 +129,6 @@ class ChunkedMemory {
 
   static constexpr uint64_t kSmallRegionSlots = 64;
 
-  bool back_after(const Block& block, const driver::CUstream* first_user, Access shown);
   bool gather(uint64_t chunks);
   void take_passed(uint64_t chunks) noexcept;
   bool take_ready(Slot& slot) noexcept;
@@ -141,7 +137,7 @@ class ChunkedMemory {
   void claim_cached(Slot* slots, uint64_t count) noexcept;
   void disown(Slot* slots, uint64_t count) noexcept;
   void unmap_host(Slot* slots, uint64_t count) noexcept;
-  void settle(Slot* slots, uint64_t count, const driver::CUstream* first_user);
+  void settle(Slot* slots, uint64_t count, driver::CUstream first_user);
   void replace_fence(Slot& slot, Fences::Fence fence) noexcept;
   void shed() noexcept;
   bool clear_all(Slot* slots, uint64_t count) noexcept;

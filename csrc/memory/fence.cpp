@@ -45,6 +45,7 @@ bool Fences::record_event(CUevent event, driver::CUstream stream) {
     backend_.check(result, "recording an event");
     return true;
   }
+  if (left_out(Wait::stream_gone)) return false;
   backend_.check(backend_.call().ctx_synchronize(), "waiting for the device, as a stream is gone,");
   return false;
 }
@@ -88,17 +89,20 @@ CUresult Fences::query(Fence fence) noexcept {
   return CUDA_SUCCESS;
 }
 
-bool Fences::passed(Fence fence) {
+bool Fences::passed(Fence fence, Wait name) {
+  if (left_out(name)) return true;
   const CUresult result = query(fence);
   if (result == CUDA_ERROR_NOT_READY) return false;
   backend_.check(result, "asking for an event");
   return true;
 }
 
-bool Fences::surely_passed(Fence fence) noexcept { return query(fence) == CUDA_SUCCESS; }
+bool Fences::surely_passed(Fence fence, Wait name) noexcept { return left_out(name) || query(fence) == CUDA_SUCCESS; }
 
-void Fences::wait(Fence fence) {
-  if (fence == kWholeDevice) backend_.check(backend_.call().ctx_synchronize(), "waiting for the device");
+void Fences::wait(Fence fence, Wait name) {
+  if (left_out(name)) return;
+  if (fence == kWholeDevice && !left_out(Wait::whole_device))
+    backend_.check(backend_.call().ctx_synchronize(), "waiting for the device");
   if (!counted(fence)) return;
   Entry& entry = entries_[fence - 1];
   while (!entry.events.empty()) {
@@ -108,8 +112,9 @@ void Fences::wait(Fence fence) {
   }
 }
 
-void Fences::order(driver::CUstream stream, Fence fence) {
-  if (!counted(fence)) return wait(fence);
+void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
+  if (left_out(name)) return;
+  if (!counted(fence)) return wait(fence, name);
   for (const CUevent event : entries_[fence - 1].events) {
     backend_.check(backend_.call().stream_wait_event(stream, event, 0), "ordering a stream after an event");
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "memory/backend.h"
+#include "umadvise_waits.h"
 
 namespace um {
 
@@ -26,14 +27,16 @@ class Fences {
   // gone is added to `gone`: what it was given may still run, so the whole device has been waited for. Throws um::Error
   // or std::bad_alloc.
   Fence record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone = nullptr);
+  // Each of these four is a wait, or decides that there is none: what it is called, a test can leave out.
+  //
   // Throws um::Error when the driver fails.
-  bool passed(Fence fence);
+  bool passed(Fence fence, Wait name);
   // The same; false also when the driver fails.
-  bool surely_passed(Fence fence) noexcept;
+  bool surely_passed(Fence fence, Wait name) noexcept;
   // The host waits. Throws um::Error.
-  void wait(Fence fence);
+  void wait(Fence fence, Wait name);
   // What the stream is given from now on runs after it. Throws um::Error.
-  void order(driver::CUstream stream, Fence fence);
+  void order(driver::CUstream stream, Fence fence, Wait name);
   void retain(Fence fence) noexcept;
   void release(Fence fence) noexcept;
 

@@ -48,7 +48,7 @@ void HostChunks::set_budget(uint64_t bytes) {
   while (created_ > budget_) {
     HostSlab* slab = idle_slab();
     if (slab == nullptr) return;
-    for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use);
+    for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use, Wait::host_chunk_shrunk);
     drop(slab);
   }
 }
@@ -79,7 +79,7 @@ HostRange* HostChunks::take(uint64_t chunks) {
 void HostChunks::give(HostRange* range, Fences::Fence last_use) noexcept {
   in_use.subtract(range->chunks.size());
   put(range, last_use);
-  const auto surely = [&](Fences::Fence fence) { return fences_.surely_passed(fence); };
+  const auto surely = [&](Fences::Fence fence) { return fences_.surely_passed(fence, Wait::host_chunk_given); };
   while (created_ > budget_) {
     HostSlab* slab = idle_slab();
     if (slab == nullptr || !each_use_passed(*slab, surely)) return;
@@ -116,10 +116,10 @@ HostChunk* HostChunks::pop_oldest() noexcept {
 
 // One that is used no more, else a new one, else the one that was given back first. nullptr when there is none.
 HostChunk* HostChunks::take_one() {
-  const bool ready = oldest_ != nullptr && fences_.passed(oldest_->last_use);
+  const bool ready = oldest_ != nullptr && fences_.passed(oldest_->last_use, Wait::host_chunk_taken);
   if (!ready && created_ < budget_ && create()) return pop_oldest();
   if (oldest_ == nullptr) return nullptr;
-  fences_.wait(oldest_->last_use);
+  fences_.wait(oldest_->last_use, Wait::host_chunk_taken);
   return pop_oldest();
 }
 
@@ -251,7 +251,7 @@ bool HostChunks::give_back() noexcept {
   leftovers_.erase(std::remove_if(leftovers_.begin(), leftovers_.end(), gone), leftovers_.end());
   try {
     while (HostSlab* slab = idle_slab()) {
-      for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use);
+      for (const HostChunk& chunk : slab->chunks) fences_.wait(chunk.last_use, Wait::host_chunk_returned);
       drop(slab);
     }
   } catch (const std::exception&) {

@@ -32,6 +32,12 @@ struct Failure : std::runtime_error {
 // How often to repeat what is random: a quarter, so that sanitizers too are done soon; all with UMADVISE_FULL.
 inline uint64_t times(uint64_t all) { return std::getenv("UMADVISE_FULL") != nullptr ? all : all / 4; }
 
+// Of the delays of devices, so that runs differ where tools/prove_waits.py asks for it.
+inline uint64_t seed(uint64_t usual) {
+  const char* const added = std::getenv("UMADVISE_TEST_SEED");
+  return usual + (added != nullptr ? std::strtoull(added, nullptr, 10) : 0);
+}
+
 inline void fail(const char* file, int line, const std::string& what) {
   std::ostringstream text;
   text << file << ":" << line << ": " << what;

@@ -67,7 +67,7 @@ class Session {
     if (!attempt([&] { block = rig_.allocate(bytes); })) return;
     entries_.push_back({block, bytes, ++seeds_, bytes <= kChunk / 2, nullptr});
     Entry& entry = entries_.back();
-    if (!entry.there) attempt([&] { entry.there = rig_.memory->back(*block); });
+    if (!entry.there) attempt([&] { entry.there = rig_.memory->back(*block, nullptr); });
     if (entry.there) fill(data(block), bytes, entry.seed);
     verify();
   }
@@ -97,7 +97,7 @@ class Session {
     if (entry.host == nullptr) return;
     if (host_mapped_ && !attempt([&] { rig_.memory->unmap_host(*entry.block, entry.host); })) return;
     bool backed = false;
-    attempt([&] { backed = rig_.memory->back(*entry.block); });
+    attempt([&] { backed = rig_.memory->back(*entry.block, nullptr); });
     if (!backed) return;
     const bool copied = attempt([&] { rig_.memory->copy_in(*entry.block, entry.host, rig_.stream); });
     while (rig_.backend.call().stream_synchronize(rig_.stream) != um::driver::CUDA_SUCCESS) {

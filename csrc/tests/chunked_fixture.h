@@ -24,7 +24,7 @@ inline constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, 
 
 struct Rig {
   explicit Rig(uint64_t budget_chunks, um_chunk_options options = {}, uint32_t delay_max_us = 0)
-      : backend(um::Backend::open_emulated({64 * kMiB, 256 * kMiB, UM_COUNTING_ORDERED, delay_max_us, 3})),
+      : backend(um::Backend::open_emulated({64 * kMiB, 256 * kMiB, UM_COUNTING_ORDERED, delay_max_us, check::seed(3)})),
         current(std::make_unique<um::CurrentContext>(backend)),
         fences(std::make_unique<Fences>(backend)) {
     options.budget_bytes = budget_chunks * (options.chunk_bytes != 0 ? options.chunk_bytes : kChunk);
@@ -56,7 +56,7 @@ struct Rig {
   }
   Block* backed(uint64_t chunks) {
     Block* block = allocate(chunks * kChunk);
-    CHECK(memory->back(*block));
+    CHECK(memory->back(*block, nullptr));
     return block;
   }
   void free(Block* block, Fences::Fence last_use = 0) {

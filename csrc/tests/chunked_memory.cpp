@@ -60,7 +60,7 @@ TEST(blocks_above_half_a_chunk_have_chunks_of_their_own) {
 TEST(contents_survive_the_way_to_the_host_and_back_through_other_chunks) {
   Rig rig(3);
   Block* block = rig.allocate(2 * kChunk + 1000);
-  CHECK(rig.memory->back(*block));
+  CHECK(rig.memory->back(*block, nullptr));
   CHECK_EQ(rig.memory->backed(*block), uint64_t{3});
   fill(data(block), block->record.bytes, 5);
   um::HostRange* host = rig.memory->take_host(*block);
@@ -72,9 +72,9 @@ TEST(contents_survive_the_way_to_the_host_and_back_through_other_chunks) {
   Block* other = rig.backed(3);  // has those chunks now
   std::memset(data(other), 0xEE, 3 * kChunk);
   CHECK_EQ(rig.memory->created(), uint64_t{3});
-  CHECK(!rig.memory->back(*block));
+  CHECK(!rig.memory->back(*block, nullptr));
   rig.memory->strip(*other);
-  CHECK(rig.memory->back(*block));
+  CHECK(rig.memory->back(*block, nullptr));
   rig.memory->copy_in(*block, host, rig.stream);
   rig.synchronize();
   CHECK(filled(data(block), block->record.bytes, 5));
@@ -158,7 +158,7 @@ TEST(a_fence_covers_all_its_streams_and_is_recycled) {
   Rig rig(1);
   Fences& fences = *rig.fences;
   CHECK_EQ(fences.record(nullptr, 0), Fences::Fence{0});
-  CHECK(fences.passed(0));
+  CHECK(fences.passed(0, um::Wait::unnamed));
   const CUstream both[] = {rig.stream, nullptr};
   uint64_t created = 0;
   for (int i = 0; i < 20; ++i) {
@@ -167,9 +167,9 @@ TEST(a_fence_covers_all_its_streams_and_is_recycled) {
     CHECK(first != second);
     fences.retain(first);
     fences.release(first);
-    fences.order(nullptr, first);
-    fences.wait(second);
-    CHECK(fences.passed(second));
+    fences.order(nullptr, first, um::Wait::unnamed);
+    fences.wait(second, um::Wait::unnamed);
+    CHECK(fences.passed(second, um::Wait::unnamed));
     fences.release(first);
     fences.release(second);
     if (i == 0) created = rig.calls("cuEventCreate");
@@ -192,7 +192,7 @@ TEST(chunks_are_taken_only_after_the_last_use_of_their_former_owner) {
     const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
     rig.free(block, fence);
     if (keeps_place != nullptr) {
-      CHECK(rig.memory->back(*keeps_place));
+      CHECK(rig.memory->back(*keeps_place, nullptr));
       std::memset(data(keeps_place), 0xEE, keeps_place->bytes);
       rig.free(keeps_place);
     }
@@ -217,7 +217,7 @@ TEST(chunks_whose_last_use_is_over_are_preferred) {
   rig.free(busy, fence);
   rig.free(ready);
   const uint64_t waits = rig.calls("cuEventSynchronize");
-  CHECK(rig.memory->back(*elsewhere));
+  CHECK(rig.memory->back(*elsewhere, nullptr));
   CHECK_EQ(rig.calls("cuEventSynchronize"), waits);
   rig.synchronize();
   rig.memory->give_host(host, 0);
@@ -243,8 +243,8 @@ TEST(the_first_user_of_a_place_runs_after_the_last_one_and_the_host_waits_for_no
   CHECK_EQ(rig.calls("cuEventSynchronize"), waits);
   const um::HeldFence copied_in(*rig.fences, rig.fences->record(&other, 1));
   rig.free(second, copied_in);
-  rig.fences->wait(copied_in);
-  CHECK(rig.fences->passed(copied_out));
+  rig.fences->wait(copied_in, um::Wait::unnamed);
+  CHECK(rig.fences->passed(copied_out, um::Wait::unnamed));
   std::vector<unsigned char> contents(2 * kChunk);
   rig.memory->read(out, 0, contents.data(), contents.size());
   CHECK(filled(contents.data(), contents.size(), 1));
@@ -266,8 +266,8 @@ TEST(a_block_that_was_never_used_still_remembers_who_used_its_chunks_before) {
     CHECK(rig.memory->back(*second, rig.stream));
     Block* elsewhere = rig.allocate(2 * kChunk);
     freed ? rig.free(second) : rig.memory->strip(*second);
-    CHECK(rig.memory->back(*elsewhere));
-    CHECK(rig.fences->passed(fence));
+    CHECK(rig.memory->back(*elsewhere, nullptr));
+    CHECK(rig.fences->passed(fence, um::Wait::unnamed));
     rig.memory->give_host(out, 0);
   }
 }
@@ -286,13 +286,13 @@ TEST(a_smaller_budget_takes_chunks_as_they_become_free) {
   rig.memory->strip(*first);
   CHECK_EQ(rig.memory->surplus(), uint64_t{0});
   CHECK_EQ(rig.device_bytes(), 2 * kChunk);
-  CHECK(!rig.memory->back(*first));
+  CHECK(!rig.memory->back(*first, nullptr));
   rig.free(second);
-  CHECK(!rig.memory->back(*first));
+  CHECK(!rig.memory->back(*first, nullptr));
   CHECK_EQ(rig.memory->obtainable(), uint64_t{2});
   rig.memory->set_budget(3 * kChunk + 100);
   CHECK_EQ(rig.memory->budget(), uint64_t{3});
-  CHECK(rig.memory->back(*first));
+  CHECK(rig.memory->back(*first, nullptr));
   CHECK_EQ(rig.device_bytes(), 3 * kChunk);
 }
 
@@ -302,12 +302,12 @@ TEST(a_device_without_room_is_like_a_smaller_budget) {
   CHECK_EQ(rig.backend.call().mem_alloc(&plain, 56 * kMiB), um::driver::CUDA_SUCCESS);
   Block* first = rig.backed(3);
   Block* second = rig.allocate(2 * kChunk);
-  CHECK(!rig.memory->back(*second));
+  CHECK(!rig.memory->back(*second, nullptr));
   CHECK_EQ(rig.memory->obtainable(), uint64_t{1});
   rig.memory->strip(*first);
-  CHECK(rig.memory->back(*second));
+  CHECK(rig.memory->back(*second, nullptr));
   CHECK_EQ(rig.backend.call().mem_free(plain), um::driver::CUDA_SUCCESS);
-  CHECK(rig.memory->back(*first));  // it is asked again
+  CHECK(rig.memory->back(*first, nullptr));  // it is asked again
   CHECK_EQ(rig.memory->obtainable(), uint64_t{11});
 }
 
@@ -351,7 +351,7 @@ TEST(host_contents_are_read_and_written_across_chunks) {
   rig.memory->write(host, kChunk / 2 + 3, in.data(), in.size());
   rig.memory->read(host, kChunk / 2 + 3, out.data(), out.size());
   CHECK(in == out);
-  CHECK(rig.memory->back(*block));
+  CHECK(rig.memory->back(*block, nullptr));
   rig.memory->copy_in(*block, host, rig.stream);
   rig.synchronize();
   CHECK(std::memcmp(data(block) + kChunk / 2 + 3, in.data(), in.size()) == 0);
@@ -374,7 +374,7 @@ TEST(mapped_host_memory_is_at_the_blocks_address_while_it_is_away) {
   rig.memory->read(host, kChunk + 5, &seen, 1);
   CHECK_EQ(seen, 77);
   rig.memory->unmap_host(*block, host);
-  CHECK(rig.memory->back(*block));
+  CHECK(rig.memory->back(*block, nullptr));
   rig.memory->copy_in(*block, host, rig.stream);
   rig.synchronize();
   CHECK_EQ(data(block)[kChunk + 5], 77);
@@ -418,7 +418,7 @@ TEST(an_empty_arena_of_small_blocks_gives_its_chunk_to_whoever_needs_it) {
   rig.memory->strip(*large);
   rig.memory->set_marker([&] { return rig.fences->record(&rig.stream, 1); });
   rig.free(rig.allocate(1000));
-  CHECK(rig.memory->back(*large));
+  CHECK(rig.memory->back(*large, nullptr));
   CHECK_EQ(rig.calls("cuCtxSynchronize"), waits + 1);
   rig.memory->strip(*large);
   CHECK_EQ(rig.fences->live(), uint64_t{0});
@@ -433,7 +433,7 @@ TEST(chunks_need_not_be_a_power_of_two) {
   Block* high = rig.allocate(12 * kMiB);
   CHECK_EQ(rig.memory->chunks_of(*low), uint64_t{1});
   CHECK_EQ(high->address, low->address + 6 * kMiB);
-  CHECK(rig.memory->back(*low) && rig.memory->back(*high));
+  CHECK(rig.memory->back(*low, nullptr) && rig.memory->back(*high, nullptr));
   for (const Block* block : {small, low, high}) fill(data(block), block->record.bytes, block->address);
   for (const Block* block : {small, low, high}) CHECK(filled(data(block), block->record.bytes, block->address));
 }

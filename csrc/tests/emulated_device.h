@@ -18,7 +18,7 @@ struct EmulatedDevice {
   explicit EmulatedDevice(uint64_t capacity_bytes, uint32_t delay_max_us = 0,
                           um_counting counting = UM_COUNTING_ORDERED, uint64_t host_bytes = 256 * kMiB)
       : driver(*um::driver::emulated()), hooks(*driver.hooks) {
-    const um_emulated_options options{capacity_bytes, host_bytes, counting, delay_max_us, 7};
+    const um_emulated_options options{capacity_bytes, host_bytes, counting, delay_max_us, check::seed(7)};
     char message[256] = "";
     if (hooks.open(&options, &ordinal, message, sizeof(message)) != UM_OK) throw std::runtime_error(message);
     um::driver::CUcontext context{};

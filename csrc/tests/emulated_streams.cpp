@@ -33,7 +33,7 @@ TEST(copies_on_two_streams_are_ordered_by_an_event_alone) {
 }
 
 TEST(the_legacy_stream_waits_for_blocking_streams_and_not_for_others) {
-  EmulatedDevice device(32 * kMiB);
+  EmulatedDevice device(32 * kMiB, 1000);
   const auto& call = device.driver.call;
   CUstream blocking{}, free_running{}, gate{};
   CUevent opened{};
@@ -42,8 +42,9 @@ TEST(the_legacy_stream_waits_for_blocking_streams_and_not_for_others) {
   CHECK_EQ(call.stream_create(&gate, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   CHECK_EQ(call.event_create(&opened, CU_EVENT_DEFAULT), CUDA_SUCCESS);
   unsigned char* data = device.managed(2 * kMiB);
-  std::vector<unsigned char> ones(2 * kMiB, 1);
-  CHECK_EQ(call.memcpy_htod_async(EmulatedDevice::as_pointer(data), ones.data(), ones.size(), blocking), CUDA_SUCCESS);
+  for (const unsigned char value : {5, 4, 3, 2, 1}) {  // a wait that is missing is not caught up with
+    CHECK_EQ(call.memset_d8_async(EmulatedDevice::as_pointer(data), value, 2 * kMiB, blocking), CUDA_SUCCESS);
+  }
   unsigned char seen = 0;
   CHECK_EQ(call.memcpy_dtoh_async(&seen, EmulatedDevice::as_pointer(data), 1, nullptr), CUDA_SUCCESS);
   CHECK_EQ(+seen, 1);

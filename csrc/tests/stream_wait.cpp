@@ -14,7 +14,7 @@ constexpr uint64_t kBytes = uint64_t{4} << 20;
 // A device with delays, its context current, two streams that know nothing of each other, and memory for both.
 struct TwoStreams {
   TwoStreams() {
-    const um_emulated_options options{16 * kBytes, 16 * kBytes, UM_COUNTING_ORDERED, 300, 11};
+    const um_emulated_options options{16 * kBytes, 16 * kBytes, UM_COUNTING_ORDERED, 300, check::seed(11)};
     CHECK_EQ(um_device_open_emulated(&options, &device), UM_OK);
     um_device_info info{};
     CHECK_EQ(um_device_query(device, &info), UM_OK);

@@ -20,7 +20,7 @@ struct Swapping : Device {
     set_budget(budget_chunks, 0, host_mapped);
   }
   static um_device* open(uint32_t delay_max_us) {
-    const um_emulated_options options{64 * kMiB, 1024 * kMiB, UM_COUNTING_ORDERED, delay_max_us, 7};
+    const um_emulated_options options{64 * kMiB, 1024 * kMiB, UM_COUNTING_ORDERED, delay_max_us, check::seed(7)};
     um_device* device = nullptr;
     CHECK_OK(um_device_open_emulated(&options, &device));
     return device;

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from on_stand_ins import BUILD, CHECKOUT, libraries
 
-TARGETS = ("umadvise", "emulated_libcuda", "fake_libcudart", "cuda_kernels")
+TARGETS = ("umadvise", "emulated_libcuda", "fake_libcudart", "cuda_kernels", "waits")
 
 
 def folder_of(package: str, inner: str) -> Path:

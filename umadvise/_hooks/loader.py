@@ -111,7 +111,7 @@ def build_name(torch: Torch) -> str:
     inputs = [
         *_SOURCE_DIRECTORY.glob("*.cpp"),
         *_SOURCE_DIRECTORY.glob("*.h"),
-        _core_include_directory() / "umadvise.h",
+        *_core_include_directory().glob("*.h"),
     ]
     contents = (part for path in sorted(inputs, key=lambda path: path.name) for part in (path.name, path.read_bytes()))
     return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{_digest(*_OPTIONS, *contents)[:16]}"

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "umadvise_waits.h"
+
 namespace um::hooks {
 
 class StreamOrder {
@@ -26,6 +28,7 @@ class StreamOrder {
 
   // A stream works on a block that belongs to another one of the same device.
   void lend(const void* block, void* stream) {
+    if (left_out(Wait::record_stream)) return;
     const std::lock_guard<std::mutex> lock(lock_);
     borrowers_[block].push_back(stream);
   }
@@ -43,8 +46,8 @@ class StreamOrder {
   // After the heap has given a block to `stream`: calls `wait(other)` for each stream of the device that has freed
   // memory since `stream` last waited for it. By now that other stream has been given all its work on what it has
   // freed.
-  template <class Wait>
-  void allocated(Stream stream, Wait&& wait) {
+  template <class WaitFor>
+  void allocated(Stream stream, WaitFor&& wait) {
     const std::lock_guard<std::mutex> lock(lock_);
     for (const auto& [other, frees] : frees_) {
       if (other.device != stream.device || other.handle == stream.handle) continue;

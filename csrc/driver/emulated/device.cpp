@@ -53,6 +53,7 @@ void Device::wait_for_streams() {
 }
 
 void Device::wait_for_blocking_streams() {
+  if (left_out(Wait::emulated_blocking_streams)) return;
   const std::lock_guard<std::mutex> guard(streams_lock);
   for (const auto& stream : streams) {
     if (stream->blocking()) stream->synchronize();

@@ -10,6 +10,7 @@
 #include "driver/emulated/space.h"
 #include "driver/emulated/stream.h"
 #include "driver/table.h"
+#include "umadvise_waits.h"
 
 namespace um::emulated {
 

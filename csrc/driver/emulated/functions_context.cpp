@@ -99,7 +99,7 @@ CUresult ctx_get_current(CUcontext* context) {
 CUresult ctx_synchronize() {
   Call call(Function::ctx_synchronize);
   if (call.failed()) return call.result;
-  call.device->wait_for_streams();
+  if (!left_out(Wait::emulated_ctx_synchronize)) call.device->wait_for_streams();
   return call.outcome();
 }
 

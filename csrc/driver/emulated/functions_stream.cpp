@@ -39,7 +39,7 @@ CUresult stream_synchronize(CUstream stream) {
     return call.outcome();
   }
   if (!call.device->owns(target)) return CUDA_ERROR_INVALID_HANDLE;
-  target->synchronize();
+  if (!left_out(Wait::emulated_stream_synchronize)) target->synchronize();
   return call.outcome();
 }
 
@@ -59,8 +59,10 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
   if (call.failed()) return call.result;
   if (event == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Completion> awaited = event_of(event)->last();
-  if (awaited == nullptr) return CUDA_SUCCESS;
-  return submitted(call.device->submit(stream_of(stream), [awaited] { awaited->wait(); }));
+  if (awaited == nullptr || left_out(Wait::emulated_stream_wait_event)) return CUDA_SUCCESS;
+  Stream* waiting = stream_of(stream);
+  return submitted(call.device->submit(
+      waiting, [awaited, waiting] { waiting != nullptr ? waiting->wait_for(*awaited) : awaited->wait(); }));
 }
 
 CUresult event_create(CUevent* event, unsigned flags) {
@@ -103,7 +105,7 @@ CUresult event_synchronize(CUevent event) {
   Call call(Function::event_synchronize);
   if (call.failed()) return call.result;
   const std::shared_ptr<Completion> completion = event_of(event)->last();
-  if (completion != nullptr) completion->wait();
+  if (completion != nullptr && !left_out(Wait::emulated_event_synchronize)) completion->wait();
   return call.outcome();
 }
 

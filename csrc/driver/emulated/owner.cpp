@@ -12,6 +12,8 @@
 #include <mutex>
 #include <new>
 
+#include "umadvise_waits.h"
+
 namespace um::emulated {
 namespace {
 
@@ -83,6 +85,7 @@ void set_owner(Owner whose) {
 
 bool ask_owner(uint64_t address, bool write) {
   if (owner.load(std::memory_order_acquire) == nullptr || answering == pthread_self()) return false;
+  if (left_out(Wait::emulated_answer)) return false;
   Request request{address, write, false, nullptr, {}};
   const uint32_t unanswered = request.answered.now();
   request.next = requests.load(std::memory_order_relaxed);

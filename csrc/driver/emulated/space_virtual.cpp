@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/emulated/space.h"
+#include "umadvise_waits.h"
 
 namespace um::emulated {
 
@@ -111,8 +112,9 @@ std::unique_lock<SpinLock> Space::lock_without_copies(Run run) {
   for (;;) {
     std::unique_lock<SpinLock> guard(lock_);
     const Block* first = blocks_ + run.first;
-    if (std::all_of(first, first + run.count, [](const Block& block) { return block.copies.load() == 0; }))
-      return guard;
+    const bool idle =
+        std::all_of(first, first + run.count, [](const Block& block) { return block.copies.load() == 0; });
+    if (idle || left_out(Wait::emulated_copies)) return guard;
     guard.unlock();
     sched_yield();
   }

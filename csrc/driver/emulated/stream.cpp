@@ -53,6 +53,21 @@ bool Stream::idle() {
   return queue_.empty() && !busy_;
 }
 
+void Stream::wait_for(Completion& awaited) {
+  const auto note = [this](Completion* now) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    awaited_ = now;
+  };
+  note(&awaited);
+  awaited.wait();
+  note(nullptr);
+}
+
+bool Stream::at_rest() {
+  const std::lock_guard<std::mutex> guard(lock_);
+  return awaited_ != nullptr ? !awaited_->finished() : queue_.empty() && !busy_;
+}
+
 void Stream::run() {
   std::unique_lock<std::mutex> guard(lock_);
   for (;;) {

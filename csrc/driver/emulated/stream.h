@@ -40,6 +40,10 @@ class Stream {
   void give(std::function<void()> work);
   void synchronize();
   bool idle();
+  // Work of the stream itself: until then it stands still.
+  void wait_for(Completion& awaited);
+  // Idle, or it stands still for what has not happened yet.
+  bool at_rest();
   bool blocking() const { return blocking_; }
 
  private:
@@ -50,6 +54,7 @@ class Stream {
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
   bool busy_ = false, ending_ = false;
+  Completion* awaited_ = nullptr;
   std::thread worker_;
 };
 

@@ -13,6 +13,7 @@
 #include "driver/emulated/call.h"
 #include "driver/emulated/hooks.h"
 #include "environment.h"
+#include "latest.h"
 #include "torch_functions.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -55,13 +56,13 @@ bool is_legacy(CUstream stream) { return stream == nullptr || stream == legacy_s
 
 // The legacy stream where it is one with a thread of its own: one for each context.
 CUstream placed(CUstream stream) {
-  if (!is_legacy(stream)) return stream;
+  if (!is_legacy(stream)) return latest().placed(stream);
   const std::lock_guard<std::mutex> guard(lock);
   if (!settings.legacy_is_asynchronous) return stream;
   CUcontext context = nullptr;
   static_cast<void>(emulated()->call.ctx_get_current(&context));
   CUstream& made = legacy_streams[context];
-  if (made == nullptr) static_cast<void>(emulated()->call.stream_create(&made, CU_STREAM_NON_BLOCKING));
+  if (made == nullptr) static_cast<void>(latest().stream_create(&made, CU_STREAM_NON_BLOCKING));
   return made;
 }
 
@@ -133,6 +134,7 @@ Table substituted() {
   call.mem_prefetch_batch_async = ranges_prefetched;
   call.mem_discard_and_prefetch_batch_async = ranges_discarded_and_prefetched;
   call.mem_free = memory_freed;
+  latest().stand_before(call);
   return call;
 }
 
@@ -240,8 +242,11 @@ EXPORT unsigned emulated_libcuda_launch(void* stream, void (*kernel)(void*), voi
   Device* device = device_at(current_ordinal);
   if (device == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   um::emulated::Stream* target = stream_of(placed(static_cast<CUstream>(stream)));
+  latest().submit(device, target, Latest::kernels);
   return submitted(device->submit(target, [kernel, argument] { kernel(argument); }));
 }
+
+EXPORT void emulated_libcuda_latest(unsigned kinds) { latest().set(kinds); }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   return static_cast<CUresult>(emulated_libcuda_launch(stream, function, argument));
@@ -252,6 +257,7 @@ EXPORT void emulated_libcuda_kernel_failed(int device) {
 }
 
 EXPORT void emulated_libcuda_reset(void) {
+  latest().set(0);
   const std::lock_guard<std::mutex> guard(lock);
   settings = {};
 }

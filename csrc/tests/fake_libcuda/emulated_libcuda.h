@@ -29,6 +29,9 @@ void emulated_libcuda_host_memory_crashes(int on);
 void emulated_libcuda_legacy_is_asynchronous(int on);
 // A kernel: runs in the stream (of the current context) when its turn comes. What it touches faults as a GPU does.
 unsigned emulated_libcuda_launch(void* stream, void (*kernel)(void*), void* argument);
+// Which work runs only when the host waits in the driver and nothing else could go on: 1 kernels, 2 what copies, moves
+// or discards memory, 0 none. For both 3: then what was given first goes first.
+void emulated_libcuda_latest(unsigned kinds);
 // A kernel of this device could not be computed: the device is lost, as on a GPU, and every call fails from now on.
 void emulated_libcuda_kernel_failed(int device);
 // The driver is as it was at the beginning, but for the devices.

@@ -1,0 +1,107 @@
+// The waits of the engine that only the emulated device needs, as accesses that no op announced can be caught there
+// (docs/waits.md). Copies begin when somebody sleeps until one has ended.
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "driver/emulated/device.h"
+#include "swapping_fixture.h"
+
+using test::kChunk;
+using test::read;
+using test::Swapping;
+
+namespace {
+
+struct Late : Swapping {
+  Late() : Swapping(open(0), 2, 1) {
+    next = chunks(1);
+    block = chunks(1);
+    fill(block, kChunk, 5);
+  }
+  ~Late() {
+    done_ = true;
+    if (opener_.joinable()) opener_.join();
+  }
+  // From now on.
+  void copies_are_late() {
+    um_device_info info{};
+    CHECK_OK(um_device_query(handle, &info));
+    um::emulated::Device* const emulated = um::emulated::device_at(info.ordinal);
+    const std::shared_future<void> opened = open_.get_future();
+    for (const auto& stream : emulated->streams) stream->give([opened] { opened.wait(); });
+    const auto sleeps = [emulated] { return emulated->log.calls("cuEventSynchronize"); };
+    opener_ = std::thread([this, sleeps, before = sleeps()] {
+      while (!done_ && sleeps() == before) std::this_thread::yield();
+      open_.set_value();
+    });
+  }
+  // What it lay in holds something else.
+  void send_away() {
+    move(1);
+    CHECK_EQ(int{copied_out()[0]}, 5);
+    unsigned char* other = chunks(2);
+    fill(other, 2 * kChunk, 200);
+    free(other);
+  }
+  void move(int32_t to_host) { CHECK_OK(um_prefetch(block, kChunk, to_host, nullptr)); }
+  std::vector<unsigned char> copied_out() {
+    std::vector<unsigned char> out(kChunk);
+    CHECK_OK(um_copy_to_host(out.data(), block, kChunk));
+    return out;
+  }
+
+  unsigned char *next, *block;
+
+ private:
+  std::promise<void> open_;
+  std::thread opener_;
+  std::atomic<bool> done_{false};
+};
+
+}  // namespace
+
+TEST(an_access_that_no_op_announced_waits_for_a_departure) {
+  Late device;
+  device.copies_are_late();
+  device.move(1);
+  CHECK(test::holds(device.block, 5, kChunk));
+}
+
+TEST(an_access_that_no_op_announced_waits_for_an_arrival) {
+  Late device;
+  device.send_away();
+  device.copies_are_late();
+  device.move(0);
+  CHECK(test::holds(device.block, 5, kChunk));
+}
+
+TEST(a_write_that_no_op_announced_waits_for_the_copy_of_a_cancelled_departure) {
+  Late device;
+  unsigned char* other = device.chunks(1);
+  device.fill(other, kChunk, 6);
+  device.copies_are_late();
+  device.move(1);
+  device.expect(device.block, kChunk, 5);  // it stays
+  CHECK_EQ(device.swaps().cancelled, int64_t{1});
+  device.block[0] = 4;
+  device.free(device.block);
+  device.fill(device.next, kChunk, 7);  // where its chunk is now
+  CHECK_OK(um_prefetch(other, kChunk, 1, nullptr));
+  device.expect(other, kChunk, 6);
+  std::vector<unsigned char> out(kChunk);
+  CHECK_OK(um_copy_to_host(out.data(), other, kChunk));  // after all copies
+  um_device_info info{};
+  CHECK_OK(um_device_query(device, &info));  // it is not lost
+}
+
+// Whoever has its address may have written to it after it came.
+TEST(what_was_exported_is_read_from_the_device_once_it_is_there) {
+  Late device;
+  CHECK_OK(um_export(device.block));
+  CHECK_OK(um_export_release(device.block));
+  device.send_away();
+  device.copies_are_late();
+  device.move(0);
+  CHECK(test::holds(device.copied_out().data(), 5, kChunk));
+}
