@@ -4,6 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 
 VENV := .venv
+PROGRAMS := .venv-programs
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -18,13 +19,15 @@ BUILD = MAKEFLAGS= cmake --build
 PYTEST = pytest -q --numprocesses 2 --dist loadfile
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
+# Prints what a group of optional dependencies names.
+EXTRA = $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
-test test-full: export OMP_WAIT_POLICY = passive
+test test-full test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -36,6 +39,11 @@ test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=
 	$(PYTEST)
+
+# Other people's programs, with and without umadvise; SHORT=1 is what CI runs. The long run writes the table of docs/programs.md.
+test-programs: $(PROGRAMS)/.installed
+	$(PROGRAMS)/bin/python -m pytest -q --numprocesses 2 tests/programs
+	$(if $(SHORT),,$(PROGRAMS)/bin/python tests/programs/table.py)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -83,9 +91,18 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])' \
-	| xargs python -m pip install
+	$(call EXTRA,lint) | xargs python -m pip install
+	touch $@
+
+# Apart from the others' environment, in which no library of the programs may be missed. None of them may bring another torch.
+$(PROGRAMS)/.installed: pyproject.toml $(NATIVE)
+	test -x $(PROGRAMS)/bin/pip || $(PYTHON) -m venv $(PROGRAMS)
+	$(PROGRAMS)/bin/python -m pip install '$(TORCH)'
+	$(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)' > $(PROGRAMS)/torch.txt
+	$(PROGRAMS)/bin/python -m pip install --constraint $(PROGRAMS)/torch.txt --editable '.[programs]'
+	$(call EXTRA,programs-bare) | xargs $(PROGRAMS)/bin/python -m pip install --no-deps --upgrade --target $(PROGRAMS)/bare
+	$(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)' | diff $(PROGRAMS)/torch.txt -
 	touch $@
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) $(PROGRAMS)

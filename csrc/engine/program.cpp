@@ -72,6 +72,8 @@ void Program::copy_plan(const um_plan& plan) {
   }
   std::partial_sum(first_action_.begin(), first_action_.end(), first_action_.begin());
   action_storage_ = copied(plan.storage, plan.count);
+  moves_.resize(bound_.size());
+  for (const int32_t storage : action_storage_) moves_[static_cast<size_t>(storage)] = true;
   action_kind_ = copied(plan.kind, plan.count);
   action_offset_ = copied(plan.offset_bytes, plan.count);
   action_bytes_ = copied(plan.bytes, plan.count);
@@ -183,14 +185,20 @@ bool Program::matches(int32_t op, Block* const* blocks, size_t count) {
   return true;
 }
 
-// What was there before the step, or was made outside of ops, is known from its first use on.
+// What was there before the step, or was made outside of ops, is known from its first use on. Several of one size may
+// take each other's places where the plan moves none of them: nobody can tell the small tensors of two batches apart.
 bool Program::is_or_becomes(Block* block, int32_t storage) {
   Block* const bound = bound_[static_cast<size_t>(storage)];
-  if (bound != nullptr) return bound == block;
-  if (known(*block) || static_cast<int64_t>(block->record.bytes) != trace_.bytes(storage)) return false;
+  if (bound == block) return true;
+  if (static_cast<int64_t>(block->record.bytes) != trace_.bytes(storage)) return false;
+  if (known(*block)) return stays(storage) && stays(block->record.storage);
+  if (bound != nullptr) return stays(storage);
   bind(block, storage);
   return true;
 }
+
+// Without a plan it is the order of uses that counts.
+bool Program::stays(int32_t storage) const { return !moves_.empty() && !moves_[static_cast<size_t>(storage)]; }
 
 void Program::diverge(uint32_t expected, uint32_t found) {
   state_ = State::diverged;

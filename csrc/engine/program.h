@@ -68,6 +68,7 @@ class Program final : public Forecast {
   void index_uses();
   bool matches(int32_t op, Block* const* blocks, size_t count);
   bool is_or_becomes(Block* block, int32_t storage);
+  bool stays(int32_t storage) const;
   void bind(Block* block, int32_t storage) noexcept;
   void diverge(uint32_t expected, uint32_t found);
   int32_t op_count() const { return trace_.op_count(); }
@@ -82,6 +83,7 @@ class Program final : public Forecast {
   std::vector<size_t> first_use_;        // by storage: into uses_
   std::vector<int32_t> uses_;            // ops
   std::vector<size_t> first_action_;     // by op, before it and after it; empty: no plan
+  std::vector<bool> moves_;              // by storage: an action of the plan is about it; empty: no plan
   std::vector<int32_t> action_storage_;
   std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;
