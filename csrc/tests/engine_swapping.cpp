@@ -163,6 +163,26 @@ TEST(what_is_used_furthest_ahead_leaves) {
   CHECK(std::abs(after.swap_ins - before.swap_ins - 9 * 4 / 3) <= 1);
 }
 
+TEST(what_no_action_is_about_may_change_places) {
+  Swapping device(4);
+  const Rounds rounds(device);
+  fixture::Plan plan(rounds.trace);
+  for (int32_t op = 0; op < 2; ++op) plan.behind(op, UM_PLAN_SWAP_OUT, op);
+  const um_plan columns = plan.columns();
+  rounds.set(device, &columns);
+  rounds.run(device, 1);
+  rounds.run(device, 2, {0, 1, 3, 2});
+  rounds.run(device, 3);
+  CHECK_EQ(device.swaps().programs_followed, uint64_t{3});
+  rounds.run(device, 4, {1, 0, 2, 3});
+  CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_DIVERGED});
+  CHECK_EQ(device.swaps().diverged_op, uint32_t{1});
+  rounds.set(device, nullptr);  // nothing but the order of uses
+  rounds.run(device, 5);
+  rounds.run(device, 6, {0, 1, 3, 2});
+  CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_DIVERGED});
+}
+
 TEST(another_way_is_noticed_and_right) {
   Swapping device(2);
   const Rounds rounds(device);

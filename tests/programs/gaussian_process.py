@@ -2,7 +2,7 @@
 
 import gpytorch
 import torch
-from gpytorch.likelihoods import GaussianLikelihood, Likelihood
+from gpytorch.likelihoods import GaussianLikelihood
 from real_data import digits
 from telling import SHORT, tell, tell_state
 

@@ -24,8 +24,7 @@ PROGRAMS = {
     "Lightning": Program("lightning_fit.py"),
     **{f"timm, {name}": Program("timm_families.py", (name,), session=True) for name in FAMILIES},
     **{
-        f"torch_geometric, {kind}": Program("geometric.py", (kind,), session=True)
-        for kind in ("GCN", "GAT", "GraphSAGE", "batches")
+        f"torch_geometric, {kind}": Program("geometric.py", (kind,), session=True) for kind in ("GCN", "GAT", "batches")
     },
     **{f"torch.optim, {group}": Program("optimizers.py", (group,)) for group in ("two", "light", "lbfgs", "sparse")},
     "DataLoader, workers": Program("loader_workers.py"),

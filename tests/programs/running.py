@@ -12,7 +12,7 @@ from umadvise.counters.records import Counters, Swaps
 from umadvise.profile import FaultProfile, decode
 
 FOLDER = Path(__file__).parent
-LIMIT_S = 300
+LIMIT_S = 1200
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # two run side by side
@@ -84,7 +84,7 @@ def run(program: Program, policy: str | None = None, budget_bytes: int | None = 
     with tempfile.TemporaryDirectory() as folder:
         told, profile = Path(folder, "told"), Path(folder, "profile.json")
         told.touch()
-        environment = {**os.environ, **ENVIRONMENT, "TOLD": str(told)}
+        environment = {**os.environ, **ENVIRONMENT, "TOLD": str(told), "PYTHONPATH": str(FOLDER)}
         command = [sys.executable]
         if policy is not None and program.session:
             environment.update(POLICY=policy, PROFILE=str(profile), BUDGET=str(budget_bytes or ""))

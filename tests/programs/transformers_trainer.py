@@ -58,6 +58,7 @@ def t5() -> torch.nn.Module:
             num_heads=HEADS,
             d_ff=2 * WIDTH,
             num_layers=LAYERS,
+            num_decoder_layers=1,
             decoder_start_token_id=0,
         )
     )
