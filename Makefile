@@ -5,6 +5,7 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv
 PROGRAMS := .venv-programs
+TORCH_IS = $(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)'
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -19,8 +20,9 @@ BUILD = MAKEFLAGS= cmake --build
 PYTEST = pytest -q --numprocesses 2 --dist loadfile
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
-# Prints what a group of optional dependencies names.
-EXTRA = $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
+# Prints requirements of pyproject.toml: an expression of `needed` and, by group, `optional`.
+REQUIRED = $(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	needed, optional = project["dependencies"], project["optional-dependencies"]; print(*$(1))'
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
@@ -41,9 +43,9 @@ test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(PYTEST)
 
 # Other people's programs, with and without umadvise; SHORT=1 is what CI runs. The long run writes the table of docs/programs.md.
-test-programs: $(PROGRAMS)/.installed
-	$(PROGRAMS)/bin/python -m pytest -q --numprocesses 2 tests/programs
-	$(if $(SHORT),,$(PROGRAMS)/bin/python tests/programs/table.py)
+test-programs: $(VENV)/.installed $(PROGRAMS)/.installed
+	$(PYTEST) --dist worksteal tests/programs
+	$(if $(SHORT),,python tests/programs/table.py)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -91,17 +93,19 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(call EXTRA,lint) | xargs python -m pip install
+	$(call REQUIRED,optional["lint"]) | xargs python -m pip install
 	touch $@
 
 # Apart from the others' environment, in which no library of the programs may be missed. None of them may bring another torch.
-$(PROGRAMS)/.installed: pyproject.toml $(NATIVE)
+$(PROGRAMS)/.installed: pyproject.toml
 	test -x $(PROGRAMS)/bin/pip || $(PYTHON) -m venv $(PROGRAMS)
 	$(PROGRAMS)/bin/python -m pip install '$(TORCH)'
-	$(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)' > $(PROGRAMS)/torch.txt
-	$(PROGRAMS)/bin/python -m pip install --constraint $(PROGRAMS)/torch.txt --editable '.[programs]'
-	$(call EXTRA,programs-bare) | xargs $(PROGRAMS)/bin/python -m pip install --no-deps --upgrade --target $(PROGRAMS)/bare
-	$(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)' | diff $(PROGRAMS)/torch.txt -
+	$(TORCH_IS) > $(PROGRAMS)/torch.txt
+	$(call REQUIRED,needed + optional["programs"]) \
+	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --constraint $(PROGRAMS)/torch.txt
+	$(call REQUIRED,optional["programs-bare"]) \
+	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --no-deps --upgrade --target $(PROGRAMS)/bare
+	$(TORCH_IS) | diff $(PROGRAMS)/torch.txt -
 	touch $@
 
 clean:

@@ -1,6 +1,8 @@
-"""Which programs are run, and which of them CI runs."""
+"""Which programs are run, which of them CI runs, and where the long run leaves what it found."""
 
-from running import Program
+from running import ROOT, Program
+
+FOUND = ROOT / "build" / "programs"
 
 FAMILIES = (
     "resnet18",

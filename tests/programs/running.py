@@ -3,20 +3,25 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from umadvise._native.library import library_path
 from umadvise.counters.records import Counters, Swaps
 from umadvise.profile import FaultProfile, decode
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+PYTHON = ROOT / ".venv-programs" / "bin" / "python"
+"""It has the libraries; this package it finds by its path, and the native core where we have it."""
 LIMIT_S = 1200
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # two run side by side
     "PYTHONHASHSEED": "0",
+    "PYTHONPATH": os.pathsep.join(map(str, (FOLDER, ROOT))),
+    "UMADVISE_LIBRARY": str(library_path()),
     "UMADVISE_PLAN_CACHE": "off",
 }
 
@@ -84,8 +89,8 @@ def run(program: Program, policy: str | None = None, budget_bytes: int | None = 
     with tempfile.TemporaryDirectory() as folder:
         told, profile = Path(folder, "told"), Path(folder, "profile.json")
         told.touch()
-        environment = {**os.environ, **ENVIRONMENT, "TOLD": str(told), "PYTHONPATH": str(FOLDER)}
-        command = [sys.executable]
+        environment = {**os.environ, **ENVIRONMENT, "TOLD": str(told)}
+        command = [str(PYTHON)]
         if policy is not None and program.session:
             environment.update(POLICY=policy, PROFILE=str(profile), BUDGET=str(budget_bytes or ""))
         elif policy is not None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from comparing import POLICIES
-from programs import PROGRAMS
-from results import FOUND, ROOT
+from programs import FOUND, PROGRAMS
+from running import ROOT
 
 from umadvise.units import format_bytes
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 from comparing import compare
-from programs import IN_CI, KNOWN, PROGRAMS
-from results import FOUND
+from programs import FOUND, IN_CI, KNOWN, PROGRAMS
 from telling import SHORT
 
 
