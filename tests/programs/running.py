@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from umadvise._hooks.loader import compiled_library
 from umadvise._native.library import library_path
 from umadvise.counters.records import Counters, Swaps
 from umadvise.profile import FaultProfile, decode
@@ -14,13 +15,14 @@ from umadvise.profile import FaultProfile, decode
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 PYTHON = ROOT / ".venv-programs" / "bin" / "python"
-"""It has the libraries; this package it finds by its path, and the native core where we have it."""
+"""It has the libraries and the same torch; this package, and what was compiled for it, are ours."""
 LIMIT_S = 1200
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # two run side by side
     "PYTHONHASHSEED": "0",
     "PYTHONPATH": os.pathsep.join(map(str, (FOLDER, ROOT))),
+    "UMADVISE_HOOKS_LIBRARY": str(compiled_library()),
     "UMADVISE_LIBRARY": str(library_path()),
     "UMADVISE_PLAN_CACHE": "off",
 }
