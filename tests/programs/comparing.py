@@ -11,8 +11,9 @@ PART = 0.5
 POLICIES = ("resident", "advise", "window", "swap", "auto")
 """Resident has all that the device has: it is what measures the need."""
 BLOCK_BYTES = 2 << 20
-_REFUSED = re.compile(r"its working set takes (\S+ \S+) in chunks of \S+ \S+, and (\S+ \S+) beside it cannot leave")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_REFUSED = re.compile(
+    r"no room for (.+?): its working set takes (.+?) \((\d+) bytes\) in chunks of .+?, and (.+?) beside it cannot leave"
+)
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,9 @@ def _refused(errors: str, budget_bytes: int) -> Cell | None:
     found = _REFUSED.search(errors)
     if found is None:
         return None
-    op, beside = found.groups()
-    if _bytes_of(op) > budget_bytes:
-        return Cell("one op", f"one op works on {op}")
-    return Cell("small tensors", f"one op works on {op}, and tensors of at most half a chunk fill {beside}")
-
-
-def _bytes_of(text: str) -> float:
-    number, unit = text.split()
-    return float(number.replace(",", "")) * _UNITS[unit]
+    op, takes, bytes_, beside = found.groups()
+    if int(bytes_) > budget_bytes:
+        return Cell("one op", f"{op} works on {takes} at once")
+    return Cell(
+        "small tensors", f"{op} works on {takes} at once, and {beside} beside it cannot leave, in small tensors"
+    )

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.utils import grid
 
-NEIGHBOURS, STEPS, WIDTH = 8, 4 if SHORT else 8, 512
+NEIGHBOURS, STEPS, WIDTH = 4, 4 if SHORT else 8, 256
 
 
 def one_graph(kind: str) -> None:
@@ -25,7 +25,7 @@ def one_graph(kind: str) -> None:
     near = torch.cdist(flat, flat).topk(NEIGHBOURS + 1, largest=False).indices[:, 1:]
     edges = torch.stack([near.flatten(), torch.arange(len(flat)).repeat_interleave(NEIGHBOURS)])
     known = torch.arange(len(flat)) % 4 == 0
-    model = getattr(graphs, kind)(64, WIDTH, num_layers=2, out_channels=10, dropout=0.2)
+    model = getattr(graphs, kind)(64, WIDTH, num_layers=4, out_channels=10, dropout=0.2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     tell("begin")
     with session(model, optimizer) as um:
