@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 
 VENV := .venv
+PROGRAMS := .venv-programs
+TORCH_IS = $(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)'
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -19,6 +21,9 @@ BUILD = MAKEFLAGS= cmake --build
 PYTEST = pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
+# Prints requirements of pyproject.toml: an expression of `needed` and, by group, `optional`.
+REQUIRED = $(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	needed, optional = project["dependencies"], project["optional-dependencies"]; print(*$(1))'
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
@@ -31,9 +36,9 @@ ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -m
 SHORT ?=
 
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
-test test-full coverage: export OMP_WAIT_POLICY = passive
+test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full coverage test-torch-cuda check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full coverage test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -57,6 +62,11 @@ test-torch-cuda: $(CUDA_VENV)/.installed
 	$(ON_STAND_INS) $(PYTEST) tests/torch_cuda
 	STAND_IN_ASYNC=1 STAND_IN_DELAY_US=200 $(ON_STAND_INS) $(PYTEST) -m gpu tests/gpu
 	$(if $(SHORT),,$(ON_STAND_INS) $(PYTEST) -m gpu tests/gpu)
+
+# Other people's programs, with and without umadvise; SHORT=1 is what CI runs. The long run writes the table of docs/programs.md.
+test-programs: $(VENV)/.installed $(PROGRAMS)/.installed
+	$(PYTEST) --dist worksteal tests/programs
+	$(if $(SHORT),,python tests/programs/table.py)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -116,9 +126,20 @@ $(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml 
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])' \
-	| xargs python -m pip install
+	$(call REQUIRED,optional["lint"]) | xargs python -m pip install
+	touch $@
+
+# Apart from the others' environment, in which no library of the programs may be missed. None of them may bring another torch.
+$(PROGRAMS)/.installed: pyproject.toml
+	test -x $(PROGRAMS)/bin/pip || $(PYTHON) -m venv $(PROGRAMS)
+	$(PROGRAMS)/bin/python -m pip install '$(TORCH)'
+	$(TORCH_IS) > $(PROGRAMS)/torch.txt
+	$(call REQUIRED,needed + optional["programs"]) \
+	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --constraint $(PROGRAMS)/torch.txt
+	$(call REQUIRED,optional["programs-bare"]) \
+	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --no-deps --upgrade --target $(PROGRAMS)/bare
+	$(TORCH_IS) | diff $(PROGRAMS)/torch.txt -
 	touch $@
 
 clean:
-	rm -rf build $(VENV) $(CUDA_VENV)
+	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS)

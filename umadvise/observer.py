@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import umadvise
 from umadvise import _native, signals
@@ -123,10 +125,11 @@ class Observer:
         self._runtime = runtime
         self._script = script
         self._handles: list[Any] = []
-        self._module_names: dict[torch.nn.Module, str] = {}
+        # Weak: a script may train one model after another.
+        self._module_names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._modules_entered: list[str] = []
-        self._parameter_names: dict[torch.Tensor, str] = {}
-        self._state_sizes: dict[torch.optim.Optimizer, int] = {}
+        self._parameter_names = WeakTensorKeyDictionary()
+        self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._builder: ProfileBuilder | None = None
         self._in_step = False
         self._last: _Readings | None = None

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -28,11 +28,31 @@ from umadvise.steering import steer
 from umadvise.trace.schema import Trace
 
 
+class _Leader:
+    """Whose steps are the run's, of several optimizers. None of them is kept alive."""
+
+    def __init__(self) -> None:
+        self._leader: ref[torch.optim.Optimizer] | None = None
+        self._without_it: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    def steps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An optimizer has stepped: whether that ends a step of the run."""
+        leader = None if self._leader is None else self._leader()
+        if leader is None or optimizer in self._without_it:
+            self._leader, leader = ref(optimizer), optimizer
+        if optimizer is not leader:
+            self._without_it.add(optimizer)
+            return False
+        self._without_it.clear()
+        return True
+
+
 class ScriptRun:
     """Everything installed before a script starts, and the fault profile of what it did.
 
     A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
-    stepped first in the run. A script that opens a session and marks its steps is taken at its word instead.
+    stepped first in the run, until another one has stepped twice without it, as in the next of several trainings. A
+    script that opens a session and marks its steps is taken at its word instead.
     """
 
     def __init__(
@@ -58,7 +78,7 @@ class ScriptRun:
         self._script = script
         self._records = record
         self._sample_every = check_every(sample_every)
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._leader = _Leader()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._handles: list[Any] = []
 
@@ -130,8 +150,7 @@ class ScriptRun:
             self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
-        self._optimizer = self._optimizer or optimizer
-        if optimizer is self._optimizer and not self._observer.steps_are_marked:
+        if self._leader.steps(optimizer) and not self._observer.steps_are_marked:
             self._observer.end_step()
             if self._observer.steering is self._steering:
                 self._steering.after_step(self._observer.step_count, whole=True)

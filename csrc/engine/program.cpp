@@ -47,6 +47,7 @@ Program::Program(const um_program& program)
       trace_(columns_.view),
       names_(copied(program.op_name, program.trace->op_count)),
       first_serials_(copied(program.first_serials, program.trace->storage_count)),
+      idle_(program.trace->op_count, true),
       bound_(program.trace->storage_count) {
   if (program.plan != nullptr) copy_plan(*program.plan);
   index_arguments();
@@ -72,6 +73,8 @@ void Program::copy_plan(const um_plan& plan) {
   }
   std::partial_sum(first_action_.begin(), first_action_.end(), first_action_.begin());
   action_storage_ = copied(plan.storage, plan.count);
+  moves_.resize(bound_.size());
+  for (const int32_t storage : action_storage_) moves_[static_cast<size_t>(storage)] = true;
   action_kind_ = copied(plan.kind, plan.count);
   action_offset_ = copied(plan.offset_bytes, plan.count);
   action_bytes_ = copied(plan.bytes, plan.count);
@@ -83,7 +86,9 @@ void Program::index_arguments() {
   std::vector<int32_t> birth(bound_.size(), -1);
   for (uint64_t row = 0; row < columns_.event_kind.size(); ++row) {
     const bool made = columns_.event_kind[row] == kAllocate && columns_.event_inside[row] != 0;
-    if (made) birth[static_cast<size_t>(columns_.event_storage[row])] = columns_.event_op[row];
+    if (!made) continue;
+    birth[static_cast<size_t>(columns_.event_storage[row])] = columns_.event_op[row];
+    if (columns_.event_op[row] >= 0) idle_[static_cast<size_t>(columns_.event_op[row])] = false;
   }
   for (int32_t op = 0; op < op_count(); ++op) {
     first_argument_.push_back(arguments_.size());
@@ -91,6 +96,7 @@ void Program::index_arguments() {
       const int32_t storage = columns_.access_storage[row];
       if (birth[static_cast<size_t>(storage)] != op) arguments_.push_back(storage);
     }
+    if (arguments_.size() > first_argument_.back()) idle_[static_cast<size_t>(op)] = false;
   }
   first_argument_.push_back(arguments_.size());
 }
@@ -152,50 +158,72 @@ void Program::begin_step(const Allocations& allocations) {
   }
   state_ = State::driving;
   op_ = -1;
+  passed_ = false;
   next_event_ = trace_.first_event(-1);
 }
 
 bool Program::end_step() {
-  if (state_ == State::driving && op_ + 1 == op_count()) {
+  if (state_ == State::driving && past_idle(op_ + 1) == op_count()) {
     ++followed_;
     state_ = State::waiting;
     return true;
   }
-  if (state_ == State::driving) diverge(names_[static_cast<size_t>(op_) + 1], 0);  // it ended early
+  if (state_ == State::driving) diverge(0);  // it ended early
   return false;
 }
 
+// Ops that touch nothing of the device come and go: data loaders and loggers run them when they have something.
 void Program::begin_op(uint32_t op, Block* const* blocks, size_t count) {
   if (state_ != State::driving) return;
-  const int32_t next = op_ + 1;
-  const uint32_t expected = next < op_count() ? names_[static_cast<size_t>(next)] : 0;
-  if (expected != op || !matches(next, blocks, count)) return diverge(expected, op);
+  int32_t next = op_ + 1;
+  while (next < op_count() && !is(next, op, count) && idle_[static_cast<size_t>(next)]) ++next;
+  const bool found = next < op_count() && is(next, op, count);
+  passed_ = !found && count == 0;
+  if (passed_) return;
+  if (!found || !matches(next, blocks)) return diverge(op);
+  first_before_ = static_cast<size_t>(op_ + 1) * 2;
   op_ = next;
   next_event_ = trace_.first_event(op_);
 }
 
-bool Program::matches(int32_t op, Block* const* blocks, size_t count) {
-  const size_t first = first_argument_[static_cast<size_t>(op)];
-  if (first_argument_[static_cast<size_t>(op) + 1] - first != count) return false;
-  for (size_t i = 0; i < count; ++i) {
-    if (!is_or_becomes(blocks[i], arguments_[first + i])) return false;
+bool Program::is(int32_t op, uint32_t name, size_t count) const {
+  const size_t at = static_cast<size_t>(op);
+  return names_[at] == name && first_argument_[at + 1] - first_argument_[at] == count;
+}
+
+int32_t Program::past_idle(int32_t op) const {
+  while (op < op_count() && idle_[static_cast<size_t>(op)]) ++op;
+  return op;
+}
+
+bool Program::matches(int32_t op, Block* const* blocks) {
+  const size_t first = first_argument_[static_cast<size_t>(op)], end = first_argument_[static_cast<size_t>(op) + 1];
+  for (size_t row = first; row < end; ++row) {
+    if (!is_or_becomes(blocks[row - first], arguments_[row])) return false;
   }
   return true;
 }
 
-// What was there before the step, or was made outside of ops, is known from its first use on.
+// What was there before the step, or was made outside of ops, is known from its first use on. Several of one size may
+// take each other's places where the plan moves none of them: nobody can tell the small tensors of two batches apart.
 bool Program::is_or_becomes(Block* block, int32_t storage) {
   Block* const bound = bound_[static_cast<size_t>(storage)];
-  if (bound != nullptr) return bound == block;
-  if (known(*block) || static_cast<int64_t>(block->record.bytes) != trace_.bytes(storage)) return false;
+  if (bound == block) return true;
+  if (static_cast<int64_t>(block->record.bytes) != trace_.bytes(storage)) return false;
+  if (known(*block)) return stays(storage) && stays(block->record.storage);
+  if (bound != nullptr) return stays(storage);
   bind(block, storage);
   return true;
 }
 
-void Program::diverge(uint32_t expected, uint32_t found) {
+// Without a plan it is the order of uses that counts.
+bool Program::stays(int32_t storage) const { return !moves_.empty() && !moves_[static_cast<size_t>(storage)]; }
+
+void Program::diverge(uint32_t found) {
+  const int32_t next = past_idle(op_ + 1);
   state_ = State::diverged;
-  diverged_op_ = static_cast<uint32_t>(op_ + 2);
-  expected_ = expected;
+  diverged_op_ = static_cast<uint32_t>(next + 1);
+  expected_ = next < op_count() ? names_[static_cast<size_t>(next)] : 0;
   found_ = found;
 }
 

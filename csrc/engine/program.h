@@ -40,11 +40,12 @@ class Program final : public Forecast {
 
   // Whether plans apply now.
   bool driving() const { return state_ == State::driving; }
-  // The plan's actions for the op that began last, before it or after: the rows of the first and of the end.
+  // The plan's actions for the op that began last, before it or after: the rows of the first and of the end. What was
+  // for ops that did not come is before it, too.
   std::pair<size_t, size_t> actions(bool after) const {
-    if (!driving() || op_ < 0 || first_action_.empty()) return {0, 0};
+    if (!driving() || op_ < 0 || passed_ || first_action_.empty()) return {0, 0};
     const size_t position = static_cast<size_t>(op_) * 2 + (after ? 1 : 0);
-    return {first_action_[position], first_action_[position + 1]};
+    return {first_action_[after ? position : first_before_], first_action_[position + 1]};
   }
   Action action(size_t row) const;
   int64_t next_use(const Block& block) const override;
@@ -66,10 +67,13 @@ class Program final : public Forecast {
   void copy_plan(const um_plan& plan);
   void index_arguments();
   void index_uses();
-  bool matches(int32_t op, Block* const* blocks, size_t count);
+  bool is(int32_t op, uint32_t name, size_t count) const;
+  int32_t past_idle(int32_t op) const;  // the first op from here on that must come
+  bool matches(int32_t op, Block* const* blocks);
   bool is_or_becomes(Block* block, int32_t storage);
+  bool stays(int32_t storage) const;
   void bind(Block* block, int32_t storage) noexcept;
-  void diverge(uint32_t expected, uint32_t found);
+  void diverge(uint32_t found);
   int32_t op_count() const { return trace_.op_count(); }
   bool known(const Block& block) const;
 
@@ -79,15 +83,19 @@ class Program final : public Forecast {
   std::vector<uint64_t> first_serials_;  // by storage
   std::vector<size_t> first_argument_;   // by op: into arguments_
   std::vector<int32_t> arguments_;       // storages
+  std::vector<bool> idle_;               // by op: it touches nothing of the device
   std::vector<size_t> first_use_;        // by storage: into uses_
   std::vector<int32_t> uses_;            // ops
   std::vector<size_t> first_action_;     // by op, before it and after it; empty: no plan
+  std::vector<bool> moves_;              // by storage: an action of the plan is about it; empty: no plan
   std::vector<int32_t> action_storage_;
   std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;
 
   State state_ = State::waiting;
   int32_t op_ = -1;
+  size_t first_before_ = 0;  // position of the first action that is due before that op
+  bool passed_ = false;      // the op that began last is none of the trace's
   uint64_t next_event_ = 0;
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
   bool begun_ = false;         // a step has begun with it

@@ -163,6 +163,62 @@ TEST(what_is_used_furthest_ahead_leaves) {
   CHECK(std::abs(after.swap_ins - before.swap_ins - 9 * 4 / 3) <= 1);
 }
 
+TEST(what_no_action_is_about_may_change_places) {
+  Swapping device(4);
+  const Rounds rounds(device);
+  fixture::Plan plan(rounds.trace);
+  for (int32_t op = 0; op < 2; ++op) plan.behind(op, UM_PLAN_SWAP_OUT, op);
+  const um_plan columns = plan.columns();
+  rounds.set(device, &columns);
+  rounds.run(device, 1);
+  rounds.run(device, 2, {0, 1, 3, 2});
+  rounds.run(device, 3);
+  CHECK_EQ(device.swaps().programs_followed, uint64_t{3});
+  rounds.run(device, 4, {1, 0, 2, 3});
+  CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_DIVERGED});
+  CHECK_EQ(device.swaps().diverged_op, uint32_t{1});
+  rounds.set(device, nullptr);  // nothing but the order of uses
+  rounds.run(device, 5);
+  rounds.run(device, 6, {0, 1, 3, 2});
+  CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_DIVERGED});
+}
+
+TEST(ops_that_touch_nothing_of_the_device_come_and_go) {
+  Swapping device(2);
+  Rounds rounds(device, 2);
+  for (const char* name : {"load", "log"}) {
+    rounds.trace.use(1000, {});
+    rounds.names.push_back(um_intern(name));
+  }
+  rounds.trace.use(1000, {0});
+  rounds.names.push_back(um_intern("expect"));
+  fixture::Plan plan(rounds.trace);
+  plan.behind(0, UM_PLAN_SWAP_OUT, 0);
+  plan.before(3, UM_PLAN_SWAP_IN, 0);
+  const um_plan columns = plan.columns();
+  rounds.set(device, &columns);
+  const auto step = [&](uint32_t number, const std::vector<const char*>& between) {
+    CHECK_OK(um_step_set(device, number));
+    for (int i = 0; i < 2; ++i)
+      device.expect(rounds.blocks[static_cast<size_t>(i)], kChunk, static_cast<unsigned char>(i + 1));
+    for (const char* name : between) device.op({}, [] {}, name);
+    device.expect(rounds.blocks[0], kChunk, 1);
+    CHECK_OK(um_step_set(device, 0));
+  };
+  step(1, {"load", "log"});
+  std::vector<unsigned char> out(kChunk);  // its contents are on the host then: no departure takes time
+  CHECK_OK(um_copy_to_host(out.data(), rounds.blocks[0], kChunk));
+  const um_swap_counters before = device.swaps();
+  step(2, {});
+  step(3, {"log"});
+  step(4, {"sample", "load", "load", "log", "sample"});
+  const um_swap_counters after = device.swaps();
+  CHECK_EQ(after.programs_followed - before.programs_followed, uint64_t{3});
+  CHECK_EQ(after.actions - before.actions, 2 * 3);
+  CHECK_EQ(after.swap_ins - before.swap_ins, 3);
+  CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins);
+}
+
 TEST(another_way_is_noticed_and_right) {
   Swapping device(2);
   const Rounds rounds(device);

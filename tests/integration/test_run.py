@@ -106,6 +106,42 @@ def test_a_script_is_driven(
     assert (profile.counters.fault_groups == 0) is policy.startswith("swap")
 
 
+def test_trainings_one_after_another_have_steps_and_memory_each(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    finished = run(TRAIN + "import gc\nfor steps in (3, 4, 1):\n    main(steps)\n    gc.collect()\n")
+    assert finished.returncode == 0, finished.stderr
+    several = profile_in(tmp_path)
+    assert several.step_count == 8
+    assert run(TRAIN + "main(3)").returncode == 0
+    one = profile_in(tmp_path)
+    assert several.memory is not None
+    assert one.memory is not None
+    assert several.memory.requested_peak_bytes < 1.5 * one.memory.requested_peak_bytes
+
+
+def test_one_of_several_optimizers_ends_the_steps(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    script = """
+    import torch
+
+    def stepped(*turns):
+        for which in turns:
+            parameters[which].grad = torch.ones_like(parameters[which])
+            optimizers[which].step()
+
+    parameters = [torch.nn.Parameter(torch.zeros(4)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([parameter]) for parameter in parameters]
+    stepped(0, 1, 0, 1, 0, 1)  # three
+    stepped(0, 0, 1, 0, 0, 1)  # four
+    stepped(1, 1, 1)  # the first of them follows one, the next one takes over: three
+    stepped(0, 1, 0, 1)  # two
+    """
+    assert run(script).returncode == 0
+    assert profile_in(tmp_path).step_count == 12
+
+
 def test_words_and_exit_code(run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path) -> None:
     script = """
     import os, sys

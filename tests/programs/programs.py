@@ -1,0 +1,42 @@
+"""Which programs are run, which of them CI runs, and where the long run leaves what it found."""
+
+from running import ROOT, Program
+
+FOUND = ROOT / "build" / "programs"
+
+FAMILIES = (
+    "resnet18",
+    "vit_small_patch16_224",
+    "convnext_pico",
+    "mobilenetv3_large_100",
+    "swin_tiny_patch4_window7_224",
+    "mixer_s16_224",
+)
+PROGRAMS = {
+    **{
+        f"transformers, {words}": Program("transformers_trainer.py", (name,))
+        for name, words in {
+            "gpt2": "GPT-2, accumulation",
+            "bert": "BERT, bfloat16",
+            "t5": "T5, checkpointing",
+            "llama": "Llama, LoRA by peft",
+        }.items()
+    },
+    "accelerate": Program("accelerate_loop.py"),
+    "Lightning": Program("lightning_fit.py"),
+    **{f"timm, {name}": Program("timm_families.py", (name,), session=True) for name in FAMILIES},
+    **{
+        f"torch_geometric, {kind}": Program("geometric.py", (kind,), session=True) for kind in ("GCN", "GAT", "batches")
+    },
+    **{f"torch.optim, {group}": Program("optimizers.py", (group,)) for group in ("two", "light", "lbfgs", "sparse")},
+    "DataLoader, workers": Program("loader_workers.py"),
+    "notebook": Program("notebook.py", session=True),
+    "diffusers, UNet": Program("diffusion.py"),
+    "gpytorch": Program("gaussian_process.py"),
+    "stable-baselines3, PPO": Program("reinforcement.py"),
+}
+IN_CI = ("transformers, GPT-2, accumulation", "Lightning", "timm, resnet18", "torch_geometric, GCN", "notebook")
+"""A library each of those that differ most."""
+SMALL = "small tensors"
+KNOWN: dict[tuple[str, str], str] = {}
+"""What is refused for another reason than one op that is too large: the verdict, by program and policy."""
