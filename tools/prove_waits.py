@@ -30,6 +30,7 @@ FILES = (
     "engine_cuda_waits",
     "engine_cuda_host_waits",
     "engine_waits",
+    "engine_cuda_swapping",
     "stream_order",
     "stream_wait",
     "chunked_memory",

@@ -97,7 +97,7 @@ bool um_device::end_oldest_export(um_memory memory) {
   });
   if (oldest == nullptr) return false;
   // Kernels that were given the address may run in streams that no op ever named.
-  backend_.check(finish_kernels(), "waiting for what uses an exported address");
+  finish_kernels(um::Wait::export_ended, "waiting for what uses an exported address");
   end_export(oldest);
   oldest->record.lasting = 0;
   oldest->record.gave_way = true;

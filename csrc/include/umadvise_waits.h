@@ -44,6 +44,7 @@
   X(host_copy_dropped, "likewise, when a kernel writes to a block and the host's copy is stale")                \
   /* ---- the host reads and writes ---- */                                                                     \
   X(export_after_arrival, "an address is given out before its bytes have come")                                 \
+  X(export_ended, "an export gives way, and its chunks go elsewhere while kernels use the address")             \
   X(read_of_leaving, "to read a block that leaves brings it back, against the plan")                            \
   X(read_of_arriving, "an exported block is read on the host, while its newest bytes are on the device")        \
   X(read_of_host_copy, "the host's copy is read before it is whole")                                            \

@@ -1,12 +1,12 @@
 #include "boxed_kernel.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <mutex>
 #include <set>
 
+#include "dry_run.h"
 #include "launch.h"
 #include "operands.h"
 #include "random.h"
@@ -16,52 +16,6 @@ namespace {
 
 using c10::IValue;
 using Stack = torch::jit::Stack;
-
-struct Op {
-  const c10::OperatorHandle& handle;
-  Stack arguments;
-  c10::Device device;
-
-  const c10::FunctionSchema& schema() const { return handle.schema(); }
-  std::string name() const { return toString(handle.operator_name()); }
-  bool writes(size_t argument) const {
-    const c10::AliasInfo* const alias = schema().arguments()[argument].alias_info();
-    return alias != nullptr && alias->isWrite();
-  }
-  bool random(size_t argument) const { return schema().arguments()[argument].name() == "generator"; }
-};
-
-// The argument that a result is; none for a new tensor.
-std::optional<size_t> argument_of(const c10::FunctionSchema& schema, size_t result) {
-  const c10::AliasInfo* const alias = schema.returns()[result].alias_info();
-  for (size_t i = 0; alias != nullptr && i < schema.arguments().size(); ++i) {
-    const c10::AliasInfo* const other = schema.arguments()[i].alias_info();
-    if (other != nullptr && *other == *alias) return i;
-  }
-  return std::nullopt;
-}
-
-// ---- which device ----------------------------------------------------------------------------------------------
-
-// Of the CPU's tensors an op on a GPU takes those without dimensions, indices, and the scalars of foreach ops.
-bool may_be_on_cpu(const at::Tensor& tensor, const IValue& argument, const std::string& name) {
-  return tensor.dim() == 0 || argument.isOptionalTensorList() || name == "scalars";
-}
-
-c10::Device device_of(const c10::FunctionSchema& schema, const Stack& arguments) {
-  std::optional<c10::Device> device;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].isDevice()) device = arguments[i].toDevice();
-    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      if (!tensor.is_cuda() && may_be_on_cpu(tensor, arguments[i], schema.arguments()[i].name())) return;
-      if (!device) device = tensor.device();
-      TORCH_CHECK(*device == tensor.device(), "Expected all tensors to be on the same device, but found at least two ",
-                  "devices, ", *device, " and ", tensor.device(), "! (when checking arguments of ", schema.name(), ")");
-    });
-  }
-  if (device && device->is_cuda() && device->has_index()) return *device;
-  return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
-}
 
 // ---- what the CPU's kernel is given, and gives -----------------------------------------------------------------
 
@@ -105,37 +59,6 @@ void deliver(const IValue& computed, const IValue& expected) {
 }
 
 // ---- launches --------------------------------------------------------------------------------------------------
-
-// What an op gives, on the device "meta".
-struct DryRun {
-  enum { told, untold, absent } outcome = told;  // absent: torch has no dry run of this op
-  Stack arguments, results;
-};
-
-DryRun dry_run(const Op& op) {
-  DryRun run;
-  for (size_t i = 0; i < op.arguments.size(); ++i) {
-    const IValue& given = op.arguments[i];
-    run.arguments.push_back(op.random(i)       ? IValue()
-                            : given.isDevice() ? IValue(c10::Device(c10::kMeta))
-                                               : with_tensors(given, without_bytes));
-  }
-  run.results = run.arguments;
-  try {
-    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &run.results);
-  } catch (const c10::NotImplementedError&) {
-    run.outcome = DryRun::absent;
-    return run;
-  } catch (const std::exception&) {
-    run.outcome = DryRun::untold;  // it depends on values, or it is an error that the CPU's kernel words
-    return run;
-  }
-  for (size_t i = 0; i < run.results.size(); ++i) {
-    const bool tensors = run.results[i].isTensor() || run.results[i].isTensorList();
-    if (!tensors && !argument_of(op.schema(), i)) run.outcome = DryRun::untold;
-  }
-  return run;
-}
 
 // Without a dry run: the op gives nothing but its arguments, which are of the right size already.
 bool works_in_place(const Op& op) {
