@@ -15,7 +15,6 @@ from umadvise.governor import (
     MOST_STRUCTURES,
     SAMPLES,
     WARM_UP,
-    WORTH,
     Governor,
     StepRecord,
     Switch,
@@ -232,7 +231,7 @@ def test_it_ends_on_the_fastest_rung_that_it_tried(
     tried = {each.rung for each in governor.history} - ({first} - set(governor.measured_ns))
     assert times[governor.rung] <= (1 + HYSTERESIS) * min(times[rung] for rung in tried)
     assert all(
-        times[governor.rung] * MS <= (1 + WORTH) * predicted_ns
+        times[governor.rung] * MS <= (1 + HYSTERESIS) * predicted_ns
         for rung, predicted_ns in predicted.items()
         if rung not in tried
     )
