@@ -1,0 +1,143 @@
+"""One subject, run plain and where everything leaves, and what differs."""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from op_trial.bits import Frozen
+from op_trial.cases import Case, Raised, seed_all
+from op_trial.places import MIB, Leaving, Place, Plain
+from op_trial.subjects import Subject
+
+_SAMPLES_AT_ONCE = 8
+_BUDGET_BYTES = 64 * MIB
+Left = dict[str, list[Frozen]]
+
+
+@dataclass
+class Outcome:
+    """What was found.
+
+    Attributes:
+        subject: its name.
+        samples: that there were.
+        calls: of them, with their variants.
+        comparisons: values that were compared.
+        differences: in words.
+        unrepeated: values that plain torch does not repeat itself, by name; they were not compared.
+        raised: calls that raise in plain torch and here, the same.
+        departures: how often everything left the device.
+        swap_ins: copies that brought a tensor back.
+        host_accesses: to what was away, that no op had announced.
+        moved: tensors that were in ordinary memory when they should have left, and were moved onto the device.
+        elsewhere: those that could not be moved, and never left.
+    """
+
+    subject: str
+    samples: int = 0
+    calls: int = 0
+    comparisons: int = 0
+    differences: list[str] = field(default_factory=list)
+    unrepeated: list[str] = field(default_factory=list)
+    raised: int = 0
+    departures: int = 0
+    swap_ins: int = 0
+    host_accesses: int = 0
+    moved: int = 0
+    elsewhere: int = 0
+
+
+def examine(subject: Subject, most_samples: int | None = None) -> Outcome:
+    """Runs a subject three times.
+
+    Args:
+        subject: what is run.
+        most_samples: so many are run, the first ones; None: all.
+    """
+    outcome = Outcome(subject.name)
+    with Plain(0x5A) as place:
+        expected = run(subject, place, most_samples)
+    with Plain(0xA7) as place:
+        again = run(subject, place, most_samples)
+    with Leaving(_BUDGET_BYTES) as leaving:
+        found = run(subject, leaving, most_samples)
+        gc.collect()
+        counters = leaving.counters()
+        outcome.departures, outcome.moved, outcome.elsewhere = leaving.departures, leaving.moved, leaving.elsewhere
+        outcome.swap_ins, outcome.host_accesses = counters.swap_ins, counters.host_accesses or 0
+    outcome.samples = len({name.partition(" ")[0] for name in expected})
+    outcome.calls = sum(name.endswith(": result") for name in expected)
+    compare(expected, again, found, outcome)
+    return outcome
+
+
+def run(subject: Subject, place: Place, most_samples: int | None) -> Left:
+    """What a subject's cases leave there, by sample, case and part."""
+    left: Left = {}
+    seed_all()
+    samples = enumerate(islice(_samples(subject, left), most_samples))
+    while rows := list(islice(samples, _SAMPLES_AT_ONCE)):
+        cases = [(f"{number} ", case) for number, row in rows for case in row]
+        for sample, case in _in_parts(cases, place):
+            left |= {sample + name: values for name, values in case.left(place.copy).items()}
+    return left
+
+
+def _samples(subject: Subject, left: Left) -> Iterator[list[Case]]:
+    try:
+        yield from subject.samples()
+    except Exception as error:
+        left["samples"] = [Raised(error).frozen()]
+
+
+def _in_parts(cases: list[tuple[str, Case]], place: Place) -> list[tuple[str, Case]]:
+    """Runs cases with everything away before each of their parts, and afterwards."""
+
+    def everything_leaves(those: list[tuple[str, Case]]) -> None:
+        for _, case in those:
+            place.take_in(case.tensors())
+        place.send_away()
+
+    everything_leaves(cases)
+    for _, case in cases:
+        case.forward()
+    followers = [(sample, case.follow(case.result)) for sample, case in cases if case.follow and case.is_whole]
+    later = [(sample, case) for sample, case in followers if case is not None]
+    everything_leaves(cases + later)
+    for _, case in cases:
+        case.backward()
+    for _, case in later:
+        case.forward()
+    everything_leaves(cases + later)
+    return cases + later
+
+
+def compare(expected: Left, again: Left, found: Left, outcome: Outcome) -> None:
+    """Writes down what differs.
+
+    Args:
+        expected: of plain torch.
+        again: of plain torch, a second time.
+        found: where everything left.
+        outcome: takes it.
+    """
+    for name, values in expected.items():
+        if not _same(values, again.get(name)):
+            outcome.unrepeated.append(name)
+            continue
+        outcome.comparisons += sum(value.copy is not None for value in values)
+        outcome.raised += values[0].words.startswith("raised ") if values else 0
+        if not _same(values, found.get(name)):
+            outcome.differences.append(f"{name}: {_in_words(values)}, but {_in_words(found.get(name))}")
+    outcome.differences += [f"{name}: only there" for name in found.keys() - expected.keys()]
+
+
+def _same(values: list[Frozen], others: list[Frozen] | None) -> bool:
+    if others is None or len(values) != len(others):
+        return False
+    return all(one.same(other) for one, other in zip(values, others, strict=True))
+
+
+def _in_words(values: list[Frozen] | None) -> str:
+    return "nothing" if values is None else "; ".join(value.words + value.note for value in values)[:300]
