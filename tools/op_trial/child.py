@@ -22,6 +22,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     known = {subject.name: subject for subject in subjects()}
+    gc.freeze()  # the databases are large
     for line in sys.stdin:
         try:
             row = asdict(examine(known[line.strip()], most_samples))

@@ -134,4 +134,9 @@ class Leaving:
 
 
 def _with_bytes(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-    return (part for each in tensors for part in strided_parts(each) if part.untyped_storage().nbytes() > 0)
+    """All but hollow ones, such as zeros that nobody has asked for yet."""
+    return (part for each in tensors for part in strided_parts(each) if _address(part) != 0)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return runtime.storage_address(tensor.untyped_storage())
