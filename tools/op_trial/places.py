@@ -73,13 +73,14 @@ class Leaving:
         elsewhere: those that could not be moved, and never left.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, small: str = "leave") -> None:
         """Opens nothing yet.
 
         Args:
             budget_bytes: of device memory, for all that one op needs at once.
+            small: as in `umadvise.EmulatedDevice`.
         """
-        device = umadvise.EmulatedDevice(budget_bytes, small="leave")
+        device = umadvise.EmulatedDevice(budget_bytes, small=small)
         self._session = umadvise.session(torch.nn.Linear(1, 1), device=device, policy="swap")
         self._budget_bytes = budget_bytes
         self.departures = self.moved = self.elsewhere = 0

@@ -1,6 +1,8 @@
 // From an operator's arguments to the bytes of ours that it touches.
 #pragma once
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
@@ -46,12 +48,30 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
+// Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of where
+// it is sparse. A wrapper of a sparse tensor has its layout, but is none.
+template <class Visit>
+void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
+  const auto visit_all = [&](const auto&... parts) { (visit(*parts.unsafeGetTensorImpl()), ...); };
+  if (tensor.is_sparse()) {
+    if (const auto* found = dynamic_cast<const at::SparseTensorImpl*>(&tensor)) {
+      visit_all(found->indices(), found->values());
+    }
+  } else if (tensor.is_sparse_compressed()) {
+    if (const auto* found = dynamic_cast<const at::SparseCsrTensorImpl*>(&tensor)) {
+      visit_all(found->compressed_indices(), found->plain_indices(), found->values());
+    }
+  } else {
+    visit(tensor);
+  }
+}
+
 // Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list, or of a list of
 // lists.
 template <class Visit>
 void each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
-    visit(*value.unsafeToTensorImpl());
+    each_part(*value.unsafeToTensorImpl(), visit);
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
   }
