@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
@@ -126,6 +127,7 @@ class Observer:
         self._module_names: dict[torch.nn.Module, str] = {}
         self._modules_entered: list[str] = []
         self._parameter_names: dict[torch.Tensor, str] = {}
+        self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
         self._state_sizes: dict[torch.optim.Optimizer, int] = {}
         self._builder: ProfileBuilder | None = None
         self._in_step = False
@@ -153,6 +155,9 @@ class Observer:
 
     def name_parameter(self, parameter: torch.Tensor, name: str) -> None:
         """Labels a parameter, its gradient now, and each gradient that will follow."""
+        if is_lazy(parameter):
+            self._uninitialized.append((parameter, name))
+            return
         self._label(parameter, Role.PARAMETER, name)
         if parameter in self._parameter_names:
             return
@@ -224,6 +229,10 @@ class Observer:
         self._modules_entered.append(_native.set_module(name if name is not None else type(module).__name__))
 
     def _leave_module(self, *_: Any) -> None:
+        if self._uninitialized:  # a lazy module's first forward makes its parameters
+            waiting, self._uninitialized = self._uninitialized, []
+            for parameter, name in waiting:
+                self.name_parameter(parameter, name)
         if self._modules_entered:
             _native.set_module(self._modules_entered.pop())
 

@@ -471,8 +471,8 @@ typedef struct um_chunk_options {
 } um_chunk_options;
 /* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and small: another budget,
  * from the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time
- * outside of ops; smaller ones share chunks and stay, unless `small` says otherwise. What an allocation holds is on the device only while an op needs it: data
- * goes in and out through ops and the functions above. */
+ * outside of ops; smaller ones share chunks and stay, unless `small` says otherwise. What an allocation holds is on the
+ * device only while an op needs it: data goes in and out through ops and the functions above. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
 
 /* One step that will come again and what is to be done in it. Everything is copied. */

@@ -115,6 +115,25 @@ def address_without_door(tensor: torch.Tensor) -> int:
     return runtime.address_of(tensor)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
+def test_the_parts_of_a_sparse_tensor_are_there_for_its_ops(layout: torch.layout) -> None:
+    def push_all_out() -> None:
+        torch.empty(64 * MIB, dtype=torch.uint8).zero_()
+
+    blocks = {"blocksize": (2, 2)} if layout is torch.sparse_bsr else {}
+    device = umadvise.EmulatedDevice("64MiB", small="leave")
+    with umadvise.session(torch.nn.Linear(2, 2), device=device, policy="swap") as um:
+        sparse = torch.eye(6).to_sparse(layout=layout, **blocks)
+        ones = torch.ones(6, 2)
+        for work, expected in ((sparse.to_dense, torch.eye(6)), (lambda: sparse @ ones, torch.ones(6, 2))):
+            push_all_out()
+            before = um.swap_counters()
+            assert torch.equal(work(), expected)
+            assert um.swap_counters().swap_ins >= before.swap_ins + 2
+            assert um.swap_counters().host_accesses == before.host_accesses
+
+
 @pytest.mark.usefixtures("opened")
 def test_an_extension_fills_what_it_made() -> None:
     tensors = []

@@ -48,8 +48,8 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
-// Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of where
-// it is sparse. A wrapper of a sparse tensor has its layout, but is none.
+// Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of
+// where it is sparse. A wrapper of a sparse tensor has its layout, but is none.
 template <class Visit>
 void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
   const auto visit_all = [&](const auto&... parts) { (visit(*parts.unsafeGetTensorImpl()), ...); };
