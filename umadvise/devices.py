@@ -28,8 +28,8 @@ class EmulatedDevice:
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
         access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there;
             "strict" ends the process with a line that names the address and the tensor, for tests.
-        small: under policies that swap, tensors of half a chunk (1 MiB) and less "stay" on the device; or they "leave" it
-            like any other, in a chunk each, for tests.
+        small: under policies that swap, tensors of half a chunk (1 MiB) and less "stay" on the device; or they "leave"
+            it like any other, in a chunk each, for tests.
         delays: up to so many microseconds wherever the order of things is left open, for tests.
         delay_seed: of those delays.
         fail_call: driver function (None for any) and n: its nth call fails, once. For tests.

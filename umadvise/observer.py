@@ -55,7 +55,12 @@ def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, to
 
 
 def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts."""
+    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts.
+
+    A lazy module's parameters have none before its first forward.
+    """
+    if is_lazy(tensor):
+        return []
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [tensor] if tensor.layout is torch.strided else []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 _BY_VALUE = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
@@ -41,9 +42,9 @@ class Frozen:
 
 def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors with bytes of their own that make up a tensor."""
-    tensor = tensor.detach()
-    if tensor.device.type == "meta":
+    if is_lazy(tensor) or tensor.device.type == "meta":
         return []
+    tensor = tensor.detach()
     if tensor.is_nested and tensor.layout is torch.strided:
         return list(tensor.unbind())
     return _PARTS[tensor.layout](tensor) if tensor.layout in _PARTS else [tensor]

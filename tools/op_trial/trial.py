@@ -9,7 +9,7 @@ from op_trial.cases import Case, Raised, seed_all
 from op_trial.places import MIB, Leaving, Place, Plain
 from op_trial.subjects import Subject
 
-_SAMPLES_AT_ONCE = 8
+_SAMPLES_AT_ONCE = 2
 _FILLS, _MORE_FILLS = (0x5A, 0xA7), (0xFF, 0x00, 0x33)
 """For memory that nobody wrote."""
 _BUDGETS_BYTES = (64 * MIB, 512 * MIB)
