@@ -115,6 +115,24 @@ def address_without_door(tensor: torch.Tensor) -> int:
     return runtime.address_of(tensor)
 
 
+def test_what_torch_copies_for_its_shape_is_there() -> None:
+    """Its fallback for conjugated and negated views does, which on a GPU nobody can see."""
+    with umadvise.session(torch.nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap") as um:
+        x = torch.complex(torch.ones(COUNT), torch.ones(COUNT))
+        for view in (x.conj(), x.conj().imag):
+            for make in (
+                torch.empty_like,
+                torch.zeros_like,
+                torch.randn_like,
+                lambda y: y.new_empty(3),
+                lambda y: y.new_ones(3),
+            ):
+                push_out()
+                before = um.swap_counters().host_accesses
+                assert make(view).numel() in (3, COUNT)
+                assert um.swap_counters().host_accesses == before
+
+
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
 def test_the_parts_of_a_sparse_tensor_are_there_for_its_ops(layout: torch.layout) -> None:

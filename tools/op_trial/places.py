@@ -9,7 +9,7 @@ import torch
 
 import umadvise
 from op_trial.bits import strided_parts
-from umadvise import runtime
+from umadvise import _native, runtime
 from umadvise._abi import Role, SwapCounters
 from umadvise.errors import NativeError
 
@@ -99,7 +99,7 @@ class Leaving:
     def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
         """Moves what is in ordinary memory, as torch made it from a list or an array, as far as it can be moved."""
         for part in _with_bytes(tensors):
-            if umadvise.on_device(part):
+            if _native.owns(_address(part)):
                 continue
             self.moved += 1
             try:

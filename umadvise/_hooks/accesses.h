@@ -84,7 +84,12 @@ void each_operand(const OperatorInfo& info, const torch::jit::Stack& stack, Visi
   for (const TensorArgument& argument : info.tensors) each_tensor(arguments[argument.index], visit);
 }
 
-// In the order of the schema.
+// Torch's fallback for conjugated and negated views copies a tensor also where only its shape is asked for.
+inline bool is_copied_first(const c10::TensorImpl& tensor) {
+  return tensor.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}));
+}
+
+// In the order of the schema; what is copied first comes last.
 inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& stack, AccessList& accesses) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
   for (const TensorArgument& argument : info.tensors) {
@@ -92,6 +97,11 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
                        (argument.write == Write::when_training && arguments[info.training_argument].toBool());
     each_tensor(arguments[argument.index], [&](const c10::TensorImpl& tensor) {
       add_access(tensor, write, argument.whole_storage, argument.index, accesses);
+    });
+  }
+  for (const uint32_t index : info.shapes) {
+    each_tensor(arguments[index], [&](const c10::TensorImpl& tensor) {
+      if (is_copied_first(tensor)) add_access(tensor, false, false, index, accesses);
     });
   }
 }
