@@ -19,6 +19,7 @@ from op_trial.places import MIB, Leaving, NotAwayError
 from op_trial.subjects import Subject
 
 import umadvise
+from umadvise.errors import UsageError
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 SAMPLE = [
@@ -71,6 +72,11 @@ def test_what_stays_on_the_device_is_found() -> None:
         with pytest.raises((NotAwayError, RuntimeError)):
             place.send_away()
         assert kept.tolist() == [1, 1, 1]
+
+
+def test_small_tensors_stay_or_leave_and_nothing_else() -> None:
+    with pytest.raises(UsageError, match='unknown small \'go\': expected "stay" or "leave"'):
+        umadvise.EmulatedDevice(small="go").options()
 
 
 def test_other_bits_are_differences() -> None:
