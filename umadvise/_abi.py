@@ -78,6 +78,13 @@ class HostMapped(IntEnum):
     YES = 1
 
 
+class Small(IntEnum):
+    """um_small: whether allocations of half a chunk and less share chunks and stay, or leave like any other."""
+
+    STAY = 0
+    LEAVE = 1
+
+
 class Phase(IntEnum):
     """um_phase: the part of a training step that an op belongs to; NONE outside steps."""
 
@@ -702,6 +709,7 @@ class ChunkOptions:
     host_budget_bytes: UInt64 = 0
     chunk_bytes: UInt64 = 0
     host_mapped: UInt32 = HostMapped.NOT
+    small: UInt32 = Small.STAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from umadvise import _native, discard_proof
-from umadvise._abi import Counting, EmulatedOptions, HostMapped
+from umadvise._abi import Counting, EmulatedOptions, HostMapped, Small
 from umadvise.catalogue import load_device
 from umadvise.device_profile import DeviceProfile
 from umadvise.errors import DeviceUnavailableError, InvalidSizeError, UsageError
@@ -28,6 +28,8 @@ class EmulatedDevice:
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
         access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there;
             "strict" ends the process with a line that names the address and the tensor, for tests.
+        small: under policies that swap, tensors of half a chunk (1 MiB) and less "stay" on the device; or they "leave"
+            it like any other, in a chunk each, for tests.
         delays: up to so many microseconds wherever the order of things is left open, for tests.
         delay_seed: of those delays.
         fail_call: driver function (None for any) and n: its nth call fails, once. For tests.
@@ -37,6 +39,7 @@ class EmulatedDevice:
     host: int | str | None = None
     counting: str = "ordered"
     access: str = "host_mapped"
+    small: str = "stay"
     delays: int = 0
     delay_seed: int = 0
     fail_call: tuple[str | None, int] | None = None
@@ -52,6 +55,8 @@ class EmulatedDevice:
             raise UsageError(f'unknown counting {self.counting!r}: expected "ordered" or "raw"')
         if self.access not in ("strict", "host_mapped"):
             raise UsageError(f'unknown access {self.access!r}: expected "strict" or "host_mapped"')
+        if self.small not in ("stay", "leave"):
+            raise UsageError(f'unknown small {self.small!r}: expected "stay" or "leave"')
         if not 0 <= self.delays < 1_000_000:
             raise UsageError(f"delays of {self.delays} us: expected 0 to 999999")
         capacity_bytes = parse_bytes(self.capacity)
@@ -87,6 +92,7 @@ class EmulatedDevice:
         options, profile = self.options(), self.link_profile()
         device = _native.Device.open_emulated(options)
         device.host_mapped = HostMapped.YES if self.access == "host_mapped" else HostMapped.NOT
+        device.small = Small[self.small.upper()]
         if profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))
             device.link_profile = profile

@@ -118,8 +118,12 @@ class MemorySplit:
             self._divide_whole_model_ops(managed_bytes, 1)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
+        device = self._state.device
         return ChunkOptions(
-            budget_bytes=budget_bytes, chunk_bytes=self.chunk_bytes, host_mapped=self._state.device.host_mapped
+            budget_bytes=budget_bytes,
+            chunk_bytes=self.chunk_bytes,
+            host_mapped=device.host_mapped,
+            small=device.small,
         )
 
     def _divide_whole_model_ops(self, room_bytes: int, unit_bytes: int) -> None:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -56,7 +57,12 @@ def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, to
 
 
 def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts."""
+    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts.
+
+    A lazy module's parameters have none before its first forward.
+    """
+    if is_lazy(tensor):
+        return []
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [tensor] if tensor.layout is torch.strided else []
@@ -129,6 +135,7 @@ class Observer:
         self._module_names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._modules_entered: list[str] = []
         self._parameter_names = WeakTensorKeyDictionary()
+        self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
         self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._builder: ProfileBuilder | None = None
         self._in_step = False
@@ -157,6 +164,9 @@ class Observer:
 
     def name_parameter(self, parameter: torch.Tensor, name: str) -> None:
         """Labels a parameter, its gradient now, and each gradient that will follow."""
+        if is_lazy(parameter):
+            self._uninitialized.append((parameter, name))
+            return
         self._label(parameter, Role.PARAMETER, name)
         if parameter in self._parameter_names:
             return
@@ -229,6 +239,10 @@ class Observer:
         self._modules_entered.append(_native.set_module(name if name is not None else type(module).__name__))
 
     def _leave_module(self, *_: Any) -> None:
+        if self._uninitialized:  # a lazy module's first forward makes its parameters
+            waiting, self._uninitialized = self._uninitialized, []
+            for parameter, name in waiting:
+                self.name_parameter(parameter, name)
         if self._modules_entered:
             _native.set_module(self._modules_entered.pop())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from umadvise import _native
 from umadvise._abi import Role
@@ -93,6 +94,8 @@ def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[...
         return _moved_on_cuda(tensor, move, role, original)
     if tensor.is_meta:
         return original(tensor, "cpu")  # which says why it cannot be
+    if is_lazy(tensor):  # nothing is there yet; what will be is made like any other tensor
+        return original(tensor, "cpu", move.dtype)
     if move.target is not None:
         return to_device(
             tensor, role, move.target.advice, dtype=move.dtype, copy=move.copy, memory_format=memory_format
@@ -257,6 +260,8 @@ def install(runtime: Runtime) -> None:
     replaced.replace(torch.Tensor, "to", _tensor_to)
     replaced.replace(torch.Tensor, "cuda", _tensor_cuda)
     replaced.replace(torch.Tensor, "cpu", _tensor_cpu)
+    ours = [torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu]
+    replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
     replaced.replace(torch.nn.Module, "to", _module_to)
     replaced.replace(torch.nn.Module, "cuda", _module_cuda)
     replaced.replace(torch.nn.Module, "cpu", _module_cpu)

@@ -35,7 +35,7 @@ void um_device::set_chunks(const um_chunk_options& options) {
   backend_.check(current.result(), "making the device's context current");
   if (chunked_ != nullptr) {
     const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunked_->chunk_bytes()) &&
-                      options.host_mapped == chunk_options_.host_mapped;
+                      options.host_mapped == chunk_options_.host_mapped && options.small == chunk_options_.small;
     if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
     chunked_->set_host_budget(options.host_budget_bytes);
     swapper_->set_budget(options.budget_bytes);

@@ -461,17 +461,22 @@ typedef enum {
    * lies on the host, in which some drivers below r595 crash: nobody should ask for it unasked. */
   UM_HOST_MAPPED_YES = 1
 } um_host_mapped;
+typedef enum {
+  UM_SMALL_STAY = 0, /* allocations of half a chunk and less share chunks and never leave */
+  UM_SMALL_LEAVE = 1 /* every allocation has chunks of its own, however small: for tests, in which everything leaves */
+} um_small;
 typedef struct um_chunk_options {
   uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
   uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available now, but
                                  for a tenth of it, and 1 GiB at least */
   uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
   uint32_t host_mapped;       /* um_host_mapped */
+  uint32_t small;             /* um_small */
 } um_chunk_options;
-/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes and host_mapped: another budget, from
- * the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time outside
- * of ops; smaller ones share chunks and stay. What an allocation holds is on the device only while an op needs it: data
- * goes in and out through ops and the functions above. */
+/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and small: another budget,
+ * from the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time
+ * outside of ops; smaller ones share chunks and stay, unless `small` says otherwise. What an allocation holds is on the
+ * device only while an op needs it: data goes in and out through ops and the functions above. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
 
 /* One step that will come again and what is to be done in it. Everything is copied. */

@@ -65,6 +65,7 @@ ChunkedMemory::ChunkedMemory(const Backend& backend, const um_chunk_options& opt
     : backend_(backend),
       fences_(fences),
       chunk_bytes_(checked_chunk_bytes(backend, options)),
+      most_small_bytes_(options.small == UM_SMALL_LEAVE ? 0 : chunk_bytes_ / 2),
       pool_(backend, chunk_bytes_, checked_budget(options.budget_bytes, chunk_bytes_)),
       slots_(backend, chunk_bytes_),
       host_(backend, fences, chunk_bytes_, options.host_budget_bytes, options.host_mapped != 0) {}

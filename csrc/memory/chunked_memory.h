@@ -39,7 +39,7 @@ class ChunkedMemory {
   static uint64_t wanted_chunk_bytes(const Backend& backend, const um_chunk_options& options);
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   // Requests above this many bytes have chunks of their own.
-  uint64_t most_small_bytes() const { return chunk_bytes_ / 2; }
+  uint64_t most_small_bytes() const { return most_small_bytes_; }
   // Chunks beyond it are given back as soon as they are free; until then surplus() tells how many there are. Throws
   // um::Error for less than one chunk.
   void set_budget(uint64_t bytes);
@@ -150,7 +150,7 @@ class ChunkedMemory {
 
   const Backend& backend_;
   Fences& fences_;
-  const uint64_t chunk_bytes_;
+  const uint64_t chunk_bytes_, most_small_bytes_;
   ChunkPool pool_;
   ChunkSlots slots_;
   HostChunks host_;

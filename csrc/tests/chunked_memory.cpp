@@ -26,15 +26,15 @@ TEST(what_cannot_be_is_refused_with_a_reason) {
   const auto make = [&](um_chunk_options options) {
     return status_of([&] { ChunkedMemory made(rig.backend, options, *rig.fences); });
   };
-  CHECK_EQ(make({8 * kMiB, 0, 3 * kMiB, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 0, 1 * kMiB, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({2 * kMiB - 1, 0, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 1, 0, 0}), UM_INVALID_ARGUMENT);
-  CHECK_EQ(make({8 * kMiB, 0, 0, 0}), UM_OK);
-  CHECK_EQ(make({8 * kMiB, 0, 6 * kMiB, 1}), UM_OK);
+  CHECK_EQ(make({8 * kMiB, 0, 3 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 1 * kMiB, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({2 * kMiB - 1, 0, 0, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 1, 0, 0, 0}), UM_INVALID_ARGUMENT);
+  CHECK_EQ(make({8 * kMiB, 0, 0, 0, 0}), UM_OK);
+  CHECK_EQ(make({8 * kMiB, 0, 6 * kMiB, 1, 0}), UM_OK);
   CHECK_EQ(status_of([&] { rig.memory->set_budget(kChunk - 1); }), UM_INVALID_ARGUMENT);
   um::Backend simulated = um::Backend::open_simulated({64 * kMiB, 0, UM_COUNTING_ORDERED, 0, 0});
-  CHECK_EQ(status_of([&] { ChunkedMemory made(simulated, {8 * kMiB, 0, 0, 0}, *rig.fences); }), UM_UNSUPPORTED);
+  CHECK_EQ(status_of([&] { ChunkedMemory made(simulated, {8 * kMiB, 0, 0, 0, 0}, *rig.fences); }), UM_UNSUPPORTED);
   simulated.close();
   um::Allocations without(nullptr, rig.backend);
   CHECK_EQ(status_of([&] { without.allocate(kChunk, kChunked, {}); }), UM_BAD_STATE);
@@ -53,6 +53,19 @@ TEST(blocks_above_half_a_chunk_have_chunks_of_their_own) {
   CHECK_EQ(rig.allocations->statistics.reserved_bytes.now, kChunk);
   CHECK_EQ(rig.allocations->plain_bytes(), kChunk);
   CHECK_EQ(rig.device_bytes(), kChunk);
+}
+
+TEST(all_blocks_have_chunks_of_their_own_where_small_ones_leave_too) {
+  um_chunk_options options{};
+  options.small = UM_SMALL_LEAVE;
+  Rig rig(2, options);
+  Block* block = rig.allocate(1);
+  CHECK_EQ(rig.memory->chunks_of(*block), uint64_t{1});
+  CHECK(rig.memory->back(*block));
+  CHECK_EQ(rig.memory->pinned().now, uint64_t{0});
+  CHECK_EQ(rig.memory->large().now, uint64_t{1});
+  rig.memory->strip(*block);
+  CHECK_EQ(rig.memory->obtainable(), uint64_t{2});
 }
 
 // ---- chunks under blocks -------------------------------------------------------------------------------------

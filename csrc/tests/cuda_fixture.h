@@ -99,7 +99,7 @@ struct Cuda : Device {
   }
 
   um_status set_chunks(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_NOT, uint64_t host_bytes = 0) {
-    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, host_mapped};
+    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, host_mapped, 0};
     return um_chunks_set(handle, &options);
   }
   um_swap_counters swaps() const {

@@ -221,7 +221,9 @@ TEST(chunks_keep_what_they_began_with) {
   CHECK_OK(device.set_chunks(3));
   CHECK_OK(device.set_chunks(5));
   CHECK_FAILS(UM_BAD_STATE, device.set_chunks(5, UM_HOST_MAPPED_YES));
-  um_chunk_options options{0, 0, 0, 0};
+  um_chunk_options options{5 * kChunk, 0, kChunk, UM_HOST_MAPPED_NOT, UM_SMALL_LEAVE};
+  CHECK_FAILS(UM_BAD_STATE, um_chunks_set(device, &options));
+  options = {};
   Cuda other;
   options.budget_bytes = 100 * kMiB;
   CHECK_OK(um_chunks_set(other, &options));

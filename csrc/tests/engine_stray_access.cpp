@@ -13,7 +13,7 @@ namespace {
 // Two chunks; a parameter of two was swapped out for other memory.
 struct SwappedOut : Device {
   SwappedOut() : Device(64 * kMiB) {
-    const um_chunk_options options{2 * kChunk, 0, kChunk, 0};
+    const um_chunk_options options{2 * kChunk, 0, kChunk, 0, 0};
     CHECK_OK(um_chunks_set(handle, &options));
     parameter = allocate(2 * kChunk, kChunked);
     other = allocate(2 * kChunk, kChunked);

@@ -65,7 +65,7 @@ class Session {
   }
   void budget(uint64_t chunks, uint32_t host_mapped = 2) {
     if (host_mapped < 2) host_mapped_ = host_mapped;
-    const um_chunk_options options{chunks * kChunk, 0, kChunk, host_mapped_};
+    const um_chunk_options options{chunks * kChunk, 0, kChunk, host_mapped_, 0};
     check(um_chunks_set(device_, &options));
   }
 

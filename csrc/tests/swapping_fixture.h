@@ -26,7 +26,7 @@ struct Swapping : Device {
     return device;
   }
   void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0, uint32_t host_mapped = 0) {
-    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, host_mapped};
+    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, host_mapped, 0};
     CHECK_OK(um_chunks_set(handle, &options));
   }
   unsigned char* chunks(uint64_t count) { return allocate(count * kChunk, kChunked); }

@@ -115,6 +115,43 @@ def address_without_door(tensor: torch.Tensor) -> int:
     return runtime.address_of(tensor)
 
 
+def test_what_torch_copies_for_its_shape_is_there() -> None:
+    """Its fallback for conjugated and negated views does, which on a GPU nobody can see."""
+    with umadvise.session(torch.nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap") as um:
+        x = torch.complex(torch.ones(COUNT), torch.ones(COUNT))
+        for view in (x.conj(), x.conj().imag):
+            for make in (
+                torch.empty_like,
+                torch.zeros_like,
+                torch.randn_like,
+                lambda y: y.new_empty(3),
+                lambda y: y.new_ones(3),
+            ):
+                push_out()
+                before = um.swap_counters().host_accesses
+                assert make(view).numel() in (3, COUNT)
+                assert um.swap_counters().host_accesses == before
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
+def test_the_parts_of_a_sparse_tensor_are_there_for_its_ops(layout: torch.layout) -> None:
+    def push_all_out() -> None:
+        torch.empty(64 * MIB, dtype=torch.uint8).zero_()
+
+    blocks = {"blocksize": (2, 2)} if layout is torch.sparse_bsr else {}
+    device = umadvise.EmulatedDevice("64MiB", small="leave")
+    with umadvise.session(torch.nn.Linear(2, 2), device=device, policy="swap") as um:
+        sparse = torch.eye(6).to_sparse(layout=layout, **blocks)
+        ones = torch.ones(6, 2)
+        for work, expected in ((sparse.to_dense, torch.eye(6)), (lambda: sparse @ ones, torch.ones(6, 2))):
+            push_all_out()
+            before = um.swap_counters()
+            assert torch.equal(work(), expected)
+            assert um.swap_counters().swap_ins >= before.swap_ins + 2
+            assert um.swap_counters().host_accesses == before.host_accesses
+
+
 @pytest.mark.usefixtures("opened")
 def test_an_extension_fills_what_it_made() -> None:
     tensors = []

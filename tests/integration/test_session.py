@@ -217,6 +217,35 @@ def test_sparse_gradients_come_back() -> None:
     assert torch.equal(model.weight.grad.to_dense()[:11], torch.ones(11, 8) * torch.tensor([1.0] * 10 + [0.0])[:, None])
 
 
+@pytest.mark.parametrize("policy", ["advise", "swap"])
+def test_lazy_modules_train_and_have_names_once_they_have_shapes(policy: str) -> None:
+    def trained(model: nn.Module) -> dict[str, torch.Tensor]:
+        torch.manual_seed(3)
+        model(torch.rand(2, 3, 9)).sum().backward()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.step()
+        return {name: tensor.detach().clone() for name, tensor in everything(model, optimizer).items()}
+
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.LazyConv1d(4, 3), nn.LazyBatchNorm1d(), nn.Flatten(), nn.LazyLinear(5))
+
+    expected, model = trained(lazy()), lazy()
+    with umadvise.session(model, device="emulated", capacity="64MiB", policy=policy):
+        found = {name: tensor.cpu() for name, tensor in trained(model).items()}
+        placed = {each.name: Role(each.role) for each in umadvise.runtime.current().device.allocations()}
+        assert placed["3.weight"] == placed["0.bias"] == Role.PARAMETER
+        assert placed["3.weight.grad"] == Role.GRADIENT
+    assert different(found, expected) == []
+    assert on_device(everything(model, torch.optim.SGD(model.parameters()))) == {False}
+
+
+def test_lazy_modules_move_before_they_have_shapes(patched: Callable[..., _native.Device]) -> None:
+    patched("16MiB")
+    model = nn.LazyLinear(5).to("cuda:readmostly").cpu().to(torch.float64).cuda()
+    assert model(torch.ones(2, 3, dtype=torch.float64)).shape == (2, 5)
+    assert umadvise.on_device(model.weight)
+
+
 def test_what_only_the_optimizer_knows_goes_along() -> None:
     temperature = nn.Parameter(torch.ones(5))
     optimizer = torch.optim.SGD([temperature], lr=1.0)

@@ -42,6 +42,7 @@ ENUMERATIONS = {
     "UM_SERVICE_": _abi.Service,
     "UM_PROGRAM_": _abi.ProgramStatus,
     "UM_HOST_MAPPED_": _abi.HostMapped,
+    "UM_SMALL_": _abi.Small,
 }
 
 

@@ -1,6 +1,8 @@
 // From an operator's arguments to the bytes of ours that it touches.
 #pragma once
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
@@ -46,12 +48,30 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
+// Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of
+// where it is sparse. A wrapper of a sparse tensor has its layout, but is none.
+template <class Visit>
+void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
+  const auto visit_all = [&](const auto&... parts) { (visit(*parts.unsafeGetTensorImpl()), ...); };
+  if (tensor.is_sparse()) {
+    if (const auto* found = dynamic_cast<const at::SparseTensorImpl*>(&tensor)) {
+      visit_all(found->indices(), found->values());
+    }
+  } else if (tensor.is_sparse_compressed()) {
+    if (const auto* found = dynamic_cast<const at::SparseCsrTensorImpl*>(&tensor)) {
+      visit_all(found->compressed_indices(), found->plain_indices(), found->values());
+    }
+  } else {
+    visit(tensor);
+  }
+}
+
 // Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list, or of a list of
 // lists.
 template <class Visit>
 void each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
-    visit(*value.unsafeToTensorImpl());
+    each_part(*value.unsafeToTensorImpl(), visit);
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
   }
@@ -64,7 +84,12 @@ void each_operand(const OperatorInfo& info, const torch::jit::Stack& stack, Visi
   for (const TensorArgument& argument : info.tensors) each_tensor(arguments[argument.index], visit);
 }
 
-// In the order of the schema.
+// Torch's fallback for conjugated and negated views copies a tensor also where only its shape is asked for.
+inline bool is_copied_first(const c10::TensorImpl& tensor) {
+  return tensor.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}));
+}
+
+// In the order of the schema; what is copied first comes last.
 inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& stack, AccessList& accesses) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
   for (const TensorArgument& argument : info.tensors) {
@@ -72,6 +97,11 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
                        (argument.write == Write::when_training && arguments[info.training_argument].toBool());
     each_tensor(arguments[argument.index], [&](const c10::TensorImpl& tensor) {
       add_access(tensor, write, argument.whole_storage, argument.index, accesses);
+    });
+  }
+  for (const uint32_t index : info.shapes) {
+    each_tensor(arguments[index], [&](const c10::TensorImpl& tensor) {
+      if (is_copied_first(tensor)) add_access(tensor, false, false, index, accesses);
     });
   }
 }

@@ -132,7 +132,7 @@ class RunningOp {
 
 void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Stack* stack, const OperatorInfo& info) {
   AccessList accesses;
-  if (info.kind == Kind::operation) gather_accesses(info, *stack, accesses);
+  gather_accesses(info, *stack, accesses);
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
   const OpDescription description = describe(info);

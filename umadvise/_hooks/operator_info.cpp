@@ -139,9 +139,12 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
     const c10::Argument& argument = schema.arguments()[index];
     if (argument.name() == "training" || argument.name() == "train") info->training_argument = index;
     if (!may_hold_tensors(*argument.type())) continue;
-    if (index == 0 && contains(kShapeReaders, op.operator_name().name)) continue;
     const bool resizes = contains(kResizes, op.operator_name().name);
-    if (index == 1 && resizes) continue;  // a shape
+    const bool reads_shape = index == 0 && contains(kShapeReaders, op.operator_name().name);
+    if (info->kind == Kind::creation || reads_shape || (index == 1 && resizes)) {
+      info->shapes.push_back(index);
+      continue;
+    }
     const Write write = believed ? write_of(op.operator_name().name, argument) : Write::always;
     info->tensors.push_back({index, write, resizes});
   }

@@ -32,6 +32,7 @@ struct OperatorInfo {
   uint32_t training_argument;  // meaningful where an argument is written when_training
   SplitRule split;
   std::vector<TensorArgument> tensors;  // those that may hold tensors or lists of tensors
+  std::vector<uint32_t> shapes;         // likewise, but only their shapes are asked for
 
   bool composite(c10::DispatchKeySet keys) const {
     return keys.has_backend(c10::BackendComponent::CUDABit) ? composite_on_cuda : composite_on_cpu;

@@ -35,6 +35,7 @@ from umadvise._abi import (
     Residency,
     Role,
     Sampling,
+    Small,
     SwapCounters,
 )
 from umadvise._native.columns import plan_columns, trace_columns
@@ -75,12 +76,14 @@ class Device:
         handle: the um_device pointer, for `Route`.
         link_profile: `umadvise.device_profile.DeviceProfile` whose link is charged; None where none is.
         host_mapped: whether chunks that are swapped out stay accessible.
+        small: whether tensors of half a chunk and less can be swapped out too.
     """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.link_profile: Any = None
         self.host_mapped = HostMapped.NOT
+        self.small = Small.STAY
         self._closed = False
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Operators of torch's databases, run plain and where everything leaves the device between their parts."""

@@ -1,0 +1,143 @@
+"""Where cases run: plain torch, or an emulated device that everything is made to leave between their parts."""
+
+import ctypes
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+
+import umadvise
+from op_trial.bits import strided_parts
+from umadvise import _native, runtime
+from umadvise._abi import Role, SwapCounters
+from umadvise.errors import NativeError
+
+MIB = 1 << 20
+_CHUNK_BYTES = 2 * MIB
+_POISON = 0xA5
+_POISONED_BYTES = 1 << 16
+"""Of each chunk, from its beginning on: where tensors are."""
+_M_PERTURB = -6  # malloc.h
+
+
+class NotAwayError(Exception):
+    """Something stayed on the device that should have left: what is compared then proves nothing."""
+
+
+class Place(Protocol):
+    """Where a subject's cases run."""
+
+    def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Puts there what is not there yet."""
+
+    def send_away(self) -> None:
+        """Makes everything leave."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A strided tensor's values in ordinary memory."""
+
+
+class Plain:
+    """Torch alone. What nobody has written yet holds a byte that differs from one `fill` to another."""
+
+    def __init__(self, fill: int) -> None:
+        self._fill = fill
+
+    def __enter__(self) -> Self:
+        """Memory that malloc gives, and that it gets back, is filled from here on."""
+        ctypes.CDLL(None).mallopt(_M_PERTURB, self._fill)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It is no longer filled."""
+        ctypes.CDLL(None).mallopt(_M_PERTURB, 0)
+
+    def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
+        """It is there."""
+
+    def send_away(self) -> None:
+        """There is nowhere else."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy."""
+        return tensor.detach().clone()
+
+
+class Leaving:
+    """A session in chunks in which tensors of any size leave.
+
+    Attributes:
+        departures: how often everything left.
+        moved: tensors that were in ordinary memory when they should have left, and were moved.
+        elsewhere: those that could not be moved, and never left.
+    """
+
+    def __init__(self, budget_bytes: int, small: str = "leave") -> None:
+        """Opens nothing yet.
+
+        Args:
+            budget_bytes: of device memory, for all that one op needs at once.
+            small: as in `umadvise.EmulatedDevice`.
+        """
+        device = umadvise.EmulatedDevice(budget_bytes, small=small)
+        self._session = umadvise.session(torch.nn.Linear(1, 1), device=device, policy="swap")
+        self._budget_bytes = budget_bytes
+        self.departures = self.moved = self.elsewhere = 0
+
+    def __enter__(self) -> Self:
+        """Opens the session."""
+        self._session.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self._session.__exit__(kind, error, traceback)
+
+    def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Moves what is in ordinary memory, as torch made it from a list or an array, as far as it can be moved."""
+        for part in _with_bytes(tensors):
+            if _native.owns(_address(part)):
+                continue
+            self.moved += 1
+            try:
+                runtime.current().take_in(part.untyped_storage(), Role.INPUT)
+            except NativeError:
+                self.elsewhere += 1
+
+    def send_away(self) -> None:
+        """Takes every chunk that can be had and writes garbage to it.
+
+        Raises:
+            NotAwayError: other tensors have chunks still.
+        """
+        device = runtime.current().device
+        held = sum(each.reserved_bytes for each in device.allocations() if each.exports > 0)
+        everything = torch.empty(self._budget_bytes - held, dtype=torch.uint8)
+        everything.view(-1, _CHUNK_BYTES)[:, :_POISONED_BYTES].fill_(_POISON)
+        used = self.counters().used_bytes
+        if used != self._budget_bytes or self.counters().pinned_bytes > 0:
+            raise NotAwayError(f"{used - everything.nbytes} bytes of other tensors are on the device still, not {held}")
+        self.departures += 1
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy through the host."""
+        if umadvise.on_device(tensor):
+            return tensor.detach().cpu()
+        with runtime.routed(runtime.HOST):
+            return tensor.detach().clone()
+
+    def counters(self) -> SwapCounters:
+        """What was swapped."""
+        return self._session.swap_counters()
+
+
+def _with_bytes(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """All but hollow ones, such as zeros that nobody has asked for yet."""
+    return (part for each in tensors for part in strided_parts(each) if _address(part) != 0)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return runtime.storage_address(tensor.untyped_storage())
