@@ -21,10 +21,18 @@ THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads st
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
+# torch's CUDA build, in an environment of its own, on stand-ins for a GPU: tests/torch_cuda/stand_ins.py.
+TORCH_CUDA ?= torch==2.11.0
+CUDA_VENV := .venv-torch-cuda
+CUDA_PYTHON := $(CUDA_VENV)/bin/python
+ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/stand_ins.py -m
+# SHORT=1 is what CI has time for.
+SHORT ?=
+
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full test-torch-cuda check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -36,6 +44,12 @@ test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(MAKE) ctest-threads THREADED=
 	$(PYTEST)
+
+test-torch-cuda: export UMADVISE_SHORT = $(SHORT)
+test-torch-cuda: $(CUDA_VENV)/.installed
+	$(ON_STAND_INS) $(PYTEST) tests/torch_cuda
+	STAND_IN_ASYNC=1 STAND_IN_DELAY_US=200 $(ON_STAND_INS) $(PYTEST) -m gpu tests/gpu
+	$(if $(SHORT),,$(ON_STAND_INS) $(PYTEST) -m gpu tests/gpu)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -82,10 +96,17 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	python -m pip install --editable '.[demo,test]'
 	touch $@
 
+# The core and the stand-ins are one build. The extension is compiled here, and not by the first test that needs it.
+$(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(NATIVE)
+	test -x $(CUDA_VENV)/bin/pip || $(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_PYTHON) -m pip install '$(TORCH_CUDA)'
+	$(CUDA_PYTHON) tests/torch_cuda/install.py
+	touch $@
+
 $(VENV)/.lint: $(VENV)/.installed
 	python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])' \
 	| xargs python -m pip install
 	touch $@
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) $(CUDA_VENV)

@@ -12,6 +12,8 @@
 #include "driver/driver.h"
 #include "driver/emulated/call.h"
 #include "driver/emulated/hooks.h"
+#include "environment.h"
+#include "torch_functions.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -71,6 +73,7 @@ Value placed(Value value) {
 // ---- functions that are not the emulated device's as they stand ------------------------------------------------
 
 CUresult init(unsigned) {
+  [[maybe_unused]] static const bool once = (set_by_environment(), true);
   const std::lock_guard<std::mutex> guard(lock);
   for (int i = 0; i < device_count && !opened; ++i) {
     int32_t ordinal = -1;
@@ -123,6 +126,13 @@ Table substituted() {
   call.device_get_attribute = device_get_attribute;
   call.mem_create = mem_create;
   call.mem_discard_batch_async = mem_discard_batch_async;
+  call.device_primary_ctx_retain = primary_context_retained;
+  call.device_primary_ctx_release = primary_context_released;
+  call.mem_advise = range_advised;
+  call.mem_prefetch_async = range_prefetched;
+  call.mem_prefetch_batch_async = ranges_prefetched;
+  call.mem_discard_and_prefetch_batch_async = ranges_discarded_and_prefetched;
+  call.mem_free = memory_freed;
   return call;
 }
 
@@ -159,11 +169,18 @@ struct Form {
        ? nullptr                                                      \
        : reinterpret_cast<void*>(static_cast<decltype(Table::name)>(Shim<Function::name, &Table::name>::call))},
 #define OTHER(symbol, version) {#symbol, version, reinterpret_cast<void*>(other_form)}
+#define BEYOND_TABLE(symbol, version) {#symbol, version, reinterpret_cast<void*>(symbol)}
 
 void* newest(const char* symbol, int version) {
-  static const Form forms[] = {UM_DRIVER_FUNCTIONS(GIVEN) OTHER(cuMemAdvise, 8000), OTHER(cuMemPrefetchAsync, 8000),
-                               OTHER(cuCtxSynchronize, 13000), OTHER(cuEventElapsedTime, 12080),
-                               OTHER(cuMemAlloc, 2000)};
+  static const Form forms[] = {UM_DRIVER_FUNCTIONS(GIVEN) OTHER(cuMemAdvise, 8000),
+                               OTHER(cuMemPrefetchAsync, 8000),
+                               OTHER(cuCtxSynchronize, 13000),
+                               OTHER(cuEventElapsedTime, 12080),
+                               OTHER(cuMemAlloc, 2000),
+                               BEYOND_TABLE(cuDevicePrimaryCtxGetState, 7000),
+                               BEYOND_TABLE(cuPointerGetAttribute, 4000),
+                               BEYOND_TABLE(cuMemRangeGetAttribute, 8000),
+                               BEYOND_TABLE(cuLaunchHostFunc, 10000)};
   const Form* found = nullptr;
   for (const Form& form : forms) {
     if (std::strcmp(symbol, form.symbol) != 0 || form.version > version) continue;
@@ -196,6 +213,8 @@ EXPORT void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_
   options.delay_max_us = delay_us;
 }
 
+EXPORT void emulated_libcuda_seed(uint64_t seed) { options.delay_seed = seed; }
+
 EXPORT void emulated_libcuda_attribute(int attribute, int value) {
   const std::lock_guard<std::mutex> guard(lock);
   settings.attributes[attribute] = value;
@@ -222,6 +241,14 @@ EXPORT unsigned emulated_libcuda_launch(void* stream, void (*kernel)(void*), voi
   if (device == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   um::emulated::Stream* target = stream_of(placed(static_cast<CUstream>(stream)));
   return submitted(device->submit(target, [kernel, argument] { kernel(argument); }));
+}
+
+EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  return static_cast<CUresult>(emulated_libcuda_launch(stream, function, argument));
+}
+
+EXPORT void emulated_libcuda_kernel_failed(int device) {
+  if (um::emulated::Device* const lost = um::emulated::device_at(device)) lost->lost = true;
 }
 
 EXPORT void emulated_libcuda_reset(void) {

@@ -15,6 +15,8 @@ void emulated_libcuda_lacks(const char* symbol);
 // How many devices it has, what each one holds, and up to how many microseconds of delay there are wherever the order
 // of things is left open. Before it is initialised.
 void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_t delay_us);
+// Of the delays. Before it is initialised.
+void emulated_libcuda_seed(uint64_t seed);
 // What cuDeviceGetAttribute tells, for every device.
 void emulated_libcuda_attribute(int attribute, int value);
 // The calls number `first` (1: the next one) to `last` of a function fail with this code; NULL: of all functions, as
@@ -27,6 +29,8 @@ void emulated_libcuda_host_memory_crashes(int on);
 void emulated_libcuda_legacy_is_asynchronous(int on);
 // A kernel: runs in the stream (of the current context) when its turn comes. What it touches faults as a GPU does.
 unsigned emulated_libcuda_launch(void* stream, void (*kernel)(void*), void* argument);
+// A kernel of this device could not be computed: the device is lost, as on a GPU, and every call fails from now on.
+void emulated_libcuda_kernel_failed(int device);
 // The driver is as it was at the beginning, but for the devices.
 void emulated_libcuda_reset(void);
 
