@@ -94,10 +94,11 @@ void deliver(const IValue& computed, const IValue& expected) {
 
 // What an op gives, on the device "meta".
 struct DryRun {
+  enum { told, untold, absent } outcome = told;  // absent: torch has no dry run of this op
   Stack arguments, results;
 };
 
-std::optional<DryRun> dry_run(const Op& op) {
+DryRun dry_run(const Op& op) {
   DryRun run;
   for (size_t i = 0; i < op.arguments.size(); ++i) {
     const IValue& given = op.arguments[i];
@@ -108,12 +109,16 @@ std::optional<DryRun> dry_run(const Op& op) {
   run.results = run.arguments;
   try {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &run.results);
+  } catch (const c10::NotImplementedError&) {
+    run.outcome = DryRun::absent;
+    return run;
   } catch (const std::exception&) {
-    return std::nullopt;  // its result depends on values, or it is an error that the CPU's kernel words
+    run.outcome = DryRun::untold;  // it depends on values, or it is an error that the CPU's kernel words
+    return run;
   }
   for (size_t i = 0; i < run.results.size(); ++i) {
     const bool tensors = run.results[i].isTensor() || run.results[i].isTensorList();
-    if (!tensors && !argument_of(op.schema(), i)) return std::nullopt;
+    if (!tensors && !argument_of(op.schema(), i)) run.outcome = DryRun::untold;
   }
   return run;
 }
@@ -132,6 +137,7 @@ bool works_in_place(const Op& op) {
 
 // `out=` tensors take the size that the dry run found.
 void resize_outputs(const Op& op, const DryRun& run) {
+  if (run.outcome != DryRun::told) return;
   for (size_t i = 0; i < op.arguments.size(); ++i) {
     if (!op.writes(i) || !op.arguments[i].isTensor()) continue;
     const at::Tensor& out = op.arguments[i].toTensor();
@@ -147,15 +153,15 @@ IValue allocated(const IValue& found, c10::Device device) {
   });
 }
 
-Stack launch_on_cpu(const Op& op, const std::optional<DryRun>& run) {
-  if (run) resize_outputs(op, *run);
+Stack launch_on_cpu(const Op& op, const DryRun& run) {
+  resize_outputs(op, run);
   Aliases aliases;
   Stack results;
   std::vector<std::pair<size_t, IValue>> made;
   const size_t count = op.schema().returns().size();
   for (size_t i = 0; i < count; ++i) {
     const std::optional<size_t> argument = argument_of(op.schema(), i);
-    results.push_back(argument ? op.arguments[*argument] : allocated(run->results[i], op.device));
+    results.push_back(argument ? op.arguments[*argument] : allocated(run.results[i], op.device));
     if (argument) continue;
     made.emplace_back(i, with_tensors(results[i], [&](const at::Tensor& tensor) { return aliases.of(tensor); }));
   }
@@ -237,9 +243,8 @@ void boxed_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack*
   op.device = device_of(schema, op.arguments);
   const c10::DeviceGuard guard(op.device);
   const KernelsOnly kernels_only;
-  const bool described = handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
-  const std::optional<DryRun> run = described ? dry_run(op) : std::nullopt;
-  const bool launched = run || (!described && works_in_place(op));
+  const DryRun run = dry_run(op);
+  const bool launched = run.outcome == DryRun::told || (run.outcome == DryRun::absent && works_in_place(op));
   const Stack results = launched ? launch_on_cpu(op, run) : compute_now(op);
   stack->insert(stack->end(), results.begin(), results.end());
 }

@@ -37,7 +37,7 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
 }
 
 at::Tensor without_bytes(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
+  if (!tensor.defined() || (tensor.is_cpu() && tensor.dim() == 0)) return tensor;
   return twin(tensor, storage_at(nullptr, 0, c10::kMeta), c10::DispatchKey::Meta);
 }
 

@@ -46,7 +46,7 @@ class Aliases {
   std::unordered_map<c10::StorageImpl*, c10::Storage> storages_;
 };
 
-// A tensor of the same shape on the device "meta".
+// A tensor of the same shape on the device "meta"; a number of the CPU as it is.
 at::Tensor without_bytes(const at::Tensor& tensor);
 
 }  // namespace cuda_kernels

@@ -56,6 +56,15 @@ std::tuple<Tensor, Tensor> depthwise_backward(const Tensor& grad, const Tensor& 
   return {wanted[0] ? at::cat(of_input, 1) : Tensor(), wanted[1] ? at::cat(of_weight, 0) : Tensor()};
 }
 
+// Sizes alone, for the device "meta", which lacks this one.
+Tensor slow_conv2d(const Tensor& input, const Tensor& weight, at::IntArrayRef kernel, Bias, at::IntArrayRef stride,
+                   at::IntArrayRef padding) {
+  const auto length = [&](int64_t axis) {
+    return (input.size(2 + axis) + 2 * padding[axis] - kernel[axis]) / stride[axis] + 1;
+  };
+  return at::empty({input.size(0), weight.size(0), length(0), length(1)}, input.options());
+}
+
 const at::Tensor* first(const Tensor& tensor) { return &tensor; }
 const at::Tensor* first(at::TensorList tensors) { return tensors.empty() ? nullptr : &tensors[0]; }
 template <class Other>
@@ -93,6 +102,9 @@ std::map<std::string, torch::CppFunction> kernels() {
 }  // namespace
 
 int register_own_kernels(torch::Library& library) {
+  static auto* const meta =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  meta->impl("_slow_conv2d_forward", TORCH_FN(slow_conv2d));
   auto made = kernels();
   for (auto& [name, kernel] : made) library.impl(name.c_str(), std::move(kernel));
   return static_cast<int>(made.size());
