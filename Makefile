@@ -21,11 +21,11 @@ THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads st
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
-# torch's CUDA build, in an environment of its own, on stand-ins for a GPU: tests/torch_cuda/stand_ins.py.
+# torch's CUDA build, in an environment of its own, on stand-ins for a GPU: tests/torch_cuda/on_stand_ins.py.
 TORCH_CUDA ?= torch==2.11.0
 CUDA_VENV := .venv-torch-cuda
 CUDA_PYTHON := $(CUDA_VENV)/bin/python
-ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/stand_ins.py -m
+ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -m
 # SHORT=1 is what CI has time for.
 SHORT ?=
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, on torch's CUDA build and stand-ins for a GPU: see stand_ins.py."""
+"""Programs in processes of their own, on torch's CUDA build and stand-ins for a GPU: see on_stand_ins.py."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-# `make test-torch-cuda` runs these, through stand_ins.py; elsewhere torch has no CUDA.
+# `make test-torch-cuda` runs these, through on_stand_ins.py; elsewhere torch has no CUDA.
 collect_ignore_glob = [] if "STAND_IN_MIB" in os.environ else ["*.py"]
 
 
@@ -19,7 +19,7 @@ collect_ignore_glob = [] if "STAND_IN_MIB" in os.environ else ["*.py"]
 def run() -> Callable[..., Any]:
     """run(file, name, word, ..., SETTING=value, ...): what a program of a file prints last, as JSON.
 
-    Settings are environment variables, those of stand_ins.py and others.
+    Settings are environment variables, those of on_stand_ins.py and others.
     """
 
     def run(file: str, *words: str, **settings: object) -> Any:

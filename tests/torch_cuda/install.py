@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from stand_ins import BUILD, CHECKOUT, libraries
+from on_stand_ins import BUILD, CHECKOUT, libraries
 
 TARGETS = ("umadvise", "emulated_libcuda", "fake_libcudart", "cuda_kernels")
 
@@ -46,7 +46,7 @@ def main() -> None:
     libraries()
     tried = "import torch; from umadvise._hooks.loader import compiled_library; compiled_library();"
     tried += "assert (torch.ones(2, device='cuda') + 1).tolist() == [2, 2]"
-    launcher = str(Path(__file__).with_name("stand_ins.py"))
+    launcher = str(Path(__file__).with_name("on_stand_ins.py"))
     subprocess.run([sys.executable, launcher, "-c", tried], check=True, env={**os.environ, "STAND_IN_MIB": "64"})
 
 

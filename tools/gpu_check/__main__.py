@@ -10,6 +10,7 @@ Exit codes: 0 every stage passed, 2 usage, 3 a stage failed.
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -19,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 sys.path.insert(1, str(CHECKOUT))  # umadvise, which need not be installed
 
+import sizes  # noqa: E402
 from prebuilt import Prebuilt  # noqa: E402
 from record import MOST_MANAGED_BYTES, WITHIN_S, Check, Output, UsageError, run_stages  # noqa: E402
 from stages import STAGES, with_needs  # noqa: E402
@@ -42,6 +44,7 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--build-directory", type=Path, default=CHECKOUT / "build" / "gpu_check", metavar="FOLDER")
     parser.add_argument("--most-managed", type=_gib, default=MOST_MANAGED_BYTES, metavar="GIB", help="8 at most")
     parser.add_argument("--within", type=float, default=WITHIN_S, metavar="SECONDS", help=f"default: {WITHIN_S:.0f}")
+    parser.add_argument("--small", action="store_true", help="what a dry run does, on the GPU: to try the programs")
     parser.add_argument("--dry-run", action="store_true", help="everything on the emulated device, small")
     options = parser.parse_args(words)
     usual = [name for name in STAGES if options.dry_run or name not in _ASKED_FOR]
@@ -75,6 +78,8 @@ def main() -> int:
     except UsageError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2
+    if options.small:
+        os.environ[sizes.VARIABLE] = "1"
     prebuilt = Prebuilt(None if options.bundle is None else options.bundle.resolve())
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as scratch:
         check = Check(

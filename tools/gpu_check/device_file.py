@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sizes import by_kind
 
 import umadvise
 from umadvise import catalogue, probe
@@ -17,8 +18,8 @@ from umadvise._native import Device
 from umadvise.device_profile import DeviceProfile, Fact
 from umadvise.devices import open_device
 
-SIZES_BYTES = {"cuda": (*probe.SIZES_BYTES, 256 << 20), "emulated": (64 << 10, 1 << 20, 4 << 20)}
-ROUNDS = {"cuda": 3, "emulated": 1}
+SIZES_BYTES = by_kind(cuda=(*probe.SIZES_BYTES, 256 << 20), emulated=(64 << 10, 1 << 20, 4 << 20))
+ROUNDS = by_kind(cuda=3, emulated=1)
 CAPACITY = "256MiB"
 """Of the emulated device."""
 _BLOCK_BYTES = 2 << 20

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sizes import small
+
 _ADDRESS, _SIZE, _FLAGS, _STREAM = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_ulonglong, ctypes.c_void_p
 _POINTER, NUMBER, _ENUM, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p
 
@@ -126,7 +128,7 @@ class Driver:
         except OSError as error:
             raise DriverError(f"no driver: {error}") from error
         self.stand_in = hasattr(self.library, "emulated_libcuda_devices")
-        if self.stand_in != (kind == "emulated"):
+        if self.stand_in != (kind == "emulated") and not (self.stand_in and small()):
             raise DriverError(f"libcuda.so.1 is {'a stand-in' if self.stand_in else 'no stand-in'}: see {kind}")
         if self.stand_in:
             self.library.emulated_libcuda_devices(1, ctypes.c_uint64(CAPACITY_BYTES), 0)

@@ -14,12 +14,13 @@ from typing import Any
 import parts
 from driver import ADVICE, READ, Driver, DriverError
 from parts import MIB, Samples, medians
+from sizes import by_kind
 
-RANGES_MIB = {"cuda": (2, 8, 32, 128), "emulated": (2, 8)}
-CHUNKS_IN_GRANULES = {"cuda": (1, 2, 5, 10, 16, 32), "emulated": (1, 10)}
-CHUNKS = {"cuda": 32, "emulated": 4}
+RANGES_MIB = by_kind(cuda=(2, 8, 32, 128), emulated=(2, 8))
+CHUNKS_IN_GRANULES = by_kind(cuda=(1, 2, 5, 10, 16, 32), emulated=(1, 10))
+CHUNKS = by_kind(cuda=32, emulated=4)
 """Of each size; all of them exist at once, so that none is made of what another gave back."""
-ROUNDS = {"cuda": 7, "emulated": 2}
+ROUNDS = by_kind(cuda=7, emulated=2)
 
 
 class DriverCosts:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+from sizes import by_kind
 
 import umadvise
 from umadvise import _native
@@ -18,8 +19,8 @@ from umadvise._abi import Advice, Memory, Placement, Role
 from umadvise.runtime import address_of, current, placed, routed
 
 MIB = 1 << 20
-RANGE_BYTES = {"cuda": 256 * MIB, "emulated": 32 * MIB}
-PIECE_BYTES = {"cuda": 1024 * MIB, "emulated": 16 * MIB}
+RANGE_BYTES = by_kind(cuda=256 * MIB, emulated=32 * MIB)
+PIECE_BYTES = by_kind(cuda=1024 * MIB, emulated=16 * MIB)
 CAPACITY = "256MiB"
 """Of the emulated device."""
 DISTINCT = 1.5

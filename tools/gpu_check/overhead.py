@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 
 import torch
+from sizes import by_kind
 
 import umadvise
 from umadvise import _native
 from umadvise.runtime import current
 
-ROUNDS = {"cuda": 11, "emulated": 3}
-CALLS = {"cuda": 500, "emulated": 200}
+ROUNDS = by_kind(cuda=11, emulated=3)
+CALLS = by_kind(cuda=500, emulated=200)
 """In a round; so few that a GPU's queue is never full."""
 
 

@@ -14,12 +14,13 @@ from typing import Any
 from driver import LEGACY_STREAM, Driver, DriverError
 from kernels import Kernels
 from parts import MIB
+from sizes import by_kind
 
-KERNEL_MS = {"cuda": 50.0, "emulated": 5.0}
-COPY_BYTES = {"cuda": 256 * MIB, "emulated": 16 * MIB}
+KERNEL_MS = by_kind(cuda=50.0, emulated=5.0)
+COPY_BYTES = by_kind(cuda=256 * MIB, emulated=16 * MIB)
 COPIES = 6
 """One after the other: about 30 ms over a link of PCIe 5."""
-ROUNDS = {"cuda": 3, "emulated": 1}
+ROUNDS = by_kind(cuda=3, emulated=1)
 _SIZE_BYTES = 2 * MIB
 
 Call = Callable[[], object]

@@ -8,10 +8,11 @@ from typing import Any
 from driver import Driver
 from kernels import Kernels, word_at
 from parts import MIB, or_reason
+from sizes import by_kind
 
-COUNTS = {"cuda": (1, 8, 64), "emulated": (1, 8)}
-BUSY_MS = {"cuda": 50.0, "emulated": 5.0}
-HOST_CHUNKS = {"cuda": 64, "emulated": 4}
+COUNTS = by_kind(cuda=(1, 8, 64), emulated=(1, 8))
+BUSY_MS = by_kind(cuda=50.0, emulated=5.0)
+HOST_CHUNKS = by_kind(cuda=64, emulated=4)
 _VALUE = 0xA5A5A5A5
 
 

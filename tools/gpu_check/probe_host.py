@@ -8,12 +8,13 @@ from driver import NUMBER, Driver
 from kernels import Kernels
 from parts import MIB, or_reason
 from probe_chunks import copied
+from sizes import by_kind
 
-SIZES_MIB = {"cuda": (2, 4, 64, 256, 1024), "emulated": (2, 64)}
-COPIED_BYTES = {"cuda": 512 * MIB, "emulated": 32 * MIB}
+SIZES_MIB = by_kind(cuda=(2, 4, 64, 256, 1024), emulated=(2, 64))
+COPIED_BYTES = by_kind(cuda=512 * MIB, emulated=32 * MIB)
 PIECE_BYTES = 4 * MIB
-CALLS = {"cuda": 1000, "emulated": 50}
-_BUSY_MS = {"cuda": 50.0, "emulated": 10.0}
+CALLS = by_kind(cuda=1000, emulated=50)
+_BUSY_MS = by_kind(cuda=50.0, emulated=10.0)
 
 
 def pinned(kind: str) -> Any:

@@ -8,12 +8,13 @@ from typing import Any
 from driver import LEGACY_STREAM, Driver, DriverError
 from kernels import WORD_BYTES, Kernels, word_at
 from parts import MIB, or_reason
+from sizes import by_kind
 
 from umadvise import discard_proof
 
-RANGE_BYTES = {"cuda": 64 * MIB, "emulated": 8 * MIB}
-KERNEL_MS = {"cuda": 50.0, "emulated": 5.0}
-ROUNDS = {"cuda": 3, "emulated": 1}
+RANGE_BYTES = by_kind(cuda=64 * MIB, emulated=8 * MIB)
+KERNEL_MS = by_kind(cuda=50.0, emulated=5.0)
+ROUNDS = by_kind(cuda=3, emulated=1)
 _OLD, _NEW = 0x11111111, 0x22222222
 
 

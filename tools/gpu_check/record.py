@@ -15,6 +15,7 @@ from typing import Any
 
 import commands
 from prebuilt import Prebuilt
+from sizes import small
 from summary import lines
 
 SCHEMA = "umadvise.gpu_check/3"
@@ -109,6 +110,11 @@ class Check:
     """Writes what the running stage has found until now."""
 
     @property
+    def small(self) -> bool:
+        """Whether only the programs are tried, in sizes that no GPU is needed for."""
+        return self.dry_run or small()
+
+    @property
     def kind(self) -> str:
         """The device, as the programs are told."""
         return "emulated" if self.dry_run else "cuda"
@@ -126,7 +132,7 @@ class Check:
     @property
     def patience(self) -> float:
         """By which every limit of time is longer: a dry run may share a busy machine, and nobody pays for it."""
-        return _DRY_PATIENCE if self.dry_run else 1.0
+        return _DRY_PATIENCE if self.small else 1.0
 
     def managed_limit_bytes(self) -> int:
         """Most that may be in managed memory.

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from sizes import by_kind
 
 import umadvise
 from umadvise import _native
@@ -20,7 +21,7 @@ from umadvise._abi import Advice, Memory, Placement, Role
 from umadvise.runtime import HOST, address_of, current, placed, routed
 
 MIB = 1 << 20
-SIZES_MIB = {"cuda": (2, 16, 128), "emulated": (2, 16)}
+SIZES_MIB = by_kind(cuda=(2, 16, 128), emulated=(2, 16))
 ROUNDS = 5
 
 

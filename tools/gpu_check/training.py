@@ -37,7 +37,7 @@ def stage(network: str, *, managed: bool = True) -> Callable[[Check], Any]:
 
 def _train(network: str, managed: bool, check: Check) -> Any:
     limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
-    chosen = choose(network, limit_bytes, dry_run=check.dry_run, large=not managed)
+    chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed)
     if chosen is None:
         raise StageError(f"no size of {network} fits {limit_bytes} bytes")
     data: dict[str, Any] = {
@@ -47,12 +47,12 @@ def _train(network: str, managed: bool, check: Check) -> Any:
         "rows": [],
     }
 
-    percents = _DRY_PERCENTS[network, managed] if check.dry_run else PERCENTS
+    percents = _DRY_PERCENTS[network, managed] if check.small else PERCENTS
 
     def keep(rows: list[dict[str, Any]]) -> None:
         check.keep({**data, "rows": data["rows"] + rows})
 
-    ours, peers = our_rows(percents, managed=managed), peer_rows(check.dry_run and not managed)
+    ours, peers = our_rows(percents, managed=managed), peer_rows(check.small and not managed)
     ends_s, now_s = check.stage_ends_s, time.monotonic()
     for rows, until_s in ((peers, now_s + (ends_s - now_s) * _PEERS_PART), (ours, ends_s)):
         vanilla = _ran(data["rows"], "vanilla")
@@ -169,11 +169,11 @@ def _process(
             kept = len(rows)
             keep(rows)
 
-    small = check.dry_run
+    small = check.small
     specification = {
         "network": network,
         "rows": list(rows),
-        "on_gpu": not small,
+        "on_gpu": not check.dry_run,
         "warm_up": _WARM_UP,
         "measured": 1 if small else 4,
         "row_s": 2.0 if small else 10.0,

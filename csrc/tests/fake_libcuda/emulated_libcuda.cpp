@@ -198,8 +198,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int ver
   *function = nullptr;
   if (version > settings.version) return CUDA_ERROR_INVALID_VALUE;
   if (settings.lacks == symbol) return CUDA_SUCCESS;
-  constexpr uint64_t kAskedForLegacy = 1;
-  *function = flags == kAskedForLegacy ? newest(symbol, version) : reinterpret_cast<void*>(other_form);
+  constexpr uint64_t kPerThread = 2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM; by default it is the legacy one
+  *function = flags < kPerThread ? newest(symbol, version) : reinterpret_cast<void*>(other_form);
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-"""Kernels that the CPU computes, for torch's CUDA build on stand-ins for a GPU (tests/torch_cuda/stand_ins.py)."""
+"""Kernels that the CPU computes, for torch's CUDA build on stand-ins for a GPU (tests/torch_cuda/on_stand_ins.py)."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Runs a command with torch's CUDA build on stand-ins for a GPU: `python stand_ins.py [--build FOLDER] COMMAND...`.
+"""Runs a command with torch's CUDA build on stand-ins for a GPU: `python on_stand_ins.py [--build FOLDER] COMMAND...`.
 
 The environment that it makes holds for all processes that the command starts. Where it is set already, nothing changes.
 Settings, each read when a process first uses CUDA (csrc/tests/fake_libcuda/environment.cpp):
