@@ -1,11 +1,11 @@
 """What torch says of memory: the same requests in plain torch and under umadvise, in any kind of memory, on any GPU."""
 
-import json
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from several import main
 from torch import nn
 
 import umadvise
@@ -19,17 +19,22 @@ COMPARED = [
 SIZES = (3 * MIB, 5 * MIB + 13, 1000, 24 * MIB)
 
 
-def under(memory: str, ordinal: int) -> AbstractContextManager[Any]:
+@contextmanager
+def under(memory: str, ordinal: int = 0, budget: str | None = None) -> Iterator[None]:
     """Plain torch, patch() alone, memory after unpatch(), or a session."""
     device = f"cuda:{ordinal}"
-    if memory == "plain":
-        return nullcontext()
     if memory in ("patched", "unpatched"):
-        umadvise.patch(device=device)
+        umadvise.patch(device=device, budget=budget)
         if memory == "unpatched":
             umadvise.unpatch()
-        return nullcontext()
-    return umadvise.session(nn.Linear(2, 2), device=device, policy=memory, sample_every=0)
+        yield
+        if memory == "patched":
+            umadvise.unpatch()
+    elif memory == "plain":
+        yield
+    else:
+        with umadvise.session(nn.Linear(2, 2), device=device, policy=memory, sample_every=0):
+            yield
 
 
 def counted(ordinal: int, since: dict[str, int]) -> dict[str, int]:
@@ -89,7 +94,7 @@ def by_accelerator(index: int) -> bool:
 def given_back(memory: str) -> Any:
     """What empty_cache(), in both words, leaves of what is reserved and nothing uses."""
     seen = []
-    with under(memory, 0):
+    with under(memory):
         for give_back in (torch.cuda.empty_cache, torch.accelerator.empty_cache):
             tensors = [torch.ones(16 * MIB, device="cuda") for _ in range(3)]
             seen.append(torch.cuda.memory_reserved() >= 3 * 64 * MIB)
@@ -102,18 +107,19 @@ def given_back(memory: str) -> Any:
 
 def free(budget: str) -> Any:
     """mem_get_info() of both GPUs, before and while 24 MiB are held on each."""
-    umadvise.patch(device="cuda", budget=budget or None)
-    before = [torch.cuda.mem_get_info(index) for index in (0, 1)]
-    tensors = [torch.ones(6 * MIB, device=f"cuda:{index}") for index in (0, 1)]
-    now = [torch.cuda.mem_get_info(index) for index in (0, 1)]
-    del tensors
+    with under("patched", budget=budget if budget != "none" else None):
+        before = [torch.cuda.mem_get_info(index) for index in (0, 1)]
+        tensors = [torch.ones(6 * MIB, device=f"cuda:{index}") for index in (0, 1)]
+        now = [torch.cuda.mem_get_info(index) for index in (0, 1)]
+        del tensors
     return {"before": before, "now": now, "total": torch.cuda.get_device_properties(0).total_memory}
 
 
 def out_of_memory(memory: str) -> Any:
     """More than the GPU has, and then something that fits."""
-    with under(memory, 0):
+    with under(memory):
         torch.cuda.init()
+        before = torch.cuda.memory_stats()["num_ooms"]
         try:
             torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
         except torch.OutOfMemoryError as error:
@@ -121,9 +127,9 @@ def out_of_memory(memory: str) -> Any:
         return {
             "message": message,
             "after": torch.ones(1000, device="cuda").sum().item(),
-            "num_ooms": torch.cuda.memory_stats()["num_ooms"],
+            "num_ooms": torch.cuda.memory_stats()["num_ooms"] - before,
         }
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+    main(globals())

@@ -214,5 +214,4 @@ def then_plain(policy: str) -> Any:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+    main(globals())

@@ -1,13 +1,12 @@
 """Programs on a machine with two GPUs, one of which umadvise has in use: the same in plain torch and in sessions."""
 
 import copy
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from several import main
 from torch import nn
 from torch.nn import functional
 
@@ -82,9 +81,25 @@ def pipeline(policy: str) -> Any:
     return {"losses": losses, "sums": sums}
 
 
+@contextmanager
+def patched(device: str) -> Iterator[None]:
+    """"plain" is nothing."""
+    if device != "plain":
+        umadvise.patch(device=device)
+    try:
+        yield
+    finally:
+        if device != "plain":
+            umadvise.unpatch()
+
+
 def spellings(in_use: str) -> Any:
     """Where tensors go that are moved or made for one GPU or the other while one of them is in use."""
-    umadvise.patch(device=in_use)
+    with patched(in_use):
+        return where_they_are()
+
+
+def where_they_are() -> Any:
     host, seen = torch.arange(1000.0), {}
     for device in ("cuda:0", "cuda:1"):
         made = {
@@ -104,23 +119,24 @@ def spellings(in_use: str) -> Any:
     return seen
 
 
-def current(policy: str) -> Any:
+def current(in_use: str) -> Any:
     """What "cuda" without an index means where another device is the current one, as torch has it."""
-    if policy == "patched":
-        umadvise.patch(device="cuda:0")
     seen = {}
     for index in (0, 1):
-        with torch.cuda.device(index):
+        with patched(in_use), torch.cuda.device(index):
             made = [torch.ones(3).cuda(), torch.ones(3).to("cuda"), torch.ones(3, device="cuda")]
             made += [nn.Linear(2, 2).cuda().weight, nn.Linear(2, 2).to("cuda").weight]
             seen[index] = [str(tensor.device) for tensor in made]
     return seen
 
 
-def streams(policy: str) -> Any:
+def streams(in_use: str) -> Any:
     """Copies between GPUs in streams of their own, of memory that is freed while they run."""
-    if policy == "patched":
-        umadvise.patch(device="cuda:0")
+    with patched(in_use):
+        return wrong_elements()
+
+
+def wrong_elements() -> int:
     sides, wrong = [torch.cuda.Stream(device=index) for index in (0, 1)], 0
     for number in range(20):
         source = torch.full((1 << 18,), float(number), device="cuda:0")
@@ -141,5 +157,4 @@ def streams(policy: str) -> Any:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+    main(globals())
