@@ -1,14 +1,15 @@
 """Programs as people run them on a GPU: workers, threads, forks, errors in the middle, and what comes afterwards."""
 
+import ctypes
 import gc
-import json
+import io
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from several import main
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,19 +37,16 @@ def batch(step: int) -> torch.Tensor:
     return torch.full((16, WIDTH), 0.01 * (step + 1))
 
 
-def session(model: nn.Module, optimizer: torch.optim.Optimizer, policy: str, budget: str | None = "36MiB") -> Any:
+def session(model: nn.Module, optimizer: Any, policy: str, budget: str = "36MiB") -> Any:
     return umadvise.session(model, optimizer, device="cuda", budget=budget, policy=policy)
 
 
-def in_session(policy: str, budget: str | None = "36MiB", steps: int = 4) -> list[str]:
-    model, optimizer = made()
-    return trained(model, optimizer, policy, budget, steps)
-
-
-def trained(model: nn.Module, optimizer: Any, policy: str, budget: str | None = "36MiB", steps: int = 4) -> list[str]:
+def trained(
+    model: nn.Module, optimizer: Any, policy: str, budget: str = "36MiB", steps: int = 4, first: int = 0
+) -> list[str]:
     losses = []
     with session(model, optimizer, policy, budget) as um:
-        for step in range(steps):
+        for step in range(first, first + steps):
             with um.step():
                 losses.append(one_step(model, optimizer, um.to_device(batch(step))))
     return losses
@@ -108,22 +106,23 @@ def fork(policy: str) -> Any:
     return losses
 
 
-def ends_in_session(policy: str, how: str) -> Any:
-    """The process ends in the middle of a step, in one way or another."""
+def addresses(policy: str) -> Any:
+    """What CuPy and Numba are told of a tensor is good while others come and go; a file that is loaded pins nothing."""
     model, optimizer = made()
-    opened = session(model, optimizer, policy)
-    um = opened.__enter__()
-    globals()["kept"] = (model, optimizer, opened)
-    with um.step():
-        loss = one_step(model, optimizer, um.to_device(batch(0)))
-    print(json.dumps(loss), flush=True)
-    with um.step():
-        model(um.to_device(batch(1))).sum().backward()
-        if how == "raises":
-            raise KeyError("the user's own")
-        if how == "exits":
-            sys.exit(5)
-        return loss
+    with session(model, optimizer, policy) as um:
+        with um.step():
+            kept = um.to_device(torch.arange(1 << 20, dtype=torch.float32)) + 1
+        address, _ = kept.__cuda_array_interface__["data"]
+        for step in range(3):
+            file = io.BytesIO()
+            torch.save(model.state_dict(), file)
+            file.seek(0)
+            model.load_state_dict(torch.load(file, map_location="cuda"))
+            with um.step():
+                one_step(model, optimizer, um.to_device(batch(step)))
+        torch.cuda.synchronize()
+        raw = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+        return [raw[0], raw[(1 << 20) - 1], um.swap_counters().swap_outs > 0]
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
@@ -177,19 +176,35 @@ def raises(policy: str) -> Any:
 
 
 def too_small(policy: str) -> Any:
-    """Budgets that do not do, and then one that does; the model is as it was before the first."""
-    model, optimizer = made()
-    before = [parameter.sum().item() for parameter in model.parameters()]
+    """A budget for which the session cannot open, one for which its step cannot run, and then one that does."""
     errors = []
-    for budget in ("6MiB", "8MiB"):
+    for budget in ("8MiB", "6MiB"):
+        model, optimizer = made()
         try:
             trained(model, optimizer, policy, budget, steps=1)
-        except (umadvise.errors.UmadviseError, torch.OutOfMemoryError) as error:
-            errors.append(f"{type(error).__name__}: {error}")
-        optimizer.zero_grad()
-        optimizer.state.clear()
-    assert [parameter.sum().item() for parameter in model.parameters()] == before
+        except torch.OutOfMemoryError as error:
+            errors.append(str(error))
+        gc.collect()
+        assert all(parameter.device.type == "cpu" for parameter in model.parameters())
+    optimizer.zero_grad()
     return {"errors": errors, "losses": trained(model, optimizer, policy)}
+
+
+def resumed(policy: str) -> Any:
+    """A session's checkpoint goes on in a new model and a new session, as in a new process."""
+    if policy == "plain":
+        model, optimizer = made()
+        return plainly(model, optimizer, 0, 6)
+    model, optimizer = made()
+    losses = trained(model, optimizer, policy, steps=3)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    kept = torch.load(file, map_location="cpu")
+    model, optimizer = made()
+    model.load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+    return losses + trained(model, optimizer, policy, steps=3, first=3)
 
 
 def then_plain(policy: str) -> Any:

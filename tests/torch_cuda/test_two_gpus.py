@@ -18,8 +18,9 @@ def calls(policies: tuple[str, ...]) -> list[str]:
 
 @pytest.fixture(scope="module", params=[{}, {"STAND_IN_ASYNC": 1, "STAND_IN_DELAY_US": 200}], ids=["at once", "later"])
 def plain_and_seen(run: Run, request: pytest.FixtureRequest) -> Any:
-    plain = run("two_gpus.py", json.dumps([*calls(("plain",)), "current plain"]), STAND_IN_DEVICES=2)
-    ours = [*calls(POLICIES), "current cuda:0", *(f"spellings {device}" for device in DEVICES)]
+    plain = run("two_gpus.py", json.dumps([*calls(("plain",)), "current plain", "streams plain"]), STAND_IN_DEVICES=2)
+    ours = [*calls(POLICIES), "current cuda:0"]
+    ours += [f"{name} {device}" for name in ("spellings", "streams") for device in DEVICES]
     return plain, run("two_gpus.py", json.dumps(ours), STAND_IN_DEVICES=2, **request.param)
 
 
@@ -48,3 +49,9 @@ def test_the_gpu_in_use_has_unified_memory_and_the_other_plain_memory(plain_and_
 def test_without_an_index_it_is_the_current_gpu(plain_and_seen: Any) -> None:
     plain, seen = plain_and_seen
     assert seen["current cuda:0"] == plain["current plain"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_that_is_freed_while_it_is_copied_across_is_not_given_away(plain_and_seen: Any, device: str) -> None:
+    plain, seen = plain_and_seen
+    assert seen[f"streams {device}"] == plain["streams plain"] == 0
