@@ -12,6 +12,7 @@ from umadvise import _native, runtime, torch_api
 from umadvise._abi import Role
 from umadvise.errors import StateError, UsageError
 from umadvise.observer import strided_parts, tensors_of_state
+from umadvise.placement import copy_of_bytes
 from umadvise.roles import Policy
 from umadvise.runtime import HOST, on_device, routed
 
@@ -88,13 +89,15 @@ class Adoption:
     def _move_in(self) -> None:
         for model in self._models:
             if any(_is_elsewhere(tensor) for tensor in (*model.parameters(), *model.buffers())):
-                torch_api.move_module_in(model)
-                self._moved_models.append(model)
+                self._moved_models.append(model)  # before the first tensor moves: a later one may find no room
                 self._moved = True
+                torch_api.move_module_in(model)
         for optimizer in self._optimizers:
-            self._moved |= _each_tensor(
-                optimizer, lambda tensor: torch_api.moved_in(tensor, Role.PARAMETER), _may_move_in
-            )
+            _each_tensor(optimizer, self._moved_in, _may_move_in)
+
+    def _moved_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._moved = True
+        return torch_api.moved_in(tensor, Role.PARAMETER)
 
     def give_back(self, state: runtime.Runtime) -> None:
         """Moves back what was moved, but on the emulated device nothing whose address is known outside of torch."""
@@ -183,7 +186,10 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 
 def _copy_out(tensor: torch.Tensor) -> torch.Tensor:
-    return torch._C.TensorBase.to(tensor, "cpu", copy=True)
+    try:
+        return torch._C.TensorBase.to(tensor, "cpu", copy=True)
+    except torch.OutOfMemoryError:  # it was swapped out, and there is no room for the op
+        return copy_of_bytes(tensor)
 
 
 def _may_move_in(tensor: torch.Tensor) -> bool:
@@ -195,19 +201,11 @@ def _each_tensor(
     optimizer: torch.optim.Optimizer,
     move: Callable[[torch.Tensor], torch.Tensor],
     wanted: Callable[[torch.Tensor], bool],
-) -> bool:
-    """Replaces an optimizer's tensors that are wanted; whether there were any.
-
-    Its parameters get other data, its state other tensors.
-    """
-    count = 0
+) -> None:
+    """Replaces an optimizer's tensors that are wanted: its parameters get other data, its state other tensors."""
 
     def moved(value: Any) -> Any:
-        nonlocal count
-        if not isinstance(value, torch.Tensor) or not wanted(value):
-            return value
-        count += 1
-        return move(value)
+        return move(value) if isinstance(value, torch.Tensor) and wanted(value) else value
 
     with torch.no_grad():
         for group in optimizer.param_groups:
@@ -218,7 +216,6 @@ def _each_tensor(
         for entries in optimizer.state.values():
             for name in entries:
                 entries[name] = pytree.tree_map(moved, entries[name])
-    return count > 0
 
 
 def _states(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> int:

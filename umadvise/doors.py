@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -81,13 +82,21 @@ _COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
 """Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
 
 
+def _asker() -> str:
+    """The module that asks the door which calls this, beyond torch's typed storages, which ask for somebody else."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "torch.storage":
+        frame = frame.f_back
+    return "" if frame is None else frame.f_globals.get("__name__", "")
+
+
 def _for_life(
     original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None] = _export_for_life
 ) -> Callable[..., Any]:
     """A door whose user cannot be followed."""
 
     def door(self: Any, *arguments: Any, **named: Any) -> Any:
-        if sys._getframe(1).f_globals.get("__name__") not in _COMPARERS:
+        if _asker() not in _COMPARERS:
             export(address(self))
         return original(self, *arguments, **named)
 
@@ -164,6 +173,17 @@ def install(runtime: Runtime) -> None:
     signals.install()
 
 
+def _array_interface(original: property) -> property:
+    """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
+
+    def interface(self: torch.Tensor) -> Any:
+        described = original.__get__(self)
+        _export_chunks_for_life(address_of(self))
+        return described
+
+    return property(interface)
+
+
 def install_on_cuda(runtime: Runtime) -> None:
     """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
 
@@ -176,3 +196,4 @@ def install_on_cuda(runtime: Runtime) -> None:
     for module in (torch, torch.utils.dlpack):
         replaced.replace(module, "to_dlpack", opened(address_of))
     replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
+    replaced.replace(torch.Tensor, "__cuda_array_interface__", _array_interface)

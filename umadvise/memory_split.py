@@ -28,6 +28,7 @@ _CHUNK_BYTES = (20 << 20, 10 << 20, 4 << 20, 2 << 20)
 """On a GPU, where a driver call for a chunk takes as long whatever its size; 20 MiB is the default of um_chunks_set."""
 _MOST_TOO_SMALL = 0.1
 """Part of what is there between steps that may be too small to have chunks of its own, and so never leaves."""
+_LEAST_CHUNKS = 8
 _BLOCK_BYTES = 2 << 20
 _MOST_MANAGED = 0.5
 _LEAST_MANAGED_BYTES = 2 * _BLOCK_BYTES  # um_budget_set
@@ -35,9 +36,16 @@ _SPARE_CHUNKS = 3
 """For small tensors, which share chunks."""
 
 
-def chunk_bytes_for(sizes: Sequence[int]) -> int:
-    """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped."""
+def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
+    """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped.
+
+    Args:
+        sizes: of what is known to be there between steps.
+        room_bytes: of device memory; it is to hold a few chunks.
+    """
     for chunk_bytes in _CHUNK_BYTES:
+        if chunk_bytes * _LEAST_CHUNKS > room_bytes:
+            continue
         if sum(size for size in sizes if size * 2 <= chunk_bytes) <= _MOST_TOO_SMALL * sum(sizes):
             return chunk_bytes
     return _CHUNK_BYTES[-1]
@@ -61,10 +69,10 @@ class MemorySplit:
             persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
         """
         self._state = state
-        wanted_bytes = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes)
-        self.chunk_bytes = state.device.swap_counters().chunk_bytes or wanted_bytes  # those that there are stay
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
+        known = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes, self.room_bytes)
+        self.chunk_bytes = state.device.swap_counters().chunk_bytes or known  # those that there are stay
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
         self._managed_is_limited = False  # by us

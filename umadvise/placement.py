@@ -60,7 +60,7 @@ def to_host(
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """A tensor's values in ordinary memory, through the copy engine: no page moves and none faults."""
-    copied = _copy_out_traced(tensor) if tensor.requires_grad else _copy_out(tensor)
+    copied = _copy_out_traced(tensor) if tensor.requires_grad else copy_of_bytes(tensor)
     with routed(HOST):
         return _to(copied, dtype=dtype or tensor.dtype, memory_format=memory_format)
 
@@ -71,7 +71,7 @@ class _CopyOut(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Copies out."""
-        return _copy_out(tensor)
+        return copy_of_bytes(tensor)
 
     @staticmethod
     def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -82,12 +82,13 @@ class _CopyOut(torch.autograd.Function):
 _copy_out_traced: Callable[[torch.Tensor], torch.Tensor] = _CopyOut.apply
 
 
-def _copy_out(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values in ordinary memory, copied from wherever they lie, in no op if they lie in one run."""
     with routed(HOST):
         in_one_run = tensor.layout is torch.strided and _is_dense(tensor.size(), tensor.stride())
         if not in_one_run or tensor.is_conj() or tensor.is_neg():
             return _clone(tensor.detach())  # through ops: torch knows how to gather it
-        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if tensor.numel() > 0:
         _native.copy_to_host(address_of(host), address_of(tensor), tensor.numel() * tensor.element_size())
     return host

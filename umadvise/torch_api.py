@@ -62,11 +62,13 @@ def _target(device: Any) -> Target | None:
         UsageError: an index other than the device in use, with advice or where there is no other GPU;
             InvalidAdviceError for an unknown advice.
     """
-    target, ordinal = _parsed(device), current().ordinal
-    if target is None or target.index in (None, ordinal):
+    target = _parsed(device)
+    if target is None or not _is_another_gpu(target):
         return target
     if current().emulated or target.advice is not None:
-        raise UsageError(f"CUDA device {target.index} is not in use: umadvise was patched for device {ordinal}")
+        raise UsageError(
+            f"CUDA device {target.index} is not in use: umadvise was patched for device {current().ordinal}"
+        )
     return None
 
 
@@ -75,9 +77,18 @@ def _parsed(device: Any) -> Target | None:
     return Target(device, None) if is_index else parse_target(str(device))
 
 
+def _is_another_gpu(target: Target) -> bool:
+    """Not the one in use: by its index, or, as torch means it without one, because another is the current one."""
+    ordinal = current().ordinal
+    if target.index is not None:
+        return target.index != ordinal
+    alone = current().emulated or target.advice is not None or torch.cuda.device_count() < 2
+    return not alone and torch.cuda.current_device() != ordinal
+
+
 def _names_another_gpu(device: Any) -> bool:
-    target = _parsed(device)
-    return target is not None and target.index not in (None, current().ordinal)
+    target = _parsed("cuda" if device is None else device)
+    return target is not None and _is_another_gpu(target)
 
 
 def _move_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> _Move | None:

@@ -33,5 +33,6 @@ def run() -> Callable[..., Any]:
 def started(file: str, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
     """A program of this folder, ended, whatever it came to."""
     environment = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "integration"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / file), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)

@@ -23,4 +23,10 @@ MIB = 1 << 20
     ],
 )
 def test_nine_tenths_can_leave(sizes_mib: list[int], chunk_mib: int) -> None:
-    assert chunk_bytes_for([size * MIB for size in sizes_mib]) == chunk_mib * MIB
+    assert chunk_bytes_for([size * MIB for size in sizes_mib], 1024 * MIB) == chunk_mib * MIB
+
+
+@pytest.mark.parametrize(("room_mib", "chunk_mib"), [(160, 20), (159, 10), (40, 4), (16, 2), (4, 2)])
+def test_a_small_budget_holds_several(room_mib: int, chunk_mib: int) -> None:
+    """Under `umadvise run` no size is known when chunks are made."""
+    assert chunk_bytes_for([], room_mib * MIB) == chunk_mib * MIB

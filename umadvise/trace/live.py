@@ -96,10 +96,20 @@ def _index_of(serials: Rows, allocations: Rows) -> Numbers:
     return np.searchsorted(allocations["allocation"], serials).astype(np.int64)
 
 
+def _inside(recording: _native.Recording) -> Numbers:
+    """For each event whether it happened within its op.
+
+    While a thread's op runs, others allocate: after something that was outside of an op, nothing more is inside it.
+    """
+    op, inside = recording.events["op"].astype(np.int64), recording.events["inside"].astype(np.int64)
+    ended = np.maximum.accumulate(np.where(inside == 0, op, -2)) if len(op) else op
+    return np.where(ended == op, 0, inside)
+
+
 def _births(recording: _native.Recording) -> Numbers:
     """For each allocation the op within which it was made, -1 for those made between ops."""
     events = recording.events
-    made = events[(events["kind"] == EventKind.ALLOCATE) & (events["inside"] == 1)]
+    made = events[(events["kind"] == EventKind.ALLOCATE) & (_inside(recording) == 1)]
     births = np.full(len(recording.allocations), -1, np.int64)
     births[_index_of(made["allocation"], recording.allocations)] = made["op"]
     return births
@@ -192,13 +202,10 @@ def _overwrites(info: OperatorInfo | None, index: int) -> bool:
 
 def _events(recording: _native.Recording) -> Events:
     events = recording.events
-    op, inside = events["op"].astype(np.int64), events["inside"].astype(np.int64)
-    # Threads that allocate while another one's op runs: after an op has ended once, nothing more is inside it.
-    ended = np.maximum.accumulate(np.where(inside == 0, op, -2)) if len(op) else op
     columns: dict[str, Any] = {
         "kind": events["kind"],
-        "op": op,
-        "inside": np.where(ended == op, 0, inside),
+        "op": events["op"].astype(np.int64),
+        "inside": _inside(recording),
         "storage": _index_of(events["allocation"], recording.allocations),
         "offset_bytes": events["offset_bytes"],
         "bytes": events["bytes"],

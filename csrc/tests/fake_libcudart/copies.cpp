@@ -34,8 +34,17 @@ cudaError_t to_host(void* to, const void* from, size_t bytes, cudaStream_t strea
   return static_cast<cudaError_t>(result);
 }
 
+// The driver's copies are in streams of the destination's device; between devices they may be in the other's.
+bool between_devices(const void* to, const void* from) {
+  int there = -1, here = -1;
+  where(to, &there);
+  where(from, &here);
+  return there >= 0 && here >= 0 && there != here;
+}
+
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
+  if (between_devices(to, from)) return launch(stream, [=] { std::memcpy(to, from, bytes); });
   if (on_device(to)) return pageable(from) ? staged(to, from, bytes, stream) : to_device(to, from, bytes, stream);
   if (on_device(from)) return to_host(to, from, bytes, stream);
   return launch(stream, [=] { std::memcpy(to, from, bytes); });
