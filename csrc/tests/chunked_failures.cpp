@@ -130,7 +130,7 @@ class Session {
 void fail_each_call(bool host_mapped) {
   uint64_t calls = 1;
   for (uint64_t nth = 0; nth <= calls; ++nth) {
-    Rig rig(6, {0, 0, 0, host_mapped});
+    Rig rig(6, {0, 0, 0, host_mapped, 0});
     const uint64_t before = rig.calls();
     rig.fail(nullptr, nth);  // 0: none
     {

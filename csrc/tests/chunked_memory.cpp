@@ -334,7 +334,7 @@ TEST(a_tenth_of_the_hosts_memory_stays_free_and_1_gib_at_least) {
 }
 
 TEST(host_chunks_are_recycled_and_have_a_budget) {
-  Rig rig(4, {0, 3 * kChunk, 0, 0});
+  Rig rig(4, {0, 3 * kChunk, 0, 0, 0});
   Block* one = rig.allocate(kChunk);
   Block* two = rig.allocate(2 * kChunk);
   um::HostRange* of_two = rig.memory->take_host(*two);
@@ -372,7 +372,7 @@ TEST(host_contents_are_read_and_written_across_chunks) {
 }
 
 TEST(mapped_host_memory_is_at_the_blocks_address_while_it_is_away) {
-  Rig rig(3, {0, 0, 0, 1});
+  Rig rig(3, {0, 0, 0, 1, 0});
   Block* block = rig.backed(2);
   fill(data(block), block->bytes, 6);
   um::HostRange* host = rig.memory->take_host(*block);
@@ -438,7 +438,7 @@ TEST(an_empty_arena_of_small_blocks_gives_its_chunk_to_whoever_needs_it) {
 }
 
 TEST(chunks_need_not_be_a_power_of_two) {
-  Rig rig(4, {0, 0, 6 * kMiB, 0});
+  Rig rig(4, {0, 0, 6 * kMiB, 0, 0});
   Block* small = rig.allocate(3 * kMiB);
   CHECK_EQ(small->address % um::kBlockBytes, uint64_t{0});
   CHECK_EQ(rig.memory->pinned().now, uint64_t{1});

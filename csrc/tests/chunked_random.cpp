@@ -21,7 +21,7 @@ class Model {
   static constexpr uint64_t kHostChunks = 12;
 
   Model(uint64_t seed, uint32_t delay_max_us, bool host_mapped)
-      : rig_(10, {0, kHostChunks * kChunk, 0, host_mapped}, delay_max_us), host_mapped_(host_mapped), random_(seed) {
+      : rig_(10, {0, kHostChunks * kChunk, 0, host_mapped, 0}, delay_max_us), host_mapped_(host_mapped), random_(seed) {
     rig_.memory->set_marker([this] { return rig_.fences->record(&rig_.stream, 1); });
   }
 

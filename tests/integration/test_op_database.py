@@ -24,8 +24,8 @@ from umadvise.errors import UsageError
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 SAMPLE = [
     ["--dtype", "float32", "--samples", "1", "op *"],
-    ["--dtype", "complex64", "--dtype", "bfloat16", "--dtype", "int64", "--samples", "1", "--part", "1/6", "op *"],
-    ["--samples", "2", "--part", "1/11", "foreach *", "module *", "optimizer *"],
+    ["--dtype", "complex64", "--dtype", "bfloat16", "--dtype", "int64", "--samples", "1", "--part", "1/12", "op *"],
+    ["--samples", "2", "--part", "1/22", "foreach *", "module *", "optimizer *"],
 ]
 
 
