@@ -61,7 +61,7 @@ TEST(all_blocks_have_chunks_of_their_own_where_small_ones_leave_too) {
   Rig rig(2, options);
   Block* block = rig.allocate(1);
   CHECK_EQ(rig.memory->chunks_of(*block), uint64_t{1});
-  CHECK(rig.memory->back(*block));
+  CHECK(rig.memory->back(*block, nullptr));
   CHECK_EQ(rig.memory->pinned().now, uint64_t{0});
   CHECK_EQ(rig.memory->large().now, uint64_t{1});
   rig.memory->strip(*block);
