@@ -215,11 +215,15 @@ TEST(a_threads_route_wins_over_the_process) {
   void* address = nullptr;
   CHECK(um_route_device() == nullptr);
   CHECK_FAILS(UM_BAD_STATE, um_allocate_routed(10, nullptr, &address));
-  const um_route everywhere{UM_ROUTE_ON, kParameter, device};
+  const um_placement wanted = test::advised(UM_ADVICE_ACCESSED_BY, UM_ROLE_INPUT);
+  const um_route everywhere{UM_ROUTE_ON, wanted, device};
   um_route_set_process(&everywhere);
   um_route got{};
   um_route_get_process(&got);
-  CHECK(got.device == device && got.state == UM_ROUTE_ON && got.placement.role == UM_ROLE_PARAMETER);
+  CHECK(got.device == device && got.state == UM_ROUTE_ON);
+  CHECK_EQ(got.placement.memory, wanted.memory);
+  CHECK_EQ(got.placement.role, wanted.role);
+  CHECK_EQ(got.placement.advice, wanted.advice);
   std::thread([&] { CHECK(um_route_device() == device.handle); }).join();
   const um_route mine{UM_ROUTE_ON, test::advised(UM_ADVICE_READ_MOSTLY, UM_ROLE_INPUT), other};
   um_route_set_thread(&mine);

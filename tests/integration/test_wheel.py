@@ -33,7 +33,8 @@ def test_the_wheel_holds_what_is_needed_at_run_time_and_no_more(wheel: Path) -> 
         str(path.relative_to(ROOT)) for path in (ROOT / "umadvise").rglob("*.*") if "__pycache__" not in path.parts
     }
     assert sources <= names
-    assert {"umadvise/lib/libumadvise.so", "umadvise/include/umadvise.h"} <= names
+    headers = {f"umadvise/include/{path.name}" for path in (ROOT / "csrc" / "include").glob("*.h")}
+    assert {"umadvise/lib/libumadvise.so", *headers} <= names
     suffixes = {Path(name).suffix for name in names if not name.endswith("/")}
     assert suffixes <= {".py", ".typed", ".so", ".h", ".cpp", ".toml"}
     catalogue = {str(path.relative_to(ROOT)) for path in (ROOT / "profiles" / "devices").rglob("*.toml")}

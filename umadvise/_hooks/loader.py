@@ -144,15 +144,14 @@ def _compile_flags(torch: Torch) -> list[str]:
 
 
 def _core_include_directory() -> Path:
-    """Where umadvise.h lies: `include/` of the installed package, `csrc/include` of a checkout."""
+    """Where the core's headers lie: `csrc/include` of a checkout, else `include/` of the installed package."""
     import umadvise
 
-    candidates = [Path(root, "include") for root in umadvise.__path__]
-    candidates.append(_SOURCE_DIRECTORY.parents[1] / "csrc" / "include")
-    for candidate in candidates:
+    installed = [Path(root, "include") for root in umadvise.__path__]
+    for candidate in (_SOURCE_DIRECTORY.parents[1] / "csrc" / "include", *installed):
         if (candidate / "umadvise.h").is_file():
             return candidate
-    raise HooksUnavailableError(f"umadvise.h is missing: expected in {candidates[0]}. Reinstall umadvise")
+    raise HooksUnavailableError(f"umadvise.h is missing: expected in {installed[0]}. Reinstall umadvise")
 
 
 def _cache_directory() -> Path:
