@@ -38,6 +38,9 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const Lock lock(mutex_);
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
     note_stream(static_cast<um::driver::CUstream>(stream));
+    if (placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr) {
+      swapper_->follow(static_cast<um::driver::CUstream>(stream));
+    }
     const um::Birth birth = op != nullptr
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};

@@ -117,7 +117,7 @@ class Swapper {
   // mapped. Throws um::Error.
   bool serve(Swapped* block, bool write);
 
-  // Ops of this stream use small blocks, whose chunk waits for all streams that are known. Throws um::Error.
+  // This stream uses small blocks, whose chunk waits for all streams that are known. Throws um::Error.
   void follow(driver::CUstream stream) { static_cast<void>(bit_of(stream)); }
   // A block is used in this stream too, by whatever that is given until the block is freed or leaves; nullptr: one that
   // never leaves. Throws um::Error.

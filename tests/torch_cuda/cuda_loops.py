@@ -14,9 +14,7 @@ from training_variants import Loop
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 NETWORKS = {name: FAST_NETWORKS[name] for name in ("transformer", "lstm", "mlp")}
-NETWORKS["cnn"] = Network(
-    "cnn", lambda: Cnn(16, 3, 48), lambda: (torch.randn(24, 3, 48, 48), torch.randint(10, (24,)))
-)
+NETWORKS["cnn"] = Network("cnn", lambda: Cnn(16, 3, 48), lambda: (torch.randn(24, 3, 48, 48), torch.randint(10, (24,))))
 """Each needs 30 MiB and more, most of it in tensors of a chunk of 2 MiB and more."""
 
 
@@ -227,10 +225,8 @@ class ReadBack(OnCuda):
         return outputs
 
 
-_OF_ANY_DEVICE = (
-    "plain accumulation checkpoint checkpoint-reentrant retain-graph double-backward in-place clipped evaluation "
-    "last-batch other-branch"
-).split()
+_OF_ANY_DEVICE = ["plain", "accumulation", "checkpoint", "checkpoint-reentrant", "retain-graph", "double-backward"]
+_OF_ANY_DEVICE += ["in-place", "clipped", "evaluation", "last-batch", "other-branch"]
 VARIANTS: dict[str, type[OnCuda]] = {
     "float16": Float16Scaled,
     "two-streams": TwoStreams,

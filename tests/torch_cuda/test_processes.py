@@ -1,4 +1,4 @@
-"""Workers, forks, threads, errors in the middle and what comes afterwards: as in plain torch, on every kind of memory."""
+"""Workers, forks, threads, errors in the middle and what comes afterwards: as in plain torch, in any memory."""
 
 import json
 from collections.abc import Callable

@@ -39,7 +39,7 @@ def test_a_script_gives_what_it_gives_without(plain: Any, tmp_path: Path, policy
     assert len(json.loads((tmp_path / "profile.json").read_text())["steps"]) >= 6
 
 
-@pytest.mark.parametrize(("word", "code", "said"), [("raises", 1, "KeyError: \"the script's own\""), ("exits", 5, "")])
+@pytest.mark.parametrize(("word", "code", "said"), [("raises", 1, 'KeyError: "the script\'s own"'), ("exits", 5, "")])
 def test_a_script_ends_in_its_own_way(tmp_path: Path, word: str, code: int, said: str) -> None:
     ended = ran(tmp_path, "swap", word, STAND_IN_ASYNC="1", STAND_IN_DELAY_US="300")
     assert ended.returncode == code, ended.stderr

@@ -23,7 +23,7 @@ FACTORS = {
 SEEDS = ("1", "2", "none", "3")
 EVERY = 5 if os.environ.get("UMADVISE_SHORT") else 1
 """Of so many cases one runs."""
-BUDGET_PERCENT = 60
+BUDGET_PERCENT = 75
 Run = Callable[..., Any]
 
 
@@ -58,7 +58,9 @@ class Outcomes:
         cases = [case for case in self._selected if case["seed"] == seed]
         plain = self._run("sessions.py", "plain", json.dumps(cases))
         budgets = {name: seen.get("need_bytes", 0) * BUDGET_PERCENT // 100 for name, seen in plain.items()}
-        asynchronously = {} if seed == "none" else {"STAND_IN_ASYNC": 1, "STAND_IN_DELAY_US": 200, "STAND_IN_SEED": seed}
+        asynchronously = (
+            {} if seed == "none" else {"STAND_IN_ASYNC": 1, "STAND_IN_DELAY_US": 200, "STAND_IN_SEED": seed}
+        )
         limited = [{**case, "budget_bytes": budgets[case["program"]]} for case in cases]
         seen = self._run("sessions.py", "sessions", json.dumps(limited), **asynchronously)
         return {case["name"]: (plain[case["program"]], seen[case["name"]]) for case in cases}

@@ -43,7 +43,7 @@ def test_half_of_a_model_is_in_a_session_and_half_on_the_other_gpu(plain_and_see
 def test_the_gpu_in_use_has_unified_memory_and_the_other_plain_memory(plain_and_seen: Any, device: str) -> None:
     for where, made in plain_and_seen[1][f"spellings {device}"].items():
         memory = "MANAGED" if where == device else "DEVICE"
-        assert made == dict.fromkeys(made, [where, memory])
+        assert made == {name: [where, memory] for name in made}
 
 
 def test_without_an_index_it_is_the_current_gpu(plain_and_seen: Any) -> None:

@@ -37,6 +37,10 @@ def placed(tensor: torch.Tensor) -> list[Any]:
     return [str(tensor.device), None if allocation is None else Memory(allocation.memory).name]
 
 
+def sums(model: nn.Module) -> list[str]:
+    return [parameter.detach().cpu().double().sum().item().hex() for parameter in model.parameters()]
+
+
 def layers(count: int) -> nn.Sequential:
     return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(count)])
 
@@ -56,8 +60,7 @@ def trained(policy: str, device: str) -> Any:
                 optimizer.zero_grad()
             losses.append(loss.item().hex())
         where = str(next(model.parameters()).device)
-    sums = [parameter.detach().cpu().double().sum().item().hex() for parameter in model.parameters()]
-    return {"losses": losses, "sums": sums, "where": where}
+    return {"losses": losses, "sums": sums(model), "where": where}
 
 
 def pipeline(policy: str) -> Any:
@@ -77,13 +80,12 @@ def pipeline(policy: str) -> Any:
                     optimizer.step()
                     optimizer.zero_grad()
             losses.append(loss.item().hex())
-    sums = [parameter.detach().cpu().double().sum().item().hex() for half in (front, back) for parameter in half.parameters()]
-    return {"losses": losses, "sums": sums}
+    return {"losses": losses, "sums": sums(front) + sums(back)}
 
 
 @contextmanager
 def patched(device: str) -> Iterator[None]:
-    """"plain" is nothing."""
+    """ "plain" is nothing."""
     if device != "plain":
         umadvise.patch(device=device)
     try:
