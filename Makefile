@@ -36,15 +36,15 @@ ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -m
 SHORT ?=
 
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
-test test-full test-programs: export OMP_WAIT_POLICY = passive
+test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full coverage coverage-core test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full coverage test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
 
 test: $(VENV)/.installed ctest
-	$(PYTEST) $(if $(COVERAGE),--cov)
+	$(PYTEST)
 
 test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
@@ -52,14 +52,14 @@ test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(PYTEST)
 	$(MAKE) test-torch-cuda test-programs
 
-# `make test COVERAGE=1` counts which lines of Python the tests run, coverage-core which of the core, in the build with
-# sanitizers. Both have a floor in pyproject.toml.
-coverage:
-	$(MAKE) test COVERAGE=1
-	$(MAKE) coverage-core
-
-coverage-core: $(VENV)/.installed build/sanitized/.tested
-	gcovr build/sanitized
+# Which lines the Python tests run, and which lines of the core the C++ tests run. Both have a floor in pyproject.toml.
+coverage: $(VENV)/.installed
+	$(CONFIGURE) -B build/coverage -DUMADVISE_COVERAGE=ON
+	$(BUILD) build/coverage
+	find build/coverage -name '*.gcda' -delete
+	ctest --test-dir build/coverage --parallel 2 --output-on-failure
+	gcovr build/coverage
+	$(PYTEST) --cov
 
 test-torch-cuda: export UMADVISE_SHORT = $(SHORT)
 test-torch-cuda: $(CUDA_VENV)/.installed
@@ -95,14 +95,9 @@ ctest: $(VENV)/.installed
 	ctest --test-dir build/test --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
-	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
+	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
 	$(BUILD) build/sanitized
-	find build/sanitized -name '*.gcda' -delete
 	ctest --test-dir build/sanitized --parallel 2 --output-on-failure
-	touch build/sanitized/.tested
-
-build/sanitized/.tested: $(VENV)/.installed
-	$(MAKE) ctest-sanitized
 
 ctest-threads: $(VENV)/.installed
 	$(CONFIGURE) -B build/threads -DUMADVISE_SANITIZE=thread
