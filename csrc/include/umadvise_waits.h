@@ -98,7 +98,7 @@ inline Wait wait_called(const char* name) {
 }
 
 inline const Wait left_out_wait = [] {
-  const char* const name = std::getenv(kLeaveOutWait);
+  const char* const name = std::getenv(kLeaveOutWait);  // NOLINT(concurrency-mt-unsafe): read as the library is loaded
   return name == nullptr || *name == '\0' ? Wait::nothing : wait_called(name);
 }();
 

@@ -7,7 +7,7 @@ import sys
 
 import torch
 from real_data import digits
-from sessions import session
+from emulated_session import session
 from telling import SHORT, tell, tell_state
 from torch.nn import functional
 from torch_geometric import nn as graphs

@@ -15,7 +15,7 @@ if torch.version.cuda is None:  # torchvision's Python names these kernels, and 
 
 import timm
 from real_data import enlarged_digits
-from sessions import session
+from emulated_session import session
 from telling import SHORT, tell, tell_state
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2
