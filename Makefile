@@ -18,7 +18,7 @@ CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda
 BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
 # tests a file has: files of few are the slowest, and one process would wait for the other.
-PYTEST = pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST = pytest -q --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads stream_wait heap
 # Prints requirements of pyproject.toml: an expression of `needed` and, by group, `optional`.

@@ -1,5 +1,4 @@
 // Data in and out of a device, other than by ops.
-#include <cstring>
 #include <vector>
 
 #include "engine/device.h"
@@ -35,8 +34,7 @@ class Held {
   std::unique_lock<std::mutex>& lock_;
 };
 
-// Bytes of ours in place of the host's: they may have to come first, which nobody can do while the device is busy with
-// this copy.
+// Bytes of ours in place of the host's: they may be swapped out, so they are copied as bytes of ours are.
 template <class Copy>
 bool through_host(const void* host, uint64_t bytes, const Copy& copy) {
   constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
@@ -70,7 +68,7 @@ void um_device::finish_kernels(um::Wait name, const std::string& doing) const {
 void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
   if (bytes == 0) return;
   if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
-        std::memcpy(piece, static_cast<const char*>(host) + at, piece_bytes);
+        copy_to_host(piece, static_cast<const char*>(host) + at, piece_bytes);
         copy_from_host(static_cast<char*>(device_address) + at, piece, piece_bytes);
       }))
     return;
@@ -113,7 +111,7 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   if (bytes == 0) return;
   if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
         copy_to_host(piece, static_cast<const char*>(device_address) + at, piece_bytes);
-        std::memcpy(static_cast<char*>(host) + at, piece, piece_bytes);
+        copy_from_host(static_cast<char*>(host) + at, piece, piece_bytes);
       }))
     return;
   Found found = find_range(device_address, bytes);

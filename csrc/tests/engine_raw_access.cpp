@@ -126,9 +126,12 @@ TEST(memory_of_ours_may_be_the_other_side_of_a_copy) {
   unsigned char* to = device.chunks(2);
   device.fill(to, 2 * kChunk, 2);
   CHECK_OK(um_copy_from_host(to, from, kChunk));
+  CHECK_EQ(device.swaps().host_accesses, 0);  // by the processor, which could not reach them everywhere
   device.expect(to, kChunk, 1);
   device.fill(to, 2 * kChunk, 3);
+  const int64_t before = device.swaps().host_accesses;
   CHECK_OK(um_copy_to_host(from, to, 2 * kChunk));
+  CHECK_EQ(device.swaps().host_accesses, before);
   device.expect(from, 2 * kChunk, 3);
 }
 

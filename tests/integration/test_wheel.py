@@ -46,7 +46,6 @@ def test_torch_is_nobodys_hard_dependency(wheel: Path) -> None:
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = message_from_bytes(archive.read(name)).get_all("Requires-Dist") or []
     assert {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line} == {"msgspec", "numpy", "rich"}
-    assert not any(line.startswith("torch") for line in required)
 
 
 def test_the_native_core_stands_alone(wheel: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ python geometric.py GCN|GAT|GraphSAGE|batches
 import sys
 
 import torch
-from real_data import digits
 from emulated_session import session
+from real_data import digits
 from telling import SHORT, tell, tell_state
 from torch.nn import functional
 from torch_geometric import nn as graphs

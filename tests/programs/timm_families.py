@@ -14,8 +14,8 @@ if torch.version.cuda is None:  # torchvision's Python names these kernels, and 
     torch.library.define("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 import timm
-from real_data import enlarged_digits
 from emulated_session import session
+from real_data import enlarged_digits
 from telling import SHORT, tell, tell_state
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2

@@ -3,16 +3,20 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
-from torch.testing._internal import common_methods_invocations as operators
-from torch.testing._internal.common_modules import module_db
-from torch.testing._internal.common_optimizers import optim_db
-from torch.testing._internal.common_utils import noncontiguous_like
 from torch.utils._pytree import tree_map
 
 from op_trial.bits import tensors_in
 from op_trial.cases import Case
+
+# The databases forbid the whole process to assign to torch.backends' flags, as other programs do.
+with mock.patch("torch.backends.disable_global_flags"):
+    from torch.testing._internal import common_methods_invocations as operators
+    from torch.testing._internal.common_modules import module_db
+    from torch.testing._internal.common_optimizers import optim_db
+    from torch.testing._internal.common_utils import noncontiguous_like
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "complex64", "bfloat16", "int64")}
 _LISTS = ("unary", "binary", "pointwise", "reduce", "other")
