@@ -44,8 +44,6 @@ log = logging.getLogger("umadvise")
 if TYPE_CHECKING:
     from umadvise.steering import Steering
 
-log = logging.getLogger("umadvise")
-
 
 def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """An optimizer's state: (name of the entry, parameter it belongs to, tensor)."""
