@@ -43,7 +43,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--archive", str(folder / "archive.tar.gz"), "--build-directory", str(stand_ins.BUILD)]
     subprocess.run([*command, *words], check=True, capture_output=True)
     with tarfile.open(folder / "archive.tar.gz") as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python 3.11.2 has none
+        archive.extractall(folder / "unpacked")
     return folder / "unpacked"
 
 
