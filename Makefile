@@ -38,7 +38,7 @@ SHORT ?=
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test test-full coverage test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo test test-full coverage coverage-core test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -52,14 +52,16 @@ test-full: $(VENV)/.installed ctest-sanitized ctest
 	$(PYTEST)
 	$(MAKE) test-torch-cuda test-programs
 
-# Which lines the Python tests run, and which lines of the core the C++ tests run. Both have a floor in pyproject.toml.
-coverage: $(VENV)/.installed
+# Which lines of the core the C++ tests run, and which of Python the Python tests. Both have a floor in pyproject.toml.
+coverage: coverage-core
+	$(PYTEST) --cov
+
+coverage-core: $(VENV)/.installed
 	$(CONFIGURE) -B build/coverage -DUMADVISE_COVERAGE=ON
 	$(BUILD) build/coverage
 	find build/coverage -name '*.gcda' -delete
 	ctest --test-dir build/coverage --parallel 2 --output-on-failure
 	gcovr build/coverage
-	$(PYTEST) --cov
 
 test-torch-cuda: export UMADVISE_SHORT = $(SHORT)
 test-torch-cuda: $(CUDA_VENV)/.installed
