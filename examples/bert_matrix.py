@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from umadvise.counters.records import BytesByCause
-from umadvise.units import format_bytes, parse_bytes
+from umadvise.records.counters import BytesByCause
+from umadvise.records.units import format_bytes, parse_bytes
 
 LEGENDS = {"preferredlocation": "PL", "noadvise": "NA", "readmostly": "RM"}  # the paper's own
 INTERMEDIATES = ("noadvise", "preferredlocation", "accessby", "readmostly", "prefetch")

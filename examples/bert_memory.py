@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from bert_row import Swaps
 
-from umadvise.counters.records import Counters
-from umadvise.profile import RungChange
+from umadvise.records.counters import Counters
+from umadvise.records.fault_profile import RungChange
 
 if TYPE_CHECKING:
     import umadvise
@@ -57,7 +57,7 @@ class Memory:
             umadvise.patch(device="cuda", budget=self._options.budget)
             return model.to("cuda")
         if self._options.capacity is not None:
-            from umadvise.units import parse_bytes
+            from umadvise.records.units import parse_bytes
 
             total_bytes = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(parse_bytes(self._options.capacity) / total_bytes)
@@ -88,7 +88,7 @@ class Memory:
     @contextmanager
     def _session(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> "Iterator[umadvise.training_session.Session]":
+    ) -> "Iterator[umadvise.training.session.Session]":
         import umadvise
 
         if not self._options.unified:
@@ -103,8 +103,8 @@ class Memory:
             torch.cuda.set_unified(self._options.intermediate_advice)  # type: ignore[attr-defined]  # patch() added it
             yield session
 
-    def _observe(self, session: "umadvise.training_session.Session") -> None:
-        from umadvise.profile import write
+    def _observe(self, session: "umadvise.training.session.Session") -> None:
+        from umadvise.records.fault_profile import write
 
         swapped = session.swap_counters()
         self.peak_bytes = session.memory_stats().resident_peak_bytes

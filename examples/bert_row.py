@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from umadvise.counters.records import Counters
-from umadvise.profile import RungChange
+from umadvise.records.counters import Counters
+from umadvise.records.fault_profile import RungChange
 
 SCRIPT = Path(__file__).with_name("bert_large.py")
 

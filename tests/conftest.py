@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from umadvise import _native
-from umadvise._abi import EmulatedOptions, Phase, Placement, Route, RouteState
+from umadvise._native.abi import EmulatedOptions, Phase, Placement, Route, RouteState
 
 MIB = 1 << 20
 os.environ["UMADVISE_PLAN_CACHE"] = "off"  # what a test plans must not depend on the one before

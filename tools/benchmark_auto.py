@@ -20,8 +20,8 @@ from benchmark_swap import WARM_UP
 from demo import available_bytes
 from swap_run import Kind, Run, Specification, Trainee, run
 
-from umadvise.governor import SAMPLES
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
+from umadvise.training.policy.governor import SAMPLES
 
 GOAL = 1.1
 RUNGS: tuple[Kind, ...] = ("advise", "window", "swap")

@@ -17,7 +17,7 @@ import msgspec
 from demo import available_bytes
 from swap_run import Kind, Run, Specification, run
 
-from umadvise.units import format_bytes, parse_bytes
+from umadvise.records.units import format_bytes, parse_bytes
 
 FACTOR = 7.5
 STEPS = 3

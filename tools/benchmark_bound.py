@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from networks import NETWORKS
 
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError
-from umadvise.planners.bound import lower_bound
-from umadvise.planners.bound_search import COARSE
-from umadvise.trace import dry
-from umadvise.trace.schema import Trace
+from umadvise.planners.bounds.bound import lower_bound
+from umadvise.planners.bounds.bound_search import COARSE
+from umadvise.recording.dry import recorder as dry
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Trace
 
 LIMIT_S = 10.0
 LIMIT_SHARE = 0.99

@@ -22,7 +22,7 @@ from benchmark_swap import WARM_UP
 from demo import available_bytes
 from swap_run import Kind, Run, Specification, Trainee, run
 
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 GOAL = 1.5
 DEFAULT_KINDS = "plain,no advice,advise,window,swap,auto"

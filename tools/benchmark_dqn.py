@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 from networks import char_lstm, kmeans, resnet, stochastic_depth, unet, vgg
 
 from umadvise import planners
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, CheckFailedError
-from umadvise.planners.plan import Option
-from umadvise.planners.score import score
-from umadvise.trace import dry
-from umadvise.trace.schema import Trace
-from umadvise.trace.workload import Workload
+from umadvise.planners.judging.score import score
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.workload import Workload
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Option
+from umadvise.records.trace import Trace
 
 NETS: dict[str, Callable[[], Workload]] = {
     "resnet50": lambda: resnet.resnet50(128),

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import umadvise
 from umadvise import _native
-from umadvise.runtime import current
+from umadvise.torch_seam.runtime import current
 
 ROUNDS = 15
 OPS = 5000

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from umadvise import _native
-from umadvise._abi import Memory, Placement, Role
-from umadvise.devices import EmulatedDevice
+from umadvise._native.abi import Memory, Placement, Role
+from umadvise.devices.open_device import EmulatedDevice
 
 BLOCK_BYTES = 2 << 20
 ROUNDS = 15
@@ -134,7 +134,7 @@ def faults() -> list[dict[str, object]]:
 def allocations() -> list[dict[str, object]]:
     """An alloc/free pair of the managed heap against torch's CPU allocator, through torch in both cases."""
     import umadvise
-    from umadvise.runtime import HOST, placed, routed
+    from umadvise.torch_seam.runtime import HOST, placed, routed
 
     umadvise.patch(device=EmulatedDevice(capacity="256MiB"))
     _native.interpose(None)

@@ -26,15 +26,16 @@ from networks import NETWORKS
 from planner_table import BEST, Claim, claims, table
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
 from umadvise.commands._options import parse_competitors
-from umadvise.device_profile import DeviceProfile
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError, UmadviseError
-from umadvise.planners.bound import lower_bound
-from umadvise.planners.comparison import Comparison, Competitor, compare
-from umadvise.trace import dry, io
-from umadvise.trace.schema import Trace
+from umadvise.planners.bounds.bound import lower_bound
+from umadvise.planners.judging.comparison import Comparison, Competitor, compare
+from umadvise.recording.dry import recorder as dry
+from umadvise.records import trace_file as io
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Trace
 
 FIRST_SHARE = 0.9
 LIMITS_S = {"window": 0.1, BEST: 10.0, "the bound": 10.0}

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError
-from umadvise.planners.plan import ActionKind, Actions, Plan
+from umadvise.records.plan import ActionKind, Actions, Plan
+from umadvise.records.trace import Access, Accesses, EventKind, Events, Ops, Storages, Table, Trace, check
 from umadvise.simulator.swap import ALLOCATOR_MODELS, AllocatorModel, simulate_swap
-from umadvise.trace.schema import Access, Accesses, EventKind, Events, Ops, Storages, Table, Trace, check
 
 LIMIT_S = {10_000: 0.020, 1_000_000: 3.0}
 LIMIT_BYTES = 1 << 30

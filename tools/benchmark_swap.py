@@ -29,8 +29,8 @@ from demo import available_bytes
 from swap_prediction import Prediction, predict
 from swap_run import Kind, Run, Specification, Step, Trainee, run
 
-from umadvise.catalogue import load_device
-from umadvise.units import format_bytes
+from umadvise.devices.catalogue import load_device
+from umadvise.records.units import format_bytes
 
 WARM_UP = 4
 """Steps that are not measured: the first makes the optimizer's state, others are recorded and planned."""

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from networks import NETWORKS
 
-from umadvise import catalogue
-from umadvise.trace import dry
+from umadvise.devices import catalogue
+from umadvise.recording.dry import recorder as dry
 
 BATCH, LENGTH = 32, 256
 MOST_SECONDS = 3.0

@@ -7,8 +7,8 @@ from pathlib import Path
 from bert_row import Row, Swaps
 from rich.table import Table
 
-from umadvise.counters.records import BytesByCause, Counters
-from umadvise.units import format_bytes
+from umadvise.records.counters import BytesByCause, Counters
+from umadvise.records.units import format_bytes
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import torch
 
 import umadvise
 from umadvise import _native
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.runtime import current
-from umadvise.trace.recorded_step import RecordedStep
-from umadvise.trace.schema import Trace
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Trace
+from umadvise.torch_seam.runtime import current
 
 ROUNDS = 15
 SETTLING = 3

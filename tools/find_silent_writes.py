@@ -6,8 +6,8 @@ torch's own databases of operators, modules and optimizers give samples; the pat
 shell. Every operator that a sample comes down to, in backward too, is run once more for each argument that it does not
 say it writes, with that argument's memory mapped read-only: an operator that writes there, be it the bytes that are
 there already, kills the child process in which it runs, and is listed. What the reviewed list has
-(umadvise/trace/operators.py, SILENT_WRITES) is left out without --reviewed-too. Only CPU kernels for float32 are seen,
-and only those of strided tensors. The exit status is 3 where something was found.
+(umadvise/recording/operators.py, SILENT_WRITES) is left out without --reviewed-too. Only CPU kernels for float32 are
+seen, and only those of strided tensors. The exit status is 3 where something was found.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from umadvise.trace.operators import SILENT_WRITES, Kind, TensorArgument, derive
-from umadvise.trace.schema import Access
+from umadvise.recording.operators import SILENT_WRITES, Kind, TensorArgument, derive
+from umadvise.records.trace import Access
 
 MOST_SAMPLES = 8
 _SEED = 2021

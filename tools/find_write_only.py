@@ -6,7 +6,7 @@ torch's own database of operators gives sample inputs for most of them; the word
 that an operator comes down to, and that writes an argument (`out=`, or in place), is run again on fresh copies of its
 arguments, with two different fillings of what it writes. An argument whose bytes are the same afterwards, for both
 fillings and every sample, is overwritten whole. Random operators run from the same seed. What is printed is a
-suggestion: umadvise/trace/write_only.py is reviewed by hand.
+suggestion: umadvise/recording/dry/write_only.py is reviewed by hand.
 """
 
 import sys
@@ -19,7 +19,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from umadvise.trace.operators import CREATIONS, full_name
+from umadvise.recording.operators import CREATIONS, full_name
 
 MOST_SAMPLES = 12
 _FILLINGS = (0x00, 0x5A)

@@ -13,7 +13,9 @@ import torch
 from fuzz_instructions import instruction
 from fuzz_program import COLUMNS, ROWS, Choose, World
 
-from umadvise.runtime import address_of  # what `data_ptr<T>()` gives to an extension: nothing of umadvise is asked
+from umadvise.torch_seam.runtime import (
+    address_of,
+)
 
 _PIECE_BYTES = 60_000
 """What a pipe takes at once."""

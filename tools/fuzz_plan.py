@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from umadvise.errors import UsageError
-from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.records.plan import Action, ActionKind, Plan
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
-    from umadvise.trace.schema import Trace
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.trace import Trace
 
 _CHOSEN = (ActionKind.SWAP_OUT, ActionKind.SWAP_OUT, ActionKind.SWAP_IN, ActionKind.WAIT)
 

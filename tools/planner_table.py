@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from umadvise.planners.comparison import Comparison
-from umadvise.planners.score import Score
-from umadvise.units import format_bytes, format_duration_ns
+from umadvise.planners.judging.comparison import Comparison
+from umadvise.planners.judging.score import Score
+from umadvise.records.units import format_bytes, format_duration_ns
 
 BEST = "best"
 PUBLISHED = (

@@ -3,14 +3,14 @@
 import msgspec
 from swap_run import Kind, plan_file, trace_file
 
-from umadvise.device_profile import DeviceProfile
-from umadvise.plan_prediction import predict_swaps
-from umadvise.planners import io as plan_io
+from umadvise.records import plan_file as plan_io
+from umadvise.records import trace_file as trace_io
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Trace
 from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import SwapSimulation, simulate_resident
 from umadvise.simulator.unified import simulate_unified
-from umadvise.trace import io as trace_io
-from umadvise.trace.schema import Trace
+from umadvise.training.plans.prediction import predict_swaps
 
 _CHUNK_BYTES = 2 << 20
 

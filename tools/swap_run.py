@@ -21,9 +21,9 @@ import msgspec
 import torch
 
 import umadvise
-from umadvise.planners import io as plan_io
-from umadvise.trace import io as trace_io
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
+from umadvise.records import plan_file as plan_io
+from umadvise.records import trace_file as trace_io
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _DONE = "a step is done, rung: "

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from umadvise import errors
 
 if TYPE_CHECKING:
-    from umadvise.devices import EmulatedDevice
-    from umadvise.doors import held
-    from umadvise.patching import patch, unpatch
-    from umadvise.runtime import on_device
-    from umadvise.statistics import memory_stats, read_counters
-    from umadvise.training_session import Session as session  # noqa: N813  # read as a verb: with umadvise.session(...)
+    from umadvise.devices.open_device import EmulatedDevice
+    from umadvise.torch_seam.doors import held
+    from umadvise.torch_seam.patching import patch, unpatch
+    from umadvise.torch_seam.runtime import on_device
+    from umadvise.training.session import Session as session  # noqa: N813  # read as a verb: with umadvise.session(...)
+    from umadvise.training.watch.statistics import memory_stats, read_counters
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EmulatedDevice": ("devices", "EmulatedDevice"),
-    "held": ("doors", "held"),
-    "patch": ("patching", "patch"),
-    "unpatch": ("patching", "unpatch"),
-    "on_device": ("runtime", "on_device"),
-    "session": ("training_session", "Session"),
-    "read_counters": ("statistics", "read_counters"),
-    "memory_stats": ("statistics", "memory_stats"),
+    "EmulatedDevice": ("devices.open_device", "EmulatedDevice"),
+    "held": ("torch_seam.doors", "held"),
+    "patch": ("torch_seam.patching", "patch"),
+    "unpatch": ("torch_seam.patching", "unpatch"),
+    "on_device": ("torch_seam.runtime", "on_device"),
+    "session": ("training.session", "Session"),
+    "read_counters": ("training.watch.statistics", "read_counters"),
+    "memory_stats": ("training.watch.statistics", "memory_stats"),
 }
 
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace um::cupti {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/migration.h"
 
 namespace um {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/routes.h"
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 // Allocations of a device: making, freeing, finding, labelling, listing.
 #include <algorithm>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/migration.h"
 #include "memory/process.h"
 

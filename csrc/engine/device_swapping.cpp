@@ -3,7 +3,7 @@
 
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/migration.h"
 #include "memory/names.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace um {
 

@@ -10,7 +10,7 @@
 
 namespace um {
 
-constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/trace/schema.py, Access
+constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/records/trace.py, Access
 enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead };
 
 class IndexedTrace {

@@ -1,6 +1,6 @@
 // How long copies take here: page-locked host memory, streams of their own, the device's clock.
 #include "engine/device.h"
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace um {
 

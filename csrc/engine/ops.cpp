@@ -1,10 +1,10 @@
 // The guard: what happens before and after each op.
 #include <algorithm>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 #include "memory/room.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace um {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "memory/address_map.h"
 
 namespace um {

@@ -1,6 +1,6 @@
 #include "engine/swap_events.h"
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace um {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/clock.h"
-#include "memory/error.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 
 namespace um {

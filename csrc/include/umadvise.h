@@ -368,7 +368,7 @@ UM_API um_status um_sampling_set(um_device* device, uint32_t every);
 UM_API um_status um_sampling_read(um_device* device, um_sampling* out);
 
 /* ---- simulation: traces, devices and timelines as numbers ------------------------------------------------ */
-/* The columns of umadvise/trace/schema.py; pointers are borrowed for the call. */
+/* The columns of umadvise/records/trace.py; pointers are borrowed for the call. */
 typedef struct um_trace {
   uint64_t storage_count, op_count, access_count, event_count;
   const int64_t* storage_bytes;

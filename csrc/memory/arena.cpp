@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace um {
 namespace {

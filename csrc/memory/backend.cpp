@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "driver/errors.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 #include "memory/process.h"
-#include "simulator/simulated_device.h"
+#include "devices/simulated/device.h"
 #include "um/model.h"
 #include "umadvise_waits.h"
 

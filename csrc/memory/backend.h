@@ -6,7 +6,7 @@
 #include <string>
 
 #include "driver/driver.h"
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 #include "umadvise.h"
 
 namespace um {

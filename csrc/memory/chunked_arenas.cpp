@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "memory/chunked_memory.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 
 namespace um {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/features.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"

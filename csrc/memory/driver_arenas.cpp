@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 #include "memory/managed_cap.h"
 #include "memory/migration.h"

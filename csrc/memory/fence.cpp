@@ -1,6 +1,6 @@
 #include "memory/fence.h"
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/room.h"
 
 namespace um {

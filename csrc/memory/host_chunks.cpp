@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"
 #include "memory/room.h"

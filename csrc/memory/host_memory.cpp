@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace um {
 namespace {

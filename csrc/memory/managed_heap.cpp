@@ -5,7 +5,7 @@
 #include <string>
 
 #include "memory/address_map.h"
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace um {
 namespace {

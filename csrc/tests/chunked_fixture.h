@@ -8,7 +8,7 @@
 #include "check.h"
 #include "memory/allocations.h"
 #include "memory/chunked_memory.h"
-#include "memory/error.h"
+#include "base/error.h"
 
 namespace test {
 

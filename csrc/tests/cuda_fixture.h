@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "driver/driver.h"
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 #include "engine_fixture.h"
 #include "fake_libcuda/emulated_libcuda.h"
 

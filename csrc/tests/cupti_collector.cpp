@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "cupti/collector.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "fake_cupti/fake_cupti.h"
 #include "tests/check.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cuda_fixture.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "fake_cupti/fake_cupti.h"
 
 using namespace um::cupti;

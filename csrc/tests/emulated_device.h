@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "driver/driver.h"
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 
 namespace test {
 

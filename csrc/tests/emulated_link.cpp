@@ -1,5 +1,5 @@
 // The charged link. Sums are exact; of the clock only lower bounds are checked, which no slow machine can break.
-#include "driver/emulated/link.h"
+#include "devices/emulated/link.h"
 #include "emulated_device.h"
 
 using namespace um::driver;  // NOLINT

@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "driver/emulated/mapper.h"
+#include "devices/emulated/mapper.h"
 #include "emulated_device.h"
 
 using namespace um::driver;  // NOLINT

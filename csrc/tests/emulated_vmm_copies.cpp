@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "driver/emulated/device.h"
+#include "devices/emulated/device.h"
 #include "emulated_vmm.h"
 
 using namespace um::driver;  // NOLINT

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdio>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/device.h"
 #include "swapping_fixture.h"
 

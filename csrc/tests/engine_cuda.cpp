@@ -2,7 +2,7 @@
 // faults and capacity are real, and the core has only what a driver tells it.
 #include <algorithm>
 
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 #include "engine_fixture.h"
 
 using test::kMiB;

@@ -2,7 +2,7 @@
 // 128 MiB, and of the attributes those of managed memory, concurrent access and virtual memory.
 #include <cstring>
 
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 #include "engine_fixture.h"
 
 extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);

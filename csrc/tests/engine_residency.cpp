@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "driver/driver.h"
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 #include "engine/residency.h"
 #include "engine_fixture.h"
 

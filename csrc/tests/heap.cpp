@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "memory/address_map.h"
-#include "memory/error.h"
+#include "base/error.h"
 #include "memory/managed_heap.h"
 
 namespace {

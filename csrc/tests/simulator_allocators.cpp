@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "simulator/allocator.h"
+#include "planning/allocator.h"
 
 using um::simulator::Allocator;
 using um::simulator::AllocatorModel;

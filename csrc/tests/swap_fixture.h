@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/error.h"
-#include "simulator/swap_executor.h"
+#include "base/error.h"
+#include "replay/swap_executor.h"
 #include "umadvise.h"
 
 namespace fixture {

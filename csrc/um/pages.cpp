@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "memory/error.h"
+#include "base/error.h"
 #include "umadvise.h"
 
 namespace um {

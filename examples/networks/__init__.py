@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from functools import partial
 
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 # By family: the module of this package, and its factories.
 _FAMILIES = {

@@ -8,7 +8,7 @@ the one of "One weird trick" (Krizhevsky 2014, arXiv:1404.5997): 64, 192, 384, 2
 from torch import nn
 
 from networks.classification import train_classifier
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 
 def alexnet(batch: int = 128, *, image: int = 224, width: int = 64, classes: int = 1000) -> Workload:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 
 def _loss(model: nn.Module, tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 _GRADIENT_NORM = 5.0
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from networks.classification import cross_entropy
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 _NORM_EPSILON = 1e-3
 _RATES = (6, 12, 18)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from networks.transformer import DROPOUT, PreNormLayer
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 
 class _GPT2(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 
 class _KMeans(nn.Module):

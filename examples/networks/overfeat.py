@@ -3,7 +3,7 @@
 from torch import nn
 
 from networks.classification import train_classifier
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 
 def overfeat(batch: int = 128, *, image: int = 231, width: int = 32, classes: int = 1000) -> Workload:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from networks.vgg import feature_layers
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 _LABELS = 35  # of Cityscapes, and one channel more for the edges between instances
 _DOWNSAMPLINGS = 4

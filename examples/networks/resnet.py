@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from networks.classification import train_classifier
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 
 class _Bottleneck(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from networks.classification import train_classifier
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 _LAST_SURVIVAL = 0.5
 

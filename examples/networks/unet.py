@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from networks.classification import cross_entropy
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 
 def _two_convolutions(channels: int, width: int) -> nn.Sequential:

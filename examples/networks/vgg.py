@@ -8,7 +8,7 @@ dropout, as in convnet-benchmarks, from which vDNN's authors took their models.
 from torch import nn
 
 from networks.classification import train_classifier
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 _CONVOLUTIONS = (2, 2, 3, 3, 3)  # of VGG-16, by group
 _WIDTHS = (1, 2, 4, 8, 8)  # maps of a group, relative to the first

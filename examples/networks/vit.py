@@ -5,7 +5,7 @@ from torch import nn
 
 from networks.classification import cross_entropy
 from networks.transformer import DROPOUT, PreNormLayer
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 
 class _VisionTransformer(nn.Module):

@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 import umadvise
-from umadvise import _native, runtime
-from umadvise._abi import Advice, Memory, Role
-from umadvise.runtime import address_of
+from umadvise import _native
+from umadvise._native.abi import Advice, Memory, Role
+from umadvise.torch_seam import runtime
+from umadvise.torch_seam.runtime import address_of
 
 MIB = 1 << 20
 CAPACITY_BYTES = 256 * MIB  # of the emulated device

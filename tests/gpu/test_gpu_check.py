@@ -415,7 +415,7 @@ def test_spans_that_overlap_count_once(program: Callable[[str], ModuleType]) -> 
 
 def trained(use: Callable[[Any, bool], AbstractContextManager[Any]]) -> list[float]:
     """Losses of three steps of a small network."""
-    from umadvise.trace.workload import training_step
+    from umadvise.recording.workload import training_step
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))

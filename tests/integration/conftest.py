@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import umadvise
-from umadvise import _native, runtime
-from umadvise._abi import Allocation
+from umadvise import _native
+from umadvise._native.abi import Allocation
+from umadvise.torch_seam import runtime
 
 
 @pytest.fixture

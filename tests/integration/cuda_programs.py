@@ -20,10 +20,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import umadvise
-from umadvise import _native, cuda_allocator, devices, runtime
+from umadvise import _native
+from umadvise.devices import open_device as devices
 from umadvise.errors import UmadviseError
-from umadvise.runtime import address_of
-from umadvise.script import ScriptRun
+from umadvise.torch_seam import cuda_allocator, runtime
+from umadvise.torch_seam.runtime import address_of
+from umadvise.training.script import ScriptRun
 
 MIB = 1 << 20
 CAPACITY_BYTES = 512 * MIB

@@ -5,8 +5,8 @@ a library's scratch, never leaves; the ops of an optimizer's step on lists of te
 after another.
 """
 
-from umadvise._abi import Phase, Role
-from umadvise.trace.schema import EventKind, Trace
+from umadvise._native.abi import Phase, Role
+from umadvise.records.trace import EventKind, Trace
 
 CHUNK_BYTES = 2 << 20
 SPARE_CHUNKS = 2

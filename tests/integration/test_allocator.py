@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from umadvise import _native
-from umadvise._abi import Advice, Placement, Role, Route, RouteState, Status
+from umadvise._native.abi import Advice, Placement, Role, Route, RouteState, Status
 from umadvise.errors import NativeError
 
 MIB = 1 << 20

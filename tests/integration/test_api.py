@@ -11,14 +11,8 @@ from torch import nn
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Advice, Allocation, Memory, Role
-from umadvise.errors import (
-    DeviceUnavailableError,
-    InvalidAdviceError,
-    InvalidSizeError,
-    StateError,
-    UsageError,
-)
+from umadvise._native.abi import Advice, Allocation, Memory, Role
+from umadvise.errors import DeviceUnavailableError, InvalidAdviceError, InvalidSizeError, StateError, UsageError
 
 Patch = Callable[..., _native.Device]
 Find = Callable[[torch.Tensor], Allocation | None]

@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 import umadvise
-from umadvise import _native, runtime
-from umadvise._abi import Memory, Role
-from umadvise.governor import Governor, StepRecord, Switch
-from umadvise.roles import LADDER
-from umadvise.runtime import address_of
+from umadvise import _native
+from umadvise._native.abi import Memory, Role
+from umadvise.torch_seam import runtime
+from umadvise.torch_seam.runtime import address_of
+from umadvise.training.policy.governor import Governor, StepRecord, Switch
+from umadvise.training.policy.ladder import LADDER
 
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks

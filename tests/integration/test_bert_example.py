@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from umadvise.profile import read
+from umadvise.records.fault_profile import read
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bert_large.py"
 SMALL = ("--size", "small", "--seq-length", "64", "--steps", "3")

@@ -5,8 +5,8 @@ import time
 import torch
 
 import umadvise
-from umadvise import catalogue
-from umadvise.counters.records import Counters
+from umadvise.devices import catalogue
+from umadvise.records.counters import Counters
 
 
 def _train(link: str | None) -> tuple[list[float], Counters, float]:

@@ -186,7 +186,7 @@ def test_names_are_the_modules_own() -> None:
             optimizer.step()
         with um.step():
             model(batch())  # eagerly
-        names = {allocation.name for allocation in umadvise.runtime.current().device.allocations()}
+        names = {allocation.name for allocation in umadvise.torch_seam.runtime.current().device.allocations()}
         tables = um.profile().tables
         assert tables is not None
         modules = {row.module or "" for row in tables.module.rows}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import stand_ins
 
-from umadvise.profile import FaultProfile, decode, encode
-from umadvise.reporters import text
+from umadvise.records.fault_profile import FaultProfile, decode, encode
+from umadvise.reports.reporters import text
 
 MIB = 1 << 20
 BYTES = 8 * MIB
@@ -25,9 +25,11 @@ PROGRAM = f"""
 import ctypes
 import sys
 
-from umadvise import _native, profile, runtime
-from umadvise._abi import Access, Advice, Memory, Phase, Placement, Role
-from umadvise.observer import Observer
+from umadvise import _native
+from umadvise._native.abi import Access, Advice, Memory, Phase, Placement, Role
+from umadvise.records import fault_profile as profile
+from umadvise.torch_seam import runtime
+from umadvise.training.watch.observer import Observer
 
 ctypes.CDLL(sys.argv[1])  # as torch has loaded one
 parameters = Placement(Memory.MANAGED, Role.PARAMETER, Advice.NONE)

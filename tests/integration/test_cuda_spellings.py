@@ -15,13 +15,13 @@ from torch.jit import _builtins
 from torch.utils import cpp_extension
 
 import umadvise
-from umadvise import runtime
-from umadvise._abi import Advice, Allocation
-from umadvise.cuda_spellings.factories import FACTORIES, METHODS
-from umadvise.devices import EmulatedDevice
+from umadvise._native.abi import Advice, Allocation
+from umadvise.devices.open_device import EmulatedDevice
 from umadvise.errors import UntranslatedError
-from umadvise.runtime import HOST, Runtime, routed
-from umadvise.script import ScriptRun
+from umadvise.torch_seam import runtime
+from umadvise.torch_seam.cuda_spellings.factories import FACTORIES, METHODS
+from umadvise.torch_seam.runtime import HOST, Runtime, routed
+from umadvise.training.script import ScriptRun
 
 
 @pytest.fixture

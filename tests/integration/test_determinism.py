@@ -28,8 +28,8 @@ CONVOLUTIONAL = ("cnn", "unet")
 SCRIPT = f"""
 import json, sys
 import msgspec, small_networks, torch, umadvise
-from umadvise import runtime
-from umadvise.counters.native import events_from
+from umadvise.reports.counters.native import events_from
+from umadvise.torch_seam import runtime
 
 threads, delay_us = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ from small_networks import same_bits
 from torch import nn
 
 import umadvise
-from umadvise import runtime
+from umadvise.torch_seam import runtime
 
 STEPS = 4
 

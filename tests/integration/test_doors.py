@@ -19,9 +19,10 @@ from small_networks import same_bits
 from torch import nn
 
 import umadvise
-from umadvise import _native, runtime
+from umadvise import _native
 from umadvise.errors import BudgetError
-from umadvise.training_session import Session
+from umadvise.torch_seam import runtime
+from umadvise.training.session import Session
 
 MIB = 1 << 20
 CAPACITY_BYTES = 32 * MIB
@@ -284,7 +285,7 @@ def test_numpy_keeps_its_own_rules() -> None:
 
 
 def exports(tensor: torch.Tensor) -> int:
-    found = _native.allocation_at(umadvise.runtime.address_of(tensor))
+    found = _native.allocation_at(umadvise.torch_seam.runtime.address_of(tensor))
     assert found is not None
     return found.exports
 

@@ -17,8 +17,9 @@ from torch.optim import adamw
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
-from umadvise import EmulatedDevice, _native, runtime
-from umadvise._abi import Memory, ProgramStatus
+from umadvise import EmulatedDevice, _native
+from umadvise._native.abi import Memory, ProgramStatus
+from umadvise.torch_seam import runtime
 
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks

@@ -10,7 +10,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SCRIPT = """
 import ctypes, sys
 import torch, umadvise
-from umadvise import runtime
+from umadvise.torch_seam import runtime
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).requires_grad_(False)

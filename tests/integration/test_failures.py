@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 import umadvise
-from umadvise import _native, runtime
+from umadvise import _native
 from umadvise.errors import NativeError, UmadviseError
+from umadvise.torch_seam import runtime
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 SAMPLES = 25  # of the calls of each scenario, when not all are tried

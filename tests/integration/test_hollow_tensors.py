@@ -56,7 +56,7 @@ def test_dtensors(mesh: Any) -> None:
         umadvise.session(model, device="emulated", capacity="16MiB", policy="swap"),
     ):
         pass
-    assert not umadvise.runtime.is_patched()
+    assert not umadvise.torch_seam.runtime.is_patched()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with (
         pytest.raises(UsageError, match="a parameter of the optimizer is a DTensor"),

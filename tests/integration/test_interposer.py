@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from umadvise import _native
-from umadvise._abi import Phase
 from umadvise._hooks.reference import (
     ObservedAccess,
     ObservedOp,
@@ -24,6 +23,7 @@ from umadvise._hooks.reference import (
     observed_natively,
     touched_tensors,
 )
+from umadvise._native.abi import Phase
 from umadvise.errors import NativeError
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-OPEN = "from umadvise.devices import EmulatedDevice; EmulatedDevice(capacity='64MiB').open().close()"
+OPEN = "from umadvise.devices.open_device import EmulatedDevice; EmulatedDevice(capacity='64MiB').open().close()"
 
 
 def opened(value: str | None) -> subprocess.CompletedProcess[str]:

@@ -14,12 +14,12 @@ import torch
 from small_networks import NETWORKS, OPTIMIZERS
 
 import umadvise
-from umadvise import roles
-from umadvise._abi import Advice, Role, Service
-from umadvise.counters.records import Counters, add
-from umadvise.roles import Policy
+from umadvise._native.abi import Advice, Role, Service
+from umadvise.records.counters import Counters, add
+from umadvise.records.trace import EventKind, Trace
 from umadvise.simulator.unified import simulate_unified
-from umadvise.trace.schema import EventKind, Trace
+from umadvise.training.policy import ladder as roles
+from umadvise.training.policy.ladder import Policy
 
 DEVICE = "v100-pcie-16gb"  # any that pages: what its link and driver cost is in no counter
 MIB = 1 << 20

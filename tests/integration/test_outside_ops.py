@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import umadvise
-from umadvise import _native, runtime
+from umadvise import _native
+from umadvise.torch_seam import runtime
 
 POLICIES = ["resident", "advise", "window", "swap", "swap+recompute", "lru", "auto"]
 COUNT = 270_000

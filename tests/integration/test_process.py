@@ -253,7 +253,7 @@ def test_a_page_that_nobody_allocated_is_a_crash_with_a_message(python: Run) -> 
         """
         import ctypes, torch, umadvise
         umadvise.patch(device=umadvise.EmulatedDevice(capacity="16MiB"))
-        address = umadvise.runtime.address_of(torch.ones(1000))
+        address = umadvise.torch_seam.runtime.address_of(torch.ones(1000))
         ctypes.string_at(address + (512 << 20))
         """
     )
@@ -280,7 +280,7 @@ def test_ctrl_c_gives_tensors_back(python: Run) -> None:
                         os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
             assert not any(map(umadvise.on_device, model.parameters()))
-            assert not umadvise.runtime.is_patched()
+            assert not umadvise.torch_seam.runtime.is_patched()
             model(torch.randn(10, 100)).sum().backward()
             print("stopped after", um.profile().step_count)
         """

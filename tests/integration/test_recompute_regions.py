@@ -7,10 +7,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
-from umadvise import runtime
-from umadvise._abi import Phase
-from umadvise.recompute import Choice, Regions
-from umadvise.trace.schema import Trace
+from umadvise._native.abi import Phase
+from umadvise.records.trace import Trace
+from umadvise.torch_seam import runtime
+from umadvise.training.recompute.regions import Choice, Regions
 
 
 class Net(nn.Module):

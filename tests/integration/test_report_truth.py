@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import umadvise
-from umadvise.counters.records import Swaps
-from umadvise.profile import FaultProfile, Tables
-from umadvise.reporters import text
-from umadvise.training_session import Session
+from umadvise.records.counters import Swaps
+from umadvise.records.fault_profile import FaultProfile, Tables
+from umadvise.reports.reporters import text
+from umadvise.training.session import Session
 
 MIB = 1 << 20
 SUMS = {  # of a table's row, and what they are called in the counters

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import umadvise
-from umadvise.counters.records import ROLES, BytesByRole, MemoryStats
-from umadvise.profile import FaultProfile, Tables
-from umadvise.reporters import text
-from umadvise.units import format_bytes
+from umadvise.records.counters import ROLES, BytesByRole, MemoryStats
+from umadvise.records.fault_profile import FaultProfile, Tables
+from umadvise.records.units import format_bytes
+from umadvise.reports.reporters import text
 
 MIB = 1 << 20
 ARENA_ROLES = ROLES[:3]

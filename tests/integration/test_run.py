@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from umadvise.profile import FaultProfile, decode
+from umadvise.records.fault_profile import FaultProfile, decode
 
 TRAIN = """
 import sys

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Advice, Allocation, Memory, Role
+from umadvise._native.abi import Advice, Allocation, Memory, Role
 from umadvise.errors import InvalidSizeError, PolicyError, StateError, UsageError
-from umadvise.profile import FaultProfile
+from umadvise.records.fault_profile import FaultProfile
 
 MIB = 1 << 20
 Find = Callable[[torch.Tensor], Allocation | None]
@@ -26,7 +26,7 @@ Find = Callable[[torch.Tensor], Allocation | None]
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
     yield
-    if umadvise.runtime.is_patched():
+    if umadvise.torch_seam.runtime.is_patched():
         umadvise.unpatch()
 
 
@@ -81,7 +81,7 @@ def test_in_and_out_again_changes_no_bit() -> None:
     losses += small_steps(model, optimizer, 1)
     assert all(map(same_bits, losses, expected))
     assert different(everything(model, optimizer), expected_after) == []
-    assert not umadvise.runtime.is_patched()
+    assert not umadvise.torch_seam.runtime.is_patched()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -94,7 +94,7 @@ def test_tensors_come_back_after_an_exception(error: type[BaseException]) -> Non
         raise error
     del loss
     assert on_device(everything(model, optimizer)) == {False}
-    assert not umadvise.runtime.is_patched()
+    assert not umadvise.torch_seam.runtime.is_patched()
     assert um.profile().step_count == 1
     small_steps(model, optimizer, 1)
 
@@ -111,7 +111,7 @@ def test_an_exception_in_a_forward_leaves_no_module_behind() -> None:
         with pytest.raises(ValueError, match="broken"):
             model(torch.ones(2, 4))
         made = torch.ones(100)
-        found = _native.allocation_at(umadvise.runtime.address_of(made))
+        found = _native.allocation_at(umadvise.torch_seam.runtime.address_of(made))
         assert found is not None
         assert found.birth_module == ""
         model.eval()
@@ -232,7 +232,7 @@ def test_lazy_modules_train_and_have_names_once_they_have_shapes(policy: str) ->
     expected, model = trained(lazy()), lazy()
     with umadvise.session(model, device="emulated", capacity="64MiB", policy=policy):
         found = {name: tensor.cpu() for name, tensor in trained(model).items()}
-        placed = {each.name: Role(each.role) for each in umadvise.runtime.current().device.allocations()}
+        placed = {each.name: Role(each.role) for each in umadvise.torch_seam.runtime.current().device.allocations()}
         assert placed["3.weight"] == placed["0.bias"] == Role.PARAMETER
         assert placed["3.weight.grad"] == Role.GRADIENT
     assert different(found, expected) == []
@@ -262,9 +262,9 @@ def test_a_session_takes_over_from_an_earlier_device(patched: Callable[..., _nat
     model = nn.Linear(100, 100).to("cuda:readmostly")
     umadvise.unpatch()
     with umadvise.session(model, device="emulated", capacity="32MiB", policy="advise"):
-        found = _native.allocation_at(umadvise.runtime.address_of(model.weight))
+        found = _native.allocation_at(umadvise.torch_seam.runtime.address_of(model.weight))
         assert found is not None
-        assert found.device == umadvise.runtime.current().device.handle != first.handle
+        assert found.device == umadvise.torch_seam.runtime.current().device.handle != first.handle
     assert not umadvise.on_device(model.weight)
 
 
@@ -303,7 +303,7 @@ def test_several_models_and_optimizers() -> None:
                 small_steps(one, first, 1)
                 small_steps(other, second, 1)
         assert on_device(everything(one, first)) == on_device(everything(other, second)) == {True}
-        names = {allocation.name for allocation in umadvise.runtime.current().device.allocations()}
+        names = {allocation.name for allocation in umadvise.torch_seam.runtime.current().device.allocations()}
         assert {"0.0.weight", "1.0.weight", "1.4.bias.exp_avg", "0.1.running_mean"} <= names
     assert on_device(everything(one, first)) == on_device(everything(other, second)) == {False}
 
@@ -373,7 +373,7 @@ def test_resident_needs_room() -> None:
         umadvise.session(nn.Linear(4096, 4096), device="emulated", capacity="16MiB", policy="resident"),
     ):
         raise AssertionError("it fits?")
-    assert not umadvise.runtime.is_patched()
+    assert not umadvise.torch_seam.runtime.is_patched()
 
 
 def train_under_auto(capacity: str, caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[list[str], int]:
@@ -387,7 +387,7 @@ def train_under_auto(capacity: str, caplog: pytest.LogCaptureFixture, **options:
             with um.step():
                 small_steps(model, optimizer, 1)
         made = torch.ones(10)
-        found = _native.allocation_at(umadvise.runtime.address_of(made))
+        found = _native.allocation_at(umadvise.torch_seam.runtime.address_of(made))
         assert found is not None
     return [record.getMessage() for record in caplog.records if "auto" in record.getMessage()], found.memory
 
@@ -425,7 +425,7 @@ def test_auto_does_not_swap_what_is_too_small(caplog: pytest.LogCaptureFixture) 
 def test_bad_arguments(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error), umadvise.session(nn.Linear(2, 2), **arguments):
         pass
-    assert not umadvise.runtime.is_patched()
+    assert not umadvise.torch_seam.runtime.is_patched()
 
 
 # ---- the budget ----------------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def test_a_session_inside_a_patch_gives_the_budget_back(patched: Callable[..., _
         torch.ones(10 * MIB).add_(1)  # an op that is larger than the budget runs all the same
         torch.ones(1).add_(1)
         assert device.memory().resident_bytes <= 16 * MIB
-    assert umadvise.runtime.is_patched()
+    assert umadvise.torch_seam.runtime.is_patched()
     assert on_device(everything(model, optimizer)) == {False}
     assert torch.ones(10 * MIB).add_(1).sum() > 0
     torch.ones(1).add_(1)

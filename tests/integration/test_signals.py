@@ -140,7 +140,7 @@ def expected() -> list[torch.Tensor]:
 def handler_kept() -> Iterator[None]:
     """This process's own handler, as pytest's faulthandler, for the tests that follow."""
     yield
-    umadvise.signals.keep()
+    umadvise.torch_seam.signals.keep()
 
 
 @pytest.mark.parametrize("policy", RUNGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from umadvise.trace.operators import SILENT_WRITES, derive
+from umadvise.recording.operators import SILENT_WRITES, derive
 
 ROOT = Path(__file__).parents[2]
 MOST_USED = (

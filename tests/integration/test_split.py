@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from umadvise import _native, split_updates
-from umadvise._abi import ChunkOptions, Memory, Phase, Placement, Route, RouteState
+from umadvise import _native
 from umadvise._hooks.reference import ObservedOp, observed_natively
+from umadvise._native.abi import ChunkOptions, Memory, Phase, Placement, Route, RouteState
 from umadvise.errors import NativeError
-from umadvise.replacements import Replacements
+from umadvise.torch_seam import split_updates
+from umadvise.torch_seam.replacements import Replacements
 
 SIZES = (100, 50, 200, 1, 300, 1000, 60)
 LIMIT_BYTES = 3000  # below the largest element of every list

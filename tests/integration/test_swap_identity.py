@@ -25,10 +25,11 @@ from training_variants import IMPOSSIBLE, OPTIMIZERS, VARIANTS, Around, train
 from usable_policies import RUNGS, SESSION_PLANNERS
 
 import umadvise
-from umadvise import _native, runtime
-from umadvise._abi import Cause
-from umadvise.trace.schema import Trace
-from umadvise.training_session import Session
+from umadvise import _native
+from umadvise._native.abi import Cause
+from umadvise.records.trace import Trace
+from umadvise.torch_seam import runtime
+from umadvise.training.session import Session
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 DELAY_US = 30

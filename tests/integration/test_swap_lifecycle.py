@@ -29,7 +29,7 @@ from usable_policies import usable
 import umadvise
 from umadvise import _native
 from umadvise.errors import StateError
-from umadvise.training_session import Session
+from umadvise.training.session import Session
 
 BUDGET_BYTES = 20 * MIB
 POLICIES = [policy for policy in ("swap:lru", "window", "advise") if usable(policy)]
@@ -67,7 +67,7 @@ Scenario = Callable[[Training], Seen]
 def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("UMADVISE_PLAN_CACHE", "off")
     yield
-    if umadvise.runtime.is_patched():
+    if umadvise.torch_seam.runtime.is_patched():
         umadvise.unpatch()
     gc.collect()
 

@@ -22,11 +22,11 @@ from torch import nn
 from training_variants import Around, train
 
 import umadvise
-from umadvise import runtime
-from umadvise._abi import SwapCounters, SwapResult
-from umadvise.device_profile import DeviceProfile, LinkDirection
-from umadvise.plan_prediction import predict_swaps
-from umadvise.planning_device import planning_device
+from umadvise._native.abi import SwapCounters, SwapResult
+from umadvise.records.device import DeviceProfile, LinkDirection
+from umadvise.torch_seam import runtime
+from umadvise.training.plans.device import planning_device
+from umadvise.training.plans.prediction import predict_swaps
 
 STEPS, STEADY = 8, 3
 """The first steps make the optimizer's state, are recorded, and start the plan's cycle."""

@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
-from umadvise._abi import Role
-from umadvise.trace import dry
-from umadvise.trace.schema import Access, EventKind, Trace
-from umadvise.trace.workload import Workload, training_step
+from umadvise._native.abi import Role
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.workload import Workload, training_step
+from umadvise.records.trace import Access, EventKind, Trace
 
 MIB = 1 << 20
 STEPS = 3

@@ -10,8 +10,8 @@ from torch import nn
 import umadvise
 from umadvise import _native
 from umadvise._hooks.reference import ReferenceInterposer, observed_natively
-from umadvise.trace.operators import derive
-from umadvise.trace.schema import Access
+from umadvise.recording.operators import derive
+from umadvise.records.trace import Access
 
 SIZE = 600_000  # above half a chunk, so that it can be swapped
 
@@ -85,11 +85,13 @@ def test_what_is_held_can_be_written_by_address(policy: str) -> None:
         with umadvise.held(*tensors, torch.empty(0)):
             push_out()  # what is held stays
             for tensor in tensors:
-                ctypes.memset(umadvise.runtime.address_of(tensor), 0x3F, 4 * SIZE)
+                ctypes.memset(umadvise.torch_seam.runtime.address_of(tensor), 0x3F, 4 * SIZE)
         push_out()
         expected = float(torch.full((1,), 0x3F3F3F3F, dtype=torch.int32).view(torch.float32))
         assert all(bool((tensor == expected).all()) for tensor in tensors)
-        assert [each.exports for each in umadvise.runtime.current().device.allocations() if each.exports] == []
+        assert [
+            each.exports for each in umadvise.torch_seam.runtime.current().device.allocations() if each.exports
+        ] == []
 
 
 def test_torchs_own_collectives_count_as_writing() -> None:

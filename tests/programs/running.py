@@ -9,8 +9,8 @@ from pathlib import Path
 
 from umadvise._hooks.loader import compiled_library
 from umadvise._native.library import library_path
-from umadvise.counters.records import Counters, Swaps
-from umadvise.profile import FaultProfile, decode
+from umadvise.records.counters import Counters, Swaps
+from umadvise.records.fault_profile import FaultProfile, decode
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

@@ -12,7 +12,7 @@ from comparing import POLICIES
 from programs import FOUND, PROGRAMS
 from running import ROOT
 
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 PAGE = ROOT / "docs" / "programs.md"
 BEGIN, END = "<!-- written by `make test-programs` -->\n", "<!-- to here -->\n"

@@ -14,9 +14,9 @@ from torch import nn
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Memory
+from umadvise._native.abi import Memory
 from umadvise.errors import UmadviseError
-from umadvise.runtime import address_of
+from umadvise.torch_seam.runtime import address_of
 
 MIB = 1 << 20
 WIDTH = 800  # weights of 2.4 MiB

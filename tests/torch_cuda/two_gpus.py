@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Memory
-from umadvise.runtime import address_of
+from umadvise._native.abi import Memory
+from umadvise.torch_seam.runtime import address_of
 
 MIB = 1 << 20
 WIDTH = 700  # weights of 1.9 MiB

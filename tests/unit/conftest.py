@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from umadvise.counters.records import (
+from umadvise.records.counters import (
     CAUSES,
     ROLES,
     BytesByCause,
@@ -16,7 +16,7 @@ from umadvise.counters.records import (
     ResidencyPeak,
     Swaps,
 )
-from umadvise.profile import (
+from umadvise.records.fault_profile import (
     BIN_COUNT,
     Environment,
     FaultProfile,

@@ -5,8 +5,8 @@ Contents are named after the op that wrote them and what that had read. Swaps mo
 
 from collections.abc import Hashable, Iterable
 
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace
 
 Contents = dict[int, Hashable]
 

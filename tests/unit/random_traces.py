@@ -10,9 +10,9 @@ values that the host reads.
 from dataclasses import dataclass, field
 from random import Random
 
-from umadvise._abi import Phase, Role
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, OpClass, Trace
+from umadvise._native.abi import Phase, Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.trace import Access, EventKind, OpClass, Trace
 
 MIB = 1 << 20
 MADE = Access.WRITE | Access.WHOLE

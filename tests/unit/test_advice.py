@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umadvise._abi import Advice
-from umadvise.advice import PAPER_WORDS, Target, parse_advice, parse_target
+from umadvise._native.abi import Advice
 from umadvise.errors import InvalidAdviceError, UsageError
+from umadvise.records.advice import PAPER_WORDS, Target, parse_advice, parse_target
 
 PAPER = ["noadvise", "preferredlocation", "accessby", "readmostly", "prefetch"]  # Choi and Lee 2021, section 4
 DRIVER = ["none", "preferred_location", "accessed_by", "read_mostly", "prefetch"]  # cuda.core's nouns

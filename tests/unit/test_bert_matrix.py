@@ -6,7 +6,7 @@ from bert_row import Row
 from rich.console import Console
 from rich.table import Table
 
-from umadvise.counters.records import BytesByCause, Counters
+from umadvise.records.counters import BytesByCause, Counters
 
 BEST = Point("preferredlocation", "readmostly", "prefetch")
 WORST = Point("noadvise", "noadvise", "preferredlocation")

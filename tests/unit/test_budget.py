@@ -12,8 +12,9 @@ import pytest
 from fake_nvml import GIB, SLOTS, fake_nvml
 
 import umadvise
-from umadvise import _native, budget, nvml
-from umadvise.cuda_attributes import Attribute, pci_address
+from umadvise import _native
+from umadvise.devices import budget, nvml
+from umadvise.devices.cuda_attributes import Attribute, pci_address
 from umadvise.errors import BudgetError, InvalidSizeError, NativeError
 
 MIB = 1 << 20
@@ -117,17 +118,17 @@ def test_sessions_and_patch_take_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_auto", lambda device: 32 * MIB if device.info().provider == "emulated" else None)
     umadvise.patch(umadvise.EmulatedDevice(capacity="64MiB"), budget="auto")
     try:
-        assert umadvise.runtime.current().limit_bytes == 32 * MIB
+        assert umadvise.torch_seam.runtime.current().limit_bytes == 32 * MIB
         with umadvise.session(torch.nn.Linear(2, 2), budget="16MiB", policy="advise"):
-            assert umadvise.runtime.current().limit_bytes == 16 * MIB
+            assert umadvise.torch_seam.runtime.current().limit_bytes == 16 * MIB
         with umadvise.session(torch.nn.Linear(2, 2), budget="auto", policy="advise"):
-            assert umadvise.runtime.current().session_budget_bytes == 32 * MIB
-        assert umadvise.runtime.current().session_budget_bytes is None
+            assert umadvise.torch_seam.runtime.current().session_budget_bytes == 32 * MIB
+        assert umadvise.torch_seam.runtime.current().session_budget_bytes is None
     finally:
         umadvise.unpatch()
     device = umadvise.EmulatedDevice(capacity="64MiB")
     with umadvise.session(torch.nn.Linear(2, 2), device=device, budget="auto", policy="advise"):
-        assert umadvise.runtime.current().limit_bytes == 32 * MIB
+        assert umadvise.torch_seam.runtime.current().limit_bytes == 32 * MIB
 
 
 # ---- the slot of a device ------------------------------------------------------------------------------------------

@@ -12,21 +12,21 @@ from traces import traces
 
 from umadvise import planners
 from umadvise.__main__ import main
-from umadvise._abi import Role
-from umadvise.advice import PAPER_WORDS
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import PolicyError
-from umadvise.planners import comparison as comparisons
-from umadvise.planners.advice import all_combinations, by_role
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.planners.score import pages, score
-from umadvise.reporters import comparison as reporter
-from umadvise.reporters import svg
-from umadvise.roles import ADVISE
+from umadvise.planners.judging import comparison as comparisons
+from umadvise.planners.judging.score import pages, score
+from umadvise.planners.paging.advice import all_combinations, by_role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records import trace_file as io
+from umadvise.records.advice import PAPER_WORDS
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, OpClass, Trace
+from umadvise.reports.reporters import comparison as reporter
+from umadvise.reports.reporters import svg
 from umadvise.simulator.unified import simulate_unified
-from umadvise.trace import io
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, OpClass, Trace
+from umadvise.training.policy.ladder import ADVISE
 
 V100 = load_device("v100-16gb")
 GIB = 1 << 30

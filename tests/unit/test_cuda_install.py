@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from umadvise import _native, cuda_allocator, patching, runtime
-from umadvise._abi import Advice, ChunkOptions, Memory, Placement, Role, Route, RouteState
+from umadvise import _native
+from umadvise._native.abi import Advice, ChunkOptions, Memory, Placement, Role, Route, RouteState
 from umadvise._native.library import hooks_library
-from umadvise.cuda_memory import CudaMemory
 from umadvise.errors import (
     DeviceUnavailableError,
     HooksUnavailableError,
@@ -25,7 +24,9 @@ from umadvise.errors import (
     UnsupportedError,
     UsageError,
 )
-from umadvise.replacements import Replacements
+from umadvise.torch_seam import cuda_allocator, patching, runtime
+from umadvise.torch_seam.cuda_memory import CudaMemory
+from umadvise.torch_seam.replacements import Replacements
 
 MIB = 1 << 20
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from umadvise import cuda_limits
-from umadvise.eager_compile import Compiler
 from umadvise.errors import UmadviseError, UnsupportedError
-from umadvise.replacements import Replacements
+from umadvise.torch_seam import cuda_limits
+from umadvise.torch_seam.eager_compile import Compiler
+from umadvise.torch_seam.replacements import Replacements
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from umadvise import _native, cuda_memory
-from umadvise._abi import EmulatedOptions, Memory, Placement
-from umadvise.cuda_memory import CudaMemory
+from umadvise import _native
+from umadvise._native.abi import EmulatedOptions, Memory, Placement
 from umadvise.errors import NativeError
-from umadvise.memory_peaks import Peaks
-from umadvise.replacements import Replacements
-from umadvise.runtime import Runtime
+from umadvise.torch_seam import cuda_memory
+from umadvise.torch_seam.cuda_memory import CudaMemory
+from umadvise.torch_seam.memory_peaks import Peaks
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import Runtime
 
 MIB = 1 << 20
 OpenDevice = Callable[..., _native.Device]

@@ -6,8 +6,8 @@ from demo_table import Result, Run, losses_differ, notes, table
 from msgspec import structs
 from rich.console import Console
 
-from umadvise.counters.records import BytesByCause, Counters
-from umadvise.profile import RungChange
+from umadvise.records.counters import BytesByCause, Counters
+from umadvise.records.fault_profile import RungChange
 
 VANILLA = Run("vanilla", ("--no-unified",), limited=False)
 RUNS_OUT = Run("a third", ("--no-unified",), runs_out=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from umadvise.__main__ import main
-from umadvise.catalogue import device_names, load_device
+from umadvise.devices.catalogue import device_names, load_device
 
 
 def test_the_list_has_a_line_for_every_device(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from umadvise.__main__ import main
-from umadvise._abi import Role
-from umadvise.trace import io
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access
+from umadvise._native.abi import Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records import trace_file as io
+from umadvise.records.trace import Access
 
 
 def write(path: Path, ops: int) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from umadvise import discard_proof
+from umadvise.devices import discard_proof
 
 
 @pytest.fixture(autouse=True)

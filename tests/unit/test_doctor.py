@@ -12,7 +12,7 @@ from fake_nvml import GIB
 from umadvise.doctor import trials
 from umadvise.doctor.examine import PAGING, SWAPPING, abilities
 from umadvise.doctor.records import Ability, Check, Diagnosis
-from umadvise.reporters import doctor
+from umadvise.reports.reporters import doctor
 
 # ---- trials ---------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from doctor_machines import OPEN_MODULE, card, make_machine
 from fake_nvml import GIB, fake_nvml
 
 from umadvise import _native
-from umadvise._abi import CudaDevice, CuptiLibrary
-from umadvise.cuda_attributes import Attribute
+from umadvise._native.abi import CudaDevice, CuptiLibrary
+from umadvise.devices.cuda_attributes import Attribute
 from umadvise.doctor import gpu, profiling, witness
 from umadvise.doctor.records import Check
 from umadvise.errors import NativeError, UmadviseError

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umadvise import driving
-from umadvise._abi import Allocation, ProgramStatus, Role, SwapCounters
-from umadvise.driving import Driver, Program, Rhythm
+from umadvise._native.abi import Allocation, ProgramStatus, Role, SwapCounters
 from umadvise.errors import NativeError, StateError
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.recorded_step import RecordedStep
-from umadvise.trace.schema import Access, Trace
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.trace import Access, Trace
+from umadvise.training.loop import driving
+from umadvise.training.loop.driving import Driver, Program, Rhythm
 
 MIB = 1 << 20
 MADE = Access.WRITE | Access.WHOLE

@@ -12,7 +12,7 @@ from replay.published import Figure
 from torch import nn
 
 from umadvise.errors import FormatError
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 FIGURE = Figure("vdnn", 2, ("alexnet", "", "baseline", "memory"), 1.1, 1.1, "GB")
 HEADER = "network,batch,policy,quantity,value,unit\n"

@@ -7,13 +7,14 @@ import pytest
 from networks import NETWORKS
 from test_compare_commands import command, maps
 
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
-from umadvise.reporters import fragmentation as reporter
-from umadvise.simulator.fragmentation import fragmentation
-from umadvise.trace import dry, io
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
+from umadvise.planners.judging.fragmentation import fragmentation
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.dry import recorder as dry
+from umadvise.records import trace_file as io
+from umadvise.records.trace import Access, Trace
+from umadvise.reports.reporters import fragmentation as reporter
 
 GIB = 1 << 30
 V100 = load_device("v100-16gb")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umadvise.errors import UsageError
-from umadvise.governor import (
+from umadvise.training.policy.governor import (
     HYSTERESIS,
     MOST_ODD,
     MOST_SAMPLES,
@@ -19,7 +19,7 @@ from umadvise.governor import (
     StepRecord,
     Switch,
 )
-from umadvise.roles import RUNGS
+from umadvise.training.policy.ladder import RUNGS
 
 MS = 1_000_000
 ENOUGH = WARM_UP + SAMPLES

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from umadvise import _native, catalogue
-from umadvise._abi import Charged, DriverCosts, Link, Memory, Placement
-from umadvise.devices import EmulatedDevice
+from umadvise import _native
+from umadvise._native.abi import Charged, DriverCosts, Link, Memory, Placement
+from umadvise.devices import catalogue
+from umadvise.devices.link import driver_costs, native_link
+from umadvise.devices.open_device import EmulatedDevice
 from umadvise.errors import FormatError, NativeError, UsageError
-from umadvise.link import driver_costs, native_link
 
 MIB = 1 << 20
 V100 = catalogue.load_device("v100-16gb")

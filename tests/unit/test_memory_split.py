@@ -2,7 +2,7 @@
 
 import pytest
 
-from umadvise.memory_split import chunk_bytes_for
+from umadvise.training.memory_split import chunk_bytes_for
 
 MIB = 1 << 20
 

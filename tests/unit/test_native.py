@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import umadvise
-from umadvise import _abi, _native
+from umadvise import _native
+from umadvise._native import abi as _abi
 from umadvise._native import mirrors, prototypes
 from umadvise.errors import NativeError, UmadviseError
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from networks import NETWORKS
 
-from umadvise.trace.workload import Workload
+from umadvise.recording.workload import Workload
 
 # From the docstrings' sources: torchvision's documentation, the papers' own tables, sums over the papers' layers.
 PUBLISHED = {

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from fake_nvml import GIB, SLOTS, fake_nvml
 
-from umadvise import nvml, probe
+from umadvise.devices import nvml, probe
 from umadvise.errors import NvmlUnavailableError
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import umadvise
-from umadvise.openmp import SleepingTeam
+from umadvise.torch_seam.openmp import SleepingTeam
 
 
 def threads() -> int:

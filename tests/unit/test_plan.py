@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umadvise._abi import Advice, Role
-from umadvise.planners.plan import Action, ActionKind, Actions, Plan, check
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
+from umadvise._native.abi import Advice, Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import Action, ActionKind, Actions, Plan, check
+from umadvise.records.trace import Access, Trace
 
 
 def three_ops() -> Trace:

@@ -9,11 +9,11 @@ import pytest
 from traces import layers
 
 import umadvise
-from umadvise import plan_cache
-from umadvise.plan_cache import PlanCache, PlanKey
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.trace.recorded_step import in_canonical_order, structure_of
-from umadvise.trace.schema import Trace
+from umadvise.recording.recorded_step import in_canonical_order, structure_of
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Trace
+from umadvise.training.plans import cache as plan_cache
+from umadvise.training.plans.cache import PlanCache, PlanKey
 
 
 def structure(count: int = 4) -> Trace:

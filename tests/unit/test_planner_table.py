@@ -6,12 +6,12 @@ import pytest
 from benchmark_planners import budgets
 from planner_table import claims, table
 
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
-from umadvise.planners.comparison import Comparison
-from umadvise.planners.score import Score
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
+from umadvise.planners.judging.comparison import Comparison
+from umadvise.planners.judging.score import Score
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.trace import Access
 
 GIB = 1 << 30
 SECOND = 10**9

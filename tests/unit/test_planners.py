@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from traces import layers, traces
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, FormatError, PolicyError, UsageError
-from umadvise.planners import io
-from umadvise.planners.plan import Action, ActionKind, Plan
 from umadvise.planners.uses import Uses
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records import plan_file as io
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from random_traces import random_ops, random_step
 
 from umadvise import planners
-from umadvise._abi import Phase, Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Phase, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UmadviseError, UsageError
 from umadvise.planners.best import best
-from umadvise.planners.bound import lower_bound, optimum, regret
+from umadvise.planners.bounds.bound import lower_bound, optimum, regret
 from umadvise.planners.gaps import gaps
-from umadvise.planners.plan import ActionKind, Plan
+from umadvise.planners.judging.score import score
 from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest
-from umadvise.planners.score import score
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.dry import recorder as dry
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace import dry
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 V100 = load_device("v100-16gb")
 EXAMPLES = Path(__file__).parents[2] / "examples"

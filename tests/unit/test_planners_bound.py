@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from traces import layers, traces
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, NoRoomError, UsageError
-from umadvise.planners.bound import Bound, lower_bound, optimum, regret
-from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.bounds.bound import Bound, lower_bound, optimum, regret
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
 
 pytest.importorskip("scipy")
 V100 = load_device("v100-16gb")

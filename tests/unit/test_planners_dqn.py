@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from traces import traces
 
 from umadvise import planners
-from umadvise._abi import Phase, Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Phase, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.dqn_environment import NOTHING, Environment, State
-from umadvise.planners.dqn_graph import FEATURES, VALID, Choice, Graph
-from umadvise.planners.dqn_network import Network, initial_weights, load_weights
-from umadvise.planners.dqn_training import Schedule, Trainer
-from umadvise.planners.plan import ActionKind, Plan
+from umadvise.planners.papers.dqn_environment import NOTHING, Environment, State
+from umadvise.planners.papers.dqn_graph import FEATURES, VALID, Choice, Graph
+from umadvise.planners.papers.dqn_network import Network, initial_weights, load_weights
+from umadvise.planners.papers.dqn_training import Schedule, Trainer
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 GTX = load_device("gtx-1080-ti")
 MIB = 1 << 20

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from random_traces import random_ops, random_step
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
 from umadvise.planners.gaps import Gaps, gaps
-from umadvise.planners.plan import Action
 from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, recompute_actions
 from umadvise.planners.swap_choice import enough, slack_ns
 from umadvise.planners.swap_schedule import Times, schedule
 from umadvise.planners.unrolled import unroll
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import Action
+from umadvise.records.trace import Access, EventKind, Trace, check
 from umadvise.simulator import Track
 from umadvise.simulator.swap import SwapSimulation, simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace, check
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

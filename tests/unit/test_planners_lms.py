@@ -12,14 +12,14 @@ from random_traces import random_ops
 from traces import traces
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.levels import Levels
-from umadvise.planners.plan import ActionKind, Plan
+from umadvise.planners.papers.levels import Levels
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

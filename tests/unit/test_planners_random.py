@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from random_traces import random_ops, random_step
 
 from umadvise import planners
-from umadvise.catalogue import load_device
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
-from umadvise.planners import io
-from umadvise.planners.plan import Option, Plan
-from umadvise.planners.score import pages
+from umadvise.planners.judging.score import pages
+from umadvise.records import plan_file as io
+from umadvise.records.plan import Option, Plan
+from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
 from umadvise.simulator.unified import simulate_unified
-from umadvise.trace.schema import Trace
 
 V100 = load_device("v100-16gb")
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from traces import traces
 
 from umadvise import planners
-from umadvise._abi import Phase, Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Phase, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.plan import ActionKind, Plan
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, OpClass, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, OpClass, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from traces import layers, traces
 
 from umadvise import planners
-from umadvise._abi import Advice, Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Advice, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, InvalidAdviceError, PolicyError, UsageError
-from umadvise.planners import io
-from umadvise.planners.advice import by_role
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.planners.score import score
-from umadvise.planners.um_room import Room
-from umadvise.roles import ADVISE
+from umadvise.planners.judging.score import score
+from umadvise.planners.paging.advice import by_role
+from umadvise.planners.paging.um_room import Room
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records import plan_file as io
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator.unified import Simulation, simulate_unified
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.training.policy.ladder import ADVISE
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

@@ -13,16 +13,16 @@ from torch import nn
 from traces import traces
 
 from umadvise import planners
-from umadvise._abi import Phase, Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Phase, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.convolution import SPEED_RATIO, tiled_fft_bytes, with_algorithms, workspace_bytes
-from umadvise.planners.plan import ActionKind, Plan
-from umadvise.planners.vdnn import choose
+from umadvise.planners.papers.convolution import SPEED_RATIO, tiled_fft_bytes, with_algorithms, workspace_bytes
+from umadvise.planners.papers.vdnn import choose
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.dry import recorder as dry
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, OpClass, Trace, check
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace import dry
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, OpClass, Trace, check
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

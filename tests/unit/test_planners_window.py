@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from traces import traces
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.plan import Plan
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20

@@ -10,13 +10,13 @@ from random_traces import random_ops, random_step
 from traces import layers, traces
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
-from umadvise.planners.plan import ActionKind, Plan
-from umadvise.planning_view import PlanningView, transferred, view_of
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace, check
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace, check
+from umadvise.training.plans.view import PlanningView, transferred, view_of
 
 MIB = 1 << 20
 SWAPPERS = ("belady", "best", "lru", "vdnn-all", "window")

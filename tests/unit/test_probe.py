@@ -11,11 +11,12 @@ from fake_nvml import fake_nvml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umadvise import _native, catalogue
+from umadvise import _native
 from umadvise.__main__ import main
-from umadvise._abi import DeviceInfo
-from umadvise.device_profile import DeviceProfile
-from umadvise.probe import SIZES_BYTES, fit, probe
+from umadvise._native.abi import DeviceInfo
+from umadvise.devices import catalogue
+from umadvise.devices.probe import SIZES_BYTES, fit, probe
+from umadvise.records.device import DeviceProfile
 
 
 @given(st.floats(0, 1e5), st.floats(1e8, 1e12))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umadvise.counters.builder import ProfileBuilder
-from umadvise.counters.records import (
+from umadvise.records.counters import (
     CAUSES,
     EVENT_KINDS,
     PHASES,
@@ -23,9 +22,10 @@ from umadvise.counters.records import (
     later,
     subtract,
 )
-from umadvise.counters.tables import StepAccumulator, TableSum, TableSums
-from umadvise.counters.timeline import pattern_of
-from umadvise.profile import BIN_COUNT, MOST_STEPS, MOST_UNDRIVEN, Tally, TensorRow, decode, encode
+from umadvise.records.fault_profile import BIN_COUNT, MOST_STEPS, MOST_UNDRIVEN, Tally, TensorRow, decode, encode
+from umadvise.reports.counters.builder import ProfileBuilder
+from umadvise.reports.counters.tables import StepAccumulator, TableSum, TableSums
+from umadvise.reports.counters.timeline import pattern_of
 
 names = st.sampled_from([None, "a", "b"])
 kinds_and_causes = st.sampled_from(EVENT_KINDS).flatmap(
@@ -414,8 +414,8 @@ def test_the_later_memory_reading_keeps_the_higher_peaks(make: Any) -> None:
 @settings(max_examples=20)
 @given(st.lists(events, min_size=1, max_size=5))
 def test_what_a_builder_builds_can_be_read_again(steps: list[list[Event]]) -> None:
-    from umadvise.counters.records import Counters
-    from umadvise.profile import Environment
+    from umadvise.records.counters import Counters
+    from umadvise.records.fault_profile import Environment
 
     nothing = Counters()
     environment = Environment(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from umadvise import profile as fault_profile
 from umadvise.errors import FormatError, UmadviseError
-from umadvise.profile import BIN_COUNT, MOST_FILE_BYTES, SCHEMA, Finding, OversizedOp
-from umadvise.reporters import text
+from umadvise.records import fault_profile
+from umadvise.records.fault_profile import BIN_COUNT, MOST_FILE_BYTES, SCHEMA, Finding, OversizedOp
+from umadvise.reports.reporters import text
 
 MIB = 1 << 20
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from umadvise import _abi
-from umadvise.counters.native import counters_from, events_from, memory_from, residency_from
-from umadvise.counters.records import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES, SWAP_CAUSES
+from umadvise._native import abi as _abi
+from umadvise.records.counters import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES, SWAP_CAUSES
+from umadvise.reports.counters.native import counters_from, events_from, memory_from, residency_from
 
 HEADER = Path(__file__).parents[2] / "csrc" / "include" / "umadvise.h"
 

@@ -13,12 +13,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from umadvise._abi import Role
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.recompute import Choice, Region, Regions, choose, ops_of
-from umadvise.replacements import Replacements
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access
+from umadvise._native.abi import Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.training.recompute.regions import Choice, Region, Regions, choose, ops_of
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from umadvise.__main__ import main
-from umadvise.trace import io
+from umadvise.records import trace_file as io
 
 FACTORIES = """
 import torch
 from torch import nn
-from umadvise.trace.workload import training_step
+from umadvise.recording.workload import training_step
 
 def loss(model, inputs):
     return model(inputs).sum()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from random_traces import MADE, random_step
 from traces import traces
 
-from umadvise._abi import Role
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.recorded_step import (
+from umadvise._native.abi import Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.recorded_step import (
     RecordedStep,
     continued_from,
     growth_bytes,
@@ -20,7 +20,7 @@ from umadvise.trace.recorded_step import (
     renumbered,
     structure_of,
 )
-from umadvise.trace.schema import Access, Trace, check
+from umadvise.records.trace import Access, Trace, check
 
 MIB = 1 << 20
 

@@ -8,9 +8,9 @@ from replay.outcome import Status
 from replay.vdnn_step import vdnn_step
 from torch import nn
 
-from umadvise.catalogue import load_device
-from umadvise.planners.convolution import tiled_fft_bytes, workspace_bytes
-from umadvise.trace.workload import Workload, training_step
+from umadvise.devices.catalogue import load_device
+from umadvise.planners.papers.convolution import tiled_fft_bytes, workspace_bytes
+from umadvise.recording.workload import Workload, training_step
 
 K40 = load_device("k40")
 

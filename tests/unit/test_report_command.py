@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from umadvise import profile as fault_profile
 from umadvise.__main__ import main
-from umadvise.reporters import text
+from umadvise.records import fault_profile
+from umadvise.reports.reporters import text
 
 
 @pytest.fixture

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from umadvise.findings import examine
-from umadvise.profile import BIN_COUNT, FaultProfile, Finding, OversizedOp, PlannedSteps, Prediction, Undriven
+from umadvise.records.fault_profile import (
+    BIN_COUNT,
+    FaultProfile,
+    Finding,
+    OversizedOp,
+    PlannedSteps,
+    Prediction,
+    Undriven,
+)
+from umadvise.reports.findings import examine
 
 MIB = 1 << 20
 GIB = 1 << 30

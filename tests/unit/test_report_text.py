@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from umadvise import profile as fault_profile
-from umadvise.counters.records import Chunks, Placed
-from umadvise.findings import examine
-from umadvise.profile import BIN_COUNT, FaultProfile, PlannedSteps, Table, Undriven
-from umadvise.reporters import json, picture, text
+from umadvise.records import fault_profile
+from umadvise.records.counters import Chunks, Placed
+from umadvise.records.fault_profile import BIN_COUNT, FaultProfile, PlannedSteps, Table, Undriven
+from umadvise.reports.findings import examine
+from umadvise.reports.reporters import json, picture, text
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -2,10 +2,10 @@
 
 import pytest
 
-from umadvise._abi import Advice, Memory, Placement, Role
+from umadvise._native.abi import Advice, Memory, Placement, Role
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
-from umadvise.roles import (
+from umadvise.training.policy.ladder import (
     ADVISE,
     ARENA_ROLES,
     LADDER,

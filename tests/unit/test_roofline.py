@@ -2,12 +2,12 @@
 
 import pytest
 
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DType
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.roofline import retimed, touched_bytes
-from umadvise.trace.schema import Access, OpClass, Trace
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.dry.roofline import retimed, touched_bytes
+from umadvise.records.device import DType
+from umadvise.records.trace import Access, OpClass, Trace
 
 LAUNCH_NS = 4000
 SECOND_NS = 10**9

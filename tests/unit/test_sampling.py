@@ -8,15 +8,15 @@ import msgspec
 import pytest
 import torch
 
-from umadvise import _abi
-from umadvise.counters.builder import ProfileBuilder
-from umadvise.counters.native import sampling_from
-from umadvise.counters.records import Counters, with_sample
+from umadvise._native import abi as _abi
 from umadvise.errors import FormatError, UsageError
-from umadvise.findings.facts import Facts
-from umadvise.profile import FaultProfile, decode, encode
-from umadvise.reporters import text
-from umadvise.sampling import Sampler, check_every
+from umadvise.records.counters import Counters, with_sample
+from umadvise.records.fault_profile import FaultProfile, decode, encode
+from umadvise.reports.counters.builder import ProfileBuilder
+from umadvise.reports.counters.native import sampling_from
+from umadvise.reports.findings.facts import Facts
+from umadvise.reports.reporters import text
+from umadvise.training.watch.sampling import Sampler, check_every
 
 MIB = 1 << 20
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from umadvise.__main__ import main
-from umadvise._abi import Phase, Role
-from umadvise.simulator.prediction import WAYS
-from umadvise.trace import io
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, OpClass
+from umadvise._native.abi import Phase, Role
+from umadvise.planners.judging.prediction import WAYS
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records import trace_file as io
+from umadvise.records.trace import Access, OpClass
 
 GIB = 1 << 30
 OP_NS = 4000 + 10**9

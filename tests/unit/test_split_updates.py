@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from umadvise import split_updates
-from umadvise.replacements import Replacements
-from umadvise.split_updates import MODULES, parts_of
+from umadvise.torch_seam import split_updates
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.split_updates import MODULES, parts_of
 
 SHAPES = [(5,), (3, 4), (7, 2), (), (0,), (2, 3, 4), (16,), (1, 5), (4, 4), (33,)]
 LIMIT_BYTES = 250

@@ -5,15 +5,15 @@ import pickle
 import numpy as np
 import pytest
 
-from umadvise._abi import Phase, Role
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Phase, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import NoRoomError, UsageError
-from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator import SpanKind, Track, simulate_resident, simulate_swap
 from umadvise.simulator.swap import CHUNK_BYTES
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 MIB = 1 << 20
 GIB = 1 << 30

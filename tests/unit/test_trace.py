@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import traces
 
-from umadvise._abi import Role
+from umadvise._native.abi import Role
 from umadvise.errors import FormatError, UmadviseError
-from umadvise.trace import io
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.difference import differences
-from umadvise.trace.schema import TABLES, Access, EventKind, Trace, check
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.difference import differences
+from umadvise.records import trace_file as io
+from umadvise.records.trace import TABLES, Access, EventKind, Trace, check
 
 
 def mlp_step() -> TraceBuilder:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from umadvise._abi import Role
+from umadvise._native.abi import Role
 from umadvise.errors import UsageError
-from umadvise.trace import cut
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.recording import cut
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.trace import Access, EventKind, Trace
 
 WEIGHT_BYTES, BATCH_BYTES, HIDDEN_BYTES = 4096, 1024, 2048
 

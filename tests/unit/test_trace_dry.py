@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from umadvise import catalogue
-from umadvise._abi import Phase, Role
+from umadvise._native.abi import Phase, Role
+from umadvise.devices import catalogue
 from umadvise.errors import UsageError
-from umadvise.trace import dry
-from umadvise.trace.schema import UNKNOWN, Access, EventKind, OpClass, Trace
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.workload import Workload, training_step
+from umadvise.records.trace import UNKNOWN, Access, EventKind, OpClass, Trace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GB, GIB = 10**9, 1 << 30

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from umadvise import _native
-from umadvise.trace import live
-from umadvise.trace.schema import EventKind
+from umadvise.recording import live
+from umadvise.records.trace import EventKind
 
 
 def test_what_is_made_after_another_thread_freed_something_is_not_made_inside_the_op(

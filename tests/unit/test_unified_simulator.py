@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from traces import traces
 
 from umadvise import _native
-from umadvise._abi import Advice, Concurrency, Role
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Advice, Concurrency, Role
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, InvalidAdviceError, NativeError, PolicyError, UsageError
-from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator import SpanKind, Track
 from umadvise.simulator.unified import Simulation, simulate_unified
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, Trace
 
 MIB = 1 << 20
 PAGE = 2 * MIB

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umadvise.errors import InvalidSizeError
-from umadvise.units import MAX_BYTES, format_bytes, format_duration_ns, parse_bytes
+from umadvise.records.units import MAX_BYTES, format_bytes, format_duration_ns, parse_bytes
 
 getcontext().prec = 120
 

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from umadvise._abi import Phase, Role
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, EventKind, OpClass, Trace
+from umadvise._native.abi import Phase, Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.trace import Access, EventKind, OpClass, Trace
 
 FLAGS = (Access.READ, Access.WRITE, Access.WRITE | Access.WHOLE, Access.READ | Access.WRITE | Access.IN_PLACE)
 

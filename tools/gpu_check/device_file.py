@@ -13,10 +13,10 @@ import msgspec
 from sizes import by_kind
 
 import umadvise
-from umadvise import catalogue, probe
 from umadvise._native import Device
-from umadvise.device_profile import DeviceProfile, Fact
-from umadvise.devices import open_device
+from umadvise.devices import catalogue, probe
+from umadvise.devices.open_device import open_device
+from umadvise.records.device import DeviceProfile, Fact
 
 SIZES_BYTES = by_kind(cuda=(*probe.SIZES_BYTES, 256 << 20), emulated=(64 << 10, 1 << 20, 4 << 20))
 ROUNDS = by_kind(cuda=3, emulated=1)

@@ -15,8 +15,8 @@ from sizes import by_kind
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Advice, Memory, Placement, Role
-from umadvise.runtime import address_of, current, placed, routed
+from umadvise._native.abi import Advice, Memory, Placement, Role
+from umadvise.torch_seam.runtime import address_of, current, placed, routed
 
 MIB = 1 << 20
 RANGE_BYTES = by_kind(cuda=256 * MIB, emulated=32 * MIB)

@@ -10,12 +10,12 @@ import torch
 from workloads import UNADVISED
 
 import umadvise
-from umadvise._abi import ChunkOptions, Memory
-from umadvise.counters.records import Counters, subtract
-from umadvise.roles import LADDER, Policy
-from umadvise.roles import UNADVISED as UNADVISED_POLICY
-from umadvise.runtime import current
-from umadvise.training_session import Session
+from umadvise._native.abi import ChunkOptions, Memory
+from umadvise.records.counters import Counters, subtract
+from umadvise.torch_seam.runtime import current
+from umadvise.training.policy.ladder import LADDER, Policy
+from umadvise.training.policy.ladder import UNADVISED as UNADVISED_POLICY
+from umadvise.training.session import Session
 
 CAPACITY = "1GiB"
 """Of the emulated device."""

@@ -15,7 +15,7 @@ from sizes import by_kind
 
 import umadvise
 from umadvise import _native
-from umadvise.runtime import current
+from umadvise.torch_seam.runtime import current
 
 ROUNDS = by_kind(cuda=11, emulated=3)
 CALLS = by_kind(cuda=500, emulated=200)

@@ -10,7 +10,7 @@ from kernels import WORD_BYTES, Kernels, word_at
 from parts import MIB, or_reason
 from sizes import by_kind
 
-from umadvise import discard_proof
+from umadvise.devices import discard_proof
 
 RANGE_BYTES = by_kind(cuda=64 * MIB, emulated=8 * MIB)
 KERNEL_MS = by_kind(cuda=50.0, emulated=5.0)
@@ -138,7 +138,7 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
     else:
         __import__("torch")  # brings the library of its CUDA version
     from umadvise import _native
-    from umadvise._abi import Access, Advice, Memory, Phase, Placement, Role
+    from umadvise._native.abi import Access, Advice, Memory, Phase, Placement, Role
     from umadvise.errors import UmadviseError
 
     size, where = RANGE_BYTES[kind], Placement(Memory.MANAGED, Role.PARAMETER, Advice.NONE)

@@ -25,7 +25,7 @@ from peers import WAYS
 from workloads import Network, checkpoint_blocks, repeatable
 
 from umadvise.errors import BudgetError, NativeError
-from umadvise.roles import SWAP_RECOMPUTE
+from umadvise.training.policy.ladder import SWAP_RECOMPUTE
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

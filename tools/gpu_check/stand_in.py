@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from umadvise.trace.workload import Workload, training_step
+from umadvise.recording.workload import Workload, training_step
 
 
 class MaskedLanguageModel(nn.Module):

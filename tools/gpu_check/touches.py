@@ -17,8 +17,8 @@ from sizes import by_kind
 
 import umadvise
 from umadvise import _native
-from umadvise._abi import Advice, Memory, Placement, Role
-from umadvise.runtime import HOST, address_of, current, placed, routed
+from umadvise._native.abi import Advice, Memory, Placement, Role
+from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed
 
 MIB = 1 << 20
 SIZES_MIB = by_kind(cuda=(2, 16, 128), emulated=(2, 16))

@@ -79,8 +79,8 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
         percents: of the peak, the budgets.
         managed: rungs in managed memory too.
     """
-    from umadvise._abi import Memory
-    from umadvise.roles import LADDER, RESIDENT
+    from umadvise._native.abi import Memory
+    from umadvise.training.policy.ladder import LADDER, RESIDENT
 
     rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
     below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]

@@ -56,7 +56,7 @@ class Network:
     stand_in: bool = False
 
     def build(self) -> Any:
-        """The workload, on torch's default device: umadvise.trace.workload.Workload."""
+        """The workload, on torch's default device: umadvise.recording.workload.Workload."""
         if self.stand_in:
             import stand_in
 

@@ -9,9 +9,10 @@ import torch
 
 import umadvise
 from op_trial.bits import strided_parts
-from umadvise import _native, runtime
-from umadvise._abi import Role, SwapCounters
+from umadvise import _native
+from umadvise._native.abi import Role, SwapCounters
 from umadvise.errors import NativeError
+from umadvise.torch_seam import runtime
 
 MIB = 1 << 20
 _CHUNK_BYTES = 2 * MIB

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.recording import bert_trace
-from umadvise._abi import Role
-from umadvise.advice import parse_advice
-from umadvise.counters.records import BytesByCause
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Role
+from umadvise.records.advice import parse_advice
+from umadvise.records.counters import BytesByCause
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Trace
 from umadvise.simulator.unified import Simulation, simulate_unified
-from umadvise.trace.schema import Trace
 
 _ITERATIONS = 100  # section 5.1
 Words = tuple[str, str, str]  # advice for parameters, inputs and intermediates

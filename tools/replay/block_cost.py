@@ -8,12 +8,12 @@ of a service that brings pages from it, of which the sources say least.
 
 import msgspec
 
-from umadvise._abi import Role
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Role
+from umadvise.devices.catalogue import load_device
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Access, Trace
 from umadvise.simulator.unified import simulate_unified
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import Access, Trace
 
 MEASURED_ON = "v100-pcie-16gb"
 MEASURED_BYTES_PER_S = 2.17 * (1 << 30)

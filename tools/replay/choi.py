@@ -20,9 +20,9 @@ from replay.block_cost import charged
 from replay.outcome import Outcome, calibration, holds, number, within
 from replay.published import Figure
 from replay.recording import bert_trace
-from umadvise.catalogue import load_device
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import FormatError
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 TABLE = "choi_bert_large"
 DEVICE = "rtx-6000-24gb"

@@ -13,9 +13,9 @@ from replay.published import Figure, known
 from replay.recording import largest_batch, trace
 from replay.step_time import StepTime, fit
 from replay.window_rows import METHODS, WindowRows, resnet
-from umadvise.catalogue import load_device
-from umadvise.trace.schema import Trace
-from umadvise.units import format_bytes
+from umadvise.devices.catalogue import load_device
+from umadvise.records.trace import Trace
+from umadvise.records.units import format_bytes
 
 RESNET_TABLE = "hayakawa_resnet50"
 MODELS_TABLE = "hayakawa_models"

@@ -18,12 +18,12 @@ from replay.published import Figure
 from replay.recording import trace
 from replay.step_time import StepTime
 from umadvise import planners
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile, LinkDirection
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, NoRoomError
-from umadvise.planners.plan import Plan
+from umadvise.records.device import DeviceProfile, LinkDirection
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.schema import Trace
 
 METHOD = "lms"
 MEDIAN_BOUND = 0.15

@@ -16,26 +16,27 @@ from typing import Any
 
 import numpy as np
 
-from umadvise import catalogue, planners
-from umadvise.device_profile import DeviceProfile
+from umadvise import planners
+from umadvise.devices import catalogue
 from umadvise.errors import FormatError, UmadviseError
-from umadvise.plan_maker import staying_bytes
-from umadvise.planners.advice import by_role
-from umadvise.planners.score import score
-from umadvise.planning_view import transferred, view_of
-from umadvise.roles import LADDER, course_of_rung
+from umadvise.planners.judging.score import score
+from umadvise.planners.paging.advice import by_role
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.dry.roofline import durations_ns
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import UNKNOWN, Trace
 from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import Simulation, simulate_unified
-from umadvise.trace import dry
-from umadvise.trace.roofline import durations_ns
-from umadvise.trace.schema import UNKNOWN, Trace
+from umadvise.training.plans.maker import staying_bytes
+from umadvise.training.plans.view import transferred, view_of
+from umadvise.training.policy.ladder import LADDER, course_of_rung
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, Network, checkpoint_blocks  # a folder of programs, not a package
 
 SCHEMA = "umadvise.gpu_check/3"
-_SPARE_CHUNKS = 3  # of small tensors, see umadvise.plan_maker
+_SPARE_CHUNKS = 3  # of small tensors, see umadvise.training.plans.maker
 _STAND_IN = "h100-sxm-80gb"
 """Whose roofline weighs ops against each other where the measured device's is not known."""
 QUANTITIES = ("step_ns", "peak_bytes", "bytes_h2d", "bytes_d2h", "fault_groups", "evictions")

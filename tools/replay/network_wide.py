@@ -8,7 +8,7 @@ From the text of Rhu et al. 2016, with no number fitted:
   2.2), so that all gradients exist by then; there is no momentum in the figure, and none is counted;
 - two gradient maps dX and dY, each as large as the largest Y, reused from layer to layer (figure 2, section 4.1);
 - one workspace, the largest that any layer's performance-optimal algorithm wants (figure 2): see
-  umadvise.planners.convolution.
+  umadvise.planners.papers.convolution.
 
 The paper's "GB" are read as GiB; as 1e9 bytes, AlexNet and VGG-16 (256) would both come out 16 % high.
 """
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from umadvise.planners.convolution import tiled_fft_bytes
-from umadvise.trace.workload import Workload
+from umadvise.planners.papers.convolution import tiled_fft_bytes
+from umadvise.recording.workload import Workload
 
 _FLOAT_BYTES = 4
 

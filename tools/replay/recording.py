@@ -5,9 +5,9 @@ import functools
 import torch
 from networks import NETWORKS
 
-from umadvise.trace import dry
-from umadvise.trace.schema import Trace
-from umadvise.trace.workload import Workload
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.workload import Workload
+from umadvise.records.trace import Trace
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from replay.bert_runs import BertRuns
 from replay.block_cost import with_costs
 from replay.choi import IN_MEMORY, NO_ADVICE, TOO_LARGE
 from replay.outcome import number
-from umadvise.device_profile import DeviceProfile, Fact, FactOrNone
+from umadvise.records.device import DeviceProfile, Fact, FactOrNone
 
 _BEST = ("preferredlocation", "readmostly", "prefetch")
 _ANSWERS: dict[str, Callable[[BertRuns], float]] = {

@@ -28,9 +28,9 @@ from replay.outcome import Outcome, calibration, holds, number, within
 from replay.published import Figure, known
 from replay.vdnn_step import VdnnStep, vdnn_step
 from umadvise import planners
-from umadvise.catalogue import load_device
-from umadvise.planners.convolution import SPEED_RATIO, with_algorithms, workspace_bytes
-from umadvise.planners.vdnn import choose
+from umadvise.devices.catalogue import load_device
+from umadvise.planners.papers.convolution import SPEED_RATIO, with_algorithms, workspace_bytes
+from umadvise.planners.papers.vdnn import choose
 from umadvise.simulator.swap import simulate_swap
 
 TABLE = "vdnn"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from umadvise._abi import Phase, Role
-from umadvise.device_profile import DeviceProfile
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.roofline import retimed
-from umadvise.trace.schema import Access, OpClass, Trace
-from umadvise.trace.workload import Workload
+from umadvise._native.abi import Phase, Role
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.dry.roofline import retimed
+from umadvise.recording.workload import Workload
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import Access, OpClass, Trace
 
 _FLOAT_BYTES = 4
 _MADE = Access.WRITE | Access.WHOLE

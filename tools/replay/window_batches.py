@@ -4,7 +4,7 @@ import functools
 
 from replay.recording import trace
 from replay.window_runs import GIB, largest_plan
-from umadvise.catalogue import load_device
+from umadvise.devices.catalogue import load_device
 from umadvise.simulator.swap import AllocatorModel
 
 

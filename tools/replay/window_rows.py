@@ -17,13 +17,13 @@ from replay.outcome import Outcome, calibration, holds, number, within
 from replay.published import Figure
 from replay.step_time import StepTime
 from replay.window_runs import GIB, Costs, largest_plan, step_s, with_durations, with_link
-from umadvise.catalogue import load_device
+from umadvise.devices.catalogue import load_device
 from umadvise.errors import FormatError
-from umadvise.planners.plan import Plan
+from umadvise.recording.dry import recorder as dry
+from umadvise.recording.workload import Workload
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
 from umadvise.simulator.swap import AllocatorModel
-from umadvise.trace import dry
-from umadvise.trace.schema import Trace
-from umadvise.trace.workload import Workload
 
 OWN_LINK_BYTES_PER_S = 50e9
 

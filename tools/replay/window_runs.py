@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
-from umadvise._abi import Role
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Role
 from umadvise.errors import BudgetError, NoRoomError
-from umadvise.planners.plan import ActionKind, Plan
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import EventKind, Trace
 from umadvise.simulator.swap import AllocatorModel, simulate_swap
-from umadvise.trace.builder import TraceBuilder
-from umadvise.trace.schema import EventKind, Trace
 
 GIB = 1 << 30
 BUDGET_STEP_BYTES = GIB // 2

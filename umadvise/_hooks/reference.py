@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise import _native
-from umadvise._abi import Phase
-from umadvise.trace.operators import CREATIONS, RESIZES, SHAPE_READERS, SILENT_WRITES, UNANNOTATED_BYSTANDERS
+from umadvise._native.abi import Phase
+from umadvise.recording.operators import CREATIONS, RESIZES, SHAPE_READERS, SILENT_WRITES, UNANNOTATED_BYSTANDERS
 
 
 @dataclass(frozen=True, slots=True)

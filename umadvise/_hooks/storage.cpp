@@ -69,7 +69,7 @@ void give_back(c10::StorageImpl& storage) {
   succeed(storage, std::move(data));
 }
 
-// Of parameters, inputs and intermediates: that of the rung `advise` (umadvise/roles.py).
+// Of parameters, inputs and intermediates: that of the rung `advise` (umadvise/training/policy/ladder.py).
 constexpr uint32_t kAdvice[] = {UM_ADVICE_PREFERRED_LOCATION, UM_ADVICE_READ_MOSTLY, UM_ADVICE_PREFETCH};
 
 um_role arena_of(uint32_t role) {

@@ -25,12 +25,12 @@ _PLAN = ("kind", "after", "op", "storage", "offset_bytes", "bytes", "argument")
 
 
 def trace_columns(trace: Any) -> ctypes.Array[ctypes.c_uint64]:
-    """um_trace of an `umadvise.trace.schema.Trace`, which must outlive its use."""
+    """um_trace of an `umadvise.records.trace.Trace`, which must outlive its use."""
     return _columns([(getattr(trace, table), names) for table, names in _TRACE.items()])
 
 
 def plan_columns(actions: Any) -> ctypes.Array[ctypes.c_uint64] | None:
-    """um_plan of an `umadvise.planners.plan.Actions`, which must outlive its use; None for None."""
+    """um_plan of an `umadvise.records.plan.Actions`, which must outlive its use; None for None."""
     return None if actions is None else _columns([(actions, _PLAN)])
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._abi import (
+from umadvise._native.abi import (
     Access,
     Advice,
     Allocation,
@@ -74,7 +74,7 @@ class Device:
 
     Attributes:
         handle: the um_device pointer, for `Route`.
-        link_profile: `umadvise.device_profile.DeviceProfile` whose link is charged; None where none is.
+        link_profile: `umadvise.records.device.DeviceProfile` whose link is charged; None where none is.
         host_mapped: whether chunks that are swapped out stay accessible.
         small: whether tensors of half a chunk and less can be swapped out too.
     """
@@ -197,7 +197,7 @@ class Device:
         core_library().um_budget_set(self.handle, budget_bytes)
 
     def set_discards(self, on: bool) -> None:
-        """Whether what is freed may be discarded, where the driver can: see `umadvise.discard_proof`."""
+        """Whether what is freed may be discarded, where the driver can: see `umadvise.devices.discard_proof`."""
         core_library().um_discard_set(self.handle, on)
 
     def set_chunks(self, options: ChunkOptions) -> None:
@@ -214,8 +214,8 @@ class Device:
         """The step that will come again, and what is to be done in it: see um_program_set.
 
         Args:
-            trace: `umadvise.trace.schema.Trace`.
-            actions: `umadvise.planners.plan.Actions`, or None.
+            trace: `umadvise.records.trace.Trace`.
+            actions: `umadvise.records.plan.Actions`, or None.
             op_names: the interned name of each op.
             first_serials: for each storage the allocation that it is when the next step begins; 0 for none.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from umadvise._abi import Phase, Placement
+from umadvise._native.abi import Phase, Placement
 from umadvise._native.device import Device
 from umadvise._native.library import hooks_library, intern, string
 from umadvise._native.mirrors import to_c

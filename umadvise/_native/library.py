@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from umadvise._abi import ABI_VERSION, HOOKS_ABI_VERSION, Status
+from umadvise._native.abi import ABI_VERSION, HOOKS_ABI_VERSION, Status
 from umadvise._native.prototypes import CORE, HOOKS
 from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
 

@@ -2,7 +2,7 @@
 
 import ctypes
 
-from umadvise._abi import CudaDevice, CuptiLibrary
+from umadvise._native.abi import CudaDevice, CuptiLibrary
 from umadvise._native.library import core_library
 from umadvise._native.mirrors import filled, known
 from umadvise._native.prototypes import I32

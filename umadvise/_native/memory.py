@@ -2,7 +2,7 @@
 
 import ctypes
 
-from umadvise._abi import Allocation, Role, Route, Status
+from umadvise._native.abi import Allocation, Role, Route, Status
 from umadvise._native.library import core_library, intern
 from umadvise._native.mirrors import filled, to_c
 from umadvise.errors import NativeError

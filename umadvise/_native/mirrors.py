@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from umadvise._abi import UNKNOWN
+from umadvise._native.abi import UNKNOWN
 from umadvise._native.library import string
 
 _C_TYPES: dict[str, Any] = {

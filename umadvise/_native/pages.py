@@ -3,7 +3,7 @@
 import ctypes
 import weakref
 
-from umadvise._abi import PagesCounters, PagesOptions, PagesRecord, PagesTouch
+from umadvise._native.abi import PagesCounters, PagesOptions, PagesRecord, PagesTouch
 from umadvise._native.library import core_library
 from umadvise._native.mirrors import filled, mirror, to_c
 from umadvise._native.prototypes import POINTER, U64

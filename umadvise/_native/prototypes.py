@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from umadvise._abi import Status
+from umadvise._native.abi import Status
 
 POINTER = ctypes.c_void_p
 TEXT = ctypes.c_char_p

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from umadvise._abi import Link, SimulatedStep, Status, SwapOptions, SwapResult, UnifiedOptions
+from umadvise._native.abi import Link, SimulatedStep, Status, SwapOptions, SwapResult, UnifiedOptions
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library
 from umadvise._native.mirrors import mirror, to_c
@@ -39,8 +39,8 @@ def simulate_unified(trace: Any, actions: Any, options: UnifiedOptions) -> Simul
     """Runs a trace under unified memory: see um_simulate_unified.
 
     Args:
-        trace: `umadvise.trace.schema.Trace`.
-        actions: `umadvise.planners.plan.Actions`, or None.
+        trace: `umadvise.records.trace.Trace`.
+        actions: `umadvise.records.plan.Actions`, or None.
         options: everything else.
 
     Raises:
@@ -58,8 +58,8 @@ def simulate_swap(
     """Executes a trace with explicit swaps: see um_simulate_swap.
 
     Args:
-        trace: `umadvise.trace.schema.Trace`.
-        actions: `umadvise.planners.plan.Actions`, or None.
+        trace: `umadvise.records.trace.Trace`.
+        actions: `umadvise.records.plan.Actions`, or None.
         link: to the host.
         options: everything else.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.planners.comparison import Competitor
+    from umadvise.planners.judging.comparison import Competitor
 
 _TRUTHS = {"true": True, "false": False, "none": None}
 
@@ -85,7 +85,7 @@ def parse_competitors(text: str) -> "list[Competitor]":
         UsageError: an option is wrong, or two have the same name.
     """
     from umadvise import planners
-    from umadvise.planners.comparison import Competitor
+    from umadvise.planners.judging.comparison import Competitor
 
     groups: list[list[str]] = []
     for word in (each.strip() for each in text.split(",")):

@@ -9,9 +9,9 @@ from umadvise.commands._messages import COMMAND
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
     from umadvise.planners import Progress
-    from umadvise.trace.schema import Trace
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.trace import Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -38,9 +38,10 @@ def read_step(path: str, arguments: argparse.Namespace) -> "tuple[Trace, DeviceP
         UsageError: no such step or device.
         FormatError: a file is none of its kind.
     """
-    from umadvise.catalogue import load_device
-    from umadvise.trace import cut, io
-    from umadvise.trace.roofline import retimed
+    from umadvise.devices.catalogue import load_device
+    from umadvise.recording import cut
+    from umadvise.recording.dry.roofline import retimed
+    from umadvise.records import trace_file as io
 
     trace = io.read(path)
     steps = sorted(set(trace.ops.step.tolist()) - {0})
@@ -71,7 +72,7 @@ def parse_size(word: str, trace: "Trace") -> int:
     Raises:
         UsageError: neither.
     """
-    from umadvise.units import parse_bytes
+    from umadvise.records.units import parse_bytes
 
     share = word.strip().removesuffix("%")
     if share == word.strip():
@@ -87,14 +88,14 @@ def parse_size(word: str, trace: "Trace") -> int:
 
 def _last_whole_step(trace: "Trace", steps: list[int]) -> int:
     """What a run did after its last update is no step: what trains ends with one."""
-    from umadvise._abi import Phase
+    from umadvise._native.abi import Phase
 
     updated = trace.ops.step[trace.ops.phase == Phase.OPTIMIZER]
     return int(updated.max()) if len(updated) else steps[-1]
 
 
 def _own_device(trace: "Trace") -> "DeviceProfile":
-    from umadvise.catalogue import load_device
+    from umadvise.devices.catalogue import load_device
 
     try:
         return load_device(trace.device)

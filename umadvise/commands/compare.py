@@ -14,8 +14,8 @@ from umadvise.commands._options import parse_competitors
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
-    from umadvise.trace.schema import Trace
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.trace import Trace
 
 _PERCENTS = (90, 80, 70, 60, 50, 40)
 
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from umadvise import planners
-    from umadvise.files import write_atomically
-    from umadvise.planners.comparison import compare
-    from umadvise.reporters import comparison as reporter
+    from umadvise.planners.judging.comparison import compare
+    from umadvise.records.files import write_atomically
+    from umadvise.reports.reporters import comparison as reporter
 
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UsageError(f"--plot {arguments.plot}: expected a name that ends in .svg")

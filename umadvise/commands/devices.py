@@ -12,7 +12,7 @@ from umadvise.commands._messages import COMMAND
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
+    from umadvise.records.device import DeviceProfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--probe measures the device at hand: expected no NAME with it")
     if not arguments.probe and (arguments.output, arguments.device) != (None, None):
         raise UsageError("-o and --device go with --probe: expected it too")
-    from umadvise.catalogue import device_names, encode, load_device
-    from umadvise.files import write_atomically
-    from umadvise.reporters import devices
+    from umadvise.devices.catalogue import device_names, encode, load_device
+    from umadvise.records.files import write_atomically
+    from umadvise.reports.reporters import devices
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else devices.DEFAULT_WIDTH
     if arguments.probe:
@@ -57,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(wanted: str) -> "DeviceProfile":
     from umadvise._native import cuda_unavailable_reason
-    from umadvise.devices import open_device
-    from umadvise.probe import probe
+    from umadvise.devices.open_device import open_device
+    from umadvise.devices.probe import probe
 
     if wanted == "auto" and (reason := cuda_unavailable_reason()) is not None:
         COMMAND.info("no CUDA device (%s): measuring the emulated one", reason)

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a line a difference."""
-    from umadvise.trace import io
-    from umadvise.trace.difference import differences
+    from umadvise.recording.difference import differences
+    from umadvise.records import trace_file as io
 
     found = differences(io.read(arguments.here), io.read(arguments.there))
     if arguments.json:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Looks at everything; what is missing is no failure."""
     from umadvise.doctor.examine import examine
-    from umadvise.reporters import doctor
+    from umadvise.reports.reporters import doctor
 
     diagnosis = examine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else doctor.DEFAULT_WIDTH

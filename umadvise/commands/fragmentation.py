@@ -14,9 +14,9 @@ from umadvise.commands._options import planner_options
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.trace import Trace
     from umadvise.simulator.swap import AllocatorModel
-    from umadvise.trace.schema import Trace
 
 _ALLOCATORS = "best_fit,va_chunks,caching"
 
@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints what budgets take."""
     import msgspec
 
-    from umadvise.reporters import fragmentation as reporter
-    from umadvise.simulator.fragmentation import STEPS_OF_MEMORY, fragmentation
+    from umadvise.planners.judging.fragmentation import STEPS_OF_MEMORY, fragmentation
+    from umadvise.records.units import parse_bytes
+    from umadvise.reports.reporters import fragmentation as reporter
     from umadvise.simulator.swap import CHUNK_BYTES
-    from umadvise.units import parse_bytes
 
     options = planner_options(arguments.planner, arguments.option)
     allocators = _allocators(arguments.allocator)

@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from umadvise import planners
-    from umadvise.planners import io
-    from umadvise.planners.comparison import Comparison, with_regret
-    from umadvise.planners.score import score
-    from umadvise.reporters import comparison as reporter
+    from umadvise.planners.judging.comparison import Comparison, with_regret
+    from umadvise.planners.judging.score import score
+    from umadvise.records import plan_file as io
+    from umadvise.reports.reporters import comparison as reporter
 
     if arguments.output.exists() and Path(arguments.trace).exists() and arguments.output.samefile(arguments.trace):
         raise UsageError(f"-o {arguments.output} is the trace itself: expected another file")

@@ -1,7 +1,7 @@
 """Record one training step as a trace, without running it: any size, with no memory for its data.
 
 FACTORY is a function of MODULE, which is found from the current directory, that builds a step on torch's default device
-and returns it as a umadvise.trace.workload.Workload. The trace goes to a file for `umadvise plan` and `simulate`.
+and returns it as a umadvise.recording.workload.Workload. The trace goes to a file for `umadvise plan` and `simulate`.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from umadvise.commands._options import parse_options
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
-    from umadvise.trace.schema import Target, Trace
-    from umadvise.trace.workload import Workload
+    from umadvise.recording.workload import Workload
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.trace import Target, Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     factory = _factory(arguments.factory)
     _check_options(factory, arguments.factory, options)
 
-    from umadvise.reporters import trace_summary
-    from umadvise.trace import dry, io
+    from umadvise.recording.dry import recorder as dry
+    from umadvise.records import trace_file as io
+    from umadvise.reports.reporters import trace_summary
 
     def build() -> "Workload":
         workload: Workload = factory(**options)
@@ -66,7 +67,7 @@ def _target(name: str) -> "tuple[Target, DeviceProfile | None]":
     plain: dict[str, Target] = {"cpu": "cpu", "cuda": "cuda"}
     if name in plain:
         return plain[name], None
-    from umadvise import catalogue
+    from umadvise.devices import catalogue
 
     return "cuda", catalogue.load_device(name)
 

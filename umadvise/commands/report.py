@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 
-from umadvise import profile as fault_profile
+from umadvise.records import fault_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report of a profile; colours and the terminal's width only on a terminal."""
-    from umadvise.reporters import json, text
+    from umadvise.reports.reporters import json, text
 
     profile = fault_profile.read(arguments.file)
     if arguments.json:

@@ -11,7 +11,7 @@ from umadvise.commands._messages import COMMAND
 from umadvise.errors import UmadviseError, UsageError
 
 if TYPE_CHECKING:
-    from umadvise.script import ScriptRun
+    from umadvise.training.script import ScriptRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.capacity is not None and arguments.device != "emulated":
         raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
 
-    from umadvise.devices import EmulatedDevice
-    from umadvise.sampling import SAMPLE_EVERY
-    from umadvise.script import ScriptRun
+    from umadvise.devices.open_device import EmulatedDevice
+    from umadvise.training.script import ScriptRun
+    from umadvise.training.watch.sampling import SAMPLE_EVERY
 
     device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
     with ScriptRun(
@@ -107,7 +107,7 @@ def _run_script(script: Path, words: list[str]) -> int:
 
 
 def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
-    from umadvise.profile import write
+    from umadvise.records.fault_profile import write
 
     if watched.forked:  # a child of the script that left like its parent
         return
@@ -117,7 +117,7 @@ def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
 
 
 def _keep(watched: "ScriptRun", path: Path) -> None:
-    from umadvise.trace import io
+    from umadvise.records import trace_file as io
 
     if watched.forked:
         return

@@ -33,12 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction."""
     import msgspec
 
-    from umadvise._abi import Role
-    from umadvise.advice import parse_advice
-    from umadvise.planners import io
-    from umadvise.reporters import prediction as reporter
-    from umadvise.simulator.prediction import predict
-    from umadvise.units import parse_bytes
+    from umadvise._native.abi import Role
+    from umadvise.planners.judging.prediction import predict
+    from umadvise.records import plan_file as io
+    from umadvise.records.advice import parse_advice
+    from umadvise.records.units import parse_bytes
+    from umadvise.reports.reporters import prediction as reporter
 
     trace, device = _step.read(arguments)
     given = {role: getattr(arguments, f"{role}_advice") for role in _ADVICE}

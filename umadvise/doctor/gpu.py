@@ -1,12 +1,13 @@
 """The NVIDIA driver, and each of its devices: what it can do, by its attributes and what NVML tells."""
 
-from umadvise import _native, nvml
-from umadvise._abi import CudaDevice
-from umadvise.cuda_attributes import Attribute, pci_address, read
+from umadvise import _native
+from umadvise._native.abi import CudaDevice
+from umadvise.devices import nvml
+from umadvise.devices.cuda_attributes import Attribute, pci_address, read
 from umadvise.doctor.machine import Machine
 from umadvise.doctor.records import Check, Fact, State
 from umadvise.errors import NativeError, UmadviseError
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 _OLDEST = "CUDA 12.2 (535.54 or newer)"
 _IDLE_GENERATION = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from umadvise.doctor.records import Check
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 ROOT = Path("/")
 """Under which /proc, /sys and /dev lie."""

@@ -1,7 +1,8 @@
 """Who can watch: CUPTI for page faults, NVML for the card, cuda-python as a second opinion."""
 
-from umadvise import _native, nvml
-from umadvise.cuda_attributes import Attribute, read
+from umadvise import _native
+from umadvise.devices import nvml
+from umadvise.devices.cuda_attributes import Attribute, read
 from umadvise.doctor import witness
 from umadvise.doctor.machine import Machine
 from umadvise.doctor.records import Check, Fact

@@ -21,7 +21,7 @@ def try_device(kind: str) -> dict[str, Any]:
     import torch
 
     import umadvise
-    from umadvise import runtime
+    from umadvise.torch_seam import runtime
 
     umadvise.patch(umadvise.EmulatedDevice(capacity="64MiB") if kind == "emulated" else "cuda")
     device = runtime.current().device
@@ -40,8 +40,8 @@ def try_device(kind: str) -> dict[str, Any]:
 
 
 def _auto_budget() -> dict[str, Any]:
-    from umadvise import runtime
-    from umadvise.budget import budget_on
+    from umadvise.devices.budget import budget_on
+    from umadvise.torch_seam import runtime
 
     try:
         return {"auto_budget_bytes": budget_on(runtime.current().device, "auto"), "no_auto_budget": None}

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from umadvise.doctor.records import Check, Fact
-from umadvise.units import format_bytes
+from umadvise.records.units import format_bytes
 
 TIMEOUT_S = 120
 _NAMES = {"emulated": "trial, emulated", "cuda": "trial, GPU"}

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from umadvise.errors import PolicyError, UsageError
 
 if TYPE_CHECKING:
-    from umadvise.device_profile import DeviceProfile
-    from umadvise.planners.plan import Option, Plan
-    from umadvise.trace.schema import Trace
+    from umadvise.records.device import DeviceProfile
+    from umadvise.records.plan import Option, Plan
+    from umadvise.records.trace import Trace
 
 PLANNERS = {
-    "advice": "advice:advice",
-    "belady": "on_demand:belady",
+    "advice": "paging.advice:advice",
+    "belady": "papers.on_demand:belady",
     "best": "best:best",
-    "dqn": "dqn:dqn",
-    "lms": "lms:lms",
-    "lru": "on_demand:lru",
-    "sqrt-recompute": "sqrt_recompute:sqrt_recompute",
-    "superneurons": "superneurons:superneurons",
-    "um-window": "um_window:um_window",
-    "vdnn-all": "vdnn:vdnn_all",
-    "vdnn-conv": "vdnn:vdnn_conv",
-    "vdnn-dyn": "vdnn:vdnn_dyn",
-    "window": "window:window",
+    "dqn": "papers.dqn:dqn",
+    "lms": "papers.lms:lms",
+    "lru": "papers.on_demand:lru",
+    "sqrt-recompute": "papers.sqrt_recompute:sqrt_recompute",
+    "superneurons": "papers.superneurons:superneurons",
+    "um-window": "paging.um_window:um_window",
+    "vdnn-all": "papers.vdnn:vdnn_all",
+    "vdnn-conv": "papers.vdnn:vdnn_conv",
+    "vdnn-dyn": "papers.vdnn:vdnn_dyn",
+    "window": "papers.window:window",
 }
 """Name: module and function."""
 Progress: TypeAlias = Callable[[int, int], None]

@@ -28,19 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
-from umadvise.device_profile import DeviceProfile
 from umadvise.errors import BudgetError, NoRoomError, UmadviseError, UsageError
 from umadvise.planners import Progress
 from umadvise.planners.gaps import Gaps, gaps
-from umadvise.planners.plan import Action, ActionKind, Plan
+from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages, score
 from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest, recompute_actions
-from umadvise.planners.score import PAGING_PLANNERS, made_by, pages, score
 from umadvise.planners.swap_choice import enough, slack_ns
 from umadvise.planners.swap_schedule import Times, schedule
 from umadvise.planners.unrolled import Unrolled, unroll
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.trace.schema import Trace
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 """Of the excess that is made again; more than all of it makes up for what recomputation itself takes."""

@@ -6,11 +6,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._abi import Role
-from umadvise.device_profile import DeviceProfile
-from umadvise.planners.bound_points import Points, op_of_points, points, program_copies
+from umadvise._native.abi import Role
+from umadvise.planners.bounds.bound_points import Points, op_of_points, points, program_copies
 from umadvise.planners.uses import Uses
-from umadvise.trace.schema import EventKind, Trace
+from umadvise.records.device import DeviceProfile
+from umadvise.records.trace import EventKind, Trace
 
 
 @dataclass(frozen=True, eq=False)

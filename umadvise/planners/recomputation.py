@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from umadvise._abi import Phase, Role
+from umadvise._native.abi import Phase, Role
 from umadvise.planners.uses import Uses
-from umadvise.trace.schema import Access, EventKind, Trace
+from umadvise.records.trace import Access, EventKind, Trace
 
 GONE, DEVICE, HOST, DROPPED = range(4)
 """Where contents are: nowhere (before birth, after death, or never read again), there, there, or to be made again."""

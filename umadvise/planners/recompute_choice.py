@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from umadvise.planners.gaps import Gaps
-from umadvise.planners.plan import Action
 from umadvise.planners.recomputation import DEVICE, GONE, Rerun, Segments, Step, find_rerun
 from umadvise.planners.recompute_walk import walk
+from umadvise.records.plan import Action
 
 _WITHOUT_END = 1 << 61
 SMALL_BYTES = 1 << 16

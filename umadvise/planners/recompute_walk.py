@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from umadvise.errors import BudgetError
-from umadvise.planners.plan import Action, ActionKind
 from umadvise.planners.recomputation import DEVICE, DROPPED, GONE, HOST, Segments, Step, find_rerun
-from umadvise.units import format_bytes
+from umadvise.records.plan import Action, ActionKind
+from umadvise.records.units import format_bytes
 
 
 class LostError(Exception):

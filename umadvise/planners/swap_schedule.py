@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.gaps import Gaps
-from umadvise.planners.plan import ActionKind, Actions, Plan, check
+from umadvise.records.plan import ActionKind, Actions, Plan, check
+from umadvise.records.timeline import SpanKind, Track
 from umadvise.simulator.swap import SwapSimulation
-from umadvise.simulator.timeline import SpanKind, Track
 
 _FIRST = -1
 """Rank of what leaves before all that is copied at the same place."""

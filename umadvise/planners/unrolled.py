@@ -1,7 +1,7 @@
 """A step whose recomputations are ops of their own: so a planner of swaps plans around them like around any others.
 
 What a plan drops ends there; what it makes again is a storage of its own, made by an op that stands before the one that
-needs it and lasts as long as all that run again. The rules are the simulator's (csrc/simulator/swap_recompute.cpp):
+needs it and lasts as long as all that run again. The rules are the simulator's (csrc/replay/swap_recompute.cpp):
 what these ops make besides takes room as long as they need it, and what they write that is still there has to be there.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from umadvise.planners.plan import Action, ActionKind, Plan
-from umadvise.trace.schema import Access, Accesses, EventKind, Events, Trace
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
 
 _ALL = int(Access.WRITE | Access.WHOLE)
 _AGAIN = int(Access.READ | Access.WRITE | Access.IN_PLACE)

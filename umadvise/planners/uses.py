@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
-from umadvise.trace.schema import Access, EventKind, Trace
-from umadvise.units import format_bytes
+from umadvise.records.trace import Access, EventKind, Trace
+from umadvise.records.units import format_bytes
 
 
 class Uses:

@@ -1,7 +1,7 @@
 """Simulating a step on a device that is not there: unified memory and swapping, by the same rules as the real thing."""
 
+from umadvise.records.timeline import Span, SpanKind, Timeline, Track
 from umadvise.simulator.swap import Residence, SwapSimulation, simulate_resident, simulate_swap
-from umadvise.simulator.timeline import Span, SpanKind, Timeline, Track
 from umadvise.simulator.unified import Simulation, simulate_unified
 from umadvise.simulator.unified_memory import Block, PageCounters, Record, UnifiedMemory
 

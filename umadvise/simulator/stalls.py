@@ -1,6 +1,6 @@
 """What holds a step up, whatever simulated it."""
 
-from umadvise.counters.records import Count, Record
+from umadvise.records.counters import Count, Record
 
 
 class Stalls(Record, frozen=True):

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._abi import UNKNOWN, SwapOptions, SwapResult
-from umadvise.catalogue import load_device
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import UNKNOWN, SwapOptions, SwapResult
+from umadvise.devices.catalogue import load_device
+from umadvise.devices.link import native_link
 from umadvise.errors import NativeError, NoRoomError, UsageError
-from umadvise.link import native_link
-from umadvise.planners.plan import Plan, check
-from umadvise.simulator.timeline import SPAN, Timeline
-from umadvise.trace.schema import Trace
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Plan, check
+from umadvise.records.timeline import SPAN, Timeline
+from umadvise.records.trace import Trace
 
 AllocatorModel: TypeAlias = Literal["exact", "caching", "best_fit", "va_chunks"]
 """How memory is given out: the sum of the bytes; torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp, torch

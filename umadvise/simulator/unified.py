@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._abi import Advice, Concurrency, Memory, Role, Service, Status, UnifiedOptions
-from umadvise._abi import SimulatedStep as NativeStep
-from umadvise.advice import parse_advice
-from umadvise.catalogue import load_device
-from umadvise.counters.native import counters_from, memory_from
-from umadvise.counters.records import Counters, MemoryStats
-from umadvise.device_profile import DeviceProfile
+from umadvise._native.abi import Advice, Concurrency, Memory, Role, Service, Status, UnifiedOptions
+from umadvise._native.abi import SimulatedStep as NativeStep
+from umadvise.devices.catalogue import load_device
+from umadvise.devices.link import native_link, page_costs
 from umadvise.errors import BudgetError, NativeError, UsageError
-from umadvise.link import native_link, page_costs
-from umadvise.planners.plan import OF_UNIFIED_MEMORY, Plan
-from umadvise.planners.plan import check as check_plan
-from umadvise.roles import ARENA_ROLES
-from umadvise.simulator.timeline import SPAN, Timeline
-from umadvise.trace.schema import Trace
-from umadvise.trace.schema import check as check_trace
-from umadvise.units import parse_bytes
+from umadvise.records.advice import parse_advice
+from umadvise.records.counters import Counters, MemoryStats
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
+from umadvise.records.plan import check as check_plan
+from umadvise.records.timeline import SPAN, Timeline
+from umadvise.records.trace import Trace
+from umadvise.records.trace import check as check_trace
+from umadvise.records.units import parse_bytes
+from umadvise.reports.counters.native import counters_from, memory_from
+from umadvise.training.policy.ladder import ARENA_ROLES
 
 WARM_UP = 2
 """Iterations until what is where no longer depends on the beginning; eviction in order of service is chaotic, so that

@@ -19,15 +19,16 @@ from typing import Any, Literal, SupportsIndex, get_args, get_type_hints
 
 import msgspec
 
-from umadvise import _abi, _native
-from umadvise.advice import parse_advice
-from umadvise.catalogue import load_device
-from umadvise.counters.native import counters_from
-from umadvise.counters.records import CAUSES, Cause, Count, Counters
-from umadvise.device_profile import DeviceProfile, Direction
+from umadvise import _native
+from umadvise._native import abi as _abi
+from umadvise.devices.catalogue import load_device
+from umadvise.devices.link import page_costs
 from umadvise.errors import InvalidAdviceError, InvalidSizeError, StateError, UsageError
-from umadvise.link import page_costs
-from umadvise.units import parse_bytes
+from umadvise.records.advice import parse_advice
+from umadvise.records.counters import CAUSES, Cause, Count, Counters
+from umadvise.records.device import DeviceProfile, Direction
+from umadvise.records.units import parse_bytes
+from umadvise.reports.counters.native import counters_from
 
 __all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "UnifiedMemory"]
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/hooks.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

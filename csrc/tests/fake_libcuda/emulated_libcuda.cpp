@@ -10,8 +10,8 @@
 #include <string>
 
 #include "driver/driver.h"
-#include "driver/emulated/call.h"
-#include "driver/emulated/hooks.h"
+#include "devices/emulated/call.h"
+#include "devices/emulated/hooks.h"
 #include "environment.h"
 #include "latest.h"
 #include "torch_functions.h"

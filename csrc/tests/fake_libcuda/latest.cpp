@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "driver/driver.h"
-#include "driver/emulated/call.h"
+#include "devices/emulated/call.h"
 
 namespace um::driver {
 

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <set>
 
-#include "driver/emulated/device.h"
+#include "devices/emulated/device.h"
 
 namespace um::driver {
 

@@ -2,7 +2,7 @@
 #include <atomic>
 
 #include "driver/driver.h"
-#include "driver/emulated/layout.h"
+#include "devices/emulated/layout.h"
 #include "torch_functions.h"
 
 namespace um::driver {

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "driver/driver.h"
-#include "driver/emulated/call.h"
+#include "devices/emulated/call.h"
 #include "torch_functions.h"
 
 namespace um::driver {

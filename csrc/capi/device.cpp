@@ -1,0 +1,357 @@
+// The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
+#include <cstring>
+#include <string>
+
+#include "capi/guard.h"
+#include "driver/driver.h"
+#include "devices/emulated/hooks.h"
+#include "engine/device.h"
+#include "engine/routes.h"
+#include "base/error.h"
+#include "memory/managed_cap.h"
+#include "memory/names.h"
+#include "memory/process.h"
+#include "umadvise.h"
+
+namespace {
+
+using um::Error;
+using um::capi::given;
+
+template <class Work>
+um_status guarded(const Work& work) noexcept {
+  return um::capi::caught([&] {
+    if (um::process::forked()) {
+      throw Error(
+          UM_BAD_STATE,
+          "this process was forked from one that used a device, whose memory stays with its parent: start workers "
+          "with spawn or forkserver");
+    }
+    work();
+  });
+}
+
+// For functions that return no code: `otherwise` where there is nothing to be had.
+template <class Result, class Work>
+Result guarded_value(Result otherwise, const Work& work) noexcept {
+  Result result = otherwise;
+  guarded([&] { result = work(); });
+  return result;
+}
+
+um_device& checked(um_device* device) { return *given(device, "the device"); }
+
+template <class Row>
+uint64_t recorded(um_device* device, const std::vector<Row>& (um::Tape::*rows)() const, Row* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded(rows, out, out != nullptr ? capacity : 0); });
+}
+
+// "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
+std::string display_name(const um::driver::FunctionInfo& function) {
+  int forms = 0;
+  for (const auto& other : um::driver::kFunctions) forms += std::string(other.symbol) == function.symbol;
+  if (forms == 1) return function.symbol;
+  return std::string(function.symbol) + " (CUDA " + std::to_string(function.version / 1000) + "." +
+         std::to_string(function.version % 1000 / 10) + ")";
+}
+
+}  // namespace
+
+uint32_t um_abi_version(void) { return UM_ABI_VERSION; }
+const char* um_last_error(void) { return um::capi::last_error; }
+
+uint32_t um_intern(const char* text) {
+  return guarded_value(0u, [&] { return um::intern(text); });
+}
+const char* um_string(uint32_t id) {
+  return guarded_value("", [&] { return um::name_of(id); });
+}
+
+// ---- devices -----------------------------------------------------------------------------------------------
+
+um_status um_device_open_emulated(const um_emulated_options* options, um_device** out) {
+  return guarded([&] {
+    given(out, "the place for the device");
+    *out = um_device::open(um::Backend::open_emulated(*given(options, "the options")));
+  });
+}
+
+um_status um_device_open_cuda(int32_t ordinal, um_device** out) {
+  return guarded([&] {
+    given(out, "the place for the device");
+    *out = um_device::open(um::Backend::open_cuda(ordinal));
+  });
+}
+
+um_status um_device_close(um_device* device) {
+  return guarded([&] { checked(device).close(); });
+}
+
+const char* um_cuda_unavailable_reason(void) {
+  const char* reason = nullptr;
+  return um::driver::libcuda(&reason) != nullptr ? nullptr : reason;
+}
+
+um_status um_device_query(um_device* device, um_device_info* out) {
+  return guarded([&] { checked(device).query(given(out, "the place for the device's description")); });
+}
+
+const char* um_device_feature(um_device* device, uint32_t index, const char** reason) {
+  return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
+    if (index >= um::kFeatureCount) return nullptr;
+    const std::string why = checked(device).why_not(static_cast<um::Feature>(index));
+    if (reason != nullptr) *reason = why.empty() ? nullptr : um::name_of(um::intern(why.c_str()));
+    return um::kFeatureNames[index];
+  });
+}
+
+um_status um_discard_set(um_device* device, int32_t on) {
+  return guarded([&] { checked(device).set_discards(on != 0); });
+}
+
+void um_most_managed_set(uint64_t bytes) { um::managed_cap::set(bytes); }
+
+int32_t um_emulated_claim_signals(int32_t chosen) {
+  if (um::emulated::range_begin() == 0 || um::process::forked()) return 0;
+  return um::driver::emulated()->hooks->claim_signals(chosen != 0) ? 1 : 0;
+}
+
+const char* um_driver_function(um_device* device, uint32_t index, const char** reason) {
+  return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
+    if (index >= um::driver::kFunctionCount) return nullptr;
+    if (reason != nullptr) *reason = checked(device).driver().reason[index];
+    return um::name_of(um::intern(display_name(um::driver::kFunctions[index]).c_str()));
+  });
+}
+
+const void* um_driver_address(um_device* device, uint32_t index) {
+  using um::driver::kFunctionCount;
+  using um::driver::Table;
+  static_assert(sizeof(Table) == kFunctionCount * sizeof(void*), "the table is one pointer for each function");
+  return guarded_value(static_cast<const void*>(nullptr), [&]() -> const void* {
+    if (index >= kFunctionCount) return nullptr;
+    const void* address = nullptr;
+    const auto* table = reinterpret_cast<const char*>(&checked(device).driver().call);
+    std::memcpy(static_cast<void*>(&address), table + index * sizeof(address), sizeof(address));
+    return address;
+  });
+}
+
+uint64_t um_emulated_calls(um_device* device, const char* function) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).calls(function); });
+}
+
+um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth) {
+  return guarded([&] { checked(device).fail(function, nth); });
+}
+
+um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs) {
+  return guarded([&] { checked(device).set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
+}
+
+um_status um_emulated_charged(um_device* device, um_charged* out) {
+  return guarded([&] { *given(out, "the place for the sums") = checked(device).charged(); });
+}
+
+um_status um_link_measure(um_device* device, uint64_t bytes, uint32_t copies, int32_t h2d, int32_t d2h,
+                          int64_t* out_ns) {
+  return guarded([&] {
+    checked(device).measure_link(bytes, copies, h2d != 0, d2h != 0, given(out_ns, "the place for the times"));
+  });
+}
+
+// ---- allocation --------------------------------------------------------------------------------------------
+
+um_status um_allocate(um_device* device, uint64_t bytes, const um_placement* placement, void* stream, void** out) {
+  return guarded([&] {
+    *given(out, "the place for the address") = nullptr;
+    *out = checked(device).allocate(bytes, *given(placement, "the placement"), stream);
+  });
+}
+
+int32_t um_free(void* pointer) { return um_device::free(pointer); }
+int32_t um_owns(const void* address) { return um_device::owns(address); }
+
+void um_route_set_thread(const um_route* route) { um::set_thread_route(route); }
+void um_route_get_thread(um_route* out) { *out = um::thread_route(); }
+void um_route_set_process(const um_route* route) { um::set_process_route(route); }
+void um_route_get_process(um_route* out) { *out = um::process_route(); }
+
+um_device* um_route_device(void) {
+  um_route route;
+  return um::current_route(&route) ? route.device : nullptr;
+}
+
+um_status um_allocate_routed(uint64_t bytes, void* stream, void** out) {
+  return guarded([&] {
+    *given(out, "the place for the address") = nullptr;
+    um_route route;
+    if (!um::current_route(&route)) throw Error(UM_BAD_STATE, "no device is routed to in this thread");
+    *out = route.device->allocate(bytes, route.placement, stream, um_device::Use::outside_ops);
+  });
+}
+
+um_status um_allocation_at(const void* address, um_allocation* out) {
+  return guarded([&] { um_device::describe(address, given(out, "the place for the allocation")); });
+}
+
+um_status um_allocation_label(const void* address, uint32_t role, uint32_t name) {
+  return guarded([&] { um_device::label(address, role, name); });
+}
+
+uint64_t um_allocations(um_device* device, um_allocation* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).list(out, out != nullptr ? capacity : 0); });
+}
+
+// ---- data in and out ---------------------------------------------------------------------------------------
+
+um_status um_copy_from_host(void* device_address, const void* host, uint64_t bytes) {
+  return guarded([&] { um_device::copy_from_host(device_address, host, bytes); });
+}
+
+um_status um_copy_to_host(void* host, const void* device_address, uint64_t bytes) {
+  return guarded([&] { um_device::copy_to_host(host, device_address, bytes); });
+}
+
+um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream) {
+  return guarded([&] { um_device::prefetch(address, bytes, to_host != 0, stream); });
+}
+
+um_status um_stream_wait(um_device* device, void* waiting, void* awaited) {
+  return guarded([&] { checked(device).stream_wait(waiting, awaited); });
+}
+
+um_status um_stream_uses(const void* address, void* stream) {
+  return guarded([&] { um_device::stream_uses(address, stream); });
+}
+
+um_status um_memory_trim(um_device* device) {
+  return guarded([&] { checked(device).trim(); });
+}
+
+um_status um_export(const void* address) {
+  return guarded([&] { um_device::export_address(address); });
+}
+
+um_status um_export_lasting(const void* address) {
+  return guarded([&] { um_device::export_lasting(address); });
+}
+
+um_status um_export_release(const void* address) {
+  return guarded([&] { um_device::release_export(address); });
+}
+
+// ---- ops ---------------------------------------------------------------------------------------------------
+
+um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
+                      const um_access* accesses, uint32_t count) {
+  return guarded([&] {
+    checked(device).begin_op(op, phase, module, untouched != 0, count > 0 ? given(accesses, "the accesses") : nullptr,
+                             count);
+  });
+}
+
+void um_op_end(um_device* device, const void* const* outputs, uint32_t count) {
+  if (device != nullptr && !um::process::forked()) device->end_op(outputs, count);
+}
+
+void um_op_stream_set(void* stream) {
+  if (!um::left_out(um::Wait::op_stream)) um::op_stream = static_cast<um::driver::CUstream>(stream);
+}
+
+um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
+  return guarded([&] { checked(device).set_budget(budget_bytes); });
+}
+
+um_status um_step_set(um_device* device, uint32_t step) {
+  return guarded([&] { checked(device).set_step(step); });
+}
+
+// ---- explicit swapping -------------------------------------------------------------------------------------
+
+um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
+  return guarded([&] { checked(device).set_chunks(*given(options, "the options")); });
+}
+
+um_status um_program_set(um_device* device, const um_program* program) {
+  return guarded([&] { checked(device).set_program(program); });
+}
+
+um_status um_swap_read(um_device* device, um_swap_counters* out) {
+  return guarded([&] { checked(device).swapping(given(out, "the place for the counters")); });
+}
+
+// ---- what happened -----------------------------------------------------------------------------------------
+
+uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0},
+                       [&] { return checked(device).drain_events(given(out, "the place for events"), capacity); });
+}
+
+uint64_t um_events_dropped(um_device* device) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).dropped_events(); });
+}
+
+void um_events_enable(um_device* device, int32_t on) {
+  guarded([&] { checked(device).enable_events(on != 0); });
+}
+
+um_status um_counters_read(um_device* device, um_counters* out) {
+  return guarded([&] { checked(device).counters(given(out, "the place for the counters")); });
+}
+
+um_status um_sampling_set(um_device* device, uint32_t every) {
+  return guarded([&] { checked(device).set_sampling(every); });
+}
+
+um_status um_sampling_read(um_device* device, um_sampling* out) {
+  return guarded([&] { checked(device).sampling(given(out, "the place for the counters")); });
+}
+
+um_status um_memory_read(um_device* device, um_memory_stats* out) {
+  return guarded([&] { checked(device).memory(given(out, "the place for the statistics")); });
+}
+
+uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).residency(out, out != nullptr ? capacity : 0); });
+}
+
+uint64_t um_placed_read(um_device* device, um_placed* out, uint64_t capacity) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).placed(out, out != nullptr ? capacity : 0); });
+}
+
+um_status um_memory_history_read(um_device* device, um_memory_history* out) {
+  return guarded([&] { *given(out, "the place for the history") = checked(device).memory_history(); });
+}
+
+void um_memory_reset_peaks(um_device* device) {
+  guarded([&] { checked(device).reset_peaks(); });
+}
+
+// ---- recording ---------------------------------------------------------------------------------------------
+
+um_status um_record(um_device* device, int32_t on) {
+  return guarded([&] { checked(device).record(on != 0); });
+}
+
+uint64_t um_recorded_ops(um_device* device, um_recorded_op* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::ops, out, capacity);
+}
+uint64_t um_recorded_accesses(um_device* device, um_recorded_access* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::accesses, out, capacity);
+}
+uint64_t um_recorded_outputs(um_device* device, uint64_t* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::outputs, out, capacity);
+}
+uint64_t um_recorded_allocations(um_device* device, um_recorded_allocation* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::allocations, out, capacity);
+}
+uint64_t um_recorded_events(um_device* device, um_recorded_event* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::events, out, capacity);
+}
+uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t capacity) {
+  return recorded(device, &um::Tape::edges, out, capacity);
+}
+uint64_t um_recorded_lost(um_device* device) {
+  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded_lost(); });
+}

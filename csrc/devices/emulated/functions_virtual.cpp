@@ -1,0 +1,129 @@
+// Driver functions of virtual memory management: addresses, physical memory, and what lies where.
+#include <cstddef>
+
+#include "devices/emulated/call.h"
+
+namespace um::emulated {
+
+namespace {
+
+// False: not a place where this device makes memory.
+bool location_ok(const Device& device, CUmemLocation location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id == device.ordinal
+                                                      : location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+CUresult check(const Device& device, const CUmemAllocationProp* properties) {
+  if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      properties->win32HandleMetaData != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto& flags = properties->allocFlags;
+  if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE || flags.compressionType != 0 ||
+      flags.gpuDirectRDMACapable != 0 || flags.usage != 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  const CUmemLocation where = properties->location;
+  if (where.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return location_ok(device, where) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  const bool host = where.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && where.id == 0;  // one node
+  return host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Ranges begin on 2 MiB; a driver may decline more.
+CUresult mem_address_reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr /*hint*/,
+                             unsigned long long flags) {
+  Call call(Function::mem_address_reserve);
+  if (call.failed()) return call.result;
+  if (address == nullptr || flags != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (alignment > kBlockBytes) return CUDA_ERROR_NOT_SUPPORTED;
+  uint64_t first = 0;
+  const CUresult result = call.device->space.reserve(bytes, &first);
+  if (result == CUDA_SUCCESS) *address = first;
+  return result;
+}
+
+CUresult mem_address_free(CUdeviceptr address, size_t bytes) {
+  Call call(Function::mem_address_free, device_of(address));
+  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call.failed() ? call.result : call.device->space.free_reserved(address, bytes);
+}
+
+CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                    unsigned long long flags) {
+  Call call(Function::mem_create);
+  if (call.failed()) return call.result;
+  if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult refusal = check(*call.device, properties); refusal != CUDA_SUCCESS) return refusal;
+  uint64_t made = 0;
+  const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const CUresult result = call.device->space.create(bytes, on_device, &made);
+  if (result == CUDA_SUCCESS) *handle = made;
+  return result;
+}
+
+CUresult mem_release(CUmemGenericAllocationHandle handle) {
+  Call call(Function::mem_release);
+  return call.failed() ? call.result : call.device->space.release(handle);
+}
+
+CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                 unsigned long long flags) {
+  Call call(Function::mem_map, device_of(address));
+  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (call.failed()) return call.result;
+  if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return call.device->space.map(address, bytes, handle);
+}
+
+CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
+  Call call(Function::mem_unmap, device_of(address));
+  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call.failed() ? call.result : call.device->space.unmap(address, bytes);
+}
+
+CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* accesses, size_t count) {
+  Call call(Function::mem_set_access, device_of(address));
+  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (call.failed()) return call.result;
+  if (accesses == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  AccessGrant grant;
+  for (const CUmemAccessDesc* access = accesses; access < accesses + count; ++access) {
+    if (!location_ok(*call.device, access->location)) return CUDA_ERROR_INVALID_DEVICE;
+    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const bool host = access->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    (host ? grant.host : grant.device) = static_cast<uint8_t>(access->flags);
+  }
+  return call.device->space.set_access(address, bytes, grant);
+}
+
+CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp* properties,
+                                        CUmemAllocationGranularity_flags which) {
+  Call call(Function::mem_get_allocation_granularity);
+  if (call.failed()) return call.result;
+  if (bytes == nullptr ||
+      (which != CU_MEM_ALLOC_GRANULARITY_MINIMUM && which != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult refusal = check(*call.device, properties); refusal != CUDA_SUCCESS) return refusal;
+  *bytes = kBlockBytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void fill_virtual_functions(Table& table) {
+  table.mem_address_reserve = mem_address_reserve;
+  table.mem_address_free = mem_address_free;
+  table.mem_create = mem_create;
+  table.mem_release = mem_release;
+  table.mem_map = mem_map;
+  table.mem_unmap = mem_unmap;
+  table.mem_set_access = mem_set_access;
+  table.mem_get_allocation_granularity = mem_get_allocation_granularity;
+}
+
+}  // namespace um::emulated

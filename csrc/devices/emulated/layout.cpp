@@ -1,0 +1,45 @@
+#include "devices/emulated/layout.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+#include "devices/emulated/hooks.h"
+
+namespace um::emulated {
+namespace {
+std::atomic<uint64_t> begin{0};
+std::mutex reserving;
+constexpr uint64_t kRangeBytes = kSpanBytes * kMostDevices;
+}  // namespace
+
+void reserve_range() {
+  const std::lock_guard<std::mutex> guard(reserving);
+  if (begin.load() != 0) return;
+  const uint64_t with_slack = kRangeBytes + kBlockBytes;
+  void* base = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw std::bad_alloc();
+  const uint64_t raw = reinterpret_cast<uint64_t>(base);
+  begin.store((raw + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
+}
+
+uint64_t range_begin() { return begin.load(std::memory_order_relaxed); }
+uint64_t range_end() {
+  const uint64_t base = range_begin();
+  return base == 0 ? 0 : base + kRangeBytes;
+}
+
+Place place_of(uint64_t address) {
+  const uint64_t base = range_begin();
+  if (base == 0 || address < base || address - base >= kRangeBytes) return {-1, 0};
+  const uint64_t offset = address - base;
+  return {static_cast<int>(offset / kSpanBytes), static_cast<uint32_t>(offset % kSpanBytes / kBlockBytes)};
+}
+
+uint64_t block_address(int device, uint32_t block) {
+  return range_begin() + static_cast<uint64_t>(device) * kSpanBytes + block * kBlockBytes;
+}
+
+}  // namespace um::emulated

@@ -1,0 +1,18 @@
+// Simulated devices: a third provider of the driver table, on which the engine runs unchanged and nothing has bytes.
+#pragma once
+
+#include "driver/driver.h"
+#include "devices/simulated/space.h"
+
+namespace um::simulator {
+
+// The open device's space; valid until its backend is closed.
+Space& space_of(int32_t ordinal);
+
+}  // namespace um::simulator
+
+namespace um::driver {
+
+const Driver* simulated();
+
+}  // namespace um::driver

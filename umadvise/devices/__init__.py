@@ -1,0 +1,1 @@
+"""Devices: what they are, the catalogue's and this machine's, and opening one."""

@@ -1,0 +1,126 @@
+"""Which device to train on, and opening it in the native core."""
+
+import os
+from dataclasses import dataclass
+
+from umadvise import _native
+from umadvise._native.abi import Counting, EmulatedOptions, HostMapped, Small
+from umadvise.devices import discard_proof
+from umadvise.devices.catalogue import load_device
+from umadvise.devices.link import driver_costs, native_link
+from umadvise.errors import DeviceUnavailableError, InvalidSizeError, UsageError
+from umadvise.records.device import DeviceProfile
+from umadvise.records.units import format_bytes, parse_bytes
+
+LEAST_CAPACITY_BYTES = 16 << 20
+"""Of the emulated device: eight blocks, without which hardly an op's tensors are there at once."""
+
+
+@dataclass(frozen=True)
+class EmulatedDevice:
+    """A device with real bytes, real page faults and a real capacity, in this process's memory (x86-64 Linux).
+
+    Attributes:
+        capacity: of its memory, in bytes or as text such as "2GiB"; at least 16 MiB.
+        host: the most memory that pages outside the device may take; None is what the machine has available.
+        link: name of a device in the catalogue, or a path to its file: copies, prefetches, faults and evictions take
+            at least the time that they would take there, so that policies can be compared by the clock. None is
+            memory's own speed, which is faster than any link.
+        counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
+        access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there;
+            "strict" ends the process with a line that names the address and the tensor, for tests.
+        small: under policies that swap, tensors of half a chunk (1 MiB) and less "stay" on the device; or they "leave"
+            it like any other, in a chunk each, for tests.
+        delays: up to so many microseconds wherever the order of things is left open, for tests.
+        delay_seed: of those delays.
+        fail_call: driver function (None for any) and n: its nth call fails, once. For tests.
+    """
+
+    capacity: int | str = "2GiB"
+    host: int | str | None = None
+    counting: str = "ordered"
+    access: str = "host_mapped"
+    small: str = "stay"
+    delays: int = 0
+    delay_seed: int = 0
+    fail_call: tuple[str | None, int] | None = None
+    link: str | os.PathLike[str] | None = None
+
+    def options(self) -> EmulatedOptions:
+        """These settings as the native core takes them.
+
+        Raises:
+            UsageError: a setting that makes no sense; sizes raise InvalidSizeError.
+        """
+        if self.counting not in ("ordered", "raw"):
+            raise UsageError(f'unknown counting {self.counting!r}: expected "ordered" or "raw"')
+        if self.access not in ("strict", "host_mapped"):
+            raise UsageError(f'unknown access {self.access!r}: expected "strict" or "host_mapped"')
+        if self.small not in ("stay", "leave"):
+            raise UsageError(f'unknown small {self.small!r}: expected "stay" or "leave"')
+        if not 0 <= self.delays < 1_000_000:
+            raise UsageError(f"delays of {self.delays} us: expected 0 to 999999")
+        capacity_bytes = parse_bytes(self.capacity)
+        if capacity_bytes < LEAST_CAPACITY_BYTES:
+            raise InvalidSizeError(
+                f"a capacity of {format_bytes(capacity_bytes)} is too small for an emulated device: expected at least "
+                f"{format_bytes(LEAST_CAPACITY_BYTES)}"
+            )
+        return EmulatedOptions(
+            capacity_bytes=capacity_bytes,
+            host_bytes=parse_bytes(self.host) if self.host is not None else 0,
+            counting=Counting[self.counting.upper()],
+            delay_max_us=self.delays,
+            delay_seed=self.delay_seed,
+        )
+
+    def link_profile(self) -> DeviceProfile | None:
+        """The device whose link is charged; None without one.
+
+        Raises:
+            UsageError: the catalogue has no such device.
+            UmadviseError: its file cannot be read, or is refused.
+        """
+        return None if self.link is None else load_device(self.link)
+
+    def open(self) -> _native.Device:
+        """Opens the device.
+
+        Raises:
+            NativeError: the memory is not there.
+            UmadviseError: as `link_profile`.
+        """
+        options, profile = self.options(), self.link_profile()
+        device = _native.Device.open_emulated(options)
+        device.host_mapped = HostMapped.YES if self.access == "host_mapped" else HostMapped.NOT
+        device.small = Small[self.small.upper()]
+        if profile is not None:
+            device.set_link(native_link(profile), driver_costs(profile))
+            device.link_profile = profile
+        if self.fail_call is not None:
+            device.fail(*self.fail_call)
+        return device
+
+
+def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
+    """Opens "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or an EmulatedDevice.
+
+    Raises:
+        DeviceUnavailableError: no CUDA device, with the reason and both ways out.
+        UsageError: no such kind of device.
+    """
+    if isinstance(wanted, EmulatedDevice):
+        return wanted.open()
+    if wanted == "emulated":
+        return EmulatedDevice().open()
+    kind, _, index = wanted.partition(":")
+    if wanted != "auto" and (kind != "cuda" or not (index or "0").isdecimal()):
+        raise UsageError(
+            f'unknown device {wanted!r}: expected "auto", "cuda", "emulated" or umadvise.EmulatedDevice(...)'
+        )
+    if (reason := _native.cuda_unavailable_reason()) is not None:
+        raise DeviceUnavailableError(reason)
+    device = _native.Device.open_cuda(int(index or 0))
+    if discard_proof.is_proved():
+        device.set_discards(True)
+    return device

@@ -1,0 +1,1 @@
+"""What plans are worth: scores, comparisons, predictions, fragmentation."""

@@ -1,0 +1,174 @@
+"""What a plan is worth: its step simulated by the rules of its kind, beside the same step with unlimited memory."""
+
+import numpy as np
+
+from umadvise.planners.paging.advice import by_role
+from umadvise.records.counters import Count, Record
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
+from umadvise.records.trace import Trace
+from umadvise.simulator.stalls import Stalls
+from umadvise.simulator.steady import mean_step
+from umadvise.simulator.swap import simulate_resident, simulate_swap
+from umadvise.simulator.unified import WARM_UP, simulate_unified
+
+PAGING_PLANNERS = ("advice", "um-window")
+"""Whose plans are of unified memory even where they say nothing."""
+ITERATIONS = WARM_UP + 5
+_WITHOUT_END = 1 << 61
+
+
+class Score(Record, frozen=True):
+    """A plan's step, steady. Where `problem` says why there is none, all that would be of it is unknown.
+
+    Attributes:
+        planner: what made the plan.
+        budget_bytes: of device memory.
+        problem: why the step does not run so; None where it does.
+        peak_bytes: the most on the device at once.
+        step_ns: length of the step.
+        unlimited_ns: of the same step in unlimited memory.
+        overhead: part of `unlimited_ns` by which the step is longer.
+        compute_ns: of its ops, each once.
+        recompute_ns: of ops that run again.
+        recomputed_ops: how many.
+        stalls: when the compute queue stood still.
+        bytes_h2d: paged or swapped in; not what the program itself copies.
+        bytes_d2h: likewise, out.
+        fault_groups: 2 MiB blocks served; None where nothing pages.
+        evictions: unplanned ones.
+        fragmentation_bytes: what an allocator takes beyond what is live, at its peak: of swaps one pool, best fit,
+            that may grow; under unified memory this project's arenas.
+        planning_ns: that the planner took; None where the plan was there.
+        bound_ns: no plan of this kind makes the step shorter; None where no bound is known.
+        bound: which one that is, see `umadvise.planners.bounds.bound`.
+        regret: part of `bound_ns` by which the step is longer.
+    """
+
+    planner: str
+    budget_bytes: Count
+    problem: str | None = None
+    peak_bytes: Count | None = None
+    step_ns: Count | None = None
+    unlimited_ns: Count | None = None
+    overhead: float | None = None
+    compute_ns: Count | None = None
+    recompute_ns: Count | None = None
+    recomputed_ops: Count | None = None
+    stalls: Stalls | None = None
+    bytes_h2d: Count | None = None
+    bytes_d2h: Count | None = None
+    fault_groups: Count | None = None
+    evictions: Count | None = None
+    fragmentation_bytes: Count | None = None
+    planning_ns: Count | None = None
+    bound_ns: Count | None = None
+    bound: str | None = None
+    regret: float | None = None
+
+
+def made_by(plan: Plan) -> str:
+    """Whose rules a plan goes by: what `best` gives may be another planner's."""
+    return str(plan.options.get("from", plan.planner))
+
+
+def pages(plan: Plan) -> bool:
+    """Whether a plan is one for unified memory: the others swap."""
+    if len(plan) == 0:
+        return made_by(plan) in PAGING_PLANNERS
+    return bool(np.isin(plan.actions.kind, OF_UNIFIED_MEMORY).all())
+
+
+def unlimited_step_ns(trace: Trace, device: DeviceProfile) -> int:
+    """Nanoseconds of the step where everything is on the device, however much that is."""
+    return simulate_resident(trace, device, allocator="exact").simulation.step_ns
+
+
+def score(
+    trace: Trace,
+    device: DeviceProfile,
+    plan: Plan,
+    *,
+    budget_bytes: int | None = None,
+    iterations: int = ITERATIONS,
+    planning_ns: int | None = None,
+) -> Score:
+    """Simulates a plan.
+
+    Args:
+        trace: that it was made for.
+        device: likewise.
+        plan: of either kind.
+        budget_bytes: of device memory; by default the plan's.
+        iterations: of unified memory, the warm-up included.
+        planning_ns: that it took to make the plan.
+
+    Raises:
+        BudgetError: it does not run in the budget.
+        PolicyError: the device cannot do what the plan says.
+        UsageError: the plan is wrong.
+    """
+    budget_bytes = plan.budget_bytes if budget_bytes is None else budget_bytes
+    if pages(plan):
+        return _paged(trace, device, plan, budget_bytes, iterations, planning_ns)
+    return _swapped(trace, device, plan, budget_bytes, planning_ns)
+
+
+def _part_more(value: int, of: int) -> float | None:
+    return (value - of) / of if of > 0 else None
+
+
+def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, planning_ns: int | None) -> Score:
+    result = simulate_swap(trace, device, plan, budget_bytes=budget_bytes, spans=False).result
+    pool = simulate_swap(trace, device, plan, budget_bytes=_WITHOUT_END, allocator="best_fit", spans=False).result
+    unlimited_ns = unlimited_step_ns(trace, device)
+    return Score(
+        planner=plan.planner,
+        budget_bytes=budget_bytes,
+        peak_bytes=result.peak_live_bytes,
+        step_ns=result.step_ns,
+        unlimited_ns=unlimited_ns,
+        overhead=_part_more(result.step_ns, unlimited_ns),
+        compute_ns=result.compute_ns,
+        recompute_ns=result.recompute_ns,
+        recomputed_ops=result.recomputed_ops,
+        stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
+        bytes_h2d=result.swap_in_bytes,
+        bytes_d2h=result.swap_out_bytes,
+        evictions=result.evictions,
+        fragmentation_bytes=pool.fragmentation_bytes,
+        planning_ns=planning_ns,
+    )
+
+
+def _paged(
+    trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int, planning_ns: int | None
+) -> Score:
+    simulation = simulate_unified(
+        trace,
+        device,
+        capacity_bytes=budget_bytes,
+        # Given as memory is made: no anchor of a plan is early enough.
+        advice=by_role(plan) if made_by(plan) in PAGING_PLANNERS else None,
+        plan=None if made_by(plan) == "advice" else plan,
+        iterations=iterations,
+    )
+    steps, mean, unlimited_ns = simulation.steady, mean_step(simulation), unlimited_step_ns(trace, device)
+    return Score(
+        planner=plan.planner,
+        budget_bytes=budget_bytes,
+        peak_bytes=max(step.memory.resident_peak_bytes or 0 for step in steps),
+        step_ns=mean.step_ns,
+        unlimited_ns=unlimited_ns,
+        overhead=_part_more(mean.step_ns, unlimited_ns),
+        compute_ns=mean.compute_ns,
+        recompute_ns=0,
+        recomputed_ops=0,
+        stalls=mean.stalls,
+        bytes_h2d=mean.bytes_h2d,
+        bytes_d2h=mean.bytes_d2h,
+        fault_groups=mean.fault_groups,
+        evictions=mean.evictions,
+        fragmentation_bytes=max(step.memory.reserved_peak_bytes - step.memory.requested_peak_bytes for step in steps),
+        planning_ns=planning_ns,
+    )

@@ -1,0 +1,1 @@
+"""Planners for unified memory, whose pages the driver moves."""

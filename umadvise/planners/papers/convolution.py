@@ -1,0 +1,183 @@
+"""Algorithms of convolutions as vDNN tells them apart (Rhu et al. 2016): the fastest wants room, implicit GEMM none.
+
+The fastest is the tiled FFT of cuDNN 4, for the convolutions that it can do: those of stride 1 with more than one
+weight a map. Its workspace holds input, output and filters in the frequency domain: for each map a complex number for
+half of the points of each square tile. Tiles have the smallest power of two that holds the padded image, 32 at most;
+neighbours overlap by the filter's size less 1. For the untiled algorithm the same count, with a tile of 256 or 128,
+gives 90 % of what cuDNN itself asked for in two logs of Theano (pull request 6348: 37,502,976 and 9,445,376).
+
+A trace keeps bytes and FLOPs, no shapes; what the workspace needs follows from them. Its durations are those of the
+fastest algorithm, whose speed is what efficiencies of devices are about.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Phase, Role
+from umadvise.planners.uses import Uses
+from umadvise.records.trace import ARITHMETIC, Access, EventKind, Events, OpClass, Storages, Trace, event_positions
+
+SPEED_RATIO = 1.9
+"""Time of implicit GEMM in units of the tiled FFT's: the one number that explains vDNN's figure 12 on a K40 nearly
+alone. Set from `all` with memory-optimal algorithms on VGG-16 (128), which loses 49 %."""
+_COMPLEX_BYTES = 8
+_SMALLEST_TILE, _LARGEST_TILE = 16, 32
+_LARGEST_KERNEL = 15
+_ROUNDING = 1e-6
+
+
+def tiled_fft_bytes(batch: int, inputs: int, outputs: int, side: float, kernel: int) -> int:
+    """Workspace of one convolution of stride 1.
+
+    Args:
+        batch: images.
+        inputs: maps of an image.
+        outputs: likewise.
+        side: of an output map, which may be the root of its area.
+        kernel: side of a filter; at most 15.
+    """
+    padded = side + kernel - 1
+    tile = _SMALLEST_TILE
+    while tile < min(padded, _LARGEST_TILE):
+        tile *= 2
+    tiles = 1 if tile >= padded else math.ceil(side / (tile - kernel + 1) - _ROUNDING) ** 2
+    maps_in_frequency = tiles * batch * (inputs + outputs) + inputs * outputs
+    return maps_in_frequency * tile * (tile // 2 + 1) * _COMPLEX_BYTES
+
+
+def workspace_bytes(trace: Trace) -> NDArray[np.int64]:
+    """For each op the workspace of its fastest algorithm; 0 where there is only one, or the recording has its own."""
+    result = np.zeros(len(trace.ops), np.int64)
+    uses = Uses(trace)
+    recorded = set(trace.births[uses.transient].tolist())
+    batch = _batch(trace)
+    of_operands: dict[tuple[int, int], int] = {}
+    for op in np.flatnonzero(trace.ops.op_class == OpClass.CONVOLUTION).tolist():
+        storages = trace.accesses.storage[trace.first_access[op] : trace.first_access[op + 1]].tolist()
+        if trace.ops.phase[op] == Phase.BACKWARD:
+            found = [of_operands[pair] for pair in _pairs(storages) if pair in of_operands]
+            bytes_ = found[0] if found else 0
+        else:
+            bytes_ = _forward_workspace(trace, op, batch)
+            if bytes_:
+                of_operands[storages[0], storages[1]] = bytes_
+        result[op] = 0 if op in recorded else bytes_
+    return result
+
+
+def with_algorithms(trace: Trace, fast: NDArray[np.bool_]) -> Trace:
+    """The step with the algorithms that a planner has chosen: slower ones, or workspaces.
+
+    Ops and storages keep their indexes; workspaces come after the others.
+
+    Args:
+        trace: the step.
+        fast: for each op whether its convolution takes the fastest algorithm.
+    """
+    bytes_ = workspace_bytes(trace)
+    slow = (bytes_ > 0) & ~fast & (trace.ops.duration_ns > 0)
+    duration_ns = np.where(slow, np.rint(trace.ops.duration_ns * SPEED_RATIO), trace.ops.duration_ns)
+    chosen = np.flatnonzero((bytes_ > 0) & fast)
+    return replace(
+        trace,
+        ops=replace(trace.ops, duration_ns=duration_ns),
+        storages=_with_workspaces(trace.storages, bytes_[chosen]),
+        events=_with_their_lives(trace, chosen),
+    )
+
+
+def _with_workspaces(table: Storages, bytes_: NDArray[np.int64]) -> Storages:
+    count = len(bytes_)
+    return Storages(
+        bytes=np.append(table.bytes, bytes_),
+        role=np.append(table.role, np.full(count, Role.WORKSPACE)),
+        name=np.append(table.name, np.zeros(count)),
+        module=np.append(table.module, np.zeros(count)),
+        successor=np.append(table.successor, np.full(count, -1)),
+    )
+
+
+def _with_their_lives(trace: Trace, ops: NDArray[np.int64]) -> Events:
+    """Each is made and freed in its op, after all else that the op makes."""
+    events, position = trace.events, event_positions(trace)
+    before = np.searchsorted(position, 3 * ops + 1)
+    made = np.flatnonzero((events.kind == EventKind.ALLOCATE) & (events.inside == 1))
+    last = np.searchsorted(made, np.searchsorted(position, 3 * ops + 1, side="right")) - 1
+    inside = (last >= 0) & (made[last] >= before) if len(made) else np.zeros(len(ops), bool)
+    at = np.repeat(np.where(inside, made[last] + 1 if len(made) else 0, before), 2)
+    storages = len(trace.storages) + np.arange(len(ops))
+    return Events(
+        kind=np.insert(events.kind, at, np.tile([EventKind.ALLOCATE, EventKind.FREE], len(ops))),
+        op=np.insert(events.op, at, np.repeat(ops, 2)),
+        inside=np.insert(events.inside, at, 1),
+        storage=np.insert(events.storage, at, np.repeat(storages, 2)),
+        offset_bytes=np.insert(events.offset_bytes, at, 0),
+        bytes=np.insert(events.bytes, at, 0),
+    )
+
+
+def _pairs(storages: list[int]) -> list[tuple[int, int]]:
+    return [(a, b) for a in storages for b in storages if a != b]
+
+
+def _batch(trace: Trace) -> int:
+    """Images of a step, from the smallest product with a weight: twice as many FLOPs as weights an image.
+
+    1 where there is none: all images count as one of their whole area, whose tiles are cut off nowhere.
+    """
+    ops, accesses = trace.ops, trace.accesses
+    weights = trace.storages.role[accesses.storage] == Role.PARAMETER
+    largest = np.zeros(len(ops), np.int64)
+    np.maximum.at(largest, accesses.op[weights], accesses.bytes[weights])
+    products = (ops.op_class == OpClass.MATMUL) & (ops.phase == Phase.FORWARD) & (largest > 0) & (ops.flops > 0)
+    if not products.any():
+        return 1
+    images = ops.flops[products] / (2 * largest[products] / _item_bytes(trace)[products])
+    return max(round(float(images.min())), 1)
+
+
+def _item_bytes(trace: Trace) -> NDArray[np.int64]:
+    sizes = np.array([2 if dtype in ("fp16", "bf16") else 4 for dtype in ARITHMETIC])
+    result: NDArray[np.int64] = sizes[trace.ops.arithmetic]
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A kernel that the sizes allow: the better, the smaller `misfit`."""
+
+    misfit: tuple[bool, float]
+    kernel: int
+    inputs: int
+
+
+def _forward_workspace(trace: Trace, op: int, batch: int) -> int:
+    """Operands of a convolution are an image and weights, and its result comes last."""
+    table, rows = trace.accesses, slice(trace.first_access[op], trace.first_access[op + 1])
+    flags, flops = table.flags[rows], int(trace.ops.flops[op])
+    if len(flags) < 3 or flops <= 0 or not flags[-1] & Access.WRITE:
+        return 0
+    items = (table.bytes[rows] // _item_bytes(trace)[op]).tolist()
+    image, weights, result = items[0], items[1], items[-1]
+    products, rest = divmod(flops, 2 * result) if result else (0, 1)  # of an output: inputs x kernel x kernel
+    if rest or products == 0 or weights == 0 or weights % products:  # small weights take no bytes in a planning view
+        return 0
+    outputs = weights // products
+    side = math.sqrt(result / (outputs * batch))
+    candidates = []
+    for kernel in range(1, _LARGEST_KERNEL + 1):
+        inputs, rest = divmod(products, kernel * kernel)
+        if rest or inputs == 0:
+            continue
+        image_side = math.sqrt(image / (inputs * batch))
+        padding = side - image_side + kernel - 1  # of both sides together, if the stride is 1
+        if -_ROUNDING <= padding <= 2 * (kernel - 1) + _ROUNDING:
+            broken = abs(image_side - round(image_side)) > _ROUNDING
+            candidates.append(_Candidate((broken, abs(padding - (kernel - 1))), kernel, inputs))
+    if not candidates:
+        return 0
+    best = min(candidates, key=lambda each: each.misfit)
+    return tiled_fft_bytes(batch, best.inputs, outputs, side, best.kernel) if best.kernel > 1 else 0

@@ -1,0 +1,104 @@
+"""The deep Q-network planner ("GPU memory management for deep neural networks using deep Q-network").
+
+An agent learns, on a simulator of the step, which variables to offload and which to remove and make again. Of all plans
+that it comes to while it learns, the one with the least overhead in the timed simulation is the result. The parts are a
+file each: when what left comes back (`dqn_layout`), the graph (`dqn_graph`), states, actions, transitions and rewards
+(`dqn_environment`), the Q-network (`dqn_network`) and its training (`dqn_training`); what the paper leaves open is
+decided, and said, there. It gives no sizes, rates or numbers of episodes.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from umadvise.errors import UsageError
+from umadvise.planners.papers.dqn_environment import Environment
+from umadvise.planners.papers.dqn_network import Network, initial_weights, load_weights, save_weights
+from umadvise.planners.papers.dqn_training import Schedule, Trainer
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Option, Plan
+from umadvise.records.trace import Trace
+
+
+def dqn(
+    trace: Trace,
+    device: DeviceProfile,
+    budget_bytes: int,
+    *,
+    episodes: int = 40,
+    epsilon: float = 1.0,
+    gamma: float = 0.8,
+    batch: int = 8,
+    p: int = 16,
+    rounds: int = 4,
+    learning_rate: float = 3e-3,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    initial: str | None = None,
+    save: str | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Plan:
+    """Trains, and returns the best plan that came of it. A step that fits as it is keeps everything.
+
+    The same seed gives the same plan where the time limit does not end the training. An interrupt (Ctrl-C) ends it
+    early, once there is a plan.
+
+    Args:
+        trace: one step.
+        device: whose link and memory it is for.
+        budget_bytes: of device memory.
+        episodes: l of algorithm 1.
+        epsilon: the chance of a random action before the first episode; it falls to 0 with the last one. Less than the
+            paper's 1 goes with `initial`.
+        gamma: decay factor of equation 5.
+        batch: transitions of a mini-batch.
+        p: length of a node's state; with `initial` that of its network.
+        rounds: T of equation 1; 4 in section 4.4.
+        learning_rate: of Adam.
+        seed: of the weights, the random actions and the mini-batches.
+        time_limit_s: the training ends then.
+        initial: a file that `save` wrote, for this step or another, smaller one.
+        save: a file for the network that was trained.
+        progress: is told how many episodes are done, and how many there are.
+
+    Raises:
+        UsageError: an option is out of its range, or `initial` is no network.
+        BudgetError: with all that can be offloaded, the step does not fit.
+    """
+    _check("episodes", episodes, 1)
+    _check("epsilon", epsilon, 0, 1)
+    _check("gamma", gamma, 0, 1)
+    _check("batch", batch, 1)
+    _check("p", p, 1)
+    _check("rounds", rounds, 1)
+    _check("learning_rate", learning_rate, 0)
+    _check("time_limit_s", time_limit_s, 0)
+    weights = initial_weights(p, np.random.default_rng(seed)) if initial is None else load_weights(initial)
+    network = Network(weights, rounds=rounds, learning_rate=learning_rate)
+    environment = Environment(trace, device, budget_bytes)
+    trainer = Trainer(environment, network, Schedule(episodes, epsilon, gamma, batch, time_limit_s), seed)
+    trainer.train(progress)
+    if save is not None:
+        save_weights(save, network.weights)
+    assert trainer.best is not None  # train() has had one episode, or has raised
+    options: dict[str, Option] = {
+        "episodes": episodes,
+        "epsilon": epsilon,
+        "gamma": gamma,
+        "batch": batch,
+        "p": p,
+        "rounds": rounds,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "time_limit_s": time_limit_s,
+        "initial": initial,
+        "save": save,
+    }
+    return environment.plan(trainer.best, options)
+
+
+def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
+    if not low <= value <= high:
+        expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
+        raise UsageError(f"{name}: expected {expected}, found {value}")

@@ -1,0 +1,153 @@
+"""A step as the DQN paper's graph: its nodes, edges, features, and which node stands for which action (section 4.2).
+
+A node is one operation of the GPU on one variable: malloc, a use (read or write), or free. The graph holds those of the
+variables that may leave. Left open by the paper, and decided here:
+
+- Two nodes of a variable have an edge where no third one of it is between; so do neighbours in time.
+- Offloading is the node of the last use before the gap. Removing is the variable's malloc: it is removed in one gap
+  only, and only where it takes no longer to make it again than to copy it once. Doing nothing is a node of its own
+  before all others. So no node stands for two actions.
+- Sizes count in the mean size, times in the mean time of a transfer, of the variables that may leave; times enter as
+  logarithms of 1 + them. So the numbers mean the same in a small graph and in a large one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.devices.link import native_link
+from umadvise.planners.papers.dqn_layout import Gap
+from umadvise.planners.recomputation import Step
+from umadvise.records.device import DeviceProfile
+
+Floats = NDArray[np.float32]
+FEATURES = 6
+VALID = 5
+"""The feature that changes: whether the node's action can be executed."""
+
+
+class Choice(IntEnum):
+    """What a node's action does."""
+
+    NOTHING = 0
+    OFFLOAD = 1
+    REMOVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAction:
+    """An action, and the node that stands for it."""
+
+    node: int
+    choice: Choice
+    gap: Gap | None
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What does not change while a plan is made.
+
+    Attributes:
+        op: of each node; ascending, -1 for the first one.
+        earlier, later: nodes with an edge because they are of one variable; of each node at most one each way. Nodes
+            that follow each other have one besides, and each has one to itself.
+        lag: of each node, the sum of its edges' weights.
+        features: of each node the six of equation 1, without validity.
+        actions: those of all nodes that stand for one; the first does nothing.
+        mean_ns: the unit of time.
+    """
+
+    op: NDArray[np.int64]
+    earlier: NDArray[np.int64]
+    later: NDArray[np.int64]
+    lag: Floats
+    features: Floats
+    actions: tuple[NodeAction, ...]
+    mean_ns: float
+
+
+class Clock:
+    """Times of a step, without any stall."""
+
+    def __init__(self, step: Step, device: DeviceProfile) -> None:
+        self.begin_ns = np.concatenate([[0], np.cumsum(step.durations)]).astype(np.int64)
+        link = native_link(device)
+        self.fixed_ns, self.bytes_per_s = link.fixed_ns[1], link.bytes_per_s[1]
+
+    def transfer_ns(self, bytes_: int) -> int:
+        """To copy so much to the host."""
+        return round(self.fixed_ns + bytes_ / self.bytes_per_s * 1e9)
+
+    def away_ns(self, gap: Gap) -> int:
+        """From the end of the use before a gap to the use after it."""
+        away_ns = int(self.begin_ns[gap.following] - self.begin_ns[gap.last + 1])
+        return away_ns + int(self.begin_ns[-1]) if gap.wraps else away_ns
+
+
+def build_graph(step: Step, gaps: Sequence[Gap], clock: Clock) -> Graph:
+    """The graph of a step whose variables may leave in some gaps."""
+    nodes, place = _nodes(step, sorted({gap.storage for gap in gaps}))
+    mean_ns = float(np.mean([clock.transfer_ns(step.sizes[gap.storage]) for gap in gaps])) if gaps else 1.0
+    mean_bytes = float(np.mean([step.sizes[gap.storage] for gap in gaps])) if gaps else 1.0
+    begin = np.array([0 if op < 0 else int(clock.begin_ns[op]) for op, _, _ in nodes])
+    features = np.zeros((len(nodes), FEATURES), np.float32)
+    for row, (_, _, storage) in enumerate(nodes[1:], 1):
+        features[row, 0] = step.sizes[storage] / mean_bytes
+        features[row, 1] = np.log1p(clock.transfer_ns(step.sizes[storage]) / mean_ns)
+    actions = [NodeAction(0, Choice.NOTHING, None)]
+    for gap in gaps:
+        use = place[gap.storage, gap.last, _USE]
+        actions.append(NodeAction(use, Choice.OFFLOAD, gap))
+        features[use, 3] = np.log1p(clock.away_ns(gap) / mean_ns)
+        features[use, 4] = Choice.OFFLOAD
+        if gap.recompute_ns is not None and gap.recompute_ns <= clock.transfer_ns(step.sizes[gap.storage]):
+            malloc = place[gap.storage, step.births[gap.storage], _MALLOC]
+            actions.append(NodeAction(malloc, Choice.REMOVE, gap))
+            features[malloc, 4] = Choice.REMOVE
+            features[[use, malloc], 2] = np.log1p(gap.recompute_ns / mean_ns)
+            features[malloc, 3] = features[use, 3]
+    earlier, later = _edges([storage for _, _, storage in nodes])
+    lag = _lags(begin, earlier, later, mean_ns)
+    ops = np.array([op for op, _, _ in nodes], np.int64)
+    return Graph(ops, earlier, later, lag, features, tuple(actions), mean_ns)
+
+
+_MALLOC, _USE, _FREE = range(3)
+_Node = tuple[int, int, int]
+
+
+def _nodes(step: Step, storages: Sequence[int]) -> tuple[list[_Node], dict[tuple[int, int, int], int]]:
+    """Op, kind and storage of each node in the order of time, and the other way round."""
+    nodes: list[_Node] = [(-1, -1, -1)]
+    for storage in storages:
+        if step.births[storage] >= 0:
+            nodes.append((step.births[storage], _MALLOC, storage))
+        nodes += [(op, _USE, storage) for op in step.uses.of(storage).tolist()]
+        if step.deaths[storage] < len(step.durations):
+            nodes.append((step.deaths[storage], _FREE, storage))
+    nodes.sort()
+    return nodes, {(storage, op, kind): row for row, (op, kind, storage) in enumerate(nodes)}
+
+
+def _edges(storages: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Nodes of one variable that do not follow each other, with no third one between: the earlier and the later."""
+    latest: dict[int, int] = {}
+    pairs = []
+    for row, storage in enumerate(storages):
+        if storage in latest and row - latest[storage] > 1:
+            pairs.append((latest[storage], row))
+        latest[storage] = row
+    edges = np.array(pairs, np.int64).reshape(-1, 2)
+    return edges[:, 0], edges[:, 1]
+
+
+def _lags(begin_ns: NDArray[np.int64], earlier: NDArray[np.int64], later: NDArray[np.int64], mean_ns: float) -> Floats:
+    lag = np.zeros(len(begin_ns))
+    for ends in ((np.arange(len(begin_ns) - 1), np.arange(1, len(begin_ns))), (earlier, later)):
+        weight = np.log1p((begin_ns[ends[1]] - begin_ns[ends[0]]) / mean_ns)
+        for end in ends:
+            np.add.at(lag, end, weight)
+    return lag.astype(np.float32)

@@ -1,0 +1,285 @@
+"""vDNN (Rhu et al. 2016): inputs of layers leave while the layer runs, and come back one layer ahead in backward.
+
+A layer's X leaves while the layer's forward runs, and the next layer begins when X is gone (section 3.2). Before a
+layer's backward the nearest earlier layer that needs its X is looked for, not beyond the next convolution (figure 8);
+its X comes while that backward runs, and the next layer begins when X is there. So what is on the device when is a
+matter of bytes alone, and is known at every op without a clock.
+
+Which X leaves is the transfer policy (section 3.3): `all` of the feature extraction layers, or those of convolutions.
+Activations work in place and have none; the last convolution's would come back at once and stays.
+
+Where the paper, which has linear networks, leaves something open:
+
+- an X that several layers read leaves with the last of them, and its return is that layer's;
+- an X for which the search comes too late comes before the op that needs it;
+- without convolutions, products take their part, and there are no classification layers;
+- "convolutional algorithms" are two: see umadvise.planners.papers.convolution. The trace's own durations and scratch
+  are not changed by a plan; one for the fastest algorithms keeps room for their workspaces.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Phase, Role
+from umadvise.errors import BudgetError, UsageError
+from umadvise.planners.papers.convolution import workspace_bytes
+from umadvise.planners.papers.layers import Backward, Kind, find_layers
+from umadvise.planners.uses import Uses
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Action, ActionKind, Option, Plan
+from umadvise.records.trace import Trace
+from umadvise.records.units import format_bytes
+
+Transfer: TypeAlias = Literal["none", "conv", "all"]
+Algorithm: TypeAlias = Literal["memory_optimal", "performance_optimal"]
+
+
+def vdnn_all(
+    trace: Trace, _device: DeviceProfile, budget_bytes: int, *, algorithm: Algorithm = "memory_optimal"
+) -> Plan:
+    """Every X leaves.
+
+    Args:
+        trace: the step.
+        budget_bytes: of device memory.
+        algorithm: of all convolutions.
+
+    Raises:
+        BudgetError: that is not enough.
+        UsageError: no such algorithm.
+    """
+    return _static(trace, budget_bytes, "all", algorithm)
+
+
+def vdnn_conv(
+    trace: Trace, _device: DeviceProfile, budget_bytes: int, *, algorithm: Algorithm = "memory_optimal"
+) -> Plan:
+    """The X of convolutions leave, whose time hides most of the copies; see `vdnn_all`."""
+    return _static(trace, budget_bytes, "conv", algorithm)
+
+
+def vdnn_dyn(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
+    """The first that fits, by trial (section 3.3); see `choose`.
+
+    Raises:
+        BudgetError: not even `all` with memory-optimal algorithms does.
+    """
+    step = _Step(trace)
+    choice = _choose(step, budget_bytes)
+    options: dict[str, Option] = {"transfer": choice.transfer, "algorithms": choice.algorithms}
+    return Plan.from_actions(
+        trace, step.offload(choice.transfer).actions(), planner="vdnn-dyn", budget_bytes=budget_bytes, options=options
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `dyn` chose.
+
+    Attributes:
+        transfer: which X leave.
+        algorithms: "performance_optimal", or "greedy" where some were downgraded.
+        fast: for each op whether its convolution takes the fastest algorithm.
+    """
+
+    transfer: Transfer
+    algorithms: str
+    fast: NDArray[np.bool_]
+
+
+def choose(trace: Trace, budget_bytes: int) -> Choice:
+    """The trials of `dyn`: with the fastest algorithms nothing, convolutions' X and all X leave; then greedily so.
+
+    Greedily, a convolution whose workspace would overflow the budget takes the memory-optimal algorithm.
+
+    Raises:
+        BudgetError: not even `all` with memory-optimal algorithms fits.
+    """
+    return _choose(_Step(trace), budget_bytes)
+
+
+def _choose(step: "_Step", budget_bytes: int) -> Choice:
+    none = np.zeros_like(step.workspace)
+    step.offload("all").require(budget_bytes, none)
+    transfers: tuple[Transfer, ...] = ("none", "conv", "all")
+    for transfer in transfers:
+        if step.offload(transfer).peak(step.workspace) <= budget_bytes:
+            return Choice(transfer, "performance_optimal", step.workspace > 0)
+    downgraded: Transfer = "conv" if step.offload("conv").peak(none) <= budget_bytes else "all"
+    fits = step.offload(downgraded).op_peaks + step.workspace <= budget_bytes
+    return Choice(downgraded, "greedy", fits & (step.workspace > 0))
+
+
+def _static(trace: Trace, budget_bytes: int, transfer: Transfer, algorithm: Algorithm) -> Plan:
+    if algorithm not in get_args(Algorithm):
+        raise UsageError(f"unknown algorithm {algorithm!r}: expected one of {', '.join(get_args(Algorithm))}")
+    step = _Step(trace)
+    offload = step.offload(transfer)
+    offload.require(budget_bytes, step.workspace * (algorithm == "performance_optimal"))
+    options: dict[str, Option] = {"algorithm": algorithm}
+    return Plan.from_actions(
+        trace, offload.actions(), planner=f"vdnn-{transfer}", budget_bytes=budget_bytes, options=options
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """An X that can leave.
+
+    Attributes:
+        storage: which one.
+        layer: after which it is gone: the last that uses it in forward.
+        copied_from: op of the layer from which on the copy may run: nobody writes any more. None where that is no
+            earlier than the layer's end, and where the host may have a copy: without one to make, X would be gone.
+        back: the first op that needs it again.
+    """
+
+    storage: int
+    layer: int
+    copied_from: int | None
+    back: int
+
+
+class _Step:
+    """What all policies ask of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.layers = find_layers(trace)
+        self._offloads: dict[Transfer, _Offload] = {}
+
+    @cached_property
+    def workspace(self) -> NDArray[np.int64]:
+        """Of the fastest algorithm of each op."""
+        return workspace_bytes(self.trace)
+
+    @cached_property
+    def op_peaks(self) -> NDArray[np.int64]:
+        """For each op the most bytes live from its begin until the next one's."""
+        events, live = self.trace.events, self.trace.live_bytes
+        before = np.searchsorted(events.op, np.arange(len(self.trace.ops)))
+        peaks = np.append(live, 0)[before - 1]
+        here = events.op >= 0
+        np.maximum.at(peaks, events.op[here], live[here])
+        result: NDArray[np.int64] = peaks
+        return result
+
+    @property
+    def peak_before(self) -> int:
+        """Most bytes live before the first op."""
+        return int(self.trace.live_bytes[self.trace.events.op < 0].max(initial=0))
+
+    def offload(self, transfer: Transfer) -> "_Offload":
+        """What leaves by a policy, and when it comes back."""
+        if transfer not in self._offloads:
+            self._offloads[transfer] = _Offload(self, list(self._maps(transfer)))
+        return self._offloads[transfer]
+
+    def _maps(self, transfer: Transfer) -> Iterator[_Map]:
+        if transfer == "none":
+            return
+        trace, layers, uses = self.trace, self.layers, Uses(self.trace)
+        extraction = layers.classifier
+        compute = [index for index in range(extraction) if layers.forward[index].kind is Kind.COMPUTE]
+        last_compute = compute[-1] if compute else -1
+        movable = np.isin(trace.storages.role, (Role.INPUT, Role.INTERMEDIATE)) & ~uses.transient
+        for storage in np.flatnonzero(movable & (trace.storages.bytes > 0)).tolist():
+            rows = slice(uses.first[storage], uses.first[storage + 1])
+            ops = uses.op[rows]
+            backward = np.flatnonzero(trace.ops.phase[ops] == Phase.BACKWARD)
+            if not len(backward) or backward[0] == 0:
+                continue
+            forward, writes = ops[: backward[0]], uses.writes[rows][: backward[0]]
+            layer = int(layers.of_op[forward[-1]])
+            if not 0 <= layer < extraction or layer == last_compute:
+                continue
+            readers = {int(each) for each in layers.of_op[forward[~writes]] if each >= 0}
+            if transfer == "conv":
+                readers &= set(compute)
+            if readers:
+                here = forward >= layers.forward[layer].first
+                held = uses.accessed[rows][: backward[0]][here][0]  # by the op that it is copied beside
+                early = held and not (here & writes).any() and trace.births[storage] >= 0
+                copied = int(forward[here][0]) if early else None
+                yield _Map(storage, layer, copied, int(ops[backward[0]]))
+
+
+class _Offload:
+    """A policy's schedule."""
+
+    def __init__(self, step: _Step, maps: list[_Map]) -> None:
+        self.step = step
+        self.maps = maps
+        self.prefetches = self._prefetches()
+
+    def _prefetches(self) -> dict[int, Backward]:
+        """By storage: the backward that hides its copy. Figure 8, for every layer in the order of backward."""
+        layers = self.step.layers
+        waiting: dict[int, list[_Map]] = {}
+        for each in self.maps:
+            waiting.setdefault(each.layer, []).append(each)
+        compute = {index for index, layer in enumerate(layers.forward) if layer.kind is Kind.COMPUTE}
+        stops = sorted(compute | set(waiting))  # no search ends anywhere else
+        found: dict[int, Backward] = {}
+        for run in layers.backward:
+            for position in range(bisect_left(stops, run.layer) - 1, -1, -1):
+                layer = stops[position]
+                if layer in waiting:
+                    for each in waiting.pop(layer):
+                        if layers.forward[layer].last < run.first <= each.back:
+                            found[each.storage] = run
+                    break
+                if layer in compute:
+                    break
+        return found
+
+    def _returns(self, each: _Map) -> int:
+        return self.prefetches[each.storage].first if each.storage in self.prefetches else each.back
+
+    @cached_property
+    def op_peaks(self) -> NDArray[np.int64]:
+        """Likewise without what is away, from the end of the layer to the begin of what brings it back."""
+        away = np.zeros(len(self.step.trace.ops) + 1, np.int64)
+        for each in self.maps:
+            size = self.step.trace.storages.bytes[each.storage]
+            away[self.step.layers.forward[each.layer].last + 1] += size
+            away[self._returns(each)] -= size
+        return self.step.op_peaks - np.cumsum(away)[:-1]
+
+    def peak(self, workspace: NDArray[np.int64]) -> int:
+        """Bytes of device memory that it takes with such workspaces."""
+        return max(int((self.op_peaks + workspace).max(initial=0)), self.step.peak_before)
+
+    def require(self, budget_bytes: int, workspace: NDArray[np.int64]) -> None:
+        """Returns where the budget does.
+
+        Raises:
+            BudgetError: it does not.
+        """
+        peak_bytes = self.peak(workspace)
+        if peak_bytes > budget_bytes:
+            raise BudgetError(
+                f"with all that this policy moves the step takes {format_bytes(peak_bytes)} at once, more than the "
+                f"budget of {format_bytes(budget_bytes)}; give at least that, or make the batch smaller"
+            )
+
+    def actions(self) -> Iterator[Action]:
+        """In the order of execution for each anchor."""
+        forward = self.step.layers.forward
+        for each in self.maps:
+            layer = forward[each.layer]
+            if each.copied_from is not None:  # that op's own use keeps the memory, and the copy goes on
+                yield Action(ActionKind.SWAP_OUT, each.copied_from, each.storage)
+            yield Action(ActionKind.SWAP_OUT, layer.last, each.storage, after=True)
+        for each in self.maps:
+            yield Action(ActionKind.WAIT, forward[each.layer].last, each.storage, after=True)
+            yield Action(ActionKind.SWAP_IN, self._returns(each), each.storage)
+            run = self.prefetches.get(each.storage)
+            if run is not None and run.last < each.back:
+                yield Action(ActionKind.WAIT, run.last, each.storage, after=True)

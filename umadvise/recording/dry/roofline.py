@@ -1,0 +1,55 @@
+"""How long ops take on a device of the catalogue, by the roofline (Williams, Waterman and Patterson, 2009)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.records.device import DeviceProfile, DType, Fact
+from umadvise.records.trace import ARITHMETIC, UNKNOWN, Access, OpClass, Trace
+
+if TYPE_CHECKING:
+    import torch
+
+_HALF: dict[str, DType] = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
+
+
+def arithmetic_of(dtype: torch.dtype | None) -> DType:
+    """The units that work on a torch dtype. float32 means fp32 and not tf32: torch's own default for matmuls."""
+    return _HALF.get(str(dtype), "fp32")
+
+
+def touched_bytes(trace: Trace) -> NDArray[np.int64]:
+    """For each op the bytes that it reads and writes; what it changes in place counts twice."""
+    accesses = trace.accesses
+    reads, writes = (accesses.flags & Access.READ) != 0, (accesses.flags & Access.WRITE) != 0
+    weights = accesses.bytes * (reads.astype(np.int64) + writes)
+    return np.bincount(accesses.op, weights=weights, minlength=len(trace.ops)).astype(np.int64)
+
+
+def durations_ns(trace: Trace, device: DeviceProfile) -> NDArray[np.int64]:
+    """Nanoseconds of each op; UNKNOWN where the device file lacks what it takes.
+
+    An op without a known number of FLOPs is limited by memory alone. One that only makes memory, or touches none, takes
+    its launch.
+    """
+    bandwidth = device.achievable_memory_bytes_per_s
+    peaks = np.array([device.peak(dtype) or device.peak("fp32") or np.nan for dtype in ARITHMETIC])
+    efficiencies: list[Fact[float]] = [getattr(device.efficiency, each.name.lower()) for each in OpClass]
+    if bandwidth is None:
+        return np.full(len(trace.ops), UNKNOWN)
+    ops = trace.ops
+    seconds = np.maximum(np.maximum(ops.flops, 0) / peaks[ops.arithmetic], touched_bytes(trace) / bandwidth)
+    seconds /= np.array([fact.value for fact in efficiencies])[ops.op_class]
+    known = ~np.isnan(seconds)
+    return np.where(known, device.launch_ns.value + np.rint(np.where(known, seconds, 0) * 1e9), UNKNOWN).astype(
+        np.int64
+    )
+
+
+def retimed(trace: Trace, device: DeviceProfile) -> Trace:
+    """The same step with the durations that the device's roofline gives."""
+    return replace(trace, device=device.name, ops=replace(trace.ops, duration_ns=durations_ns(trace, device)))

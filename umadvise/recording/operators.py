@@ -1,0 +1,196 @@
+"""What torch's operators do to memory, derived from their schemas and, where those are silent, from lists.
+
+Everything is asked once per operator and then kept: a recorder meets the same hundred operators thousands of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from umadvise.recording.dry.op_class import op_class_of
+from umadvise.recording.dry.write_only import WRITE_ONLY
+from umadvise.records.trace import Access, OpClass
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _aten(*names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names)
+
+
+# Operators whose schemas do not say what they do to memory, by name without overload (torch 2.9 to 2.13,
+# aten/src/ATen/native/native_functions.yaml).
+CREATIONS = _aten(
+    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "set_"),
+)
+# They copy what their storage holds, beyond the tensor too, to where it is larger.
+RESIZES = _aten("resize_", "resize_as_")
+UNANNOTATED_BYSTANDERS = _aten(
+    *("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "_fused_sdp_choice", "_has_same_storage_numel"),
+    *("is_same_size", "is_pinned", "is_set_to", "record_stream"),
+)
+# Their `self` gives a shape, no values.
+SHAPE_READERS = _aten(
+    *("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("new_zeros", "new_ones", "new_full"),
+)
+_STATISTICS = ("running_mean", "running_var")
+SILENT_WRITES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), _STATISTICS),
+    **dict.fromkeys(_aten("batch_norm_update_stats", "batch_norm_gather_stats"), _STATISTICS),
+    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
+    **dict.fromkeys(_aten("_cudnn_rnn", "miopen_rnn"), ("dropout_state",)),  # a generator's state, which advances
+    "aten::mkldnn_rnn_layer_backward": ("workspace",),  # their backward works in what forward left
+    "aten::_cudnn_rnn_backward": ("reserve",),
+    "aten::miopen_rnn_backward": ("reserve",),
+}
+_TRAINING = ("training", "train")  # what the argument is called that says whether the first of these write
+# The host waits for what they compute: a value, or the size of a result (torch/csrc/autograd/python_variable_indexing
+# and the CUDA kernels of these, which all end in a copy to the host).
+HOST_TOUCHES = _aten(
+    *("_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "_unique", "_unique2"),
+    *("unique_dim", "unique_consecutive", "unique_dim_consecutive", "bincount", "histc", "embedding_renorm_"),
+)
+
+
+class Kind(Enum):
+    """Whether an op has accesses: views have none, and ops that only make memory neither."""
+
+    UNTOUCHING = 0
+    CREATION = 1
+    OPERATION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """An argument that may hold tensors.
+
+    Attributes:
+        index: in the schema.
+        name: in the schema.
+        flags: what the op does to it.
+        only_in_training: a write, if the argument named training is true, else a read.
+    """
+
+    index: int
+    name: str
+    flags: Access
+    only_in_training: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInfo:
+    """One overload of an operator.
+
+    Attributes:
+        name: with its overload, such as "aten::add_.Tensor".
+        kind: see Kind.
+        arguments: those that may hold tensors, in the order of the schema.
+        training_index: of the argument named training, -1 without one.
+        op_class: what limits its speed.
+        host_touch: the host waits for it.
+        composite: on `backend` it only calls other operators.
+    """
+
+    name: str
+    kind: Kind
+    arguments: tuple[TensorArgument, ...]
+    training_index: int
+    op_class: OpClass
+    host_touch: bool
+    composite: bool
+
+
+_CHANGES = Access.READ | Access.WRITE | Access.IN_PLACE
+_OVERWRITES = Access.WRITE | Access.WHOLE
+
+
+def full_name(schema: torch._C.FunctionSchema) -> str:
+    """An operator's name with its overload."""
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+
+
+def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
+    """Derives what an overload does; `backend` is the dispatch key whose kernel would run."""
+    import torch
+
+    schema = func._schema
+    base = schema.name
+    name = full_name(schema)
+    arguments = tuple(_tensor_arguments(schema, says_what_it_writes(func)))
+    returned = any("Tensor" in str(result.type) for result in schema.returns)
+    returns_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+    if base in CREATIONS:
+        kind = Kind.CREATION
+    elif base in RESIZES:
+        kind = Kind.OPERATION
+    elif (
+        not (arguments or returned)
+        or (base.startswith("aten::") and (returns_view or torch.Tag.inplace_view in func.tags))
+        or base in UNANNOTATED_BYSTANDERS
+    ):
+        kind = Kind.UNTOUCHING
+    else:
+        kind = Kind.OPERATION
+    training = [index for index, argument in enumerate(schema.arguments) if argument.name in _TRAINING]
+    return OperatorInfo(
+        name=name,
+        kind=kind,
+        arguments=arguments,
+        training_index=training[0] if training else -1,
+        op_class=op_class_of(base, pointwise=torch.Tag.pointwise in func.tags),
+        host_touch=base in HOST_TOUCHES,
+        composite=_is_composite(name, backend),
+    )
+
+
+def _is_composite(name: str, backend: str) -> bool:
+    import torch
+
+    def has_kernel(key: str) -> bool:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+    others = (backend, "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    return has_kernel("CompositeImplicitAutograd") and not any(map(has_kernel, others))
+
+
+def says_what_it_writes(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator's schema can be believed about what it writes.
+
+    torch's own kernels are searched for what their schemas keep quiet about (tools/find_silent_writes.py). Elsewhere a
+    schema without any alias is as often one that nobody thought about as a promise: `c10d::allreduce_` has none. So
+    there it takes an alias somewhere, or the tag with which an author says that the schema is right, as whoever calls
+    `torch.library.custom_op(mutates_args=...)` does; and not even that for a name that ends as those of writing ops do.
+    """
+    import torch
+
+    schema = func._schema
+    return (
+        schema.name.startswith("aten::")
+        or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
+        or (torch.Tag.pt2_compliant_tag in func.tags and not schema.name.endswith("_"))
+    )
+
+
+def _tensor_arguments(schema: torch._C.FunctionSchema, believed: bool) -> list[TensorArgument]:
+    overwritten = WRITE_ONLY.get(full_name(schema), ())
+    found = []
+    for index, argument in enumerate(schema.arguments):
+        if "Tensor" not in str(argument.type) or (index == 0 and schema.name in SHAPE_READERS):
+            continue
+        if index == 1 and schema.name in RESIZES:  # a shape
+            continue
+        silent = argument.name in SILENT_WRITES.get(schema.name, ())
+        if argument.name in overwritten:
+            flags = _OVERWRITES
+        elif silent or not believed or (argument.alias_info is not None and argument.alias_info.is_write):
+            flags = _CHANGES
+        else:
+            flags = Access.READ
+        conditional = silent and not schema.name.endswith("_backward")
+        training = conditional and any(each.name in _TRAINING for each in schema.arguments)
+        found.append(TensorArgument(index, argument.name, flags, training))
+    return found

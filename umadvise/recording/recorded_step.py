@@ -1,0 +1,239 @@
+"""A recorded step, ready to be planned for and followed: its trace in canonical order, and which allocations it is of.
+
+A step goes from its beginning to that of the next one, but the ops between two steps are no part of it: of what they do
+only counts what is there, and what is not, when the next one begins. Its storages are numbered in the order in which it
+first uses them, so that two recordings of a step that comes again have the same numbers, wherever its tensors lie and
+whatever else is alive.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import _native
+from umadvise._native.abi import Allocation, Role
+from umadvise.errors import UsageError
+from umadvise.recording import cut, live
+from umadvise.records.trace import Accesses, EventKind, Events, Ops, Storages, Trace, check
+
+_STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
+_MOST_GROWTH = 0.01
+"""Part of a step's peak that may come to stay without a role that says so: losses in a list, running averages."""
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedStep:
+    """One step.
+
+    Attributes:
+        trace: as `trace.cut` gives a step, in canonical order.
+        serials: which allocation each storage was.
+    """
+
+    trace: Trace
+    serials: NDArray[np.uint64]
+
+    @cached_property
+    def structure(self) -> Trace:
+        """What of the step comes again when it comes again: see `structure_of`."""
+        return structure_of(self.trace)
+
+    @property
+    def digest(self) -> str:
+        """Equal for steps of equal structure."""
+        return self.structure.digest
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the next step may be like this one: see `growth_bytes`."""
+        state_bytes, other_bytes = growth_bytes(self.trace)
+        return state_bytes == 0 and other_bytes <= _MOST_GROWTH * self.trace.peak_bytes
+
+    def first_serials(self) -> NDArray[np.uint64]:
+        """For each storage the allocation that it is when the next step begins; 0 for those that are still to be made.
+
+        As csrc/simulator/indexed_trace has it: a storage that is there when the step begins is the same one when the
+        next one does, or its successor where it died.
+        """
+        source = continued_from(self.trace)
+        return np.where(source >= 0, self.serials[source], 0).astype(np.uint64)
+
+
+def recorded_step(recording: _native.Recording, number: int, alive: Sequence[Allocation], **words: Any) -> RecordedStep:
+    """A step out of a recording.
+
+    Args:
+        recording: see `_native.Device.recorded`; it goes on at least to the end of the step.
+        number: of the step.
+        alive: the allocations that there are when the next step begins.
+        words: target, device and workload, as `live.trace_of` takes them.
+
+    Raises:
+        StateError: the recording is not whole.
+        UsageError: there is no such step, or no op in it.
+    """
+    recording = _up_to_the_next(recording, number, alive)
+    first_event, _ = live.edges_of(recording, number)
+    whole = live.trace_of(recording, **words)
+    trace, kept = cut.step_and_rows(whole, number, first_event, len(whole.events))
+    trace, order = in_canonical_order(trace)
+    return RecordedStep(trace, recording.allocations["allocation"][kept[order]].astype(np.uint64))
+
+
+def _up_to_the_next(recording: _native.Recording, number: int, alive: Sequence[Allocation]) -> _native.Recording:
+    """The recording up to the end of a step; what has come and gone until the next one has so after its last op."""
+    own = np.flatnonzero(recording.ops["step"] == number)
+    if not len(own):
+        raise UsageError(f"nothing ran in step {number}: expected a step with at least one op")
+    end = int(own[-1]) + 1
+    edges = recording.edges
+    later = edges[np.flatnonzero(edges["step"] == number)[0] + 1 :]
+    events = recording.events[: int(later["first_event"][0]) if len(later) else len(recording.events)]
+    known = np.unique(events["allocation"])
+    present = events[events["kind"] == EventKind.ALLOCATE]["allocation"]
+    gone = np.setdiff1d(present, events[events["kind"] == EventKind.FREE]["allocation"])
+    now = np.array([each.serial for each in alive], np.uint64)
+    gone, come = np.setdiff1d(gone, now), np.setdiff1d(now, known)
+    rows = recording.allocations[np.isin(recording.allocations["allocation"], known)]
+    return dataclasses.replace(
+        recording,
+        ops=recording.ops[:end],
+        allocations=np.concatenate(
+            [rows, _allocations([each for each in alive if each.serial in set(come.tolist())], rows.dtype)]
+        ),
+        events=np.concatenate(
+            [
+                events,
+                _events_after(end - 1, EventKind.FREE, gone, events.dtype),
+                _events_after(end - 1, EventKind.ALLOCATE, come, events.dtype),
+            ]
+        ),
+    )
+
+
+def _allocations(alive: Sequence[Allocation], dtype: Any) -> NDArray[Any]:
+    rows = np.zeros(len(alive), dtype)
+    for row, each in zip(rows, sorted(alive, key=lambda each: each.serial), strict=True):
+        row["allocation"], row["bytes"], row["role"], row["seen"] = each.serial, each.bytes, each.role, each.seen
+        row["name"], row["module"] = _native.intern(each.name), _native.intern(each.birth_module)
+    return rows
+
+
+def _events_after(op: int, kind: EventKind, serials: NDArray[np.uint64], dtype: Any) -> NDArray[Any]:
+    rows = np.zeros(len(serials), dtype)
+    rows["allocation"], rows["kind"], rows["op"] = serials, kind, op
+    return rows
+
+
+def _rows(storages: Storages, chosen: Numbers, **columns: Any) -> Storages:
+    return Storages(**{name: getattr(storages, name)[chosen] for name in Storages.DTYPES} | columns)
+
+
+def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
+    """The same step with its storages in the order in which it uses them, and which ones they were before.
+
+    Those that are there and that the step does not use come last.
+    """
+    count = len(trace.storages)
+    first = np.full(count, len(trace.events) + len(trace.accesses), np.int64)
+    rows = np.flatnonzero(~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE)))
+    # Accesses of an op before its events: then each in its own order.
+    place = np.concatenate([trace.accesses.op * 2, trace.events.op[rows] * 2 + 1]).astype(np.int64)
+    storage = np.concatenate([trace.accesses.storage, trace.events.storage[rows]])
+    order = np.argsort(place, kind="stable")
+    np.minimum.at(first, storage[order], np.arange(len(order)))
+    chosen = np.argsort(first, kind="stable").astype(np.int64)
+    return renumbered(trace, chosen), chosen
+
+
+def renumbered(trace: Trace, chosen: Numbers) -> Trace:
+    """The trace with only those storages, in that order; what else is must not be used in it."""
+    new_index = np.full(len(trace.storages) + 1, -1, np.int64)  # one more: the successor of none
+    new_index[chosen] = np.arange(len(chosen))
+    kept = new_index[trace.events.storage] >= 0
+    events = {name: getattr(trace.events, name)[kept] for name in Events.DTYPES}
+    first = (events["op"] == -1) & (events["kind"] == EventKind.ALLOCATE)
+    events["storage"] = new_index[events["storage"]]
+    rank = np.lexsort((np.where(first, events["storage"], np.arange(len(first))), ~first))
+    accesses = {name: getattr(trace.accesses, name) for name in Accesses.DTYPES}
+    accesses["storage"] = new_index[accesses["storage"]]
+    return dataclasses.replace(
+        trace,
+        storages=_rows(trace.storages, chosen, successor=new_index[trace.storages.successor[chosen]]),
+        accesses=Accesses(**accesses),
+        events=Events(**{name: column[rank] for name, column in events.items()}),
+    )
+
+
+def structure_of(trace: Trace) -> Trace:
+    """A step of canonical order without all that differs from one time to the next: its digest is the structure's.
+
+    What stays: the ops' names, the sizes of what they use, and their accesses, and when what is allocated and freed.
+    Durations, modules, names and roles of tensors go, and so does all that is alive and that the step does not use.
+    """
+    used = np.zeros(len(trace.storages), bool)
+    used[trace.accesses.storage] = True
+    used[trace.events.storage[~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE))]] = True
+    step = renumbered(trace, np.flatnonzero(used).astype(np.int64))
+    names = sorted({step.strings[name] for name in np.unique(step.ops.name)} - {""})
+    index = {text: number for number, text in enumerate(("", *names))}
+    new_name = np.array([index.get(text, 0) for text in step.strings], np.int64)
+    ops: dict[str, Any] = dict.fromkeys(Ops.DTYPES, np.zeros(len(step.ops)))
+    ops |= {"name": new_name[step.ops.name], "creates": step.ops.creates}
+    ops |= {
+        "step": np.ones(len(step.ops)),
+        "duration_ns": np.full(len(step.ops), -1),
+        "flops": np.full(len(step.ops), -1),
+    }
+    nothing = np.zeros(len(step.storages))
+    storages: dict[str, Any] = dict.fromkeys(Storages.DTYPES, nothing)
+    storages |= {"bytes": step.storages.bytes, "successor": step.storages.successor}
+    structure = Trace(
+        target=step.target,
+        source="live",
+        device="",
+        torch_version="",
+        workload="",
+        strings=("", *names),
+        storages=Storages(**storages),
+        ops=Ops(**ops),
+        accesses=step.accesses,
+        events=step.events,
+    )
+    check(structure)
+    return structure
+
+
+def continued_from(trace: Trace) -> Numbers:
+    """For each storage the one that is it when the next step begins; -1 where there is none."""
+    count = len(trace.storages)
+    before = trace.births < 0
+    dies = trace.deaths < len(trace.ops)
+    successor = trace.storages.successor.astype(np.int64)
+    source = np.where(dies, successor, np.arange(count))
+    known = before & (source >= 0)
+    source = np.where(known, source, 0)
+    if count:
+        known &= ~dies[source] & ~(dies & before[source])
+    return np.where(known, source, -1)
+
+
+def growth_bytes(trace: Trace) -> tuple[int, int]:
+    """Bytes that come to stay: neither there when the step began nor in the place of what was.
+
+    Returns:
+        Those of gradients, parameters and the optimizer's state, and all others. The first step of a training makes
+        such state, and so is not like those that follow.
+    """
+    stays = (trace.births >= 0) & (trace.deaths == len(trace.ops))
+    source = continued_from(trace)
+    stays[source[source >= 0]] = False
+    state = np.isin(trace.storages.role, _STATE)
+    sizes = trace.storages.bytes
+    return int(sizes[stays & state].sum()), int(sizes[stays & ~state].sum())

@@ -1,0 +1,228 @@
+"""The plan of a step: actions on storages, each anchored before or after an op of one trace.
+
+A plan is columns, as a trace is: one NumPy array for each field of its actions, in the order of execution. Everything
+in the arrays is read-only.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Advice
+from umadvise.records.trace import MOST_ROWS, Table, Trace
+
+Option: TypeAlias = bool | int | float | str | None
+
+
+class ActionKind(IntEnum):
+    """um_plan_kind (csrc/include/umadvise.h): what an action does to bytes of a storage."""
+
+    ADVISE = 0  # argument: umadvise._native.abi.Advice
+    PREFETCH = 1  # argument: 0 to the device, 1 to the host
+    DISCARD = 2  # contents are not needed any more
+    SWAP_OUT = 3  # starts a copy to the host; the device memory is free when it has ended
+    SWAP_IN = 4  # starts a copy to the device as soon as there is room for it
+    WAIT = 5  # the compute queue waits for the storage's last copy
+    DROP = 6  # the device memory is free at once; argument 1: the host's copy is still valid
+    RECOMPUTE = 7  # the ops that made it run again; argument: the first of them
+
+
+OF_UNIFIED_MEMORY = (ActionKind.ADVISE, ActionKind.PREFETCH, ActionKind.DISCARD)
+"""Actions on any range of a storage, for policies that let the driver page. The others move whole storages."""
+
+_LAST_ARGUMENT = {
+    ActionKind.ADVISE: max(Advice),
+    ActionKind.PREFETCH: 1,
+    ActionKind.DISCARD: 0,
+    ActionKind.SWAP_OUT: 0,
+    ActionKind.SWAP_IN: 0,
+    ActionKind.WAIT: 0,
+    ActionKind.DROP: 1,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Actions(Table):
+    """One row an action, in the order of execution.
+
+    Attributes:
+        kind: ActionKind.
+        op: anchor: index into the trace's ops.
+        after: 1 after that op has ended, 0 before it begins.
+        storage: index into the trace's storages.
+        offset_bytes: first byte, within the storage.
+        bytes: how many.
+        argument: see ActionKind; 0 where it says nothing.
+    """
+
+    kind: NDArray[np.uint8]
+    op: NDArray[np.int32]
+    after: NDArray[np.uint8]
+    storage: NDArray[np.int32]
+    offset_bytes: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    argument: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action, in words. `bytes` of None are all of the storage from the offset on."""
+
+    kind: ActionKind
+    op: int
+    storage: int
+    after: bool = False
+    offset_bytes: int = 0
+    bytes: int | None = None
+    argument: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What moves when, in one step.
+
+    Attributes:
+        planner: what made it.
+        budget_bytes: of device memory, for which it was made.
+        options: of the planner, by name.
+        trace_digest: `Trace.digest` of the trace that the indexes are of.
+        actions: see Actions.
+    """
+
+    planner: str
+    budget_bytes: int
+    options: MappingProxyType[str, Option]
+    trace_digest: str
+    actions: Actions
+
+    @classmethod
+    def from_actions(
+        cls,
+        trace: Trace,
+        actions: Iterable[Action],
+        *,
+        planner: str,
+        budget_bytes: int,
+        options: dict[str, Option] | None = None,
+    ) -> "Plan":
+        """A plan of actions in any order: those of one anchor keep theirs.
+
+        Raises:
+            ValueError: the actions cannot be executed; see `check`.
+        """
+        rows = sorted(actions, key=lambda action: (action.op, action.after))
+        sizes = trace.storages.bytes
+
+        def size(action: Action) -> int:
+            if action.bytes is not None or not 0 <= action.storage < len(sizes):
+                return action.bytes or 0
+            return int(sizes[action.storage]) - action.offset_bytes
+
+        plan = cls(
+            planner=planner,
+            budget_bytes=budget_bytes,
+            options=MappingProxyType(dict(options or {})),
+            trace_digest=trace.digest,
+            actions=Actions(
+                kind=np.array([action.kind for action in rows]),
+                op=np.array([action.op for action in rows]),
+                after=np.array([action.after for action in rows]),
+                storage=np.array([action.storage for action in rows]),
+                offset_bytes=np.array([action.offset_bytes for action in rows]),
+                bytes=np.array([size(action) for action in rows]),
+                argument=np.array([action.argument for action in rows]),
+            ),
+        )
+        check(plan, trace)
+        return plan
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __iter__(self) -> Iterator[Action]:
+        """The actions as rows, for people and small plans."""
+        table = self.actions
+        for row in range(len(table)):
+            yield Action(
+                kind=ActionKind(int(table.kind[row])),
+                op=int(table.op[row]),
+                storage=int(table.storage[row]),
+                after=bool(table.after[row]),
+                offset_bytes=int(table.offset_bytes[row]),
+                bytes=int(table.bytes[row]),
+                argument=int(table.argument[row]),
+            )
+
+
+def check(plan: Plan, trace: Trace) -> None:
+    """Checks that a plan can be executed with a trace, as far as can be said without running it.
+
+    Whether every op finds what it needs, and whether there is room, is what the simulator finds out.
+
+    Raises:
+        ValueError: it cannot; the message names the first action that breaks the rule.
+    """
+    if plan.trace_digest != trace.digest:
+        raise ValueError("the plan was made for another trace: plan this one")
+    if not 0 <= plan.budget_bytes < 2**62:
+        raise ValueError(f"budget_bytes: expected 0 to 2**62 - 1, found {plan.budget_bytes}")
+    table = plan.actions
+    lengths = {name: len(getattr(table, name)) for name in Actions.DTYPES}
+    if len(set(lengths.values())) != 1 or len(table) > MOST_ROWS:
+        raise ValueError(f"actions: expected columns of one length of at most {MOST_ROWS}, found {lengths}")
+    _check_rows(table, trace)
+    _check_lives(table, trace)
+
+
+def _require(holds: NDArray[np.bool_], table: Actions, rule: str) -> None:
+    if holds.all():
+        return
+    row = int(np.argmin(holds))
+    values = ", ".join(f"{name} {getattr(table, name)[row]}" for name in Actions.DTYPES)
+    raise ValueError(f"action {row} of the plan: {rule} ({values})")
+
+
+def _check_rows(table: Actions, trace: Trace) -> None:
+    _require(table.kind < len(ActionKind), table, "unknown kind")
+    _require(table.after <= 1, table, "after: expected 0 or 1")
+    _require((table.op >= 0) & (table.op < len(trace.ops)), table, "the trace has no such op")
+    _require((table.storage >= 0) & (table.storage < len(trace.storages)), table, "the trace has no such storage")
+    position = table.op.astype(np.int64) * 2 + table.after
+    _require(np.diff(position, prepend=0) >= 0, table, "actions are not in the order of their anchors")
+    size = trace.storages.bytes[table.storage]
+    inside = (table.offset_bytes >= 0) & (table.bytes >= 0) & (table.bytes <= size - table.offset_bytes)
+    _require(inside, table, "the range goes beyond its storage")
+    paging = np.isin(table.kind, OF_UNIFIED_MEMORY)
+    whole = (table.offset_bytes == 0) & (table.bytes == size)
+    _require(paging | whole, table, "swaps, drops and recomputations are of whole storages")
+    for kind, last in _LAST_ARGUMENT.items():
+        argument = table.argument
+        _require((table.kind != kind) | ((argument >= 0) & (argument <= last)), table, f"argument: at most {last}")
+
+
+def _check_lives(table: Actions, trace: Trace) -> None:
+    """Every storage is alive at its actions' anchors, and what runs again has run.
+
+    After an op, advice, prefetches and discards come before all that happens outside ops, swaps after it: memory that
+    is about to be freed can be discarded, and what has just been allocated can be swapped.
+    """
+    events = trace.events
+    order = events.op.astype(np.int64) * 5 + np.where(events.inside == 1, 1, 3)
+    birth = np.zeros(len(trace.storages), np.int64)
+    death = np.full(len(trace.storages), 5 * len(trace.ops))
+    for kind, column in ((0, birth), (1, death)):
+        rows = events.kind == kind
+        column[events.storage[rows]] = order[rows]
+    paging = np.isin(table.kind, OF_UNIFIED_MEMORY)
+    at = table.op.astype(np.int64) * 5 + np.where(table.after == 1, np.where(paging, 2, 4), 0)
+    alive = (birth[table.storage] < at) & (at < death[table.storage])
+    _require(alive, table, "the storage is not alive there")
+    again = table.kind == ActionKind.RECOMPUTE
+    ran = (table.argument >= 0) & (table.argument < table.op)
+    _require(~again | ran, table, "argument: expected an op before the anchor")
+    _require(~again | (birth[table.storage] >= 0), table, "what was there before the first op cannot be made again")

@@ -1,0 +1,79 @@
+"""Plan files: gzip around one JSON document, as traces are."""
+
+import os
+import zlib
+from types import MappingProxyType
+
+import msgspec
+
+from umadvise.errors import FormatError
+from umadvise.records.counters import Count, Record
+from umadvise.records.fault_profile import Name
+from umadvise.records.files import read_bounded, write_atomically
+from umadvise.records.packing import deflate, inflate, pack, unpack
+from umadvise.records.plan import Actions, Option, Plan, check
+from umadvise.records.trace import Trace
+
+SCHEMA = "umadvise.plan/1"
+MOST_FILE_BYTES = 64 << 20
+MOST_DOCUMENT_BYTES = 512 << 20
+
+
+class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+    planner: Name
+    budget_bytes: Count
+    options: dict[Name, Option]
+    trace_digest: Name
+    actions: dict[str, bytes]
+
+
+_decoder = msgspec.json.Decoder(_File)
+
+
+def encode(plan: Plan) -> bytes:
+    """The plan as the bytes of its file; equal plans give equal bytes."""
+    document = _File(plan.planner, plan.budget_bytes, dict(plan.options), plan.trace_digest, pack(plan.actions))
+    return deflate(msgspec.json.encode(document))
+
+
+def decode(packed: bytes, trace: Trace) -> Plan:
+    """Reads a plan of a trace from the bytes of its file.
+
+    Raises:
+        FormatError: no plan, of another version, of another trace, or one that cannot be executed.
+    """
+    try:
+        file = _decoder.decode(inflate(packed, MOST_DOCUMENT_BYTES))
+        plan = Plan(
+            planner=file.planner,
+            budget_bytes=file.budget_bytes,
+            options=MappingProxyType(file.options),
+            trace_digest=file.trace_digest,
+            actions=unpack(Actions, "actions", file.actions),
+        )
+        check(plan, trace)
+    except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise FormatError(f"is no plan of this trace: {error}. Expected what `umadvise plan` writes") from None
+    return plan
+
+
+def read(path: str | os.PathLike[str], trace: Trace) -> Plan:
+    """Reads a plan of a trace.
+
+    Raises:
+        FormatError: truncated, of another schema version or trace, gigantic, or impossible to execute.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    try:
+        return decode(read_bounded(path, MOST_FILE_BYTES, "plan"), trace)
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Writes a plan atomically.
+
+    Raises:
+        UmadviseError: the place cannot be written, or holds something that is no regular file.
+    """
+    write_atomically(path, encode(plan))

@@ -1,0 +1,170 @@
+"""The timeline of a simulated run: what every track did when, as columns.
+
+One row a span. Executors of every kind (unified memory, swapping) give the same record, so that one reader serves all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Cause
+
+
+class Track(IntEnum):
+    """um_track: what runs beside each other."""
+
+    COMPUTE = 0
+    H2D = 1
+    D2H = 2
+    HOST = 3
+
+
+class SpanKind(IntEnum):
+    """um_span_kind. FAULT, WAIT_COPY, WAIT_ROOM and REMOTE are stalls: the compute track stands still."""
+
+    OP = 0
+    COPY = 1
+    FAULT = 2
+    WAIT_COPY = 3
+    WAIT_ROOM = 4
+    REMOTE = 5
+    CALL = 6
+    RECOMPUTE = 7
+
+
+STALLS = (SpanKind.FAULT, SpanKind.WAIT_COPY, SpanKind.WAIT_ROOM, SpanKind.REMOTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One row, in words."""
+
+    start_ns: int
+    duration_ns: int
+    bytes: int
+    op: int | None
+    storage: int | None
+    track: Track
+    kind: SpanKind
+    cause: Cause
+    engine: int
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Spans of a simulated run, in no order across tracks; those of one track and engine do not overlap.
+
+    The columns are those of um_span (csrc/include/umadvise.h).
+
+    Attributes:
+        start_ns: from the begin of the simulation.
+        duration_ns: length.
+        bytes: that were moved or worked on; 0 where that means nothing.
+        op: index into the trace; -1 for none.
+        storage: index into the trace; -1 for none.
+        track: Track.
+        kind: SpanKind.
+        cause: umadvise._native.abi.Cause: why bytes moved or the op stands still; meaningless for ops.
+        engine: which copy engine of the track's direction.
+        step: iteration of the simulation: 1, 2, ...
+        peak_bytes: the most device memory that was in use at once.
+    """
+
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    op: NDArray[np.int32]
+    storage: NDArray[np.int32]
+    track: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+    cause: NDArray[np.uint8]
+    engine: NDArray[np.uint8]
+    step: NDArray[np.uint32]
+    peak_bytes: int
+
+    @classmethod
+    def from_spans(cls, spans: NDArray[np.void], peak_bytes: int) -> "Timeline":
+        """The columns of an array of um_span structures (see `SPAN`)."""
+        columns: dict[str, Any] = {}
+        for name in SPAN.names or ():
+            column = np.ascontiguousarray(spans[name])
+            column.flags.writeable = False
+            columns[name] = column
+        return cls(**columns, peak_bytes=peak_bytes)
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def __iter__(self) -> Iterator[Span]:
+        """The spans as rows, in order of their begin; for people and small timelines."""
+        for row in np.argsort(self.start_ns, kind="stable"):
+            op, storage = int(self.op[row]), int(self.storage[row])
+            yield Span(
+                start_ns=int(self.start_ns[row]),
+                duration_ns=int(self.duration_ns[row]),
+                bytes=int(self.bytes[row]),
+                op=op if op >= 0 else None,
+                storage=storage if storage >= 0 else None,
+                track=Track(int(self.track[row])),
+                kind=SpanKind(int(self.kind[row])),
+                cause=Cause(int(self.cause[row])),
+                engine=int(self.engine[row]),
+                step=int(self.step[row]),
+            )
+
+    def of_steps(self, first: int, last: int) -> "Timeline":
+        """The spans of iterations `first` to `last`, both included."""
+        chosen = (self.step >= first) & (self.step <= last)
+        columns = {name: getattr(self, name)[chosen] for name in SPAN.names or ()}
+        return Timeline(**columns, peak_bytes=self.peak_bytes)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last span ends."""
+        return int((self.start_ns + self.duration_ns).max(initial=0))
+
+    def busy_ns(self, track: Track, kind: SpanKind | None = None, cause: Cause | None = None) -> int:
+        """Sum of the lengths of a track's spans, of one kind and cause if given."""
+        return int(self.duration_ns[self._chosen(track, kind, cause)].sum())
+
+    def moved_bytes(self, track: Track, cause: Cause | None = None) -> int:
+        """Bytes that a copy direction moved, for one cause if given."""
+        return int(self.bytes[self._chosen(track, SpanKind.COPY, cause)].sum())
+
+    def _chosen(self, track: Track, kind: SpanKind | None, cause: Cause | None) -> NDArray[np.bool_]:
+        chosen: NDArray[np.bool_] = self.track == track
+        if kind is not None:
+            chosen = chosen & (self.kind == kind)
+        if cause is not None:
+            chosen = chosen & (self.cause == cause)
+        return chosen
+
+    def totals_ns(self) -> dict[tuple[Track, SpanKind], int]:
+        """Length of all spans by track and kind; what never happened is left out."""
+        keys = self.track.astype(np.int64) * len(SpanKind) + self.kind
+        totals: dict[tuple[Track, SpanKind], int] = {}
+        for key in np.unique(keys):
+            track, kind = divmod(int(key), len(SpanKind))
+            totals[Track(track), SpanKind(kind)] = int(self.duration_ns[keys == key].sum())
+        return totals
+
+    def stall_shares(self) -> dict[SpanKind, float]:
+        """Each kind of stall's share of the compute track's busy time, 0 to 1; what never happened is left out."""
+        whole = self.busy_ns(Track.COMPUTE)
+        stalls = {kind: self.busy_ns(Track.COMPUTE, kind) for kind in STALLS}
+        return {kind: stall_ns / whole for kind, stall_ns in stalls.items() if stall_ns > 0}
+
+
+def _dtype() -> np.dtype[np.void]:
+    hints = get_type_hints(Timeline)
+    columns = [field.name for field in fields(Timeline) if field.name != "peak_bytes"]
+    return np.dtype([(name, get_args(get_args(hints[name])[1])[0]) for name in columns])
+
+
+SPAN = _dtype()
+"""um_span (csrc/include/umadvise.h) as a NumPy structure: the columns of `Timeline`, in order, without gaps."""

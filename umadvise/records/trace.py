@@ -1,0 +1,491 @@
+"""The trace of training steps: which storages came and went, and which bytes of them each op touched, in order.
+
+A trace is columns: one NumPy array for each field of storages, ops, accesses and events, so that a step of a million
+ops is a few megabytes and checks, sums and the native simulator work on it without a loop in Python. `Trace.op(i)` and
+`Trace.storage(i)` give single rows to people. Everything in the arrays is read-only.
+
+Time within a trace is a position: `op` is the index of an op, and an event lies either inside it or after it, before
+the next one begins; -1 stands for what is before the first op.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Phase, Role
+from umadvise.records.device import DTYPES, DType
+
+SCHEMA = "umadvise.trace/1"
+MOST_ROWS = 1 << 26
+"""Rows that a table of a trace may have: 67 million accesses are some hundred steps of the largest models."""
+MOST_BYTES = 1 << 48
+"""Size of the largest storage: what an address of 48 bits can reach."""
+UNKNOWN = -1
+"""A duration or a number of FLOPs that nobody knows."""
+
+ARITHMETIC: tuple[DType, ...] = DTYPES
+"""Number formats of arithmetic; integers and fp64 count as fp32."""
+
+Target = Literal["cpu", "cuda"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+Source = Literal["dry", "live", "synthetic"]
+Column: TypeAlias = NDArray[np.generic]
+
+
+class OpClass(IntEnum):
+    """What limits an op's speed: the roofline's classes, and the unit of the devices' efficiencies."""
+
+    OTHER = 0
+    MATMUL = 1
+    CONVOLUTION = 2
+    ATTENTION = 3
+    ELEMENTWISE = 4
+    REDUCTION = 5  # normalisation, softmax, sums
+    COPY = 6  # concatenation, gathering, filling, casts
+
+
+class Access(IntFlag):
+    """What an op does to a range of a storage."""
+
+    READ = 1
+    WRITE = 2
+    IN_PLACE = 4  # read and written through one argument
+    WHOLE = 8  # every byte of the range is written before any is read: what was there before is not needed
+
+
+class EventKind(IntEnum):
+    """What happens to storages besides the accesses of ops."""
+
+    ALLOCATE = 0
+    FREE = 1
+    HOST_WRITE = 2  # bytes come from ordinary memory
+    HOST_READ = 3  # bytes go to ordinary memory: the host waits for them
+    SERVICE_READ = 4  # a fault that was served, of raw counting and of what lies between ops, in order of service
+    SERVICE_WRITE = 5
+
+
+class Table:
+    """Columns of equal length. Subclasses are frozen dataclasses whose annotations are the columns."""
+
+    DTYPES: ClassVar[dict[str, type[np.generic]]]
+
+    def __init_subclass__(cls) -> None:
+        cls.DTYPES = {name: get_args(get_args(hint)[1])[0] for name, hint in cls.__annotations__.items()}
+
+    def __post_init__(self) -> None:
+        for name, dtype in self.DTYPES.items():
+            column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(getattr(self, next(iter(self.DTYPES))))
+
+
+@dataclass(frozen=True, eq=False)
+class Storages(Table):
+    """One row a storage. Views and aliases are folded into it; library scratch is a storage with the role workspace.
+
+    Attributes:
+        bytes: size.
+        role: umadvise._native.abi.Role.
+        name: index into `Trace.strings`; 0 where it has no name.
+        module: where it was made: index into `Trace.strings`.
+        successor: for a storage that is there when the trace begins and dies in it, the one that has taken its place
+            when the trace ends (this step's gradient for the last one's), so that the trace can be repeated; else -1.
+    """
+
+    bytes: NDArray[np.int64]
+    role: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    module: NDArray[np.int32]
+    successor: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Ops(Table):
+    """One row an op, in the order of execution.
+
+    Attributes:
+        name: of the operator with its overload ("aten::add_.Tensor"): index into `Trace.strings`.
+        phase: umadvise._native.abi.Phase.
+        module: whose forward it belongs to, in backward too: index into `Trace.strings`.
+        step: 1, 2, ...; 0 outside steps.
+        op_class: OpClass.
+        arithmetic: number format that its units work in: index into `ARITHMETIC`.
+        duration_ns: measured, or by a device's roofline; UNKNOWN where neither is there.
+        flops: multiplications and additions, each counted; UNKNOWN where no formula is known.
+        creates: 1 for ops that only make memory (aten::empty and kin), which touch no byte.
+        host_touch: 1 where the host waits for a value (aten::_local_scalar_dense and kin).
+        window_pages: pages of 4 KiB that its kernel works on at a time; 0 is the device's default.
+        run_pages: pages that one group of threads walks through in order; 0 is the device's default.
+        faults_per_service: faults that come together in one 2 MiB block; 0 is the device's default.
+    """
+
+    name: NDArray[np.int32]
+    phase: NDArray[np.uint8]
+    module: NDArray[np.int32]
+    step: NDArray[np.int32]
+    op_class: NDArray[np.uint8]
+    arithmetic: NDArray[np.uint8]
+    duration_ns: NDArray[np.int64]
+    flops: NDArray[np.int64]
+    creates: NDArray[np.uint8]
+    host_touch: NDArray[np.uint8]
+    window_pages: NDArray[np.int32]
+    run_pages: NDArray[np.int32]
+    faults_per_service: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Accesses(Table):
+    """One row a range of a storage that an op touches: inputs in the order of its schema, then outputs.
+
+    Attributes:
+        op: non-decreasing.
+        storage: which one.
+        offset_bytes: of the first byte touched, within the storage.
+        bytes: up to the last byte touched.
+        flags: Access.
+    """
+
+    op: NDArray[np.int32]
+    storage: NDArray[np.int32]
+    offset_bytes: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Events(Table):
+    """One row a thing that happens to a storage, in order.
+
+    Attributes:
+        kind: EventKind.
+        op: position, see the module; non-decreasing.
+        inside: 1 inside that op, 0 after it; all that is inside comes first.
+        storage: which one.
+        offset_bytes: for copies and services the first byte, within the storage; below 0 for a service whose 2 MiB
+            block begins before the storage does. Else 0.
+        bytes: for copies how many. Else 0.
+    """
+
+    kind: NDArray[np.uint8]
+    op: NDArray[np.int32]
+    inside: NDArray[np.uint8]
+    storage: NDArray[np.int32]
+    offset_bytes: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+
+TABLES: dict[str, type[Table]] = {"storages": Storages, "ops": Ops, "accesses": Accesses, "events": Events}
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRow:
+    """One storage, in words."""
+
+    index: int
+    bytes: int
+    role: Role
+    name: str
+    module: str
+    birth_op: int
+    death_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRow:
+    """A range that an op touches, in words."""
+
+    storage: int
+    offset_bytes: int
+    bytes: int
+    flags: Access
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """One op, in words."""
+
+    index: int
+    name: str
+    phase: Phase
+    module: str
+    step: int
+    op_class: OpClass
+    duration_ns: int | None
+    flops: int | None
+    creates: bool
+    host_touch: bool
+    accesses: tuple[AccessRow, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One or more training steps.
+
+    Attributes:
+        target: what the kernels are those of.
+        source: "dry" on the meta device, "live" from a run, "synthetic" made for a test or benchmark.
+        device: the device whose durations these are: a name of the catalogue, or what the machine calls itself.
+        torch_version: what recorded it; empty for a synthetic trace.
+        workload: what was recorded, as the user named it.
+        strings: every name; the first is empty.
+        storages: see Storages.
+        ops: see Ops.
+        accesses: see Accesses.
+        events: see Events; every storage is allocated exactly once, those of before the trace at op -1.
+    """
+
+    target: Target
+    source: Source
+    device: str
+    torch_version: str
+    workload: str
+    strings: tuple[str, ...]
+    storages: Storages
+    ops: Ops
+    accesses: Accesses
+    events: Events
+
+    # ---- single rows, for people ------------------------------------------------------------------------------------
+
+    def op(self, index: int) -> OpRow:
+        """One op with its accesses."""
+        ops = self.ops
+        duration_ns, flops = int(ops.duration_ns[index]), int(ops.flops[index])
+        return OpRow(
+            index=index,
+            name=self.strings[ops.name[index]],
+            phase=Phase(int(ops.phase[index])),
+            module=self.strings[ops.module[index]],
+            step=int(ops.step[index]),
+            op_class=OpClass(int(ops.op_class[index])),
+            duration_ns=None if duration_ns == UNKNOWN else duration_ns,
+            flops=None if flops == UNKNOWN else flops,
+            creates=bool(ops.creates[index]),
+            host_touch=bool(ops.host_touch[index]),
+            accesses=tuple(self._accesses_of(index)),
+        )
+
+    def _accesses_of(self, op: int) -> Iterator[AccessRow]:
+        table = self.accesses
+        for row in range(self.first_access[op], self.first_access[op + 1]):
+            yield AccessRow(
+                int(table.storage[row]),
+                int(table.offset_bytes[row]),
+                int(table.bytes[row]),
+                Access(int(table.flags[row])),
+            )
+
+    def storage(self, index: int) -> StorageRow:
+        """One storage."""
+        table = self.storages
+        return StorageRow(
+            index=index,
+            bytes=int(table.bytes[index]),
+            role=Role(int(table.role[index])),
+            name=self.strings[table.name[index]],
+            module=self.strings[table.module[index]],
+            birth_op=int(self.births[index]),
+            death_op=int(self.deaths[index]),
+        )
+
+    # ---- what follows from the columns ------------------------------------------------------------------------------
+
+    @cached_property
+    def first_access(self) -> NDArray[np.int64]:
+        """Row of each op's first access, and one more entry: the number of accesses."""
+        return np.searchsorted(self.accesses.op, np.arange(len(self.ops) + 1)).astype(np.int64)
+
+    def _positions(self, kind: EventKind, otherwise: int) -> NDArray[np.int64]:
+        positions = np.full(len(self.storages), otherwise, np.int64)
+        rows = self.events.kind == kind
+        positions[self.events.storage[rows]] = self.events.op[rows]
+        return positions
+
+    @cached_property
+    def births(self) -> NDArray[np.int64]:
+        """Op in or after which each storage is allocated; -1 for those that are there before the first op."""
+        return self._positions(EventKind.ALLOCATE, -1)
+
+    @cached_property
+    def deaths(self) -> NDArray[np.int64]:
+        """Op in or after which each storage is freed; the number of ops for those that outlive the trace."""
+        return self._positions(EventKind.FREE, len(self.ops))
+
+    @cached_property
+    def live_bytes(self) -> NDArray[np.int64]:
+        """Bytes of the live storages after each event."""
+        events = self.events
+        sign = (events.kind == EventKind.ALLOCATE).astype(np.int64) - (events.kind == EventKind.FREE)
+        live: NDArray[np.int64] = np.cumsum(sign * self.storages.bytes[events.storage])
+        return live
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were live at once, workspace included; no rounding of any allocator."""
+        return int(self.live_bytes.max(initial=0))
+
+    @property
+    def duration_ns(self) -> int:
+        """Sum of the known durations of the ops."""
+        known = self.ops.duration_ns[self.ops.duration_ns != UNKNOWN]
+        return int(known.sum())
+
+    def working_set_bytes(self) -> NDArray[np.int64]:
+        """For each op the bytes of all storages that it touches or that live only inside it, each counted once."""
+        op_count, storage_count = len(self.ops), max(len(self.storages), 1)
+        events, accesses = self.events, self.accesses
+        made = (events.kind == EventKind.ALLOCATE) & (events.inside == 1)
+        op = np.concatenate([accesses.op, events.op[made]]).astype(np.int64)
+        storage = np.concatenate([accesses.storage, events.storage[made]]).astype(np.int64)
+        pairs = np.sort(op * storage_count + storage)
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        sizes = self.storages.bytes[pairs % storage_count]
+        return np.bincount(pairs // storage_count, weights=sizes, minlength=op_count).astype(np.int64)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what the trace says, in hexadecimal: equal for equal traces, whatever the file's compression."""
+        hasher = hashlib.sha256(SCHEMA.encode())
+        for text in (self.target, self.source, self.device, self.torch_version, self.workload, *self.strings):
+            encoded = text.encode()
+            hasher.update(len(encoded).to_bytes(8, "little") + encoded)
+        for table_name, table in TABLES.items():
+            for column in table.DTYPES:
+                data: NDArray[Any] = getattr(getattr(self, table_name), column)
+                hasher.update(len(data).to_bytes(8, "little") + data.tobytes())
+        return hasher.hexdigest()
+
+
+_ROLES = len(Role)
+
+
+def check(trace: Trace) -> None:
+    """Checks that a trace is one that a run could have produced.
+
+    Raises:
+        ValueError: it is not; the message names the table and the rule.
+    """
+    for table_name in TABLES:
+        table: Table = getattr(trace, table_name)
+        lengths = {field.name: len(getattr(table, field.name)) for field in fields(table)}  # type: ignore[arg-type]
+        _require(len(set(lengths.values())) == 1, f"{table_name}: columns of different lengths {lengths}")
+        _require(len(table) <= MOST_ROWS, f"{table_name}: more than {MOST_ROWS} rows")
+    _require(trace.target in TARGETS, f"unknown target {trace.target!r}: expected one of {', '.join(TARGETS)}")
+    _require(trace.strings[:1] == ("",), "strings: the first must be empty")
+    _check_storages(trace)
+    _check_ops(trace)
+    _check_accesses(trace)
+    _check_events(trace)
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def _within(column: NDArray[Any], low: int, high: int, what: str) -> None:
+    """Every value of a column lies in low..high."""
+    if len(column) and (int(column.min()) < low or int(column.max()) > high):
+        raise ValueError(f"{what}: expected values of {low} to {high}, found {column.min()} to {column.max()}")
+
+
+def _check_storages(trace: Trace) -> None:
+    table, last_string = trace.storages, len(trace.strings) - 1
+    _within(table.bytes, 0, MOST_BYTES, "storages.bytes")
+    _within(table.role, 0, _ROLES - 1, "storages.role")
+    _within(table.name, 0, last_string, "storages.name")
+    _within(table.module, 0, last_string, "storages.module")
+    _within(table.successor, -1, len(table) - 1, "storages.successor")
+
+
+def _check_ops(trace: Trace) -> None:
+    table, last_string = trace.ops, len(trace.strings) - 1
+    _within(table.name, 0, last_string, "ops.name")
+    _within(table.module, 0, last_string, "ops.module")
+    _within(table.phase, 0, len(Phase) - 1, "ops.phase")
+    _within(table.op_class, 0, len(OpClass) - 1, "ops.op_class")
+    _within(table.arithmetic, 0, len(ARITHMETIC) - 1, "ops.arithmetic")
+    _within(table.step, 0, 2**31 - 1, "ops.step")
+    in_steps = table.step[table.step > 0]
+    _require(bool((np.diff(in_steps) >= 0).all()), "ops.step: steps are out of order")
+    for name in ("duration_ns", "flops"):
+        _within(getattr(table, name), UNKNOWN, 2**62, f"ops.{name}")
+    for name in ("creates", "host_touch"):
+        _within(getattr(table, name), 0, 1, f"ops.{name}")
+    for name in ("window_pages", "run_pages", "faults_per_service"):
+        _within(getattr(table, name), 0, 2**31 - 1, f"ops.{name}")
+
+
+def _check_accesses(trace: Trace) -> None:
+    table = trace.accesses
+    _within(table.op, 0, len(trace.ops) - 1, "accesses.op")
+    _require(bool((np.diff(table.op) >= 0).all()), "accesses.op: ops are out of order")
+    _within(table.storage, 0, len(trace.storages) - 1, "accesses.storage")
+    _within(table.flags, 1, int(~Access(0)), "accesses.flags")
+    _require(bool((table.flags & 3).all()), "accesses.flags: an access neither reads nor writes")
+    _within(table.offset_bytes, 0, MOST_BYTES, "accesses.offset_bytes")
+    _within(table.bytes, 0, MOST_BYTES, "accesses.bytes")
+    ends = table.offset_bytes + table.bytes
+    _require(bool((ends <= trace.storages.bytes[table.storage]).all()), "accesses: a range goes beyond its storage")
+
+
+def _check_events(trace: Trace) -> None:
+    table, count = trace.events, len(trace.storages)
+    _within(table.kind, 0, len(EventKind) - 1, "events.kind")
+    _within(table.op, -1, len(trace.ops) - 1, "events.op")
+    _within(table.inside, 0, 1, "events.inside")
+    _within(table.storage, 0, count - 1, "events.storage")
+    _within(table.offset_bytes, -MOST_BYTES, MOST_BYTES, "events.offset_bytes")
+    _within(table.bytes, 0, MOST_BYTES, "events.bytes")
+    position = event_positions(trace)
+    _require(bool((np.diff(position) >= 0).all()), "events: out of order")
+    _require(not bool(((table.op < 0) & (table.inside == 1)).any()), "events: something happens inside op -1")
+    order = np.arange(len(table))
+    made, freed = np.full(count, -1, np.int64), np.full(count, len(table), np.int64)
+    for kind, rows in ((EventKind.ALLOCATE, made), (EventKind.FREE, freed)):
+        chosen = table.kind == kind
+        _require(
+            bool((np.bincount(table.storage[chosen], minlength=count) <= 1).all()),
+            f"events: a storage has two events of kind {kind.name}",
+        )
+        rows[table.storage[chosen]] = order[chosen]
+    _require(bool((made >= 0).all()), "events: a storage is never allocated")
+    alive = (made[table.storage] <= order) & (order <= freed[table.storage])
+    _require(bool(alive.all()), "events: something happens to a storage that is not alive")
+    _check_lives(trace, position, made, freed)
+
+
+def event_positions(trace: Trace) -> NDArray[np.int64]:
+    """For each event a number that orders it among ops: 3 * op for the op's begin, + 1 inside, + 2 after it."""
+    return trace.events.op.astype(np.int64) * 3 + np.where(trace.events.inside == 1, 1, 2)
+
+
+def _check_lives(trace: Trace, position: NDArray[np.int64], made: NDArray[np.int64], freed: NDArray[np.int64]) -> None:
+    end = 3 * len(trace.ops)
+    birth = position[made] if len(made) else made
+    death = np.append(position, end)[freed] if len(freed) else freed
+    at = trace.accesses.op.astype(np.int64) * 3
+    storage = trace.accesses.storage
+    _require(
+        bool((birth[storage] <= at + 1).all() and (death[storage] > at).all()),
+        "accesses: an op touches a storage that is not alive",
+    )
+    heirs = np.flatnonzero(trace.storages.successor >= 0)
+    heir_of = trace.storages.successor[heirs]
+    _require(
+        bool((birth[heirs] < 0).all() and (death[heirs] < end).all() and (death[heir_of] == end).all()),
+        "storages.successor: expected one that dies in the trace, and one that outlives it",
+    )
+    _require(len(np.unique(heir_of)) == len(heir_of), "storages.successor: two storages have the same successor")
+    sizes = trace.storages.bytes
+    _require(bool((sizes[heirs] == sizes[heir_of]).all()), "storages.successor: expected one of the same size")

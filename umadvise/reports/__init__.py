@@ -1,0 +1,1 @@
+"""From what a device counted to what a person reads: counters, findings, reporters."""

@@ -1,0 +1,261 @@
+"""From a device's readings and events, step by step, to a fault profile."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from umadvise.records.counters import (
+    Chunks,
+    Counters,
+    Event,
+    MemoryStats,
+    Placed,
+    ResidencyPeak,
+    Sampling,
+    Swaps,
+    add,
+    later,
+    subtract,
+    with_sample,
+)
+from umadvise.records.fault_profile import (
+    MOST_RUNGS,
+    MOST_STEPS,
+    MOST_UNDRIVEN,
+    Environment,
+    FaultProfile,
+    PlannedSteps,
+    Prediction,
+    RungChange,
+    Step,
+    Undriven,
+    clean_name,
+)
+from umadvise.reports.counters.tables import StepAccumulator, TableSums
+from umadvise.reports.counters.timeline import Service, pattern_of
+from umadvise.reports.findings import examine
+
+_FIRST_STEPS = 16
+"""Of the steps kept in a profile so many are the first ones; the others are the latest."""
+
+
+def _clean(environment: Environment) -> Environment:
+    texts = {field: getattr(environment, field) for field in Environment.__struct_fields__}
+    return msgspec.structs.replace(
+        environment, **{field: clean_name(text) for field, text in texts.items() if isinstance(text, str)}
+    )
+
+
+class ProfileBuilder:
+    """Builds the fault profile of a run, in memory that does not grow with its length.
+
+    For each step: `begin_step`, `add_events` as often as events are drained, `end_step`. A step that is begun and never
+    ended (an exception, Ctrl-C) counts as outside of the steps. `build` may be called at any time, as often as wanted.
+    """
+
+    def __init__(
+        self, environment: Environment, counters: Counters, swaps: Swaps | None = None, *, sampled: bool = False
+    ) -> None:
+        """Starts a profile.
+
+        Args:
+            environment: what the run is made with.
+            counters: the device's reading now; what it counted before is not part of the profile.
+            swaps: what explicit swapping did until now; None where nobody asks about it.
+            sampled: the device is not counted in every step: `end_step` is given the samples.
+        """
+        self._swaps_at_start = self._swaps_at_step = swaps
+        self._swaps_in_steps: Swaps | None = None
+        self._driven = 0
+        self._undriven: list[Undriven] = []
+        self._samples = sampled
+        self._sample: Counters | None = None
+        self._sampled_steps = self._sampled_ns = 0
+        self._environment = _clean(environment)
+        self._at_start = counters
+        self._at_step = counters
+        self._in_steps: Counters | None = None
+        self._step: StepAccumulator | None = None
+        self._step_start_ns = 0
+        self._step_count = 0
+        self._last_index = -1
+        self._duration_ns = 0
+        self._first_steps: list[Step] = []
+        self._latest_steps: deque[Step] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
+        self._tables: TableSums | None = None
+        self._faulting_step: tuple[int, int, int, list[Service]] | None = None
+        self._memory: MemoryStats | None = None
+
+    def begin_step(self, index: int, start_ns: int, counters: Counters, swaps: Swaps | None = None) -> None:
+        """Begins step `index`, at `start_ns` of the events' clock.
+
+        Raises:
+            ValueError: the index is not above the last step's.
+        """
+        if index <= self._last_index:
+            raise ValueError(f"step {index} follows step {self._last_index}: expected a larger index")
+        self._step = StepAccumulator(index)
+        self._step_start_ns = start_ns
+        self._at_step = counters
+        self._swaps_at_step = swaps
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Takes drained events; those of the open step count. Without any call the tables stay unknown.
+
+        Of a device that is sampled they are known once a step was, or something was swapped.
+        """
+        if not self._samples:
+            self._tables = self._tables or TableSums()
+        if self._step is not None:
+            self._step.add(events)
+
+    def end_step(
+        self,
+        end_ns: int,
+        counters: Counters,
+        memory: MemoryStats | None,
+        residency: Iterable[ResidencyPeak] = (),
+        sample: Counters | None = None,
+        swaps: Swaps | None = None,
+    ) -> Step:
+        """Ends the open step, and returns what it cost.
+
+        Args:
+            end_ns: now, by the events' clock.
+            counters: the device's reading now.
+            memory: its memory; with peaks of this step if they were reset when it began.
+            residency: the peaks by role, tensor and op, likewise; none where they are unknown.
+            sample: what a device that is sampled counted in this step; None where it was not sampled.
+            swaps: what explicit swapping has done until now.
+
+        Raises:
+            ValueError: no step is open, or time or a counter ran backwards.
+        """
+        step = self._step
+        if step is None or end_ns < self._step_start_ns:
+            raise ValueError("no step is open, or it ends before it began")
+        duration_ns = end_ns - self._step_start_ns
+        counted = subtract(counters, self._at_step)
+        if self._samples:
+            counted = self._take_sample(counted, sample, duration_ns)
+        self._step = None
+        self._step_count += 1
+        self._last_index = step.index
+        self._duration_ns += duration_ns
+        self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
+        self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
+        paging = sample is not None or not self._samples
+        swapped = None if swaps is None or self._swaps_at_step is None else swaps.minus(self._swaps_at_step)
+        if swapped is not None:
+            self._swaps_in_steps = swapped if self._swaps_in_steps is None else self._swaps_in_steps.plus(swapped)
+        if self._samples and (paging or (swapped is not None and swapped.swap_ins + swapped.swap_outs > 0)):
+            self._tables = self._tables or TableSums(sampled=True)
+        if self._tables is not None:
+            self._tables.add(step, paging=paging)
+            self._tables.add_residency(residency)
+        if step.services and paging:
+            self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
+        cost = Step(
+            index=step.index,
+            duration_ns=duration_ns,
+            counters=counted,
+            resident_peak_bytes=memory.resident_peak_bytes if memory else None,
+            swaps=swapped,
+        )
+        self._keep(cost)
+        return cost
+
+    def _take_sample(self, counted: Counters, sample: Counters | None, duration_ns: int) -> Counters:
+        if sample is not None:
+            self._sample = sample if self._sample is None else add(self._sample, sample)
+            self._sampled_steps += 1
+            self._sampled_ns += duration_ns
+        return with_sample(counted, sample)
+
+    def _add(self, before: Counters, counted: Counters) -> Counters:
+        """All steps together; of a device that is sampled the sampled ones."""
+        both = add(before, counted)
+        return with_sample(both, self._sample) if self._samples else both
+
+    def _keep(self, step: Step) -> None:
+        if len(self._first_steps) < _FIRST_STEPS:
+            self._first_steps.append(step)
+        else:
+            self._latest_steps.append(step)
+
+    def _kept_steps(self, *, swaps: bool) -> tuple[Step, ...]:
+        kept = (*self._first_steps, *self._latest_steps)
+        return kept if swaps else tuple(msgspec.structs.replace(step, swaps=None) for step in kept)
+
+    def note_plan(self, step: int, reason: str | None) -> None:
+        """A step ended whose rung has plans: `reason` says why none drove it to its end; None: one did."""
+        if reason is None:
+            self._driven += 1
+            return
+        last = self._undriven[-1] if self._undriven else None
+        if last is not None and last.last == step - 1 and last.reason == reason:
+            self._undriven[-1] = Undriven(first=last.first, last=step, reason=reason)
+            return
+        self._undriven.append(Undriven(first=step, last=step, reason=clean_name(reason)))
+        if len(self._undriven) > MOST_UNDRIVEN:  # the first and the latest
+            del self._undriven[MOST_UNDRIVEN // 2]
+
+    def build(
+        self,
+        counters: Counters,
+        events_dropped: int,
+        rungs: Sequence[RungChange] = (),
+        sampling: Sampling | None = None,
+        *,
+        swaps: Swaps | None = None,
+        chunks: Chunks | None = None,
+        placed: Sequence[Placed] = (),
+        predictions: Sequence[Prediction] = (),
+    ) -> FaultProfile:
+        """The profile so far, with its findings.
+
+        Args:
+            counters: the device's reading now.
+            events_dropped: events lost because nobody drained in time (um_events_dropped).
+            rungs: of the ladder that the run has been on.
+            sampling: of a device that is sampled: how that went.
+            swaps: what explicit swapping has done until now.
+            chunks: of device memory; None where there are none, and nothing is swapped.
+            placed: where tensors lay, and with what advice.
+            predictions: of other rungs.
+        """
+        total = subtract(counters, self._at_start)
+        if self._samples:  # nothing is sampled outside of steps
+            total = with_sample(total, None)
+        in_steps = self._in_steps or subtract(total, total)
+        if sampling is not None:
+            sampling = msgspec.structs.replace(sampling, steps=self._sampled_steps, duration_ns=self._sampled_ns)
+        all_swaps = in_steps_swaps = None
+        if chunks is not None and swaps is not None and self._swaps_at_start is not None:
+            all_swaps = swaps.minus(self._swaps_at_start)
+            in_steps_swaps = self._swaps_in_steps or all_swaps.minus(all_swaps)
+        planned = PlannedSteps(driven=self._driven, undriven=tuple(self._undriven))
+        profile = FaultProfile(
+            environment=self._environment,
+            step_count=self._step_count,
+            duration_ns=self._duration_ns,
+            counters=in_steps,
+            outside=subtract(total, in_steps),
+            events_dropped=events_dropped,
+            memory=self._memory,
+            steps=self._kept_steps(swaps=chunks is not None),
+            tables=self._tables.tables() if self._tables else None,
+            pattern=pattern_of(*self._faulting_step) if self._faulting_step else None,
+            oversized_ops=self._tables.oversized_ops() if self._tables else (),
+            findings=(),
+            rungs=(*rungs[:1], *rungs[1:][-(MOST_RUNGS - 1) :]),
+            sampling=sampling,
+            swaps=in_steps_swaps,
+            outside_swaps=all_swaps.minus(in_steps_swaps) if all_swaps and in_steps_swaps else None,
+            chunks=chunks,
+            placed=tuple(placed),
+            planned=planned if planned.driven or planned.undriven else None,
+            predictions=tuple(predictions),
+        )
+        return msgspec.structs.replace(profile, findings=examine(profile))

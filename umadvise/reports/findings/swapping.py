@@ -1,0 +1,61 @@
+"""Rules about explicit swaps and the plans that drive them."""
+
+from collections.abc import Iterator
+
+from umadvise.records.fault_profile import Finding
+from umadvise.records.units import format_duration_ns
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts, percent, role_words
+
+_WARM_UP = 3
+"""Steps that a run takes before plans can drive: one makes the optimizer's state, one is recorded, and one to spare."""
+
+
+def steps_without_plans(facts: Facts) -> Iterator[Finding]:
+    """Most steps were not driven by the plans that the rung is there for."""
+    planned = facts.profile.planned
+    if planned is None or not planned.undriven:
+        return
+    undriven = sum(each.last - each.first + 1 for each in planned.undriven)
+    count = planned.driven + undriven
+    if count <= _WARM_UP or undriven <= max(_WARM_UP, count / 2):
+        return
+    latest = planned.undriven[-1]
+    yield Finding(
+        id="steps-without-plans",
+        severity="warning",
+        subject="step",
+        message=f"Plans drove {planned.driven:,} of {count:,} steps: in the others what an op needs comes when the op "
+        f"begins. The latest, step {latest.last}: {latest.reason}.",
+        advice="Plans are for steps that repeat: the same ops on tensors of the same sizes, as batches padded to one "
+        'length have. For steps that never repeat, policy="advise" needs no plans.',
+        evidence={"driven": planned.driven, "steps": count},
+    )
+
+
+def swap_stall(facts: Facts) -> Iterator[Finding]:
+    """Ops waited for copies or for room longer than the threshold."""
+    share, swaps, profile = facts.swap_stall_share, facts.profile.swaps, facts.profile
+    if share is None or swaps is None or share < FAULT_THRESHOLD:
+        return
+    waited_ns = swaps.wait_copy_ns + swaps.wait_room_ns
+    rows = profile.tables.role.rows if profile.tables else ()
+    most = max(rows, key=lambda row: row.wait_copy_ns + row.wait_room_ns, default=None)
+    whose = f", most of it for {role_words(most.role)}" if most and most.wait_copy_ns + most.wait_room_ns else ""
+    demanded_ns = sum(row.on_demand_wait_ns for row in rows)
+    on_demand = f" {percent(demanded_ns / waited_ns)} of that was for copies that no plan had asked for in time."
+    yield Finding(
+        id="swap-stall",
+        severity="warning",
+        subject="step",
+        message=f"Ops stand still for swaps for {percent(share)} of the step, "
+        f"{format_duration_ns(waited_ns // profile.step_count)} of "
+        f"{format_duration_ns(profile.duration_ns // profile.step_count)}{whose}."
+        f"{on_demand if demanded_ns else ''}",
+        advice=facts.more_room(),
+        evidence={
+            "wait_copy_ns": swaps.wait_copy_ns,
+            "wait_room_ns": swaps.wait_room_ns,
+            "on_demand_wait_ns": demanded_ns,
+            "duration_ns": profile.duration_ns,
+        },
+    )

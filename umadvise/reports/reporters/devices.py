@@ -1,0 +1,121 @@
+"""The device catalogue for people: all of it as a table, one device with every source."""
+
+import io
+from collections.abc import Iterable
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from umadvise.records.device import DTYPES, DeviceProfile, Fact, FactOrNone
+from umadvise.records.units import format_bytes, format_duration_ns
+
+DEFAULT_WIDTH = 110
+LEAST_WIDTH = 80
+MARK = "?"
+"""Behind what is uncertain."""
+
+
+def render_list(devices: Iterable[DeviceProfile], width: int = DEFAULT_WIDTH) -> str:
+    """One line a device: memory, dense peak TFLOP/s, link, and whether it pages unified memory."""
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column("device", no_wrap=True)
+    for heading in ("GiB", "GB/s", *DTYPES):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    grid.add_column("link, GB/s h2d / d2h", no_wrap=True)
+    grid.add_column("paging", no_wrap=True)
+    for device in devices:
+        peaks = [_scaled(getattr(device.peak_flops, dtype), 1e12) for dtype in DTYPES]
+        speeds = f"{_scaled(device.link.h2d.bytes_per_s, 1e9)} / {_scaled(device.link.d2h.bytes_per_s, 1e9)}"
+        grid.add_row(
+            device.name,
+            _scaled(device.memory.bytes, 1 << 30),
+            _scaled(device.memory.bytes_per_s, 1e9),
+            *peaks,
+            f"{device.link.kind} {speeds}",
+            _paging(device),
+        )
+    note = f"peaks in dense TFLOP/s; {MARK} uncertain; `umadvise devices NAME` shows where each number comes from"
+    return _text([grid, Text(), Text(note)], width)
+
+
+def render_device(device: DeviceProfile, width: int = DEFAULT_WIDTH) -> str:
+    """Every fact of a device with its source."""
+    heading = f"{device.name}: {device.label}"
+    also = [f"also called {', '.join(device.aliases)}"] if device.aliases else []
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column("fact", no_wrap=True)
+    grid.add_column("value", justify="right", no_wrap=True)
+    grid.add_column("source")
+    for name, fact in _facts(device, ""):
+        grid.add_row(name, _value(name, fact) + (f" {MARK}" if fact.uncertain else "  "), fact.source)
+    lines = [Text(line) for line in (heading, *also, f"link {device.link.kind}; {MARK} uncertain, - unknown or none")]
+    return _text([*lines, Text(), grid], width)
+
+
+def json_list(devices: Iterable[DeviceProfile]) -> str:
+    """The devices as one JSON document."""
+    return _json({"schema": "umadvise.devices/1", "devices": list(devices)})
+
+
+def json_device(device: DeviceProfile) -> str:
+    """A device as JSON: the fields of its file with all defaults; what is unknown is null."""
+    return _json(device)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+
+def _facts(record: msgspec.Struct, prefix: str) -> Iterable[tuple[str, Fact[object] | FactOrNone[object]]]:
+    for field in record.__struct_fields__:
+        value = getattr(record, field)
+        if isinstance(value, (Fact, FactOrNone)):
+            yield prefix + field, value
+        elif isinstance(value, msgspec.Struct):
+            yield from _facts(value, f"{prefix}{field}.")
+
+
+def _value(name: str, fact: Fact[object] | FactOrNone[object]) -> str:
+    value = fact.value
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("bytes"):
+            return format_bytes(value)
+        return format_duration_ns(value) if name.endswith("_ns") else str(value)
+    assert isinstance(value, float)
+    if name.endswith("bytes_per_s"):
+        return f"{value / 1e9:g} GB/s"
+    return f"{value / 1e12:g} TFLOP/s" if name.startswith("peak_flops") else f"{value:g}"
+
+
+def _scaled(fact: Fact[int] | Fact[float] | FactOrNone[float], unit: float) -> str:
+    if fact.value is None:
+        return "-"
+    return f"{fact.value / unit:.4g}{MARK if fact.uncertain else ''}"
+
+
+def _paging(device: DeviceProfile) -> str:
+    if device.unified_memory.supported.value is None:
+        return "unknown"
+    return "no" if not device.pages_managed_memory else "yes, coherent" if device.coherent else "yes"
+
+
+def _text(parts: Iterable[RenderableType], width: int) -> str:
+    output = io.StringIO()
+    console = Console(
+        file=output,
+        width=max(width, LEAST_WIDTH),
+        color_system=None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    )
+    for part in parts:
+        console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())

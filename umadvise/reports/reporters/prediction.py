@@ -1,0 +1,59 @@
+"""What a simulator predicts of a step, for people: one line for each way to run it."""
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from umadvise.planners.judging.prediction import PLAN, SWAP, Prediction, Way
+from umadvise.records.units import format_bytes, format_duration_ns
+from umadvise.reports.reporters.tables import new_grid
+
+DEFAULT_WIDTH = 110
+_LABELS = {
+    "resident": "resident",
+    "noadvise": "unified, no advice",
+    "advise": "unified, advice by role",
+    "advice": "unified, your advice",
+    SWAP: "swap on demand",
+    PLAN: "your plan",
+}
+
+
+def render(prediction: Prediction, width: int = DEFAULT_WIDTH) -> str:
+    """A table of the ways, and below it why the others do not work."""
+    size = format_bytes(prediction.budget_bytes)
+    grid = new_grid(f"{prediction.workload or 'the step'} in {size} on {prediction.device}, simulated")
+    grid.add_column("way", no_wrap=True)
+    for heading in ("step", "compute", "stalled", "to device", "to host", "faults", "evictions", "memory"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for way in prediction.ways:
+        if way.problem is None:
+            grid.add_row(_LABELS[way.name], *_cells(way))
+    lines = [
+        Text(f"{_LABELS[way.name]}: {way.problem}{_need(way)}") for way in prediction.ways if way.problem is not None
+    ]
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, no_color=True, highlight=False, emoji=False)
+    if grid.rows:
+        console.print(grid)
+    for line in lines:
+        console.print(line)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _need(way: Way) -> str:
+    return "" if way.needed_bytes is None else f", it needs {format_bytes(way.needed_bytes)}"
+
+
+def _cells(way: Way) -> tuple[str, ...]:
+    return (
+        format_duration_ns(way.step_ns),
+        format_duration_ns(way.compute_ns),
+        "-" if way.stalls is None or not way.step_ns else f"{way.stalls.total_ns / way.step_ns:.1%}",
+        format_bytes(way.bytes_h2d),
+        format_bytes(way.bytes_d2h),
+        "-" if way.fault_groups is None else f"{way.fault_groups:,}",
+        "-" if way.evictions is None else f"{way.evictions:,}",
+        format_bytes(way.needed_bytes),
+    )

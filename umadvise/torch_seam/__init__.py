@@ -1,0 +1,1 @@
+"""Everything that replaces or reads a part of torch."""

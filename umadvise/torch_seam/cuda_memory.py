@@ -1,0 +1,123 @@
+"""What torch asks its CUDA allocator about memory, answered from the devices of ours that torch's memory lies on.
+
+With another allocator than its own torch raises an error to each of these questions. They are answered for the life of
+the process, as the allocator stays; whoever was patched before, and plain memory, counts too.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from umadvise import _native
+from umadvise.errors import NativeError
+from umadvise.torch_seam.cuda_statistics import Nested, Totals, nested
+from umadvise.torch_seam.memory_peaks import Peaks, Reading
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import Runtime
+
+
+class CudaMemory:
+    """Of the whole process. GPUs are told apart by the ordinal that torch gives them."""
+
+    def __init__(self) -> None:
+        self._peaks: dict[int, list[Peaks]] = {}
+        self._before: dict[int, Totals] = {}
+
+    def add(self, ordinal: int, peaks: Peaks) -> None:
+        """A device that torch's memory on a GPU comes from, from now on."""
+        self._peaks.setdefault(ordinal, []).append(peaks)
+
+    def _on(self, ordinal: int) -> list[tuple[Peaks | _native.Device, Reading]]:
+        """All devices of ours on a GPU with what they hold; those that are closed and empty hold nothing."""
+        found: list[tuple[Peaks | _native.Device, Reading]] = []
+        for peaks in self._peaks.get(ordinal, []):
+            with suppress(NativeError):
+                found.append((peaks, peaks.for_script()))
+        plain = _native.plain_cuda_device(ordinal)
+        if plain is not None:
+            found.append((plain, Reading(plain.memory(), plain.memory_history())))
+        return found
+
+    def statistics(self, ordinal: int) -> Nested:
+        """As `torch.cuda.memory_stats_as_nested_dict()`."""
+        return nested((reading for _, reading in self._on(ordinal)), self._before.get(ordinal, Totals()))
+
+    def reset_peaks(self, ordinal: int) -> None:
+        """Starts the script's peaks again from what is held now."""
+        for device, _ in self._on(ordinal):
+            if isinstance(device, Peaks):
+                device.reset_for_script()
+            else:
+                device.reset_memory_peaks()
+
+    def reset_accumulated(self, ordinal: int) -> None:
+        """Counts what comes and goes from here on."""
+        self._before[ordinal] = Totals.of(reading for _, reading in self._on(ordinal))
+
+    def install(self, replaced: Replacements) -> None:
+        """Answers torch."""
+        answers: dict[str, Callable[[int], Any]] = {
+            "Stats": self.statistics,
+            "resetPeak": self.reset_peaks,
+            "resetAccumulated": self.reset_accumulated,
+        }
+        names = {
+            "_cuda_memoryStats": "Stats",
+            "_cuda_resetPeakMemoryStats": "resetPeak",
+            "_cuda_resetAccumulatedMemoryStats": "resetAccumulated",
+            # torch.accelerator asks the same in other words
+            "_accelerator_getDeviceStats": "Stats",
+            "_accelerator_resetPeakStats": "resetPeak",
+            "_accelerator_resetAccumulatedStats": "resetAccumulated",
+        }
+        for name, answer in names.items():
+            replaced.replace(torch._C, name, partial(_always, answers[answer]))
+        # It asks torch's own allocator, which was never set up, whether there is anything to tell, or to give back.
+        replaced.replace(torch._C, "_accelerator_isAllocatorInitialized", lambda _: lambda: torch.cuda.is_initialized())
+        replaced.replace(torch._C, "_accelerator_emptyCache", lambda _: lambda: torch._C._cuda_emptyCache())
+
+
+def _always(answer: Callable[[int], Any], _original: Any) -> Callable[[int], Any]:
+    return answer
+
+
+def free_and_total(device: _native.Device, budget_bytes: int | None) -> tuple[int, int]:
+    """What `torch.cuda.mem_get_info()` says of a GPU that is in use.
+
+    Args:
+        device: the device in use.
+        budget_bytes: what its tensors may take there; then the budget is all that there is, and free is what it leaves,
+            as far as the GPU has it.
+    """
+    info = device.info()
+    if budget_bytes is None:
+        return info.free_bytes, info.total_bytes
+    limit_bytes = min(budget_bytes, info.total_bytes)
+    left_bytes = max(0, limit_bytes - device.memory().resident_bytes)
+    return min(left_bytes, info.free_bytes), limit_bytes
+
+
+def answer_free_memory(state: Runtime) -> None:
+    """Lets `torch.cuda.mem_get_info()` tell what the budget leaves while a device is patched; torch tells of others."""
+
+    def told(ordinal: int, original: Any, asked: Any) -> Any:
+        return free_and_total(state.device, state.limit_bytes) if ordinal == state.ordinal else original(asked)
+
+    def for_cuda(original: Any) -> Any:
+        def mem_get_info(device: Any = None) -> Any:
+            index = torch.cuda._utils._get_device_index
+            ordinal = torch.cuda.current_device() if device is None else index(device, optional=True)
+            return told(ordinal, original, device)
+
+        return mem_get_info
+
+    def for_accelerator(original: Any) -> Any:
+        return lambda ordinal: told(ordinal, original, ordinal)
+
+    replacement = for_cuda(torch.cuda.mem_get_info)
+    for owner in (torch.cuda, torch.cuda.memory):
+        state.replaced.replace(owner, "mem_get_info", lambda _: replacement)
+    state.replaced.replace(torch._C, "_accelerator_getMemoryInfo", for_accelerator)

@@ -1,0 +1,41 @@
+"""CUDA's spellings on the emulated device, while `umadvise run` runs a script that was written for a GPU.
+
+What a spelling means is put onto the emulated device or answered from it; what has no meaning there is refused by name.
+torch itself goes on to see a machine without a GPU, so every kernel and every default is the CPU's: results are those
+of the same script with "cpu" for "cuda", to the last bit.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.jit import _builtins
+
+from umadvise.torch_seam.cuda_spellings import device, factories, loading, precision, refused, tensors
+from umadvise.torch_seam.eager_compile import Compiler
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import Runtime
+
+
+@contextlib.contextmanager
+def translated(runtime: Runtime) -> Iterator[None]:
+    """Translates in the whole process until the `with` ends.
+
+    Args:
+        runtime: patched, with the emulated device.
+    """
+    replaced, compiler = Replacements(), Compiler()
+    with contextlib.ExitStack() as undo:
+        undo.callback(replaced.undo)
+        undo.callback(compiler.undo)
+        undo.enter_context(refused.no_triton())
+        known_to_script = _builtins._get_builtin_table()  # it keeps what it finds first: torch's own functions
+        for part in (factories, tensors, precision, loading, refused):
+            part.install(replaced)
+        device.install(replaced, runtime)
+        replaced.replace(torch, "compile", compiler.make)
+        for name in factories.FACTORIES:  # TorchScript knows them by identity
+            identity = id(getattr(torch, name))
+            known_to_script[identity] = f"aten::{name}"
+            undo.callback(known_to_script.pop, identity, None)
+        yield

@@ -1,0 +1,135 @@
+"""Functions that make tensors: `device="cuda"` puts them onto the emulated device.
+
+They are replaced one by one, in every thread. A function mode would see them all by itself, but while one is active
+torch leaves fast paths whose results differ in the last bits (torch/nn/modules/transformer.py asks
+`torch.overrides.has_torch_function`).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _device as device_contexts
+
+from umadvise._native.abi import Role
+from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, route_to, target_of
+from umadvise.torch_seam.placement import to_device
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import HOST, on_device, routed
+
+FACTORIES = (
+    *("arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_quantized", "empty_strided"),
+    *(
+        "eye",
+        "full",
+        "full_like",
+        "linspace",
+        "logspace",
+        "normal",
+        "ones",
+        "ones_like",
+        "rand",
+        "rand_like",
+        "randint",
+    ),
+    *("randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "tensor", "zeros", "zeros_like"),
+    *("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),
+    *("sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor"),
+    *("sparse_csr_tensor", "tril_indices", "triu_indices"),
+)
+METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+_ALIASING = ("as_tensor", "asarray")
+"""On the CPU they may share the memory of what they are given; from the host to a GPU they copy."""
+TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+"""Of the old constructors, `torch.cuda.FloatTensor` and its kin."""
+
+
+def make_factory(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The factory that knows CUDA's words; calls without them go through unchanged."""
+
+    @functools.wraps(original)
+    def factory(*arguments: Any, **named: Any) -> torch.Tensor:
+        if named.get("pin_memory"):  # ordinary memory is as good: nothing here reads it by DMA
+            del named["pin_memory"]
+            with routed(HOST):
+                return original(*arguments, **named)
+        target = target_of(named.get("device"))
+        if target is None:
+            return original(*arguments, **named)
+        named["device"] = "cpu"
+        with routed(route_to(target)):
+            return original(*arguments, **named)
+
+    return factory
+
+
+def _make_copying(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    made = make_factory(original)
+
+    @functools.wraps(original)
+    def factory(*arguments: Any, **named: Any) -> torch.Tensor:
+        target = target_of(named.get("device"))
+        tensor = made(*arguments, **named)
+        return tensor if target is None or on_device(tensor) else to_device(tensor, Role.INPUT, target.advice)
+
+    return factory
+
+
+def _make_context(original: Callable[..., None]) -> Callable[..., None]:
+    """`with torch.device("cuda"):` and `torch.set_default_device("cuda")`."""
+
+    def initialize(self: Any, device: Any) -> None:
+        original(self, device if target_of(device) is None else ON_DEVICE)
+        if target_of(device) is not None:
+            self.device = ON_DEVICE  # torch.device(ON_DEVICE) is another object
+
+    return initialize
+
+
+def _make_default_type(original: Callable[..., None]) -> Callable[..., None]:
+    def set_default_tensor_type(tensor_type: Any, /) -> None:
+        original(without_cuda(tensor_type))
+
+    return set_default_tensor_type
+
+
+def without_cuda(tensor_type: Any) -> Any:
+    """The name of a CUDA tensor's type becomes that of the CPU's."""
+    is_ours = isinstance(tensor_type, str) and tensor_type.startswith("torch.cuda.")
+    return "torch." + tensor_type.removeprefix("torch.cuda.") if is_ours else tensor_type
+
+
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+    """`torch.Generator("cuda")` is a generator of the CPU: the device's kernels draw from those."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Makes one of torch's own."""
+        return torch._C.Generator("cpu" if target_of(device) is not None else device)
+
+
+def _type_of_cpu(name: str) -> Callable[[Any], Any]:
+    return lambda _original: getattr(torch, f"{name}Tensor")
+
+
+def install(replaced: Replacements) -> None:
+    """Replaces the factories."""
+    device_contexts._device_constructors()  # it keeps what it finds first, and is asked for torch's own
+    for name in FACTORIES:
+        replaced.replace(torch, name, _make_copying if name in _ALIASING else make_factory)
+    for name in METHODS:
+        replaced.replace(torch.Tensor, name, make_factory)
+    for name in ("fftfreq", "rfftfreq"):
+        replaced.replace(torch.fft, name, make_factory)
+    for name in ("nested_tensor", "as_nested_tensor"):
+        replaced.replace(torch.nested, name, make_factory)
+    replaced.replace(device_contexts.DeviceContext, "__init__", _make_context)
+    replaced.replace(torch, "set_default_tensor_type", _make_default_type)
+    replaced.replace(torch, "Generator", lambda _: Generator)
+    for name in TYPES:
+        replaced.replace(torch.cuda, f"{name}Tensor", _type_of_cpu(name))

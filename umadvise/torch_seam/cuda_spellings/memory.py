@@ -1,0 +1,72 @@
+"""`torch.cuda.memory_allocated()` and its kin, answered from the device's own statistics.
+
+Allocated is what tensors asked for; reserved is what the driver gave for them.
+"""
+
+from typing import Any
+
+from umadvise import _native
+from umadvise.errors import UntranslatedError
+from umadvise.torch_seam.cuda_statistics import Totals, flat, nested
+from umadvise.torch_seam.memory_peaks import Peaks
+
+
+class MemoryFunctions:
+    """The functions of `torch.cuda` that tell of memory; each takes a device, of which there is one."""
+
+    def __init__(self, device: _native.Device) -> None:
+        self.peaks = Peaks(device)
+        self._before = Totals()
+        self._info = device.info
+
+    def nested(self) -> dict[str, Any]:
+        """What `torch.cuda.memory_stats_as_nested_dict()` gives."""
+        return nested([self.peaks.for_script()], self._before)
+
+    def statistics(self) -> dict[str, int]:
+        """What `torch.cuda.memory_stats()` gives."""
+        return flat(self.nested())
+
+    def reset_accumulated(self) -> None:
+        """Counts what comes and goes from here on."""
+        self._before = Totals.of([self.peaks.for_script()])
+
+    def free_and_total(self) -> tuple[int, int]:
+        """What is not occupied on the device, and its capacity, in bytes."""
+        total_bytes = self._info().total_bytes
+        return max(0, total_bytes - self.peaks.for_script().held.resident_bytes), total_bytes
+
+    def summary(self) -> str:
+        """One line for each number that is not 0."""
+        return "\n".join(f"{name}: {number:,}" for name, number in self.statistics().items() if number > 0)
+
+    def functions(self) -> dict[str, Any]:
+        """By name in `torch.cuda`."""
+        of = {
+            "memory_allocated": "allocated_bytes.all.current",
+            "max_memory_allocated": "allocated_bytes.all.peak",
+            "memory_reserved": "reserved_bytes.all.current",
+            "max_memory_reserved": "reserved_bytes.all.peak",
+            "memory_cached": "reserved_bytes.all.current",
+            "max_memory_cached": "reserved_bytes.all.peak",
+        }
+        answers: dict[str, Any] = {name: lambda key=key: self.statistics()[key] for name, key in of.items()}
+        resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+        return {
+            **answers,
+            **dict.fromkeys(resets, self.peaks.reset_for_script),
+            "reset_accumulated_memory_stats": self.reset_accumulated,
+            "memory_stats": self.statistics,
+            "memory_stats_as_nested_dict": self.nested,
+            "memory_summary": self.summary,
+            "mem_get_info": self.free_and_total,
+            "device_memory_used": lambda: self._info().total_bytes - self.free_and_total()[0],
+            "set_per_process_memory_fraction": _refuse_fraction,
+            "get_per_process_memory_fraction": lambda: 1.0,
+        }
+
+
+def _refuse_fraction() -> None:
+    raise UntranslatedError(
+        "torch.cuda.set_per_process_memory_fraction", "its memory is what --capacity says", "use --budget instead"
+    )

@@ -1,0 +1,84 @@
+"""Mixed precision: autocast and gradient scaling for CUDA are those of the CPU, whose kernels run."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp import autocast_mode
+
+from umadvise.torch_seam.cuda_spellings.words import asked_by_torch
+from umadvise.torch_seam.replacements import Replacements
+
+
+def _is_cuda(device_type: Any) -> bool:
+    return isinstance(device_type, str) and device_type.split(":", 1)[0] == "cuda"
+
+
+_dtype = torch.get_autocast_dtype
+"""torch's own: for "cuda" it is what `torch.autocast("cuda")` computes in where a script names no dtype (float16)."""
+
+
+def _autocast(original: Callable[..., None]) -> Callable[..., None]:
+    """What torch itself opens for CUDA, besides the old `torch.cuda.amp.autocast`, is empty on a CPU and stays so."""
+
+    def initialize(self: Any, device_type: Any, dtype: Any = None, *arguments: Any, **named: Any) -> None:
+        by_torch = asked_by_torch() and sys._getframe(1).f_globals.get("__name__") != "torch.cuda.amp.autocast_mode"
+        if by_torch or not _is_cuda(device_type):
+            original(self, device_type, dtype, *arguments, **named)
+        else:
+            original(self, "cpu", _dtype("cuda") if dtype is None else dtype, *arguments, **named)
+
+    return initialize
+
+
+def _for_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator of autograd functions, or a gradient scaler, that is told a device type."""
+
+    def translated(*arguments: Any, **named: Any) -> Any:
+        if _is_cuda(named.get("device_type")):
+            named["device_type"] = "cpu"
+        return original(*arguments, **named)
+
+    return translated
+
+
+def _scaler(original: Callable[..., None]) -> Callable[..., None]:
+    def initialize(self: Any, device: Any = "cuda", *arguments: Any, **named: Any) -> None:
+        original(self, "cpu" if _is_cuda(str(device)) else device, *arguments, **named)
+
+    return initialize
+
+
+def _is_enabled(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:
+        return original(device_type if asked_by_torch() or not _is_cuda(device_type) else "cpu")
+
+    return is_autocast_enabled
+
+
+def _dtype_of(original: Callable[..., torch.dtype]) -> Callable[..., torch.dtype]:
+    def get_autocast_dtype(device_type: str = "cuda") -> torch.dtype:
+        if asked_by_torch() or not _is_cuda(device_type):
+            return original(device_type)
+        return original("cpu") if torch._C.is_autocast_enabled("cpu") else _dtype("cuda")
+
+    return get_autocast_dtype
+
+
+def install(replaced: Replacements) -> None:
+    """Replaces autocast, the decorators for it, and the gradient scaler."""
+    replaced.replace(autocast_mode.autocast, "__init__", _autocast)
+    replaced.replace(torch.amp.GradScaler, "__init__", _scaler)
+    for name in ("custom_fwd", "custom_bwd"):
+        for owner in (torch.amp, autocast_mode):
+            replaced.replace(owner, name, _for_cpu)
+        replaced.replace(torch.cuda.amp, name, _cpu_form(name))
+    replaced.replace(torch, "is_autocast_enabled", _is_enabled)
+    replaced.replace(torch, "get_autocast_dtype", _dtype_of)
+    replaced.replace(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cuda"))
+
+
+def _cpu_form(name: str) -> Callable[[Any], Any]:
+    return lambda _original: functools.partial(getattr(torch.amp, name), device_type="cpu")

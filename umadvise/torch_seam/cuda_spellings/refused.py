@@ -1,0 +1,109 @@
+"""What no emulated device can do: refused by name, with what to do instead. And two things that pass through."""
+
+import contextlib
+import importlib.abc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from umadvise.errors import UntranslatedError
+from umadvise.torch_seam.cuda_spellings.words import check_index
+from umadvise.torch_seam.replacements import Replacements
+
+
+class NoTritonError(UntranslatedError, ModuleNotFoundError):
+    """`import triton`: packages that can do without it see that it is not there."""
+
+
+def _always(name: str, why: str, what_to_do: str) -> Callable[[Any], Callable[..., Any]]:
+    def refuse(*_arguments: Any, **_named: Any) -> Any:
+        raise UntranslatedError(name, why, what_to_do)
+
+    return lambda _original: refuse
+
+
+def _init_process_group(_original: Any) -> Callable[..., None]:
+    def init_process_group(backend: Any = None, *_arguments: Any, **_named: Any) -> None:
+        raise UntranslatedError(
+            f"torch.distributed.init_process_group({backend!r})",
+            "it is one GPU in one process, and neither NCCL nor Gloo can read its memory",
+            "start the script without torchrun, or leave the process group out",
+        )
+
+    return init_process_group
+
+
+def _load_inline(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load_inline(*arguments: Any, **named: Any) -> Any:
+        if named.get("cuda_sources") or len(arguments) > 2:
+            _no_extension()
+        return original(*arguments, **named)
+
+    return load_inline
+
+
+def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load(name: str, sources: Any, *arguments: Any, **named: Any) -> Any:
+        if any(
+            str(source).endswith((".cu", ".cuh")) for source in ([sources] if isinstance(sources, str) else sources)
+        ):
+            _no_extension()
+        return original(name, sources, *arguments, **named)
+
+    return load
+
+
+def _no_extension(*_arguments: Any, **_named: Any) -> Any:
+    raise UntranslatedError(
+        "an extension in CUDA C++", "its kernels run on a GPU only", "use the operation of torch that it replaces"
+    )
+
+
+def _data_parallel(original: Callable[..., None]) -> Callable[..., None]:
+    """On one device `torch.nn.DataParallel` runs the module itself, as torch does where there is no GPU."""
+
+    def initialize(self: Any, module: Any, device_ids: Any = None, *arguments: Any, **named: Any) -> None:
+        for index in device_ids or ():
+            check_index(index.index if isinstance(index, torch.device) else index)
+        original(self, module, device_ids, *arguments, **named)
+
+    return initialize
+
+
+class _NoTriton(importlib.abc.MetaPathFinder):
+    """Says it by name where a script or a package imports Triton; whether it is there may still be asked."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.split(".", 1)[0] != "triton" or sys._getframe(2).f_code.co_name == "find_spec":
+            return None
+        raise NoTritonError(
+            "Triton", "its kernels are compiled for a GPU", "use the operation of torch that it replaces"
+        )
+
+
+def install(replaced: Replacements) -> None:
+    """Replaces what is refused."""
+    if torch.distributed.is_available():
+        replaced.replace(torch.distributed, "init_process_group", _init_process_group)
+    replaced.replace(torch.nn.DataParallel, "__init__", _data_parallel)
+    with contextlib.suppress(ImportError):  # it needs setuptools, which not everybody has
+        from torch.utils import cpp_extension
+
+        replaced.replace(cpp_extension, "CUDAExtension", lambda _: _no_extension)
+        replaced.replace(cpp_extension, "load", _load)
+        replaced.replace(cpp_extension, "load_inline", _load_inline)
+
+
+@contextlib.contextmanager
+def no_triton() -> Iterator[None]:
+    """Refuses `import triton` until the `with` ends."""
+    finder = _NoTriton()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

@@ -1,0 +1,103 @@
+"""What a tensor on the emulated device says of itself, and what is done to tensors by CUDA's words."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from umadvise._native.abi import Role
+from umadvise.torch_seam.cuda_spellings.factories import without_cuda
+from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, asked_by_torch, target_of
+from umadvise.torch_seam.placement import to_device, to_host
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import current, on_device
+
+
+def _device(original: Any) -> property:
+    def device(self: torch.Tensor) -> torch.device:
+        found: torch.device = original.__get__(self)
+        return ON_DEVICE if found.type == "cpu" and on_device(self) else found
+
+    return property(device)
+
+
+def _is_cuda(original: Any) -> property:
+    def is_cuda(self: torch.Tensor) -> bool:
+        return original.__get__(self) or (not asked_by_torch() and on_device(self))
+
+    return property(is_cuda)
+
+
+def _get_device(original: Callable[..., int]) -> Callable[..., int]:
+    def get_device(self: torch.Tensor) -> int:
+        return 0 if not asked_by_torch() and on_device(self) else original(self)
+
+    return get_device
+
+
+def _to(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`x.to(model.device)` puts x where the model is; `torch_api` knows the words, this the answer of `.device`."""
+
+    def to(self: Any, *arguments: Any, **named: Any) -> Any:
+        if arguments and arguments[0] is ON_DEVICE:
+            arguments = ("cuda", *arguments[1:])
+        elif named.get("device") is ON_DEVICE:
+            named["device"] = "cuda"
+        return original(self, *arguments, **named)
+
+    return to
+
+
+def _type(original: Callable[..., Any]) -> Callable[..., Any]:
+    def of_type(self: torch.Tensor, dtype: Any = None, *arguments: Any, **named: Any) -> Any:
+        wanted = without_cuda(dtype)
+        result = original(self, wanted, *arguments, **named)
+        return result if wanted is dtype else to_device(result, Role.INPUT, None)
+
+    return of_type
+
+
+def _pin_memory(_original: Any) -> Callable[..., torch.Tensor]:
+    """Pinned memory is host memory; here all of it will do."""
+
+    def pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
+        return to_host(self) if on_device(self) else self
+
+    return pin_memory
+
+
+def _is_pinned(_original: Any) -> Callable[..., bool]:
+    return lambda self, _device=None: not on_device(self)
+
+
+def _storage_cuda(_original: Any) -> Callable[..., Any]:
+    def cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
+        target_of(device)
+        current().take_in(self if isinstance(self, torch.UntypedStorage) else self.untyped(), Role.INPUT)
+        return self
+
+    return cuda
+
+
+def _unpinned_storage(_original: Any) -> Callable[..., Any]:
+    return lambda self, _device=None: self
+
+
+def _nothing(_original: Any) -> Callable[..., None]:
+    return lambda *_arguments, **_named: None
+
+
+def install(replaced: Replacements) -> None:
+    """Replaces methods of tensors, modules and storages; those of `torch_api` stay below."""
+    replaced.replace(torch.Tensor, "device", _device)
+    replaced.replace(torch.Tensor, "is_cuda", _is_cuda)
+    replaced.replace(torch.Tensor, "get_device", _get_device)
+    replaced.replace(torch.Tensor, "to", _to)
+    replaced.replace(torch.nn.Module, "to", _to)
+    replaced.replace(torch.Tensor, "type", _type)
+    replaced.replace(torch.Tensor, "pin_memory", _pin_memory)
+    replaced.replace(torch.Tensor, "is_pinned", _is_pinned)
+    replaced.replace(torch.Tensor, "record_stream", _nothing)  # memory is freed in the order of the calling thread
+    for storage in (torch.UntypedStorage, torch.TypedStorage):
+        replaced.replace(storage, "cuda", _storage_cuda)
+        replaced.replace(storage, "pin_memory", _unpinned_storage)

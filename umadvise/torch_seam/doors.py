@@ -1,0 +1,200 @@
+"""The doors through which an address leaves torch: numpy, DLPack, `data_ptr`, files.
+
+The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
+GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
+a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
+those give way when something finds no room. Where torch itself hands bytes to the kernel, it gets a copy in ordinary
+memory. All else that runs in this process (item, print, comparisons) faults and is served.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from umadvise import _native
+from umadvise._native.abi import Memory, Status
+from umadvise.errors import BudgetError, NativeError
+from umadvise.torch_seam import signals
+from umadvise.torch_seam.placement import host_storage
+from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address
+
+
+def _export(address: int, export: Callable[[int], None] = _native.export) -> None:
+    """Pins the allocation at an address; nothing for foreign ones.
+
+    Raises:
+        BudgetError: it does not fit on the device beside what is pinned already.
+    """
+    if not _native.owns(address):
+        return
+    try:
+        export(address)
+    except NativeError as error:
+        if error.code != Status.OUT_OF_DEVICE_MEMORY:
+            raise
+        raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
+
+
+def _export_for_life(address: int) -> None:
+    """Pins the allocation at an address once, however often it is asked for, until it is freed or must give way."""
+    _export(address, _native.export_lasting)
+
+
+@contextmanager
+def held(*tensors: torch.Tensor) -> Iterator[None]:
+    """Keeps tensors on the device, at their addresses, for code that reads or writes them but is no op of torch.
+
+    A C++ extension that is called with a tensor and launches a kernel on its `data_ptr<T>()` is such code. In the block
+    nothing leaves, and what is written there is not lost. On CUDA let it end when the kernels are done
+    (`torch.cuda.synchronize()`), unless they run in the stream that is current.
+
+    Args:
+        tensors: any; those that are not on a device of umadvise need nothing.
+
+    Raises:
+        BudgetError: they do not fit on the device together.
+    """
+    with ExitStack() as stack:
+        for address in {address_of(tensor) for tensor in tensors}:
+            if _native.owns(address):
+                _export(address)
+                stack.callback(_release, address)
+        yield
+
+
+def _release(address: int) -> None:
+    if _native.allocation_at(address) is not None:
+        _native.release_export(address)
+
+
+def _export_chunks_for_life(address: int) -> None:
+    """On CUDA all other memory can be accessed wherever it is."""
+    allocation = _native.allocation_at(address) if _native.owns(address) else None
+    if allocation is not None and allocation.memory == Memory.CHUNKED:
+        _export_for_life(address)
+
+
+_COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
+"""Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
+
+
+def _asker() -> str:
+    """The module that asks the door which calls this, beyond torch's typed storages, which ask for somebody else."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "torch.storage":
+        frame = frame.f_back
+    return "" if frame is None else frame.f_globals.get("__name__", "")
+
+
+def _for_life(
+    original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None] = _export_for_life
+) -> Callable[..., Any]:
+    """A door whose user cannot be followed."""
+
+    def door(self: Any, *arguments: Any, **named: Any) -> Any:
+        if _asker() not in _COMPARERS:
+            export(address(self))
+        return original(self, *arguments, **named)
+
+    return door
+
+
+def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+        array = original(self, force=force)
+        address = int(array.ctypes.data) if array.size else 0
+        if _native.owns(address):
+            _export(address)
+            # Views of the array keep it alive, and it keeps the storage.
+            weakref.finalize(array, _release, address)
+        return array
+
+    return numpy
+
+
+def _write_record(original: Callable[..., Any]) -> Callable[..., Any]:
+    def write_record(self: Any, name: str, data: Any, *arguments: Any) -> Any:
+        return original(self, name, _in_ordinary_memory(data), *arguments)
+
+    return write_record
+
+
+def _write_file(original: Callable[..., Any]) -> Callable[..., Any]:
+    def write_file(self: torch.UntypedStorage, *arguments: Any, **named: Any) -> Any:
+        return original(_in_ordinary_memory(self), *arguments, **named)
+
+    return write_file
+
+
+def _in_ordinary_memory(data: Any) -> Any:
+    is_ours = isinstance(data, torch.UntypedStorage) and _native.owns(storage_address(data))
+    return host_storage(data) if is_ours else data
+
+
+def _clone_storage(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy is where the original is (`copy.deepcopy`); torch makes bare storages with its own allocator."""
+
+    def clone(self: torch.UntypedStorage) -> Any:
+        if not _native.owns(storage_address(self)):
+            return original(self)
+        return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
+
+    return clone
+
+
+def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What reads files straight into storages makes them in ordinary memory, as torch does for CUDA tensors first."""
+
+    def door(*arguments: Any, **named: Any) -> Any:
+        with routed(HOST):
+            return original(*arguments, **named)
+
+    return door
+
+
+def install(runtime: Runtime) -> None:
+    """Replaces torch's doors, and sees to it that nobody takes our signal."""
+    replaced = runtime.replaced
+    replaced.replace(torch.Tensor, "numpy", _numpy)
+    for name in ("data_ptr", "const_data_ptr"):
+        replaced.replace(torch.Tensor, name, lambda original: _for_life(original, address_of))
+    replaced.replace(torch.Tensor, "__dlpack__", lambda original: _for_life(original, address_of))
+    for module in (torch, torch.utils.dlpack):
+        replaced.replace(module, "to_dlpack", lambda original: _for_life(original, address_of))
+    replaced.replace(torch.UntypedStorage, "data_ptr", lambda original: _for_life(original, storage_address))
+    replaced.replace(torch.UntypedStorage, "_write_file", _write_file)
+    replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
+    replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
+    replaced.replace(torch, "load", _on_host)
+    signals.install()
+
+
+def _array_interface(original: property) -> property:
+    """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
+
+    def interface(self: torch.Tensor) -> Any:
+        described = original.__get__(self)
+        _export_chunks_for_life(address_of(self))
+        return described
+
+    return property(interface)
+
+
+def install_on_cuda(runtime: Runtime) -> None:
+    """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
+
+    def opened(address: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return lambda original: _for_life(original, address, _export_chunks_for_life)
+
+    replaced = runtime.replaced
+    for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
+        replaced.replace(torch.Tensor, name, opened(address_of))
+    for module in (torch, torch.utils.dlpack):
+        replaced.replace(module, "to_dlpack", opened(address_of))
+    replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
+    replaced.replace(torch.Tensor, "__cuda_array_interface__", _array_interface)

@@ -1,0 +1,115 @@
+"""Moving tensors between the emulated device and ordinary memory, as `.to("cuda...")` and `.to("cpu")` do."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from umadvise import _native
+from umadvise._native.abi import Advice, Role
+from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
+
+_to = torch._C.TensorBase.to
+_clone = torch._C.TensorBase.clone
+
+
+def to_device(
+    tensor: torch.Tensor,
+    role: Role,
+    advice: Advice | None,
+    *,
+    dtype: torch.dtype | None = None,
+    copy: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:
+    """A tensor's values on the emulated device; the tensor itself when it is there already with that advice.
+
+    Args:
+        tensor: any tensor of the CPU.
+        role: whose arena the copy goes to.
+        advice: explicit advice, or None for the policy's.
+        dtype: as in `Tensor.to`.
+        copy: as in `Tensor.to`.
+        memory_format: as in `Tensor.to`.
+    """
+    same_type = dtype is None or dtype == tensor.dtype
+    if same_type and not copy and memory_format == torch.preserve_format and _is_placed(tensor, advice):
+        return tensor
+    with routed(placed(current().policy.placement(role, advice))):
+        if same_type:
+            return _clone(tensor, memory_format=memory_format) if tensor.layout is torch.strided else _clone(tensor)
+        return _to(tensor, dtype=dtype, copy=True, memory_format=memory_format)
+
+
+def _is_placed(tensor: torch.Tensor, advice: Advice | None) -> bool:
+    if tensor.numel() == 0:
+        return False
+    allocation = _native.allocation_at(address_of(tensor))
+    if (
+        allocation is None or allocation.device != current().device.handle
+    ):  # of an earlier device: it outlived unpatch()
+        return False
+    return advice is None or allocation.advice == advice
+
+
+def to_host(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:
+    """A tensor's values in ordinary memory, through the copy engine: no page moves and none faults."""
+    copied = _copy_out_traced(tensor) if tensor.requires_grad else copy_of_bytes(tensor)
+    with routed(HOST):
+        return _to(copied, dtype=dtype or tensor.dtype, memory_format=memory_format)
+
+
+class _CopyOut(torch.autograd.Function):
+    """The copy to the host as autograd sees it: gradients come back to the device."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Copies out."""
+        return copy_of_bytes(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Copies in."""
+        return to_device(gradient, Role.INTERMEDIATE, None)
+
+
+_copy_out_traced: Callable[[torch.Tensor], torch.Tensor] = _CopyOut.apply
+
+
+def copy_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values in ordinary memory, copied from wherever they lie, in no op if they lie in one run."""
+    with routed(HOST):
+        in_one_run = tensor.layout is torch.strided and _is_dense(tensor.size(), tensor.stride())
+        if not in_one_run or tensor.is_conj() or tensor.is_neg():
+            return _clone(tensor.detach())  # through ops: torch knows how to gather it
+        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if tensor.numel() > 0:
+        _native.copy_to_host(address_of(host), address_of(tensor), tensor.numel() * tensor.element_size())
+    return host
+
+
+def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements fill one run of memory without gaps or overlaps, in any order of dimensions."""
+    if math.prod(size) == 0:
+        return True
+    expected = 1
+    for step, extent in sorted((step, extent) for step, extent in zip(stride, size, strict=True) if extent != 1):
+        if step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A copy of a storage's bytes in ordinary memory."""
+    with routed(HOST):
+        host = torch.UntypedStorage(storage.nbytes())
+    if storage.nbytes() > 0:
+        _native.copy_to_host(storage_address(host), storage_address(storage), storage.nbytes())
+    return host

@@ -1,0 +1,208 @@
+"""What is patched now: the device, the policy, and where this thread's allocations go."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from umadvise import _native
+from umadvise._native.abi import Advice, Memory, Placement, Role, Route, RouteState
+from umadvise.errors import StateError
+from umadvise.torch_seam.openmp import SleepingTeam
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.training.policy.ladder import ADVISE, UNADVISED, Policy
+
+if TYPE_CHECKING:
+    from umadvise.training.watch.observer import Observer
+
+# torch's own, whatever is patched on the classes below them.
+_data_ptr = torch._C.TensorBase.data_ptr
+_ARENA_OF = {Role.INPUT: Role.INPUT, Role.INTERMEDIATE: Role.INTERMEDIATE, Role.GRADIENT: Role.INTERMEDIATE}
+"""Of the others: that of parameters."""
+_storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
+
+
+@dataclass
+class Runtime:
+    """One patched state of the process.
+
+    Attributes:
+        device: the open device.
+        emulated: it is the emulated one.
+        ordinal: the index that "cuda:<index>" means; 0 on the emulated device.
+        policy: memory and advice for new allocations.
+        budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
+        session_budget_bytes: the same of a session that has one of its own.
+        replaced: what was replaced in torch.
+        watched_by: the session, or `umadvise run`, that watches it now.
+        script_observer: that of `umadvise run`, which a session of the script shares.
+        intermediate_advice: what the user asked for with `torch.cuda.set_unified`; it beats every policy.
+        team: that makes OpenMP's threads share their processors; None on CUDA.
+    """
+
+    device: _native.Device
+    emulated: bool
+    ordinal: int
+    budget_bytes: int | None
+    policy: Policy = UNADVISED
+    replaced: Replacements = field(default_factory=Replacements)
+    watched_by: str | None = None
+    script_observer: "Observer | None" = None
+    intermediate_advice: Advice | None = None
+    session_budget_bytes: int | None = None
+    team: SleepingTeam | None = None
+    process_id: int = field(default_factory=os.getpid)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that patched: the device stays with its parent."""
+        return os.getpid() != self.process_id
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The budget that holds now."""
+        return self.budget_bytes if self.session_budget_bytes is None else self.session_budget_bytes
+
+    @property
+    def torch_device(self) -> str:
+        """What torch calls the device: the emulated one's tensors are the CPU's."""
+        return "cpu" if self.emulated else f"cuda:{self.ordinal}"
+
+    def route(self, placement: Placement) -> None:
+        """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""
+        route = Route(RouteState.ON, placement, self.device.handle)
+        if self.emulated:
+            _native.set_thread_route(route)
+        else:
+            _native.set_process_route(route)
+
+    def take_in(self, storage: torch.UntypedStorage, role: Role) -> None:
+        """Moves a storage's bytes onto the emulated device, where nobody has put them or given their address away.
+
+        What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
+        """
+        placed = _native.allocation_at(storage_address(storage))
+        if placed is not None:
+            if placed.exports > 0:
+                return
+            by_op = placed.role == Role.INTERMEDIATE and role != Role.INTERMEDIATE
+            if placed.device == self.device.handle and not by_op:
+                return
+        _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
+
+    def move(self, storage: torch.UntypedStorage, before: Policy) -> None:
+        """Moves a storage that lies on the emulated device into the memory that the policy has for it now.
+
+        What the user has placed or advised stays, and so does what somebody outside of torch has the address of.
+
+        Args:
+            storage: of any tensor.
+            before: the policy until now.
+
+        Raises:
+            NativeError: it does not fit there.
+        """
+        placed = _native.allocation_at(storage_address(storage))
+        if placed is None or placed.device != self.device.handle or placed.exports > 0:
+            return
+        arena = _ARENA_OF.get(Role(placed.role), Role.PARAMETER)
+        wanted = self.policy.placement(arena)
+        roles = (arena, Role.INTERMEDIATE)  # what an op makes is labelled when it is known what it is for
+        usual = {policy.advice[each] for policy in (before, ADVISE) for each in roles}
+        given = placed.memory == Memory.MANAGED and placed.advice not in usual
+        if given or placed.memory == wanted.memory:
+            return
+        _native.adopt_storage(storage._cdata, self.device, wanted)
+        _native.label(storage_address(storage), Role(placed.role), placed.name)
+
+    def watch(self, watcher: str) -> None:
+        """Says who watches from now on.
+
+        Raises:
+            StateError: somebody does.
+        """
+        if self.watched_by is not None:
+            raise StateError(f"{self.watched_by} watches this process already: one at a time")
+        self.watched_by = watcher
+
+    def set_policy(self, policy: Policy) -> None:
+        """Changes the policy for what is allocated from now on; live tensors stay where they are."""
+        if self.intermediate_advice is not None:
+            policy = policy.with_advice(Role.INTERMEDIATE, self.intermediate_advice)
+        self.policy = policy
+        self.route(policy.placement(Role.INTERMEDIATE))
+
+
+_current: Runtime | None = None
+
+
+def current() -> Runtime:
+    """The patched state.
+
+    Raises:
+        StateError: nothing is patched.
+    """
+    if _current is None:
+        raise StateError("umadvise is not in use: call umadvise.patch(), or open umadvise.session(...)")
+    return _current
+
+
+def set_current(runtime: Runtime | None) -> None:
+    """Makes a state the process's, or says that nothing is patched."""
+    global _current
+    _current = runtime
+
+
+def is_patched() -> bool:
+    """Whether `patch()` or a session is in force."""
+    return _current is not None
+
+
+@contextmanager
+def routed(route: Route) -> Iterator[None]:
+    """Sends this thread's allocations elsewhere for a while."""
+    before = _native.thread_route()
+    _native.set_thread_route(route)
+    try:
+        yield
+    finally:
+        _native.set_thread_route(before)
+
+
+def placed(placement: Placement) -> Route:
+    """The route to a placement on the current device."""
+    return Route(RouteState.ON, placement, current().device.handle)
+
+
+HOST = Route(RouteState.OFF)
+"""The route to ordinary memory."""
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Address of the tensor's first element, of a sparse tensor's first value; 0 where there is none (meta, empty).
+
+    Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it.
+    """
+    with torch._C.DisableTorchFunction():  # a mode, as `with torch.device(...)`, or a subclass would call that one
+        try:
+            if tensor.layout is torch.sparse_coo:
+                return _data_ptr(tensor._values())
+            return _data_ptr(tensor if tensor.layout is torch.strided else tensor.values())
+        except RuntimeError:
+            return 0
+
+
+def storage_address(storage: torch.UntypedStorage) -> int:
+    """Address of a storage's first byte; 0 where there is none."""
+    try:
+        return _storage_data_ptr(storage)
+    except RuntimeError:
+        return 0
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's bytes belong to a device of umadvise (on the emulated device `tensor.device` says "cpu")."""
+    return _native.owns(address_of(tensor))

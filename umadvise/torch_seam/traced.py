@@ -1,0 +1,62 @@
+"""What torch's compilers see of umadvise while they trace a user's code: nothing.
+
+Dynamo follows every call, into the hooks of modules too, and compiles the frames of whatever Python runs after a graph
+break. What ends in the native core cannot be traced, and shall not be: it is about the ops that run, not about those of
+a trace.
+"""
+
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from umadvise.torch_seam.runtime import Runtime
+
+_left_alone = False
+
+
+def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook of modules, optimizers or gradients that is nothing to torch's compilers, and so breaks no graph."""
+
+    def hooked(*arguments: Any) -> None:
+        if not torch.compiler.is_compiling():
+            hook(*arguments)
+
+    return hooked
+
+
+def install(runtime: Runtime) -> None:
+    """Has Dynamo leave our functions alone: now, or when it is first used."""
+    if "torch._dynamo" in sys.modules:  # as soon as there is an optimizer
+        _leave_alone()
+    else:
+        runtime.replaced.replace(torch, "compile", _compile)
+
+
+def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(*arguments: Any, **named: Any) -> Any:
+        _leave_alone()
+        return original(*arguments, **named)
+
+    return compiled
+
+
+def _leave_alone() -> None:
+    """All but this module, whose hooks it must follow to see that there is nothing in them."""
+    global _left_alone
+    if _left_alone:
+        return
+    _left_alone = True
+    from torch._dynamo import trace_rules
+
+    here = Path(__file__)
+    for folder, package, but in (
+        (here.parents[1], "umadvise", here.parent.name),
+        (here.parent, f"umadvise.{here.parent.name}", here.stem),
+    ):
+        for each in pkgutil.iter_modules([str(folder)]):
+            if each.name != but:
+                trace_rules.add(f"{package}.{each.name}")

@@ -1,0 +1,1 @@
+"""What drives each step by its plan, and changes rungs."""

@@ -1,0 +1,352 @@
+"""Record, plan, drive: what a session does at the edges of its steps. Within a step everything is native.
+
+A step is recorded while nothing but the ops themselves decides what is on the device; from its trace a plan is made,
+and the steps that follow are driven by it for as long as they are like it. A step that makes state which stays, as the
+first one of a training does, is not like those that follow: the next one is recorded in its place.
+
+When a step leaves its plan the next one is driven by the same plan again, and recorded beside that. If it follows, the
+odd one was odd (an evaluation, the last batch of an epoch) and the plan stays in force; if it does not, its recording
+is planned, or has been planned before. So an odd step costs its own plan and nothing else, and a step that has changed
+for good costs two. After several steps in a row that left their plans, steps are recorded ever more rarely.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import _native
+from umadvise._native.abi import Allocation, ProgramStatus, SwapCounters
+from umadvise.errors import NativeError, StateError, UsageError
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
+
+log = logging.getLogger("umadvise")
+
+MOST_UNSTEADY = 3
+"""Recordings of steps that are not steady before one is taken as it is."""
+PATIENCE = 3
+"""Steps in a row that leave their plans before steps are recorded more rarely."""
+LONGEST_PAUSE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A step and its plan, as the device follows them.
+
+    Attributes:
+        trace: of the step.
+        plan: its plan; None where only the order of uses is known.
+        serials: the allocation that each storage is when the next step begins; 0 for those that are still to be made.
+    """
+
+    trace: Trace
+    plan: Plan | None
+    serials: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, step: RecordedStep, plan: Plan | None) -> "Program":
+        """The program of a step, from the one on that follows the recorded one."""
+        return cls(step.trace, plan, step.first_serials())
+
+    def again(self, alive: Sequence[Allocation]) -> "Program":
+        """The same program for a step that begins now, after one that did not follow it.
+
+        A storage is the allocation that it was, where that lives, else the oldest one that is like it: of its role,
+        name and size, or else of its role and size. A wrong guess shows in the op that is given another one.
+        """
+        living = {each.serial for each in alive}
+        kept = np.isin(self.serials, np.array(sorted(living), np.uint64))
+        serials = np.where(kept, self.serials, 0).astype(np.uint64)
+        wanted = np.flatnonzero((self.trace.births < 0) & (serials == 0)).tolist()
+        free = [each for each in alive if each.serial not in set(serials.tolist())]
+        free.sort(key=lambda each: each.serial)
+        for by_name in (True, False):
+            wanted = self._match(wanted, free, serials, by_name=by_name)
+        return replace(self, serials=serials)
+
+    def _match(
+        self, wanted: list[int], free: list[Allocation], serials: NDArray[np.uint64], *, by_name: bool
+    ) -> list[int]:
+        """Gives storages that have none an allocation; returns those that still have none."""
+        heirs: dict[tuple[int, int, str], list[Allocation]] = {}
+        for each in reversed(free):
+            heirs.setdefault((each.role, each.bytes, each.name if by_name else ""), []).append(each)
+        storages, left = self.trace.storages, []
+        for storage in wanted:
+            name = self.trace.strings[storages.name[storage]] if by_name else ""
+            alike = heirs.get((int(storages.role[storage]), int(storages.bytes[storage]), name))
+            if alike:
+                serials[storage] = alike.pop().serial
+            else:
+                left.append(storage)
+        taken = set(serials.tolist())
+        free[:] = [each for each in free if each.serial not in taken]
+        return left
+
+
+class Rhythm:
+    """Which steps are recorded: a pure state machine.
+
+    Attributes:
+        due: whether the next step is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.due = True
+        self._unsteady = 0
+        self._left = 0
+        self._pause = 0
+
+    def planned(self) -> None:
+        """What was recorded drives from now on."""
+        self.due, self._unsteady = False, 0
+
+    def unsteady(self) -> bool:
+        """A recorded step is not like those that follow. Whether to record the next one instead."""
+        self._unsteady += 1
+        self.due = self._unsteady < MOST_UNSTEADY
+        return self.due
+
+    def followed(self) -> None:
+        """A step was driven to its end."""
+        self.due, self._left, self._pause = False, 0, 0
+
+    def left(self) -> int | None:
+        """A step left its plan; the pause in steps where recordings become rarer with it, else None."""
+        self._left += 1
+        if self._left < PATIENCE:
+            self.due = True
+            return None
+        self._pause = min(2 ** (self._left - PATIENCE + 1), LONGEST_PAUSE)
+        self.due = False
+        return self._pause
+
+    def passed(self) -> None:
+        """A step ran that nothing drove and nobody recorded."""
+        if self._pause > 0:
+            self._pause -= 1
+            self.due = self._pause <= 1
+
+    def again(self) -> None:
+        """Everything begins anew."""
+        self.__init__()  # type: ignore[misc]
+
+
+class Recorder(Protocol):
+    """What a driver needs of whoever records; `umadvise.training.watch.observer.Observer` is one."""
+
+    def start_step_recording(self) -> None:
+        """What happens from now on is recorded."""
+
+    def stop_step_recording(self) -> None:
+        """Until now."""
+
+    def recorded_step(self, number: int) -> RecordedStep:
+        """A step that was recorded.
+
+        Raises:
+            StateError: the recording is not whole.
+            UsageError: nothing ran in it.
+        """
+
+
+class RecordAgain:
+    """What a planner answers that has changed the step itself: the next one is recorded, and planned in its place."""
+
+
+Planning = Callable[[RecordedStep], Plan | RecordAgain | None]
+
+
+class Driver:
+    """Records, has planned and drives the steps of one session.
+
+    Attributes:
+        program: that the device follows; None while there is none.
+        step: the steady step that was recorded last.
+        followed: whether the last step was driven to its end.
+        waited_ns: that the last step stood still for copies and for room.
+        why_undriven: in words, why no plan drove the last step to its end; None: one did.
+    """
+
+    def __init__(self, device: _native.Device, recorder: Recorder, make_plan: Planning | None) -> None:
+        """Begins with nothing known.
+
+        Args:
+            device: that runs the steps.
+            recorder: of its steps.
+            make_plan: what plans a recorded step; None: steps are recorded until one is steady, and none is driven.
+        """
+        self._device = device
+        self._recorder = recorder
+        self._make_plan = make_plan
+        self._rhythm = Rhythm()
+        self._recording = 0  # number of the step that is recorded
+        self._next: RecordedStep | None = None  # that is to be planned
+        self._told_of_pause = False
+        self.program: Program | None = None
+        self.step: RecordedStep | None = None
+        self.followed = False
+        self.waited_ns = 0
+        self.why_undriven: str | None = None
+        self._why_nothing = ""
+        self.counters: SwapCounters = device.swap_counters()
+
+    @property
+    def recording(self) -> bool:
+        """Whether the running step is recorded."""
+        return self._recording > 0
+
+    def change(self, make_plan: Planning | None, *, afresh: bool = False) -> None:
+        """From the next step on something else plans.
+
+        Args:
+            make_plan: as in the beginning.
+            afresh: for a step that is still to be recorded, not for the steady one that is known.
+        """
+        self._make_plan = make_plan
+        self._clear()
+        self._rhythm.again()
+        self._next = None if afresh else self._next or self.step
+        if self._next is not None:
+            self._rhythm.planned()
+
+    def close(self) -> None:
+        """No step is driven or recorded any more."""
+        self._stop_recording()
+        self._clear()
+
+    def _clear(self) -> None:
+        if self.program is not None:
+            self._device.clear_program()
+        self.program = None
+        self.followed = False
+
+    # ---- edges ----------------------------------------------------------------------------------------------------
+
+    def take_recording(self, *, typical: bool = True) -> RecordedStep | None:
+        """The next step is about to begin: returns the one before it where it was recorded and is one to plan for.
+
+        Args:
+            typical: whether, for all that the caller knows, the steps that follow are like it.
+        """
+        recorded = self._recorded()
+        if recorded is None:
+            return None
+        if not (typical and recorded.is_steady) and self._rhythm.unsteady():
+            self._clear()
+            return None
+        self._rhythm.planned()
+        self.step = self._next = recorded
+        return recorded
+
+    def before_step(self, number: int) -> None:
+        """The step of that number begins now, after `take_recording`."""
+        chosen, self._next = self._next, None
+        if chosen is not None:
+            self._plan(chosen)
+        elif self.program is not None and self.counters.program == ProgramStatus.DIVERGED:
+            if self._rhythm.due:
+                self._set(self.program.again(self._device.allocations()))
+            else:
+                self._clear()
+        if self._rhythm.due:
+            self._recorder.start_step_recording()
+            self._recording = number
+
+    def _plan(self, step: RecordedStep) -> None:
+        if self._make_plan is None:
+            return
+        plan = self._make_plan(step)
+        if isinstance(plan, RecordAgain):
+            self._clear()
+            self._rhythm.again()
+            return
+        self._set(Program.of(step, plan).again(self._device.allocations()))
+
+    def after_step(self, number: int, *, whole: bool = True) -> None:
+        """A step has ended; not `whole`: by an exception, and what it did says nothing about others."""
+        recorded = self._recording == number
+        if recorded:
+            self._recorder.stop_step_recording()
+        waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns
+        self.counters = self._device.swap_counters()
+        self.waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns - waited_ns
+        self.followed = whole and self.program is not None and self.counters.program == ProgramStatus.WAITING
+        self.why_undriven = self._reason(whole=whole, recorded=recorded)
+        if not whole:  # it is recorded again if it was, and driven again if it was
+            self._rhythm.due = self._rhythm.due or recorded
+            self._recording = 0
+            self._rhythm.due = self._rhythm.due or self.counters.program == ProgramStatus.DIVERGED
+        elif self.followed:
+            self._rhythm.followed()
+        elif self.program is not None:
+            self._left(number)
+        elif not recorded and self._make_plan is not None:
+            self._rhythm.passed()
+
+    def _reason(self, *, whole: bool, recorded: bool) -> str | None:
+        if not whole:
+            return "ended by an exception"
+        if self.followed:
+            assert self.program is not None
+            if self.program.plan is not None:
+                return None
+            return "its planner had no plan: what is used furthest ahead left first"
+        if self.program is not None:
+            return f"left its plan at {self._difference()}"
+        if recorded:
+            return "recorded, to be planned for: no step like it was known"
+        return self._why_nothing or "no step like it was known"
+
+    def _difference(self) -> str:
+        counters = self.counters
+        expected = counters.diverged_expected or "the end of the step"
+        found = counters.diverged_found or "the end of the step"
+        same = " with other tensors" if expected == found else ""
+        return f"op {counters.diverged_op}: expected {expected}, found {found}{same}"
+
+    def _left(self, number: int) -> None:
+        pause = self._rhythm.left()
+        log.info("step %d left its plan at %s", number, self._difference())
+        if pause is not None:
+            self._why_nothing = f"{PATIENCE} steps in a row or more left their plans: recorded and planned now and then"
+        if pause is not None and not self._told_of_pause:
+            self._told_of_pause = True
+            log.warning(
+                "%d steps in a row left their plans: steps are recorded and planned only now and then from here on",
+                PATIENCE,
+            )
+
+    # ---- recordings -----------------------------------------------------------------------------------------------
+
+    def _stop_recording(self) -> None:
+        if self._recording:
+            self._recorder.stop_step_recording()
+        self._recording = 0
+
+    def _recorded(self) -> RecordedStep | None:
+        number, self._recording = self._recording, 0
+        if not number or self.followed:
+            return None
+        try:
+            return self._recorder.recorded_step(number)
+        except (StateError, UsageError) as error:
+            log.info("step %d is not planned for: %s", number, error)
+            return None
+
+    def _set(self, program: Program) -> None:
+        trace, plan = program.trace, program.plan
+        names = np.array([_native.intern(text) for text in trace.strings], np.uint32)[trace.ops.name]
+        try:
+            self._device.set_program(trace, None if plan is None else plan.actions, names, program.serials)
+        except NativeError as error:
+            log.warning("the device does not take the plan: %s. Steps go on without one", error)
+            self._why_nothing = f"the device does not take the plan: {error}"
+            self._clear()
+            return
+        self.program = program

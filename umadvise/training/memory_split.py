@@ -1,0 +1,222 @@
+"""How a session's device memory is divided between what the driver pages and chunks, and what new tensors get.
+
+On a GPU live tensors never move from one kind of memory to the other. So where a session goes over to chunks while
+managed memory is in use, both have a share of the budget from then on: what new tensors do not get has what its live
+tensors take, at most half of the budget, and the other one the rest. On the emulated device the tensors of models and
+optimizers follow (`umadvise/torch_seam/adoption.py`), and the shares are those of what is left. They change at no
+other time: neither kind can then take from the other what that one was promised. Plain device memory that is in use
+stays, and counts for both.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from umadvise import _native
+from umadvise._native.abi import Allocation, ChunkOptions, HostMapped, Memory
+from umadvise.errors import NativeError
+from umadvise.records.units import format_bytes
+from umadvise.torch_seam import split_updates
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import Runtime
+from umadvise.training.plans.maker import Memory as PlanMemory
+from umadvise.training.policy.ladder import Policy
+
+log = logging.getLogger("umadvise")
+
+_EMULATED_CHUNK_BYTES = 2 << 20
+_CHUNK_BYTES = (20 << 20, 10 << 20, 4 << 20, 2 << 20)
+"""On a GPU, where a driver call for a chunk takes as long whatever its size; 20 MiB is the default of um_chunks_set."""
+_MOST_TOO_SMALL = 0.1
+"""Part of what is there between steps that may be too small to have chunks of its own, and so never leaves."""
+_LEAST_CHUNKS = 8
+_BLOCK_BYTES = 2 << 20
+_MOST_MANAGED = 0.5
+_LEAST_MANAGED_BYTES = 2 * _BLOCK_BYTES  # um_budget_set
+_SPARE_CHUNKS = 3
+"""For small tensors, which share chunks."""
+
+
+def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
+    """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped.
+
+    Args:
+        sizes: of what is known to be there between steps.
+        room_bytes: of device memory; it is to hold a few chunks.
+    """
+    for chunk_bytes in _CHUNK_BYTES:
+        if chunk_bytes * _LEAST_CHUNKS > room_bytes:
+            continue
+        if sum(size for size in sizes if size * 2 <= chunk_bytes) <= _MOST_TOO_SMALL * sum(sizes):
+            return chunk_bytes
+    return _CHUNK_BYTES[-1]
+
+
+class MemorySplit:
+    """The memory of one session.
+
+    Attributes:
+        room_bytes: of device memory, for everything.
+        chunk_bytes: size of a chunk.
+        follows: live tensors of models and optimizers move to where new ones are.
+    """
+
+    def __init__(self, state: Runtime, budget_bytes: int | None, persistent_sizes: Sequence[int] = ()) -> None:
+        """Nothing is set yet.
+
+        Args:
+            state: of the process.
+            budget_bytes: of the session; None: what was patched with, or else all of the device.
+            persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
+        """
+        self._state = state
+        capacity = state.device.info().total_bytes
+        self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
+        known = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes, self.room_bytes)
+        self.chunk_bytes = state.device.swap_counters().chunk_bytes or known  # those that there are stay
+        self._chunk_budget_bytes = 0
+        self._in_chunks = False  # new tensors
+        self._managed_is_limited = False  # by us
+        self.follows = state.emulated
+        self._unit_bytes = 0  # of what ops on lists are divided by; 0: they are whole
+        self._replaced = Replacements()
+
+    def use(self, policy: Policy) -> None:
+        """New tensors have the memory of a policy from now on.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        before, self._in_chunks = self._in_chunks, policy.memory == Memory.CHUNKED
+        if self._in_chunks != before:
+            try:
+                self.divide()
+            except NativeError:
+                self._in_chunks = before
+                raise
+        elif policy.memory == Memory.MANAGED and not self._unit_bytes:
+            self._divide_whole_model_ops(self.room_bytes, 1)
+        self._state.set_policy(policy)
+
+    def divide(self) -> None:
+        """Gives both kinds of memory their shares, after what is live now.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        device = self._state.device
+        managed_bytes, chunk_bytes = self.shares() if self._in_chunks else self._shares_of_managed()
+        if managed_bytes and chunk_bytes:
+            log.info(
+                "of %s, %s are for tensors in unified memory, and %s are chunks",
+                format_bytes(self.room_bytes),
+                format_bytes(managed_bytes),
+                format_bytes(chunk_bytes),
+            )
+        if chunk_bytes < self._chunk_budget_bytes:  # what one gives comes before what the other takes
+            device.set_chunks(self._chunks(chunk_bytes))
+        if managed_bytes or self._managed_is_limited:
+            device.set_budget(managed_bytes or self._state.limit_bytes or 0)
+            self._managed_is_limited = True
+        if chunk_bytes > self._chunk_budget_bytes:
+            device.set_chunks(self._chunks(chunk_bytes))
+        self._chunk_budget_bytes = chunk_bytes
+        if self._in_chunks:
+            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes, self.chunk_bytes)
+        else:
+            self._divide_whole_model_ops(managed_bytes, 1)
+
+    def _chunks(self, budget_bytes: int) -> ChunkOptions:
+        device = self._state.device
+        return ChunkOptions(
+            budget_bytes=budget_bytes,
+            chunk_bytes=self.chunk_bytes,
+            host_mapped=device.host_mapped,
+            small=device.small,
+        )
+
+    def _divide_whole_model_ops(self, room_bytes: int, unit_bytes: int) -> None:
+        """Foreach and fused steps of an optimizer take every tensor at once: from now on as many as there is room for.
+
+        What they make on their way is as large as one of their lists, so they are given half of the room. Memory is
+        taken in units of a chunk, or, where the driver pages it, of a byte: small tensors leave there too.
+        """
+        _native.set_split(max(room_bytes // 2, unit_bytes), unit_bytes)
+        if unit_bytes != self._unit_bytes:
+            self._replaced.undo()
+            split_updates.install(self._replaced, lambda: _native.split_limit(self._state.device), unit_bytes)
+            self._unit_bytes = unit_bytes
+
+    def divide_further(self) -> bool:
+        """Whole-model ops in smaller parts, where small tensors left less room than was thought. Whether it is so."""
+        if not self._in_chunks:
+            return False
+        limit_bytes = _native.split_limit(self._state.device)
+        room_bytes = self._chunk_budget_bytes - self._state.device.swap_counters().pinned_peak_bytes
+        if limit_bytes is None or max(room_bytes // 2, self.chunk_bytes) >= limit_bytes:
+            return False
+        self._divide_whole_model_ops(room_bytes, self.chunk_bytes)
+        return True
+
+    def shares(self) -> tuple[int, int]:
+        """Bytes for managed memory and for chunks, where new tensors are in chunks from now on."""
+        left = self.room_bytes - self._live_bytes(Memory.DEVICE)
+        managed = self._live_bytes(Memory.MANAGED, Memory.PREFER_DEVICE)
+        if managed:
+            blocks_bytes = -(-managed // _BLOCK_BYTES) * _BLOCK_BYTES
+            managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), _LEAST_MANAGED_BYTES)
+        return managed, max(left - managed, 0)
+
+    def _shares_of_managed(self) -> tuple[int, int]:
+        """The same, where they are in managed memory from now on."""
+        counters = self._state.device.swap_counters()
+        left = self.room_bytes - self._live_bytes(Memory.DEVICE)
+        live_bytes = self._live_bytes(Memory.CHUNKED) + counters.pinned_bytes
+        wanted = max(min(live_bytes, int(left * _MOST_MANAGED)), counters.pinned_bytes, self.chunk_bytes)
+        chunk_bytes = -(-wanted // self.chunk_bytes) * self.chunk_bytes
+        return max(left - chunk_bytes, _LEAST_MANAGED_BYTES), chunk_bytes
+
+    def _live_bytes(self, *kinds: Memory) -> int:
+        return sum(each.reserved_bytes for each in self._state.device.allocations() if each.memory in kinds)
+
+    def for_plans(self, memory: Memory) -> PlanMemory:
+        """What a plan may use, in chunks or in unified memory, if new tensors are there."""
+        if memory != Memory.CHUNKED:
+            return PlanMemory(self.room_bytes)
+        device = self._state.device
+        if self.follows and not self._in_chunks:
+            return PlanMemory(self.room_bytes, self.chunk_bytes)
+        elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)
+        if not self._in_chunks:
+            return PlanMemory(self.shares()[1], self.chunk_bytes, 0, elsewhere)
+        counters = device.swap_counters()
+        return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)
+
+    def release(self) -> None:
+        """Ops on lists are whole again, and chunks that no live tensor needs go back to the device and to the host."""
+        self._replaced.undo()
+        _native.set_split(None)
+        if not self._chunk_budget_bytes:
+            return
+        device = self._state.device
+        left = [each for each in device.allocations() if each.memory == Memory.CHUNKED]
+        counters = device.swap_counters()
+        needed_bytes = max(sum(each.reserved_bytes for each in left) + counters.pinned_bytes, counters.chunk_bytes)
+        budget_bytes = min(needed_bytes, self._chunk_budget_bytes)
+        device.set_chunks(replace(self._chunks(budget_bytes), host_budget_bytes=needed_bytes))
+        self._chunk_budget_bytes = 0
+        if device.host_mapped != HostMapped.YES:  # from here on nothing brings them in before they are touched
+            self._keep(left)
+
+    def _keep(self, left: list[Allocation]) -> None:
+        """Makes room on the device, for good, for tensors that outlive a session, as far as there is any."""
+        homeless = 0
+        for each in left:
+            try:
+                _native.export(each.address)
+            except NativeError:  # larger than the budget together
+                homeless += 1
+        if homeless:
+            log.warning(
+                "%d tensors outlive the session without room on the device: they must not be used any more", homeless
+            )

@@ -1,0 +1,55 @@
+"""The device that a session plans for: its link as it is charged, or as it is measured."""
+
+import hashlib
+import logging
+from dataclasses import dataclass
+
+from umadvise import _native
+from umadvise.devices import catalogue, probe
+from umadvise.errors import NativeError
+from umadvise.records.device import DeviceProfile
+
+log = logging.getLogger("umadvise")
+
+_SIZES_BYTES = (64 << 10, 512 << 10, 4 << 20)
+_ROUNDS = 2
+_PART = 4
+"""A copy that is timed takes at most this part of the memory that is free."""
+_STAND_IN = "v100-16gb"
+
+_measured: dict[str, DeviceProfile] = {}
+
+
+@dataclass(frozen=True)
+class PlanningDevice:
+    """A profile, and a name for plans that were made with it.
+
+    Attributes:
+        profile: whose link copies.
+        key: equal where plans made for one are good for the other. Measured numbers are never the same twice, and
+            make no plan wrong: such a device goes by its name.
+    """
+
+    profile: DeviceProfile
+    key: str
+
+
+def planning_device(device: _native.Device) -> PlanningDevice:
+    """The profile of a device whose memory is still free: measuring takes some of it, and a tenth of a second, once."""
+    charged: DeviceProfile | None = device.link_profile
+    if charged is not None:
+        return PlanningDevice(charged, hashlib.sha256(catalogue.encode(charged)).hexdigest())
+    info = device.info()
+    key = f"measured {info.provider} {info.name}"
+    if key not in _measured:
+        sizes = [size for size in _SIZES_BYTES if size <= info.free_bytes // _PART]
+        try:
+            _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS) if len(sizes) > 1 else _stand_in()
+        except NativeError as error:
+            log.warning("the link cannot be measured (%s): plans are made for that of %s", error, _STAND_IN)
+            _measured[key] = _stand_in()
+    return PlanningDevice(_measured[key], key)
+
+
+def _stand_in() -> DeviceProfile:
+    return catalogue.load_device(_STAND_IN)

@@ -1,0 +1,208 @@
+"""From a recorded step to the plan that drives the next one: the view, the planner, and plans known already."""
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise import planners
+from umadvise._native.abi import Role
+from umadvise.errors import UmadviseError
+from umadvise.planners.judging.score import PAGING_PLANNERS, score
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.plan import ActionKind, Option, Plan
+from umadvise.records.trace import Trace
+from umadvise.records.units import format_bytes
+from umadvise.simulator.swap import SwapSimulation
+from umadvise.training.plans.cache import PlanCache, PlanKey
+from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.prediction import predict_swaps
+from umadvise.training.plans.view import PlanningView, transferred, view_of
+from umadvise.training.policy.ladder import Course, course_of_rung
+
+log = logging.getLogger("umadvise")
+
+SEARCH_SECONDS = 20.0
+"""After which a planner that searches ends with the best plan so far; a step is planned once."""
+_SPARE_CHUNKS = 3
+"""Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
+_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a plan may use.
+
+    Attributes:
+        budget_bytes: of device memory.
+        chunk_bytes: size of a chunk; 0 where the driver pages.
+        staying_bytes: of the budget, the most that memory took in the step that never leaves its chunks.
+        elsewhere: serial numbers of allocations that lie in no chunks.
+    """
+
+    budget_bytes: int
+    chunk_bytes: int = 0
+    staying_bytes: int = 0
+    elsewhere: frozenset[int] = field(default_factory=frozenset)
+
+
+class PlanMaker:
+    """Makes plans for one device, each only once."""
+
+    def __init__(self, device: PlanningDevice, cache: PlanCache, seconds: float = SEARCH_SECONDS) -> None:
+        """Takes what all plans have in common.
+
+        Args:
+            device: that they are for.
+            cache: where they are kept.
+            seconds: that a search may take.
+        """
+        self._device = device
+        self._cache = cache
+        self._seconds = seconds
+        self._known: dict[str, Plan] = {}
+
+    def plan(self, step: RecordedStep, course: Course, memory: Memory) -> Plan | None:
+        """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none."""
+        assert course.planner is not None
+        try:
+            return self._plan(step, course, memory)
+        except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
+            log.warning(
+                "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
+                course.planner,
+                format_bytes(memory.budget_bytes),
+                error,
+            )
+            return None
+
+    def _plan(self, step: RecordedStep, course: Course, memory: Memory) -> Plan:
+        paging = course.planner in PAGING_PLANNERS
+        movable = movable_storages(step, memory)
+        view = PlanningView(step.trace, memory.budget_bytes, 0) if paging else self._view(step, memory, movable)
+        options = self._options(course)
+        key = self._key(step, course, view, options, movable)
+        known = self._known.get(key.name) or self._cache.load(key, step.structure)
+        source = "was known"
+        if known is None:
+            begun = time.monotonic()
+            made = planners.run(course.planner or "", view.trace, self._device.profile, view.budget_bytes, **options)
+            known = transferred(made, step.structure)
+            source = f"took {time.monotonic() - begun:.2f} s"
+            self._cache.keep(key, known)
+        self._known[key.name] = known
+        log.info("a plan of %s with %d actions for %d ops: %s", course.planner, len(known), len(step.trace.ops), source)
+        return transferred(known, step.trace)
+
+    def _options(self, course: Course) -> dict[str, Option]:
+        if course.planner != "best":
+            return {}
+        return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
+
+    def _view(self, step: RecordedStep, memory: Memory, movable: NDArray[np.bool_]) -> PlanningView:
+        least = staying_bytes(step.trace, memory.chunk_bytes) + _SPARE_CHUNKS * memory.chunk_bytes
+        return view_of(
+            step.trace,
+            budget_bytes=memory.budget_bytes,
+            chunk_bytes=memory.chunk_bytes,
+            staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
+            movable=movable,
+        )
+
+    def _key(
+        self,
+        step: RecordedStep,
+        course: Course,
+        view: PlanningView,
+        options: dict[str, Option],
+        movable: NDArray[np.bool_],
+    ) -> PlanKey:
+        used = movable[: len(step.structure.storages)]
+        where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
+        return PlanKey(
+            structure=step.digest + where,
+            budget_bytes=view.budget_bytes,
+            chunk_bytes=view.chunk_bytes,
+            device=self._device.key,
+            planner=course.planner or "",
+            options=options,
+        )
+
+    def predict(self, step: RecordedStep, rungs: dict[str, Memory]) -> dict[str, int]:
+        """Nanoseconds of the step on each of some rungs, simulated; those that it cannot run on are left out."""
+        predicted: dict[str, int] = {}
+        for rung, memory in rungs.items():
+            try:
+                predicted[rung] = self._predict(step, rung, memory)
+            except (UmadviseError, ValueError) as error:
+                log.info("rung %s is out of the question: %s", rung, error)
+        return predicted
+
+    def _predict(self, step: RecordedStep, rung: str, memory: Memory) -> int:
+        course, profile, trace = course_of_rung(rung), self._device.profile, step.trace
+        if course.planner is None:
+            plan = planners.run("advice", trace, profile, memory.budget_bytes)
+        elif course.planner in PAGING_PLANNERS:
+            plan = self._plan(step, course, memory)
+        else:
+            return self.simulate(step, self._plan(step, course, memory), memory).step_ns
+        return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
+
+    def simulate(self, step: RecordedStep, plan: Plan, memory: Memory) -> SwapSimulation:
+        """What the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
+
+        Args:
+            step: that it is for.
+            plan: of that step.
+            memory: that the step has.
+
+        Raises:
+            NoRoomError: an op finds no room.
+            ValueError: the plan is not one of the step.
+        """
+        return predict_swaps(
+            step.trace,
+            plan,
+            self._device.profile,
+            budget_bytes=memory.budget_bytes,
+            chunk_bytes=memory.chunk_bytes,
+            in_chunks=storages_in_chunks(step, memory),
+        )
+
+
+def movable_storages(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
+    """Which storages of a step may leave the device when they are large enough.
+
+    What is no tensor's storage stays where it is, and so does what lies in no chunks.
+    """
+    trace = step.trace
+    fleeting = trace.births == trace.deaths  # inside one op: it counts there, and no plan is about it
+    movable: NDArray[np.bool_] = (trace.storages.role != Role.WORKSPACE) | fleeting
+    movable &= storages_in_chunks(step, memory)
+    replaced = np.flatnonzero(trace.storages.successor >= 0)  # next time it is what its successor is now
+    movable[replaced] = movable[trace.storages.successor[replaced]]
+    return movable
+
+
+def storages_in_chunks(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
+    """Which storages of a step lie in chunks, or will."""
+    found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
+    return found
+
+
+def staying_bytes(trace: Trace, chunk_bytes: int) -> int:
+    """The most at once of what never leaves: what is small, and scratch memory that outlives its op."""
+    events = trace.events
+    small = trace.storages.bytes * 2 <= chunk_bytes
+    stays = small | ((trace.storages.role == Role.WORKSPACE) & (trace.births != trace.deaths))
+    sizes = np.where(stays, -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
+    sign = (events.kind == 0).astype(np.int64) - (events.kind == 1)
+    return int(np.cumsum(sign * sizes[events.storage]).max(initial=0))
+
+
+def recomputes(plan: Plan) -> bool:
+    """Whether a plan has anything made again."""
+    return bool((plan.actions.kind == ActionKind.RECOMPUTE).any())

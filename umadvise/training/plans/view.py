@@ -1,0 +1,177 @@
+"""A step as planners see it that is going to be swapped in chunks.
+
+A storage of more than half a chunk has chunks of its own and may leave the device: planners see it in whole chunks.
+Smaller ones share chunks that never leave: they take no bytes here, and what they take there is no part of the budget.
+So a plan that keeps the view's budget keeps the device's, to the chunk.
+
+What the step finds and never touches, such as gradients that the next backward replaces, takes no bytes either: it is
+the first to leave when room is needed, and does not come back. What is made between two steps, such as a batch, has its
+contents from there: here the host writes it.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.errors import BudgetError
+from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Option, Plan, check
+from umadvise.records.trace import Access, Accesses, EventKind, Events, Storages, Trace
+from umadvise.records.units import format_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningView:
+    """A step in chunks.
+
+    Attributes:
+        trace: what planners are given; storages and ops have the numbers that they have in the step.
+        budget_bytes: likewise: whole chunks.
+        chunk_bytes: size of a chunk.
+    """
+
+    trace: Trace
+    budget_bytes: int
+    chunk_bytes: int
+
+
+def view_of(
+    trace: Trace,
+    *,
+    budget_bytes: int,
+    chunk_bytes: int,
+    staying_bytes: int = 0,
+    movable: NDArray[np.bool_] | None = None,
+) -> PlanningView:
+    """The view of a step.
+
+    Args:
+        trace: the step.
+        budget_bytes: of device memory for chunks.
+        chunk_bytes: size of a chunk.
+        staying_bytes: of that budget, what the chunks take that never leave.
+        movable: storages that lie in chunks, or will; None: all of them.
+
+    Raises:
+        BudgetError: what never leaves takes all of the budget.
+    """
+    room_bytes = budget_bytes // chunk_bytes * chunk_bytes - int(_rounded(staying_bytes, chunk_bytes))
+    if room_bytes <= 0:
+        raise BudgetError(
+            f"what never leaves the device takes {format_bytes(staying_bytes)}, and the budget is "
+            f"{format_bytes(budget_bytes)}: give more"
+        )
+    sizes = trace.storages.bytes
+    large = sizes * 2 > chunk_bytes
+    if movable is not None:
+        large &= movable
+    trace = _with_contents(trace)
+    idle = _idle(trace)
+    resized = _resized(trace, np.where(large & ~idle, _rounded(sizes, chunk_bytes), 0), idle)
+    return PlanningView(resized, room_bytes, chunk_bytes)
+
+
+def executed(trace: Trace, in_chunks: NDArray[np.bool_]) -> Trace:
+    """A step as the device executes it: in bytes, with all that lies in chunks, for a simulation by its rules.
+
+    Args:
+        trace: the step.
+        in_chunks: for each storage, whether it does.
+    """
+    trace = _with_contents(trace)
+    return _resized(trace, np.where(in_chunks, trace.storages.bytes, 0), np.zeros(len(trace.storages), bool))
+
+
+def _idle(trace: Trace) -> NDArray[np.bool_]:
+    """Storages that are there when the step begins, and that nobody reads or writes in it."""
+    used = np.zeros(len(trace.storages), bool)
+    used[trace.accesses.storage] = True
+    used[trace.events.storage[np.isin(trace.events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ))]] = True
+    idle: NDArray[np.bool_] = (trace.births < 0) & ~used
+    return idle
+
+
+def _with_contents(trace: Trace) -> Trace:
+    """What goes on in the next step and was made by nothing in this one is written when it is allocated."""
+    events = trace.events
+    written = np.zeros(len(trace.storages), bool)
+    written[trace.accesses.storage[(trace.accesses.flags & Access.WRITE) != 0]] = True
+    written[events.storage[events.kind == EventKind.HOST_WRITE]] = True
+    goes_on = np.zeros(len(trace.storages), bool)
+    goes_on[trace.storages.successor[trace.storages.successor >= 0]] = True
+    made = (events.kind == EventKind.ALLOCATE) & (events.op >= 0) & (goes_on & ~written)[events.storage]
+    rows = np.flatnonzero(made)
+    if not len(rows):
+        return trace
+    new: dict[str, Any] = {
+        "kind": EventKind.HOST_WRITE,
+        "offset_bytes": 0,
+        "bytes": trace.storages.bytes[events.storage[rows]],
+    }
+    columns = {name: getattr(events, name) for name in events.DTYPES}
+    filled = {name: np.insert(each, rows + 1, new.get(name, each[rows])) for name, each in columns.items()}
+    return dataclasses.replace(trace, events=Events(**filled))
+
+
+def _rounded(bytes_: NDArray[np.int64] | int, chunk_bytes: int) -> NDArray[np.int64]:
+    return -(-np.asarray(bytes_, np.int64) // chunk_bytes) * chunk_bytes
+
+
+def _resized(trace: Trace, sizes: NDArray[np.int64], idle: NDArray[np.bool_]) -> Trace:
+    """With storages of other sizes: a range that was all of a storage still is. Nothing goes on as an idle one."""
+    before = trace.storages.bytes
+
+    def ranges(table: Accesses | Events) -> dict[str, NDArray[np.int64]]:
+        storage = table.storage
+        whole = (table.offset_bytes == 0) & (table.bytes == before[storage])
+        gone = sizes[storage] == 0
+        return {
+            "offset_bytes": np.where(gone, 0, table.offset_bytes),
+            "bytes": np.where(gone, 0, np.where(whole, sizes[storage], table.bytes)),
+        }
+
+    successor = np.where(idle, -1, trace.storages.successor)
+
+    def with_columns(table: Storages | Accesses | Events, columns: dict[str, NDArray[np.int64]]) -> dict[str, object]:
+        return {name: columns.get(name, getattr(table, name)) for name in table.DTYPES}
+
+    return dataclasses.replace(
+        trace,
+        storages=Storages(**with_columns(trace.storages, {"bytes": sizes, "successor": successor})),  # type: ignore[arg-type]
+        accesses=Accesses(**with_columns(trace.accesses, ranges(trace.accesses))),  # type: ignore[arg-type]
+        events=Events(**with_columns(trace.events, ranges(trace.events))),  # type: ignore[arg-type]
+    )
+
+
+def transferred(plan: Plan, trace: Trace, **options: Option) -> Plan:
+    """A plan for the same ops and storages of another trace, where these may have other sizes.
+
+    Actions on what takes no bytes in `trace` or has no such storage there go, swaps and drops are of whole storages.
+
+    Args:
+        plan: of a trace with the same numbers.
+        trace: that it shall be a plan of.
+        options: added to the plan's.
+
+    Raises:
+        ValueError: the traces are not of the same step.
+    """
+    table = plan.actions
+    chosen = table.storage < len(trace.storages)
+    chosen[chosen] &= trace.storages.bytes[table.storage[chosen]] > 0
+    columns = {name: getattr(table, name)[chosen] for name in Actions.DTYPES}
+    sizes = trace.storages.bytes[columns["storage"]]
+    whole = ~np.isin(columns["kind"], OF_UNIFIED_MEMORY)
+    columns["bytes"] = np.where(whole, sizes, columns["bytes"])
+    result = Plan(
+        planner=plan.planner,
+        budget_bytes=plan.budget_bytes,
+        options=MappingProxyType({**plan.options, **options}),
+        trace_digest=trace.digest,
+        actions=Actions(**columns),
+    )
+    check(result, trace)
+    return result

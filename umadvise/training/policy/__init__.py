@@ -1,0 +1,1 @@
+"""Policies: the ladder's rungs, and how `auto` goes up and down on it."""

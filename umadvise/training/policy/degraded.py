@@ -1,0 +1,59 @@
+"""What goes without what a device lacks: said in the log, or refused in words."""
+
+import logging
+from collections.abc import Mapping
+
+from umadvise import _native
+from umadvise._native.abi import Memory
+from umadvise.errors import PolicyError
+from umadvise.training.policy.ladder import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
+
+log = logging.getLogger("umadvise")
+
+MIGRATION = "advice, prefetches and a budget"
+CHUNKS = "explicit swapping"
+"""Names of features: csrc/memory/features.h."""
+
+
+def fit_course(course: Course, device: _native.Device) -> tuple[Course, bool]:
+    """What is left on a device of the course that was asked for, and whether the budget is for unified memory too.
+
+    Raises:
+        PolicyError: it can do nothing of it.
+    """
+    features = device.features()
+    possible = possible_course(course, features)
+    return possible, driver_keeps_budget(possible, features)
+
+
+def possible_course(course: Course, features: Mapping[str, str | None]) -> Course:
+    """The course of a session on a device: the one that was asked for, or what is left of it.
+
+    Without advice and prefetches `advise` is unified memory alone, and `auto` goes to chunks, or to plain memory where
+    there are none either.
+
+    Args:
+        course: that was asked for.
+        features: of the device, with the reasons why it lacks them.
+
+    Raises:
+        PolicyError: it can do nothing of it.
+    """
+    reason = features[MIGRATION]
+    if reason is None:
+        return course
+    if course.rung is None:
+        left = SWAP if features[CHUNKS] is None else RESIDENT
+        log.warning("policy auto is %s on this device: %s", left.name, reason)
+        return course_of_rung(left.name)
+    if course.rung == WINDOW.name:
+        raise PolicyError(f"policy window needs prefetches: {reason}. Use swap, or resident where everything fits")
+    if course.rung == ADVISE.name:
+        log.warning("policy advise is unified memory without advice on this device: %s", reason)
+    return course
+
+
+def driver_keeps_budget(course: Course, features: Mapping[str, str | None]) -> bool:
+    """Whether a session's budget is for unified memory too: not where the driver cannot and nothing need be there."""
+    elsewhere = course.rung is not None and LADDER[course.rung].memory != Memory.MANAGED
+    return features[MIGRATION] is None or not elsewhere

@@ -1,0 +1,1 @@
+"""Regions of a step that are dropped and run again."""

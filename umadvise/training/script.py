@@ -1,0 +1,182 @@
+"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from `optimizer.step()`.
+
+On the emulated device it may be written for CUDA: see `cuda_spellings`.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet, ref
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from umadvise._native.abi import Role
+from umadvise.devices import open_device as devices
+from umadvise.devices.budget import parse_budget
+from umadvise.devices.open_device import EmulatedDevice
+from umadvise.records.fault_profile import FaultProfile
+from umadvise.records.trace import Trace
+from umadvise.reports.findings import stands_still
+from umadvise.torch_seam import cuda_spellings, patching, signals
+from umadvise.torch_seam.adoption import Adoption
+from umadvise.training.loop.steering import steer
+from umadvise.training.policy.degraded import fit_course
+from umadvise.training.policy.ladder import course_of
+from umadvise.training.watch.observer import Observer
+from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
+
+
+class _Leader:
+    """Whose steps are the run's, of several optimizers. None of them is kept alive."""
+
+    def __init__(self) -> None:
+        self._leader: ref[torch.optim.Optimizer] | None = None
+        self._without_it: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    def steps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An optimizer has stepped: whether that ends a step of the run."""
+        leader = None if self._leader is None else self._leader()
+        if leader is None or optimizer in self._without_it:
+            self._leader, leader = ref(optimizer), optimizer
+        if optimizer is not leader:
+            self._without_it.add(optimizer)
+            return False
+        self._without_it.clear()
+        return True
+
+
+class ScriptRun:
+    """Everything installed before a script starts, and the fault profile of what it did.
+
+    A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
+    stepped first in the run, until another one has stepped twice without it, as in the next of several trainings. A
+    script that opens a session and marks its steps is taken at its word instead.
+    """
+
+    def __init__(
+        self,
+        device: str | EmulatedDevice,
+        budget: int | str | None,
+        policy: str,
+        script: str,
+        *,
+        record: bool = False,
+        sample_every: int = SAMPLE_EVERY,
+    ) -> None:
+        """Checks the arguments; nothing happens before the `with`.
+
+        Raises:
+            PolicyError: no such policy.
+            UsageError: a size that cannot be read, or a `sample_every` that makes no sense.
+        """
+        self._course = course_of(policy)
+        self._policy = policy
+        self._device = device
+        self._budget = parse_budget(budget)
+        self._script = script
+        self._records = record
+        self._sample_every = check_every(sample_every)
+        self._leader = _Leader()
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Self:
+        """Patches torch and starts to watch."""
+        device = devices.open_device(self._device)
+        try:
+            self._course, unified = fit_course(self._course, device)
+            self._runtime = patching.start(device, self._budget, unified=unified)
+        except BaseException:
+            device.close()
+            raise
+        self._translation = ExitStack()
+        if self._runtime.emulated:
+            self._translation.enter_context(cuda_spellings.translated(self._runtime))
+        self._runtime.watch("`umadvise run`")
+        self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
+        self._observer = self._runtime.script_observer = Observer(
+            self._runtime, self._script, self._sample_every, self._policy
+        )
+        self._steering = self._observer.steering = steer(
+            self._runtime,
+            self._observer,
+            self._course,
+            budget_bytes=self._runtime.budget_bytes,
+            follow=partial(Adoption((), self._optimizers).follow, self._runtime),
+        )
+        self._observer.attach()
+        if self._records:
+            self._observer.start_recording()
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        self._begin_step()
+        return self
+
+    def _begin_step(self) -> None:
+        signals.keep()
+        if self._observer.steering is self._steering:  # no session of the script has taken over
+            self._steering.before_step(self._observer.step_count + 1)
+        self._observer.begin_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends it; what the script left alive stays valid."""
+        for handle in self._handles:
+            handle.remove()
+        if not self._runtime.forked:
+            self._steering.close()
+            self._observer.detach()
+            self._steering.split.release()
+        self._translation.close()
+        patching.finish(self._runtime)
+
+    def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
+        """What an optimizer trains has the role of a parameter, wherever the script put it."""
+
+        def add_param_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+            original(optimizer, group)
+            self._optimizers.add(optimizer)
+            if not self._runtime.emulated:
+                return
+            for parameter in optimizer.param_groups[-1]["params"]:
+                self._take_in(parameter)
+
+        return add_param_group
+
+    def _take_in(self, parameter: torch.Tensor) -> None:
+        if parameter.layout is torch.strided and parameter.device.type == "cpu":
+            self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        if self._leader.steps(optimizer) and not self._observer.steps_are_marked:
+            self._observer.end_step()
+            if self._observer.steering is self._steering:
+                self._steering.after_step(self._observer.step_count, whole=True)
+            self._begin_step()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that the script was started in."""
+        return self._runtime.forked
+
+    def trace(self) -> Trace:
+        """What the script did, if it is recorded.
+
+        Raises:
+            StateError: it is not, or the recording is not whole.
+        """
+        return self._observer.trace()
+
+    def profile(self, *, predict: bool = False) -> FaultProfile:
+        """The fault profile so far; a step that had not ended counts as outside of the steps.
+
+        Args:
+            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+        """
+        profile = self._observer.profile()
+        if not predict or self._observer.steering is not self._steering or not stands_still(profile):
+            return profile
+        return self._observer.profile(self._steering.predictions())

@@ -1,0 +1,1 @@
+"""What a session watches: steps, modules, ops and counters."""
