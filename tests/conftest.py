@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import EmulatedOptions, Phase, Placement, Route, RouteState
+from umadvise._native.abi import EmulatedOptions, Placement, Route, RouteState
+from umadvise.records.enums import Phase
 
 MIB = 1 << 20
 os.environ["UMADVISE_PLAN_CACHE"] = "off"  # what a test plans must not depend on the one before

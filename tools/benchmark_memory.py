@@ -20,8 +20,9 @@ from pathlib import Path
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Memory, Placement, Role
+from umadvise._native.abi import Memory, Placement
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.records.enums import Role
 
 BLOCK_BYTES = 2 << 20
 ROUNDS = 15

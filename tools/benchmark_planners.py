@@ -26,7 +26,6 @@ from networks import NETWORKS
 from planner_table import BEST, Claim, claims, table
 
 from umadvise import planners
-from umadvise._native.abi import Role
 from umadvise.commands._options import parse_competitors
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError, UmadviseError
@@ -35,6 +34,7 @@ from umadvise.planners.judging.comparison import Comparison, Competitor, compare
 from umadvise.recording.dry import recorder as dry
 from umadvise.records import trace_file as io
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.trace import Trace
 
 FIRST_SHARE = 0.9

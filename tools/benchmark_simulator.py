@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Role
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError
+from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Actions, Plan
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Ops, Storages, Table, Trace, check
 from umadvise.simulator.swap import ALLOCATOR_MODELS, AllocatorModel, simulate_swap

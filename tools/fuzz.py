@@ -25,7 +25,7 @@ from fuzz_program import Program, World, program_of, run
 import umadvise
 from umadvise import planners
 from umadvise.errors import PolicyError
-from umadvise.training.policy.ladder import check_policy
+from umadvise.training.policy.course import check_policy
 
 CAPACITY = "256MiB"
 BUDGETS_MIB = (40, 48, 64, 96)

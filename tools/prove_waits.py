@@ -31,9 +31,9 @@ FILES = (
     "engine_cuda_host_waits",
     "engine_waits",
     "engine_cuda_swapping",
-    "stream_order",
-    "stream_wait",
-    "chunked_memory",
+    "engine_stream_order",
+    "engine_stream_wait",
+    "memory_chunks",
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",
@@ -94,6 +94,12 @@ def proofs() -> dict[str, Proof]:
     return {name: Proof(file, test, int(missed), int(runs)) for name, file, test, missed, runs in rows}
 
 
+def source_of(file: str) -> Path:
+    """The file of which a C++ test is made: `engine_swapping` is tests/engine/swapping.cpp."""
+    (found,) = (path for path in (ROOT / "csrc" / "tests").rglob("*.cpp") if f"{path.parent.name}_{path.stem}" == file)
+    return found
+
+
 class Runner:
     """Runs C++ tests of one build, without a wait and with it."""
 
@@ -118,8 +124,7 @@ class Runner:
     def search(self, wait: str, seeds: int) -> Proof | None:
         """The first test that misses it often enough; None where there is none."""
         for file in FILES:
-            source = ROOT / "csrc" / "tests" / f"{file}.cpp"
-            for test in re.findall(r"^TEST\((\w+)\)", source.read_text(), re.M):
+            for test in re.findall(r"^TEST\((\w+)\)", source_of(file).read_text(), re.M):
                 if self.passes(file, test, wait) or not self.passes(file, test):
                     continue
                 proof = self.prove(wait, Proof(file, test), seeds)

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from umadvise import errors
+from umadvise._version import __version__
 
 if TYPE_CHECKING:
     from umadvise.devices.open_device import EmulatedDevice
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from umadvise.training.session import Session as session  # noqa: N813  # read as a verb: with umadvise.session(...)
     from umadvise.training.watch.statistics import memory_stats, read_counters
 
-__version__ = "0.1.0"
 __all__ = [
     "EmulatedDevice",
+    "__version__",
     "errors",
     "held",
     "memory_stats",

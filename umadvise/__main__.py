@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from umadvise import __version__
+from umadvise._version import __version__
 from umadvise.commands import _messages, commands
 from umadvise.errors import UmadviseError
 

@@ -1,4 +1,5 @@
-// What the core throws inside; csrc/capi/device.cpp turns it into a code and a message. Nothing of it leaves the library.
+// What the core throws inside; csrc/capi/device.cpp turns it into a code and a message. Nothing of it leaves the
+// library.
 #pragma once
 
 #include <stdexcept>

@@ -1,11 +1,11 @@
 // The C ABI of CUDA devices that nobody has opened: the driver is asked, no context is made and no memory taken.
 #include <cstdio>
 
+#include "base/error.h"
 #include "capi/guard.h"
 #include "cupti/library.h"
 #include "driver/driver.h"
 #include "driver/errors.h"
-#include "base/error.h"
 #include "umadvise.h"
 
 namespace {

@@ -1,13 +1,14 @@
 // The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
+#include "engine/device.h"
+
 #include <cstring>
 #include <string>
 
-#include "capi/guard.h"
-#include "driver/driver.h"
-#include "devices/emulated/hooks.h"
-#include "engine/device.h"
-#include "engine/routes.h"
 #include "base/error.h"
+#include "capi/guard.h"
+#include "devices/emulated/hooks.h"
+#include "driver/driver.h"
+#include "engine/routes.h"
 #include "memory/managed_cap.h"
 #include "memory/names.h"
 #include "memory/process.h"

@@ -1,8 +1,9 @@
 // The C ABI of um::PageModel.
+#include "um/pages.h"
+
 #include <string>
 
 #include "capi/guard.h"
-#include "um/pages.h"
 #include "umadvise.h"
 
 struct um_pages {

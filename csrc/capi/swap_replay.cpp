@@ -1,6 +1,6 @@
 // The part of the C ABI that simulates explicit swapping.
-#include "capi/guard.h"
 #include "base/error.h"
+#include "capi/guard.h"
 #include "replay/simulation.h"
 #include "replay/swap_executor.h"
 #include "umadvise.h"

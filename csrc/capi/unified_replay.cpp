@@ -1,9 +1,10 @@
 // The C ABI of simulating unified memory.
+#include "replay/unified_replay.h"
+
 #include <algorithm>
 
 #include "capi/guard.h"
 #include "memory/process.h"
-#include "replay/unified_replay.h"
 #include "umadvise.h"
 
 namespace {

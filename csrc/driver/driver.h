@@ -4,7 +4,7 @@
 #include "driver/table.h"
 
 namespace um::emulated {
-struct Hooks;  // driver/emulated/hooks.h: what only the emulated device can do (touch, pin, events)
+struct Hooks;  // devices/emulated/hooks.h: what only the emulated device can do (touch, pin, events)
 }
 
 namespace um::driver {
@@ -18,7 +18,7 @@ struct Driver {
 
 // libcuda by dlopen at first use; nullptr, with the reason, when there is none. Thread-safe, tried once.
 const Driver* libcuda(const char** reason);
-// The emulated devices' driver; its ordinals are those of emulated::open (driver/emulated/hooks.h).
+// The emulated devices' driver; its ordinals are those of emulated::open (devices/emulated/hooks.h).
 const Driver* emulated();
 
 }  // namespace um::driver

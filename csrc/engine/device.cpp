@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "engine/routes.h"
 #include "base/error.h"
+#include "engine/routes.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // A CUDA device's counters come from samples: see sampling.h.
-#include "engine/device.h"
 #include "base/error.h"
+#include "engine/device.h"
 
 void um_device::set_sampling(uint32_t every) {
   const Lock lock(mutex_);

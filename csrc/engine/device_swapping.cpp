@@ -1,9 +1,9 @@
 // Explicit swapping on a device: chunked memory, and steps that follow a program.
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "base/error.h"
 #include "memory/migration.h"
 #include "memory/names.h"
 

@@ -1,9 +1,9 @@
 // Data in and out of a device, other than by ops.
 #include <vector>
 
+#include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "base/error.h"
 #include "memory/migration.h"
 
 using um::address_of;

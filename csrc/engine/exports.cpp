@@ -1,7 +1,7 @@
 // Exports: allocations whose address has left torch are held on the device. Some exports end when somebody says so;
 // others last, as nobody sees their end, until they must give way to what finds no room.
-#include "engine/device.h"
 #include "base/error.h"
+#include "engine/device.h"
 #include "memory/host_memory.h"
 
 using um::Block;

@@ -1,6 +1,6 @@
 // How long copies take here: page-locked host memory, streams of their own, the device's clock.
-#include "engine/device.h"
 #include "base/error.h"
+#include "engine/device.h"
 
 namespace {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "base/error.h"
 #include "memory/host_memory.h"
 #include "memory/room.h"
 

@@ -1,7 +1,7 @@
 // The order between streams.
+#include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "base/error.h"
 
 using um::driver::CUDA_SUCCESS;
 using um::driver::CUevent;

@@ -1,8 +1,8 @@
 // Arrivals, departures and the room they make; see swapper.h.
 #include <algorithm>
 
-#include "engine/swapper.h"
 #include "base/error.h"
+#include "engine/swapper.h"
 #include "memory/host_memory.h"
 #include "memory/room.h"
 

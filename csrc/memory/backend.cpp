@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "driver/errors.h"
 #include "base/error.h"
+#include "devices/simulated/device.h"
+#include "driver/errors.h"
 #include "memory/host_memory.h"
 #include "memory/process.h"
-#include "devices/simulated/device.h"
 #include "um/model.h"
 #include "umadvise_waits.h"
 

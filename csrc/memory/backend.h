@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "driver/driver.h"
 #include "devices/emulated/hooks.h"
+#include "driver/driver.h"
 #include "umadvise.h"
 
 namespace um {

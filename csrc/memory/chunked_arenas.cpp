@@ -1,8 +1,8 @@
 // Address space for large blocks, arenas for small ones, and their way back to the driver.
 #include <algorithm>
 
-#include "memory/chunked_memory.h"
 #include "base/error.h"
+#include "memory/chunked_memory.h"
 #include "memory/host_memory.h"
 
 namespace um {

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <string>
 
-#include "memory/address_map.h"
 #include "base/error.h"
+#include "memory/address_map.h"
 
 namespace um {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "memory/migration.h"
 #include "devices/simulated/device.h"
+#include "memory/migration.h"
 #include "replay/unified_input.h"
 
 namespace um::simulator {

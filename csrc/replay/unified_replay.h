@@ -4,13 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include "devices/simulated/clock.h"
+#include "devices/simulated/fault_shape.h"
+#include "devices/simulated/space.h"
 #include "engine/device.h"
 #include "engine/indexed_trace.h"
 #include "planning/caching_heap.h"
-#include "replay/fault_shape.h"
-#include "devices/simulated/space.h"
 #include "replay/simulation.h"
-#include "replay/unified_clock.h"
 
 namespace um::simulator {
 

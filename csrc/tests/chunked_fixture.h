@@ -5,10 +5,10 @@
 #include <map>
 #include <memory>
 
+#include "base/error.h"
 #include "check.h"
 #include "memory/allocations.h"
 #include "memory/chunked_memory.h"
-#include "base/error.h"
 
 namespace test {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "driver/driver.h"
 #include "devices/emulated/hooks.h"
+#include "driver/driver.h"
 #include "engine_fixture.h"
 #include "fake_libcuda/emulated_libcuda.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.h"
-#include "driver/driver.h"
 #include "devices/emulated/hooks.h"
+#include "driver/driver.h"
 
 namespace test {
 

@@ -23,7 +23,6 @@ class Chunks {
   // `pages_per_root`: of the system's size.
   Chunks(uint32_t roots, uint32_t pages_per_root);
 
-  uint32_t free_roots() const { return static_cast<uint32_t>(free_.size()); }
   // A free root for a full block, at the tail of the used; kNone when there is none.
   uint32_t take_root(uint32_t block);
   // Room for some pages of a small block in a root that is split already, or in a free one. The root counts as

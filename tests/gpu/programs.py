@@ -14,7 +14,8 @@ from torch.nn import functional
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Advice, Memory, Role
+from umadvise._native.abi import Memory
+from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.runtime import address_of
 

@@ -150,7 +150,7 @@ def test_a_large_size_has_no_row_in_managed_memory(data: dict[str, Any], network
 
 @pytest.mark.parametrize(("network", "parts"), [("bert", (100, 50)), *([("resnet", (100,))] if ALL else [])])
 def test_every_rung_and_every_way_has_a_row(data: dict[str, Any], network: str, parts: tuple[int, ...]) -> None:
-    from umadvise.training.policy.ladder import RUNGS
+    from umadvise.devices.rungs import RUNGS
 
     rows = {row["name"]: row for row in data[network]["rows"]}
     below = [rung for rung in RUNGS if rung != "resident"]

@@ -5,7 +5,7 @@ a library's scratch, never leaves; the ops of an optimizer's step on lists of te
 after another.
 """
 
-from umadvise._native.abi import Phase, Role
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import EventKind, Trace
 
 CHUNK_BYTES = 2 << 20

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from umadvise import _native
-from umadvise._native.abi import Advice, Placement, Role, Route, RouteState, Status
+from umadvise._native.abi import Placement, Route, RouteState, Status
 from umadvise.errors import NativeError
+from umadvise.records.enums import Advice, Role
 
 MIB = 1 << 20
 OFF = Route(RouteState.OFF)

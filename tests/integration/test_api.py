@@ -11,8 +11,9 @@ from torch import nn
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Advice, Allocation, Memory, Role
+from umadvise._native.abi import Allocation, Memory
 from umadvise.errors import DeviceUnavailableError, InvalidAdviceError, InvalidSizeError, StateError, UsageError
+from umadvise.records.enums import Advice, Role
 
 Patch = Callable[..., _native.Device]
 Find = Callable[[torch.Tensor], Allocation | None]

@@ -12,11 +12,12 @@ from torch.nn import functional
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Memory, Role
+from umadvise._native.abi import Memory
+from umadvise.devices.rungs import LADDER
+from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.runtime import address_of
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
-from umadvise.training.policy.ladder import LADDER
 
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks

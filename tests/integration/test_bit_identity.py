@@ -19,8 +19,8 @@ from small_networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, different, m
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Cause
 from umadvise.records.advice import PAPER_WORDS
+from umadvise.records.enums import Cause
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 STEPS = 3 if ALL else 2  # the second is the first with optimizer state

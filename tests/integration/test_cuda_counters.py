@@ -26,8 +26,9 @@ import ctypes
 import sys
 
 from umadvise import _native
-from umadvise._native.abi import Access, Advice, Memory, Phase, Placement, Role
+from umadvise._native.abi import Access, Memory, Placement
 from umadvise.records import fault_profile as profile
+from umadvise.records.enums import Advice, Phase, Role
 from umadvise.torch_seam import runtime
 from umadvise.training.watch.observer import Observer
 

@@ -15,9 +15,10 @@ from torch.jit import _builtins
 from torch.utils import cpp_extension
 
 import umadvise
-from umadvise._native.abi import Advice, Allocation
+from umadvise._native.abi import Allocation
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.errors import UntranslatedError
+from umadvise.records.enums import Advice
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.cuda_spellings.factories import FACTORIES, METHODS
 from umadvise.torch_seam.runtime import HOST, Runtime, routed

@@ -28,7 +28,7 @@ CONVOLUTIONAL = ("cnn", "unet")
 SCRIPT = f"""
 import json, sys
 import msgspec, small_networks, torch, umadvise
-from umadvise.reports.counters.native import events_from
+from umadvise._native.readings import events_from
 from umadvise.torch_seam import runtime
 
 threads, delay_us = int(sys.argv[1]), int(sys.argv[2])

@@ -6,8 +6,8 @@ import pytest
 from replay.block_cost import MEASURED_BYTES_PER_S, MEASURED_ON, block_ns, charged
 from replay.recording import bert_trace, trace
 
-from umadvise._native.abi import Phase
 from umadvise.devices.catalogue import load_device
+from umadvise.records.enums import Phase
 
 V100, RTX = "v100-sxm2-power9-16gb", "rtx-6000-24gb"
 

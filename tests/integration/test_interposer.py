@@ -9,6 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from reference_interposer import (
+    ObservedAccess,
+    ObservedOp,
+    ReferenceInterposer,
+    observed_natively,
+    touched_tensors,
+)
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -16,15 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from umadvise import _native
-from umadvise._hooks.reference import (
-    ObservedAccess,
-    ObservedOp,
-    ReferenceInterposer,
-    observed_natively,
-    touched_tensors,
-)
-from umadvise._native.abi import Phase
 from umadvise.errors import NativeError
+from umadvise.records.enums import Phase
 
 
 class Observation:

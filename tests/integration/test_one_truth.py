@@ -2,7 +2,7 @@
 
 Ordered counting must equal the guard's prediction, and raw counting the replay of its recorded service order, in every
 counter. Raw counting against the prediction is an error figure, which is bounded here. Random programs in both ways:
-csrc/tests/simulated_unified.cpp.
+csrc/tests/replay/unified.cpp.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,13 @@ import torch
 from small_networks import NETWORKS, OPTIMIZERS
 
 import umadvise
-from umadvise._native.abi import Advice, Role, Service
+from umadvise._native.abi import Service
+from umadvise.devices import rungs as roles
+from umadvise.devices.rungs import Policy
 from umadvise.records.counters import Counters, add
+from umadvise.records.enums import Advice, Role
 from umadvise.records.trace import EventKind, Trace
 from umadvise.simulator.unified import simulate_unified
-from umadvise.training.policy import ladder as roles
-from umadvise.training.policy.ladder import Policy
 
 DEVICE = "v100-pcie-16gb"  # any that pages: what its link and driver cost is in no counter
 MIB = 1 << 20

@@ -20,8 +20,8 @@ from traces import layers
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Cause
 from umadvise.records.advice import PAPER_WORDS
+from umadvise.records.enums import Cause
 
 MIB = 1 << 20
 PROGRAMS = 400 if os.environ.get("UMADVISE_FULL") else 8

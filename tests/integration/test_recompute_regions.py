@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
-from umadvise._native.abi import Phase
+from umadvise.records.enums import Phase
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import runtime
 from umadvise.training.recompute.regions import Choice, Regions

@@ -15,8 +15,9 @@ from torch.nn import functional
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Advice, Allocation, Memory, Role
+from umadvise._native.abi import Allocation, Memory
 from umadvise.errors import InvalidSizeError, PolicyError, StateError, UsageError
+from umadvise.records.enums import Advice, Role
 from umadvise.records.fault_profile import FaultProfile
 
 MIB = 1 << 20

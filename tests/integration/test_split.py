@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from reference_interposer import ObservedOp, observed_natively
 from torch import nn
 
 from umadvise import _native
-from umadvise._hooks.reference import ObservedOp, observed_natively
-from umadvise._native.abi import ChunkOptions, Memory, Phase, Placement, Route, RouteState
+from umadvise._native.abi import ChunkOptions, Memory, Placement, Route, RouteState
 from umadvise.errors import NativeError
+from umadvise.records.enums import Phase
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 

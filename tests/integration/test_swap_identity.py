@@ -26,7 +26,7 @@ from usable_policies import RUNGS, SESSION_PLANNERS
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Cause
+from umadvise.records.enums import Cause
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import runtime
 from umadvise.training.session import Session

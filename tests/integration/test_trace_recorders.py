@@ -15,9 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
-from umadvise._native.abi import Role
 from umadvise.recording.dry import recorder as dry
 from umadvise.recording.workload import Workload, training_step
+from umadvise.records.enums import Role
 from umadvise.records.trace import Access, EventKind, Trace
 
 MIB = 1 << 20

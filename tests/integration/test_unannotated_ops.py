@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from reference_interposer import ReferenceInterposer, observed_natively
 from torch import nn
 
 import umadvise
 from umadvise import _native
-from umadvise._hooks.reference import ReferenceInterposer, observed_natively
 from umadvise.recording.operators import derive
 from umadvise.records.trace import Access
 

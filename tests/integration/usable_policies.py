@@ -2,7 +2,7 @@
 
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
-from umadvise.training.policy.ladder import check_policy
+from umadvise.training.policy.course import check_policy
 
 
 def usable(name: str) -> bool:

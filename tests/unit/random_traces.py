@@ -10,8 +10,8 @@ values that the host reads.
 from dataclasses import dataclass, field
 from random import Random
 
-from umadvise._native.abi import Phase, Role
 from umadvise.recording.builder import TraceBuilder
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, EventKind, OpClass, Trace
 
 MIB = 1 << 20

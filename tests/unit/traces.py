@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from umadvise._native.abi import Phase, Role
 from umadvise.recording.builder import TraceBuilder
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, EventKind, OpClass, Trace
 
 FLAGS = (Access.READ, Access.WRITE, Access.WRITE | Access.WHOLE, Access.READ | Access.WRITE | Access.IN_PLACE)

@@ -15,7 +15,8 @@ from sizes import by_kind
 
 import umadvise
 from umadvise import _native
-from umadvise._native.abi import Advice, Memory, Placement, Role
+from umadvise._native.abi import Memory, Placement
+from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import address_of, current, placed, routed
 
 MIB = 1 << 20

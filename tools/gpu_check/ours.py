@@ -11,10 +11,10 @@ from workloads import UNADVISED
 
 import umadvise
 from umadvise._native.abi import ChunkOptions, Memory
+from umadvise.devices.rungs import LADDER, Policy
+from umadvise.devices.rungs import UNADVISED as UNADVISED_POLICY
 from umadvise.records.counters import Counters, subtract
 from umadvise.torch_seam.runtime import current
-from umadvise.training.policy.ladder import LADDER, Policy
-from umadvise.training.policy.ladder import UNADVISED as UNADVISED_POLICY
 from umadvise.training.session import Session
 
 CAPACITY = "1GiB"

@@ -138,8 +138,9 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
     else:
         __import__("torch")  # brings the library of its CUDA version
     from umadvise import _native
-    from umadvise._native.abi import Access, Advice, Memory, Phase, Placement, Role
+    from umadvise._native.abi import Access, Memory, Placement
     from umadvise.errors import UmadviseError
+    from umadvise.records.enums import Advice, Phase, Role
 
     size, where = RANGE_BYTES[kind], Placement(Memory.MANAGED, Role.PARAMETER, Advice.NONE)
 

@@ -24,8 +24,8 @@ from ours import Training, training
 from peers import WAYS
 from workloads import Network, checkpoint_blocks, repeatable
 
+from umadvise.devices.rungs import SWAP_RECOMPUTE
 from umadvise.errors import BudgetError, NativeError
-from umadvise.training.policy.ladder import SWAP_RECOMPUTE
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

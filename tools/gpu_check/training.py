@@ -80,7 +80,7 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
         managed: rungs in managed memory too.
     """
     from umadvise._native.abi import Memory
-    from umadvise.training.policy.ladder import LADDER, RESIDENT
+    from umadvise.devices.rungs import LADDER, RESIDENT
 
     rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
     below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.recording import bert_trace
-from umadvise._native.abi import Role
 from umadvise.records.advice import parse_advice
 from umadvise.records.counters import BytesByCause
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.trace import Trace
 from umadvise.simulator.unified import Simulation, simulate_unified
 

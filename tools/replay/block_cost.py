@@ -8,10 +8,10 @@ of a service that brings pages from it, of which the sources say least.
 
 import msgspec
 
-from umadvise._native.abi import Role
 from umadvise.devices.catalogue import load_device
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.trace import Access, Trace
 from umadvise.simulator.unified import simulate_unified
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from umadvise import planners
 from umadvise.devices import catalogue
+from umadvise.devices.rungs import LADDER
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.planners.judging.score import score
 from umadvise.planners.paging.advice import by_role
@@ -30,7 +31,7 @@ from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import Simulation, simulate_unified
 from umadvise.training.plans.maker import staying_bytes
 from umadvise.training.plans.view import transferred, view_of
-from umadvise.training.policy.ladder import LADDER, course_of_rung
+from umadvise.training.policy.course import course_of_rung
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, Network, checkpoint_blocks  # a folder of programs, not a package

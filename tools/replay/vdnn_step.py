@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from umadvise._native.abi import Phase, Role
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.dry.roofline import retimed
 from umadvise.recording.workload import Workload
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, OpClass, Trace
 
 _FLOAT_BYTES = 4

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
-from umadvise._native.abi import Role
 from umadvise.errors import BudgetError, NoRoomError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.trace import EventKind, Trace
 from umadvise.simulator.swap import AllocatorModel, simulate_swap

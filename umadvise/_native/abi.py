@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated
 
+from umadvise.records.enums import Advice, Cause, Role
+
 ABI_VERSION = 1
 HOOKS_ABI_VERSION = 1
 UNKNOWN = -1
@@ -42,27 +44,6 @@ class Memory(IntEnum):
     CHUNKED = 3
 
 
-class Role(IntEnum):
-    """um_role. The first three choose the arena, the finer ones are labels."""
-
-    PARAMETER = 0
-    INPUT = 1
-    INTERMEDIATE = 2
-    GRADIENT = 3
-    OPTIMIZER_STATE = 4
-    WORKSPACE = 5
-
-
-class Advice(IntEnum):
-    """um_advice."""
-
-    NONE = 0
-    PREFERRED_LOCATION = 1
-    ACCESSED_BY = 2
-    READ_MOSTLY = 3
-    PREFETCH = 4
-
-
 class RouteState(IntEnum):
     """Where a thread's torch allocations go; for the process INHERIT means OFF."""
 
@@ -83,25 +64,6 @@ class Small(IntEnum):
 
     STAY = 0
     LEAVE = 1
-
-
-class Phase(IntEnum):
-    """um_phase: the part of a training step that an op belongs to; NONE outside steps."""
-
-    NONE = 0
-    FORWARD = 1
-    BACKWARD = 2
-    OPTIMIZER = 3
-
-
-class Cause(IntEnum):
-    """um_cause: why bytes moved."""
-
-    USER = 0
-    COHERENCE = 1
-    SPECULATIVE = 2
-    EVICTION = 3
-    ACCESS_COUNTER = 4
 
 
 class EventKind(IntEnum):

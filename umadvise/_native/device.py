@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from umadvise._native.abi import (
     Access,
-    Advice,
     Allocation,
     Charged,
     ChunkOptions,
@@ -24,7 +23,6 @@ from umadvise._native.abi import (
     Memory,
     MemoryHistory,
     MemoryStats,
-    Phase,
     Placed,
     Placement,
     RecordedAccess,
@@ -33,7 +31,6 @@ from umadvise._native.abi import (
     RecordedEvent,
     RecordedOp,
     Residency,
-    Role,
     Sampling,
     Small,
     SwapCounters,
@@ -42,6 +39,7 @@ from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
 from umadvise._native.mirrors import filled, known, mirror, to_c
 from umadvise._native.prototypes import POINTER, TEXT, U64
+from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
 

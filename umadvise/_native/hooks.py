@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from umadvise._native.abi import Phase, Placement
+from umadvise._native.abi import Placement
 from umadvise._native.device import Device
 from umadvise._native.library import hooks_library, intern, string
 from umadvise._native.mirrors import to_c
 from umadvise._native.prototypes import RESCUER
+from umadvise.records.enums import Phase
 
 
 def install_allocator() -> None:

@@ -2,10 +2,11 @@
 
 import ctypes
 
-from umadvise._native.abi import Allocation, Role, Route, Status
+from umadvise._native.abi import Allocation, Route, Status
 from umadvise._native.library import core_library, intern
 from umadvise._native.mirrors import filled, to_c
 from umadvise.errors import NativeError
+from umadvise.records.enums import Role
 
 
 def free(address: int) -> bool:

@@ -88,7 +88,7 @@ def parse_size(word: str, trace: "Trace") -> int:
 
 def _last_whole_step(trace: "Trace", steps: list[int]) -> int:
     """What a run did after its last update is no step: what trains ends with one."""
-    from umadvise._native.abi import Phase
+    from umadvise.records.enums import Phase
 
     updated = trace.ops.step[trace.ops.phase == Phase.OPTIMIZER]
     return int(updated.max()) if len(updated) else steps[-1]

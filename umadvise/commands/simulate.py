@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction."""
     import msgspec
 
-    from umadvise._native.abi import Role
     from umadvise.planners.judging.prediction import predict
     from umadvise.records import plan_file as io
     from umadvise.records.advice import parse_advice
+    from umadvise.records.enums import Role
     from umadvise.records.units import parse_bytes
     from umadvise.reports.reporters import prediction as reporter
 

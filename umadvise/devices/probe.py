@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from umadvise import __version__, _native
+from umadvise import _native
 from umadvise._native.abi import DeviceInfo
+from umadvise._version import __version__
 from umadvise.devices import catalogue, nvml
 from umadvise.devices.cuda_attributes import Attribute, pci_address, read
 from umadvise.errors import NvmlUnavailableError

@@ -2,7 +2,7 @@
 
 import platform
 
-from umadvise import __version__
+from umadvise._version import __version__
 from umadvise.doctor import gpu, profiling, software, trials
 from umadvise.doctor.machine import Machine, check_cards, check_memory, check_system
 from umadvise.doctor.records import Ability, Check, Diagnosis

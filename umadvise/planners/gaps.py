@@ -6,10 +6,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Role
 from umadvise.planners.bounds.bound_points import Points, op_of_points, points, program_copies
 from umadvise.planners.uses import Uses
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.trace import EventKind, Trace
 
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from umadvise._native.abi import Phase, Role
 from umadvise.planners.uses import Uses
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, EventKind, Trace
 
 GONE, DEVICE, HOST, DROPPED = range(4)

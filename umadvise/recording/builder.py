@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from umadvise._native.abi import Phase, Role
 from umadvise.records.device import DType
+from umadvise.records.enums import Phase, Role
 from umadvise.records.fault_profile import clean_name
 from umadvise.records.trace import (
     ARITHMETIC,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from umadvise._native.abi import Role
+from umadvise.records.enums import Role
 from umadvise.records.trace import Access, EventKind, OpRow, Trace
 from umadvise.records.units import format_bytes
 

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Phase, Role
 from umadvise.errors import StateError
 from umadvise.recording.operators import OperatorInfo, derive
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, Accesses, EventKind, Events, OpClass, Ops, Storages, Target, Trace, check
 
 _CHANGES = int(Access.READ | Access.WRITE | Access.IN_PLACE)

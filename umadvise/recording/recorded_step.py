@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Allocation, Role
+from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
+from umadvise.records.enums import Role
 from umadvise.records.trace import Accesses, EventKind, Events, Ops, Storages, Trace, check
 
 _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
@@ -58,7 +59,7 @@ class RecordedStep:
     def first_serials(self) -> NDArray[np.uint64]:
         """For each storage the allocation that it is when the next step begins; 0 for those that are still to be made.
 
-        As csrc/simulator/indexed_trace has it: a storage that is there when the step begins is the same one when the
+        As csrc/engine/indexed_trace has it: a storage that is there when the step begins is the same one when the
         next one does, or its successor where it died.
         """
         source = continued_from(self.trace)

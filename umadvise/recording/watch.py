@@ -12,7 +12,7 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from umadvise._native.abi import Phase
+from umadvise.records.enums import Phase
 
 
 class Watch:

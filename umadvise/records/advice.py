@@ -7,8 +7,8 @@ Source: Choi and Lee, "Efficient Use of GPU Memory for Large-Scale Deep Learning
 
 from dataclasses import dataclass
 
-from umadvise._native.abi import Advice
 from umadvise.errors import InvalidAdviceError, UsageError
+from umadvise.records.enums import Advice
 
 PAPER_WORDS = {
     "noadvise": Advice.NONE,

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Advice
+from umadvise.records.enums import Advice
 from umadvise.records.trace import MOST_ROWS, Table, Trace
 
 Option: TypeAlias = bool | int | float | str | None
@@ -22,7 +22,7 @@ Option: TypeAlias = bool | int | float | str | None
 class ActionKind(IntEnum):
     """um_plan_kind (csrc/include/umadvise.h): what an action does to bytes of a storage."""
 
-    ADVISE = 0  # argument: umadvise._native.abi.Advice
+    ADVISE = 0  # argument: umadvise.records.enums.Advice
     PREFETCH = 1  # argument: 0 to the device, 1 to the host
     DISCARD = 2  # contents are not needed any more
     SWAP_OUT = 3  # starts a copy to the host; the device memory is free when it has ended

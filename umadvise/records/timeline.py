@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Cause
+from umadvise.records.enums import Cause
 
 
 class Track(IntEnum):
@@ -69,7 +69,7 @@ class Timeline:
         storage: index into the trace; -1 for none.
         track: Track.
         kind: SpanKind.
-        cause: umadvise._native.abi.Cause: why bytes moved or the op stands still; meaningless for ops.
+        cause: umadvise.records.enums.Cause: why bytes moved or the op stands still; meaningless for ops.
         engine: which copy engine of the track's direction.
         step: iteration of the simulation: 1, 2, ...
         peak_bytes: the most device memory that was in use at once.

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Phase, Role
 from umadvise.records.device import DTYPES, DType
+from umadvise.records.enums import Phase, Role
 
 SCHEMA = "umadvise.trace/1"
 MOST_ROWS = 1 << 26
@@ -94,7 +94,7 @@ class Storages(Table):
 
     Attributes:
         bytes: size.
-        role: umadvise._native.abi.Role.
+        role: umadvise.records.enums.Role.
         name: index into `Trace.strings`; 0 where it has no name.
         module: where it was made: index into `Trace.strings`.
         successor: for a storage that is there when the trace begins and dies in it, the one that has taken its place
@@ -114,7 +114,7 @@ class Ops(Table):
 
     Attributes:
         name: of the operator with its overload ("aten::add_.Tensor"): index into `Trace.strings`.
-        phase: umadvise._native.abi.Phase.
+        phase: umadvise.records.enums.Phase.
         module: whose forward it belongs to, in backward too: index into `Trace.strings`.
         step: 1, 2, ...; 0 outside steps.
         op_class: OpClass.

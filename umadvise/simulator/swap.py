@@ -1,6 +1,6 @@
 """Simulating a step with explicit swapping: whole storages copied between device and host, by a plan or on demand.
 
-One compute queue, the copy engines of the device's link, and a host thread that runs ahead (csrc/simulator/swap_*).
+One compute queue, the copy engines of the device's link, and a host thread that runs ahead (csrc/replay/swap_*).
 A swap-out starts when its anchor has ended on the compute queue and frees its bytes when the copy ends. A swap-in
 starts not before its anchor, and waits in its queue until there is room; ops that do not need it go on. An op waits for
 all that it touches. What no plan brought comes on demand: slow, never wrong, and counted. A storage that the host

@@ -1,8 +1,8 @@
 """Plain unified memory, simulated: a trace replayed through the allocator, the guard and the page model of a real run.
 
 The engine is the one that runs on the emulated device and on CUDA; only the driver below it has no bytes
-(csrc/simulator). So the counters are those that ordered counting observes, exactly. Times follow from the device's
-profile and are as uncertain as that says.
+(csrc/replay/unified_*). So the counters are those that ordered counting observes, exactly. Times follow from the
+device's profile and are as uncertain as that says.
 """
 
 import os
@@ -14,22 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Advice, Concurrency, Memory, Role, Service, Status, UnifiedOptions
+from umadvise._native.abi import Concurrency, Memory, Service, Status, UnifiedOptions
 from umadvise._native.abi import SimulatedStep as NativeStep
+from umadvise._native.readings import counters_from, memory_from
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import native_link, page_costs
+from umadvise.devices.rungs import ARENA_ROLES
 from umadvise.errors import BudgetError, NativeError, UsageError
 from umadvise.records.advice import parse_advice
 from umadvise.records.counters import Counters, MemoryStats
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
 from umadvise.records.plan import check as check_plan
 from umadvise.records.timeline import SPAN, Timeline
 from umadvise.records.trace import Trace
 from umadvise.records.trace import check as check_trace
 from umadvise.records.units import parse_bytes
-from umadvise.reports.counters.native import counters_from, memory_from
-from umadvise.training.policy.ladder import ARENA_ROLES
 
 WARM_UP = 2
 """Iterations until what is where no longer depends on the beginning; eviction in order of service is chaotic, so that

@@ -21,6 +21,7 @@ import msgspec
 
 from umadvise import _native
 from umadvise._native import abi as _abi
+from umadvise._native.readings import counters_from
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import page_costs
 from umadvise.errors import InvalidAdviceError, InvalidSizeError, StateError, UsageError
@@ -28,7 +29,6 @@ from umadvise.records.advice import parse_advice
 from umadvise.records.counters import CAUSES, Cause, Count, Counters
 from umadvise.records.device import DeviceProfile, Direction
 from umadvise.records.units import parse_bytes
-from umadvise.reports.counters.native import counters_from
 
 __all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "UnifiedMemory"]
 

@@ -9,13 +9,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native
-from umadvise._native.abi import Role
+from umadvise.devices.rungs import Policy
 from umadvise.errors import StateError, UsageError
+from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime, torch_api
 from umadvise.torch_seam.placement import copy_of_bytes
 from umadvise.torch_seam.runtime import HOST, on_device, routed
-from umadvise.training.policy.ladder import Policy
-from umadvise.training.watch.observer import strided_parts, tensors_of_state
+from umadvise.torch_seam.tensors import strided_parts, tensors_of_state
 
 
 class Adoption:

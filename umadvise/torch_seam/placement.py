@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Advice, Role
+from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
 
 _to = torch._C.TensorBase.to

@@ -4,19 +4,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Advice, Memory, Placement, Role, Route, RouteState
+from umadvise._native.abi import Memory, Placement, Route, RouteState
+from umadvise.devices.rungs import ADVISE, UNADVISED, Policy
 from umadvise.errors import StateError
+from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.training.policy.ladder import ADVISE, UNADVISED, Policy
-
-if TYPE_CHECKING:
-    from umadvise.training.watch.observer import Observer
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
@@ -38,7 +35,6 @@ class Runtime:
         session_budget_bytes: the same of a session that has one of its own.
         replaced: what was replaced in torch.
         watched_by: the session, or `umadvise run`, that watches it now.
-        script_observer: that of `umadvise run`, which a session of the script shares.
         intermediate_advice: what the user asked for with `torch.cuda.set_unified`; it beats every policy.
         team: that makes OpenMP's threads share their processors; None on CUDA.
     """
@@ -50,7 +46,6 @@ class Runtime:
     policy: Policy = UNADVISED
     replaced: Replacements = field(default_factory=Replacements)
     watched_by: str | None = None
-    script_observer: "Observer | None" = None
     intermediate_advice: Advice | None = None
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None

@@ -12,9 +12,9 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from umadvise import _native
-from umadvise._native.abi import Role
 from umadvise.errors import UntranslatedError, UsageError
 from umadvise.records.advice import Target, parse_advice, parse_target
+from umadvise.records.enums import Role
 from umadvise.torch_seam.placement import to_device, to_host
 from umadvise.torch_seam.runtime import Runtime, address_of, current, on_device, placed, routed
 

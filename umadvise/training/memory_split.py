@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from umadvise import _native
 from umadvise._native.abi import Allocation, ChunkOptions, HostMapped, Memory
+from umadvise.devices.rungs import Policy
 from umadvise.errors import NativeError
 from umadvise.records.units import format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.plans.maker import Memory as PlanMemory
-from umadvise.training.policy.ladder import Policy
 
 log = logging.getLogger("umadvise")
 

@@ -13,18 +13,18 @@ from weakref import WeakSet, ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from umadvise._native.abi import Role
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.trace import Trace
 from umadvise.reports.findings import stands_still
 from umadvise.torch_seam import cuda_spellings, patching, signals
 from umadvise.torch_seam.adoption import Adoption
 from umadvise.training.loop.steering import steer
+from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
-from umadvise.training.policy.ladder import course_of
 from umadvise.training.watch.observer import Observer
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
@@ -97,9 +97,7 @@ class ScriptRun:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = self._runtime.script_observer = Observer(
-            self._runtime, self._script, self._sample_every, self._policy
-        )
+        self._observer = Observer.shared = Observer(self._runtime, self._script, self._sample_every, self._policy)
         self._steering = self._observer.steering = steer(
             self._runtime,
             self._observer,
@@ -131,6 +129,7 @@ class ScriptRun:
             self._observer.detach()
             self._steering.split.release()
         self._translation.close()
+        Observer.shared = None
         patching.finish(self._runtime)
 
     def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:

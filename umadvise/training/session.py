@@ -11,12 +11,14 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise._native.abi import Role, SwapCounters
+from umadvise._native.abi import SwapCounters
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.devices.rungs import Policy
 from umadvise.errors import BudgetError, StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats
+from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, write
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
@@ -29,9 +31,9 @@ from umadvise.torch_seam.adoption import Adoption, check_kind
 from umadvise.torch_seam.placement import to_device
 from umadvise.torch_seam.torch_api import moved_in
 from umadvise.training.loop.steering import Steering, steer
+from umadvise.training.policy.course import AUTO, course_of
 from umadvise.training.policy.degraded import fit_course
 from umadvise.training.policy.governor import FAULT_THRESHOLD, check_threshold
-from umadvise.training.policy.ladder import AUTO, Policy, course_of
 from umadvise.training.watch.observer import Observer, as_list
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
@@ -134,7 +136,7 @@ class Session:
         else:
             state = runtime.current()
             self._course, self._unified = fit_course(self._course, state.device)
-        if state.script_observer is None:
+        if Observer.shared is None:
             state.watch("a session")
         self._runtime = state
         self._policy_before = state.policy
@@ -151,7 +153,7 @@ class Session:
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
-        self._observer = state.script_observer or Observer(state, sample_every=self._sample_every, policy=self._policy)
+        self._observer = Observer.shared or Observer(state, sample_every=self._sample_every, policy=self._policy)
         if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
             self._observer.steering.close()
         self._steering = self._observer.steering = steer(
@@ -175,7 +177,7 @@ class Session:
             optimizer.register_load_state_dict_post_hook(lambda _: self._adoption.take_in(state))
             for optimizer in self._optimizers
         ]
-        if state.script_observer is None:
+        if Observer.shared is None:
             self._observer.attach()
 
     def __exit__(
@@ -197,7 +199,7 @@ class Session:
                 stack.callback(self._steering.split.release)
             if not state.forked:
                 stack.callback(self._adoption.give_back, state)
-            if self._observer is not None and not state.forked and state.script_observer is None:
+            if self._observer is not None and not state.forked and Observer.shared is None:
                 stack.callback(self._observer.detach)
             if self._observer is not None and self._records and not state.forked:
                 stack.callback(self._observer.stop_recording)
@@ -208,7 +210,7 @@ class Session:
 
     def _leave(self, state: runtime.Runtime) -> None:
         state.session_budget_bytes = None
-        if state.script_observer is None:
+        if Observer.shared is None:
             state.watched_by = None
         if self._owns_patch:
             self._name_survivors(state)

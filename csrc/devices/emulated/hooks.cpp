@@ -1,10 +1,10 @@
 #include "devices/emulated/hooks.h"
 
-#include "driver/driver.h"
 #include "devices/emulated/call.h"
 #include "devices/emulated/device.h"
 #include "devices/emulated/fault_handler.h"
 #include "devices/emulated/owner.h"
+#include "driver/driver.h"
 
 namespace um::emulated {
 namespace {

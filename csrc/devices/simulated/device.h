@@ -1,8 +1,8 @@
 // Simulated devices: a third provider of the driver table, on which the engine runs unchanged and nothing has bytes.
 #pragma once
 
-#include "driver/driver.h"
 #include "devices/simulated/space.h"
+#include "driver/driver.h"
 
 namespace um::simulator {
 

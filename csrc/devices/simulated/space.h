@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "devices/emulated/resident_blocks.h"
-#include "replay/unified_clock.h"
+#include "devices/simulated/clock.h"
 #include "um/block_ranges.h"
 #include "um/model.h"
 #include "um/plain_chunks.h"

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <string>
 
-#include "driver/driver.h"
 #include "devices/emulated/call.h"
 #include "devices/emulated/hooks.h"
+#include "driver/driver.h"
 #include "environment.h"
 #include "latest.h"
 #include "torch_functions.h"

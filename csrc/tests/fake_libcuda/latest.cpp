@@ -7,8 +7,8 @@
 #include <thread>
 #include <type_traits>
 
-#include "driver/driver.h"
 #include "devices/emulated/call.h"
+#include "driver/driver.h"
 
 namespace um::driver {
 
@@ -88,8 +88,7 @@ void Latest::stand_before(Table& call) {
   call.event_synchronize = [](CUevent event) { return latest().event_synchronize(event); };
 }
 
-// ---- streams
-// -----------------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------------------------
 
 CUresult Latest::stream_create(CUstream* stream, unsigned flags) {
   const CUresult result = emulated()->call.stream_create(stream, flags);
@@ -121,8 +120,7 @@ CUstream Latest::placed(CUstream stream) {
   return gone_.count(stream_of(stream)) != 0 ? nobodys : stream;
 }
 
-// ---- the host waits
-// ----------------------------------------------------------------------------------------------------
+// ---- the host waits -----------------------------------------------------------------------------------------------
 
 template <class Call>
 CUresult Latest::wait(const Happened& happened, const Call& call) {
@@ -162,8 +160,7 @@ CUresult Latest::event_synchronize(CUevent event) {
   return wait(happened, [event] { return emulated()->call.event_synchronize(event); });
 }
 
-// ---- work is held
-// ------------------------------------------------------------------------------------------------------
+// ---- work is held -------------------------------------------------------------------------------------------------
 
 void Latest::submit(emulated::Device* device, Stream* stream, Kind kind) {
   if ((kinds_ & kind) == 0 || stream == nullptr) return;

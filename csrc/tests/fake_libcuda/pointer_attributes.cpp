@@ -1,6 +1,6 @@
 // cuPointerGetAttribute: whose memory lies at an address.
-#include "driver/driver.h"
 #include "devices/emulated/call.h"
+#include "driver/driver.h"
 #include "torch_functions.h"
 
 using namespace um::driver;  // NOLINT(google-build-using-namespace): this library is the driver

@@ -1,8 +1,8 @@
 // Which devices have a primary context that somebody retains: torch asks before it touches a device.
 #include <atomic>
 
-#include "driver/driver.h"
 #include "devices/emulated/layout.h"
+#include "driver/driver.h"
 #include "torch_functions.h"
 
 namespace um::driver {

@@ -3,8 +3,8 @@
 #include <map>
 #include <mutex>
 
-#include "driver/driver.h"
 #include "devices/emulated/call.h"
+#include "driver/driver.h"
 #include "torch_functions.h"
 
 namespace um::driver {

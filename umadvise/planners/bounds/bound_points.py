@@ -1,7 +1,7 @@
 """What every schedule of a step has in common: its moments, and which storages must be on the device at each.
 
 The moments ("points") are the ops, at the instant at which they begin to execute, and the copies that the program makes
-itself (host events). The rules are those of the simulator of explicit swapping (csrc/simulator/swap_*).
+itself (host events). The rules are those of the simulator of explicit swapping (csrc/replay/swap_*).
 """
 
 from dataclasses import dataclass

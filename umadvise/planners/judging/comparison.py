@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from umadvise import __version__, parallel, planners
+from umadvise import parallel, planners
+from umadvise._version import __version__
 from umadvise.errors import UmadviseError
 from umadvise.planners.bounds.bound import Bound, lower_bound, regret
 from umadvise.planners.judging.score import Score, pages, score, unlimited_step_ns

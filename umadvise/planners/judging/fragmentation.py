@@ -6,7 +6,8 @@ Narihira 2020 show the same in figure 3: the largest budget with which their sch
 
 from collections.abc import Mapping, Sequence
 
-from umadvise import __version__, planners
+from umadvise import planners
+from umadvise._version import __version__
 from umadvise.errors import BudgetError, NoRoomError, UsageError
 from umadvise.planners.judging.score import pages
 from umadvise.records.counters import Count, Record

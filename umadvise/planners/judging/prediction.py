@@ -1,19 +1,19 @@
 """Would this step run on that device, how fast, and what would stand in its way: one row for each way to run it."""
 
-from umadvise import __version__
-from umadvise._native.abi import Advice, Role
+from umadvise._version import __version__
+from umadvise.devices.rungs import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
 from umadvise.errors import BudgetError, PolicyError, UsageError
 from umadvise.planners.judging.score import score
 from umadvise.recording.dry.roofline import retimed
 from umadvise.records.counters import Count, Record
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.stalls import Stalls
 from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
-from umadvise.training.policy.ladder import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
 
 SCHEMA = "umadvise.prediction/1"
 SWAP = "swap"

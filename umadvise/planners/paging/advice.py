@@ -15,13 +15,13 @@ from itertools import product
 
 import numpy as np
 
-from umadvise._native.abi import Advice, Role
+from umadvise.devices.rungs import ADVISE, ARENA_ROLES
 from umadvise.records.advice import PAPER_WORDS, parse_advice
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import EventKind, Trace
 from umadvise.simulator.unified import arenas
-from umadvise.training.policy.ladder import ADVISE, ARENA_ROLES
 
 _WORDS = {advice: word for word, advice in PAPER_WORDS.items()}
 

@@ -12,18 +12,18 @@ fault where something is not there.
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from umadvise._native.abi import Advice, Role
+from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives
 from umadvise.planners.paging.um_places import Places
 from umadvise.planners.paging.um_schedule import Evictions, Schedule, ScheduleOptions, evicts_faster
 from umadvise.records.advice import PAPER_WORDS, parse_advice
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
 from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
-from umadvise.training.policy.ladder import ADVISE, ARENA_ROLES, UNADVISED
 
 RESERVES = (0.02, 0.0)
 """Parts of the budget that are tried as what a schedule leaves free."""

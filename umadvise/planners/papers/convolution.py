@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Phase, Role
 from umadvise.planners.uses import Uses
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import ARITHMETIC, Access, EventKind, Events, OpClass, Storages, Trace, event_positions
 
 SPEED_RATIO = 1.9

@@ -6,7 +6,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Phase
+from umadvise.records.enums import Phase
 from umadvise.records.trace import Access, OpClass, Trace
 
 

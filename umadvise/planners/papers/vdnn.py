@@ -26,12 +26,12 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Phase, Role
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.papers.convolution import workspace_bytes
 from umadvise.planners.papers.layers import Backward, Kind, find_layers
 from umadvise.planners.uses import Uses
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Phase, Role
 from umadvise.records.plan import Action, ActionKind, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes

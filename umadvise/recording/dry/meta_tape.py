@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from umadvise._native.abi import Role
 from umadvise.errors import UsageError
 from umadvise.recording.dry import in_place, workspace
 from umadvise.recording.dry.flops import Formula, formula_of
@@ -22,6 +21,7 @@ from umadvise.recording.operators import Kind, OperatorInfo, derive
 from umadvise.recording.present import in_order_of_use
 from umadvise.recording.program import Program
 from umadvise.recording.watch import Watch
+from umadvise.records.enums import Role
 from umadvise.records.trace import (
     ARITHMETIC,
     UNKNOWN,

@@ -16,7 +16,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from umadvise._native.abi import Role
 from umadvise.devices import catalogue
 from umadvise.errors import UsageError
 from umadvise.recording.dry import in_place
@@ -27,8 +26,9 @@ from umadvise.recording.dry.workspace import CUBLAS_BYTES
 from umadvise.recording.watch import Watch
 from umadvise.recording.workload import Workload
 from umadvise.records.device import DeviceProfile
+from umadvise.records.enums import Role
 from umadvise.records.trace import TARGETS, Target, Trace
-from umadvise.training.watch.observer import tensors_of_state
+from umadvise.torch_seam.tensors import tensors_of_state
 
 
 def record(

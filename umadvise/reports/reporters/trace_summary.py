@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from umadvise._native.abi import Phase, Role
+from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import UNKNOWN, Trace
 from umadvise.records.units import format_bytes
 

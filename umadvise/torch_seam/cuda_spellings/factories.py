@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _device as device_contexts
 
-from umadvise._native.abi import Role
+from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, route_to, target_of
 from umadvise.torch_seam.placement import to_device
 from umadvise.torch_seam.replacements import Replacements

@@ -10,7 +10,7 @@ from torch import serialization
 from torch.utils.data import _utils, dataloader
 
 from umadvise import _native
-from umadvise._native.abi import Role
+from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.words import target_of
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import HOST, current, storage_address

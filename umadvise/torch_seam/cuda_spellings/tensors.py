@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from umadvise._native.abi import Role
+from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.factories import without_cuda
 from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, asked_by_torch, target_of
 from umadvise.torch_seam.placement import to_device, to_host

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from umadvise._native.abi import Role, Route
+from umadvise._native.abi import Route
 from umadvise.errors import UntranslatedError
 from umadvise.records.advice import Target, parse_target
+from umadvise.records.enums import Role
 from umadvise.torch_seam.runtime import current, placed
 
 ON_DEVICE = torch.device("cpu")

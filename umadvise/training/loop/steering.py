@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from umadvise import _native
 from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Policy
 from umadvise.errors import NativeError
 from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planners.paging.advice import by_role
@@ -22,20 +23,9 @@ from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
+from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.degraded import CHUNKS
 from umadvise.training.policy.governor import FAULT_THRESHOLD, Governor, StepRecord, Switch
-from umadvise.training.policy.ladder import (
-    ADVISE,
-    LADDER,
-    RESIDENT,
-    RUNGS,
-    SWAP,
-    SWAP_RECOMPUTE,
-    WINDOW,
-    Course,
-    Policy,
-    course_of_rung,
-)
 from umadvise.training.policy.remedies import predicted_rungs
 from umadvise.training.recompute.regions import Regions, choose, ops_of
 from umadvise.training.watch.observer import Observer

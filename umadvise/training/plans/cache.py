@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import umadvise
+from umadvise._version import __version__
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.records import plan_file as io
 from umadvise.records.plan import Option, Plan
@@ -49,7 +49,7 @@ class PlanKey:
     @property
     def name(self) -> str:
         """Equal for equal keys and versions of umadvise."""
-        words = asdict(self) | {"options": sorted(self.options.items()), "version": umadvise.__version__}
+        words = asdict(self) | {"options": sorted(self.options.items()), "version": __version__}
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
-from umadvise._native.abi import Role
 from umadvise.errors import UmadviseError
 from umadvise.planners.judging.score import PAGING_PLANNERS, score
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
@@ -21,7 +21,7 @@ from umadvise.training.plans.cache import PlanCache, PlanKey
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.view import PlanningView, transferred, view_of
-from umadvise.training.policy.ladder import Course, course_of_rung
+from umadvise.training.policy.course import Course, course_of_rung
 
 log = logging.getLogger("umadvise")
 

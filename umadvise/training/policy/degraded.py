@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from umadvise import _native
 from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, LADDER, RESIDENT, SWAP, WINDOW
 from umadvise.errors import PolicyError
-from umadvise.training.policy.ladder import ADVISE, LADDER, RESIDENT, SWAP, WINDOW, Course, course_of_rung
+from umadvise.training.policy.course import Course, course_of_rung
 
 log = logging.getLogger("umadvise")
 

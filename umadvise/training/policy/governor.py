@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from umadvise.devices.rungs import RUNGS
 from umadvise.errors import UsageError
-from umadvise.training.policy.ladder import RUNGS
 
 FAULT_THRESHOLD = 0.05
 """Part of a step that may go into stalls."""

@@ -1,6 +1,7 @@
 """What the simulator says of other rungs of the ladder, for the report."""
 
 from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, SWAP, WINDOW
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.fault_profile import Prediction
 from umadvise.torch_seam.runtime import Runtime
@@ -9,7 +10,6 @@ from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker
 from umadvise.training.policy.degraded import CHUNKS, MIGRATION
-from umadvise.training.policy.ladder import ADVISE, SWAP, WINDOW
 
 SEARCH_SECONDS = 5.0
 """That a report may take to plan a step for each rung."""

@@ -3,30 +3,20 @@
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
-import umadvise
 from umadvise import _native
-from umadvise._native.abi import Advice, Counting, Memory, Phase, Role
-from umadvise.errors import StateError
-from umadvise.recording import cut, live
-from umadvise.recording.recorded_step import RecordedStep, recorded_step
-from umadvise.records.counters import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
-from umadvise.records.fault_profile import Environment, FaultProfile, Prediction, RungChange, Step
-from umadvise.records.trace import Target, Trace
-from umadvise.records.units import MAX_BYTES, format_bytes, format_duration_ns
-from umadvise.reports.counters.builder import ProfileBuilder
-from umadvise.reports.counters.native import (
+from umadvise._native.abi import Counting, Memory
+from umadvise._native.readings import (
     chunks_from,
     counters_from,
     events_from,
@@ -35,8 +25,19 @@ from umadvise.reports.counters.native import (
     residency_from,
     swaps_from,
 )
+from umadvise._version import __version__
+from umadvise.errors import StateError
+from umadvise.recording import cut, live
+from umadvise.recording.recorded_step import RecordedStep, recorded_step
+from umadvise.records.counters import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
+from umadvise.records.enums import Advice, Phase, Role
+from umadvise.records.fault_profile import Environment, FaultProfile, Prediction, RungChange, Step
+from umadvise.records.trace import Target, Trace
+from umadvise.records.units import MAX_BYTES, format_bytes, format_duration_ns
+from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.runtime import Runtime, address_of, on_device
+from umadvise.torch_seam.tensors import tensors_of_state
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.sampling import SAMPLE_EVERY, Sampler
 
@@ -44,27 +45,6 @@ log = logging.getLogger("umadvise")
 
 if TYPE_CHECKING:
     from umadvise.training.loop.steering import Steering
-
-
-def tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """An optimizer's state: (name of the entry, parameter it belongs to, tensor)."""
-    for parameter, entries in optimizer.state.items():
-        for name, value in entries.items():
-            for leaf in pytree.tree_leaves(value):  # L-BFGS keeps lists
-                if isinstance(leaf, torch.Tensor):
-                    yield name, parameter, leaf
-
-
-def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold a tensor's bytes: itself, or what a sparse gradient consists of; none for other layouts.
-
-    A lazy module's parameters have none before its first forward.
-    """
-    if is_lazy(tensor):
-        return []
-    if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    return [tensor] if tensor.layout is torch.strided else []
 
 
 _COMPILED = "_orig_mod"
@@ -101,12 +81,15 @@ class Observer:
     """Hooks on modules, parameters and optimizers, and the fault profile they lead to.
 
     Attributes:
+        shared: that of `umadvise run`, while it runs a script; a session of the script takes it.
         step_count: steps that have begun.
         steps_are_marked: the script says where steps begin and end.
         last_step: what the last whole step cost.
         rungs: of the ladder, with the reasons, for the profile.
         steering: that chooses them and has steps driven.
     """
+
+    shared: ClassVar["Observer | None"] = None
 
     def __init__(
         self,
@@ -455,7 +438,7 @@ class Observer:
             capacity_bytes=info.total_bytes,
             budget_bytes=self._runtime.budget_bytes,
             policy=self._policy,
-            umadvise_version=umadvise.__version__,
+            umadvise_version=__version__,
             torch_version=torch.__version__,
             script=self._script,
         )

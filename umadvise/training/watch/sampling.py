@@ -4,9 +4,9 @@ import msgspec
 import torch
 
 from umadvise import _native
+from umadvise._native.readings import counters_from, sampling_from
 from umadvise.errors import UsageError
 from umadvise.records.counters import Counters, Sampling
-from umadvise.reports.counters.native import counters_from, sampling_from
 
 SAMPLE_EVERY = 10
 """Every so many steps are sampled, and the first three."""

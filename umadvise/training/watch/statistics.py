@@ -1,7 +1,7 @@
 """What the device in use counted and holds, for scripts that call `patch()` and open no session."""
 
+from umadvise._native.readings import counters_from, memory_from
 from umadvise.records.counters import Counters, MemoryStats
-from umadvise.reports.counters.native import counters_from, memory_from
 from umadvise.torch_seam import runtime
 
 

@@ -1,0 +1,141 @@
+"""Recorded steps: canonical numbers, structures that come again, and what a step begins with when it does."""
+
+import dataclasses
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_traces import MADE, random_step
+from traces import traces
+
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.recorded_step import (
+    RecordedStep,
+    continued_from,
+    growth_bytes,
+    in_canonical_order,
+    renumbered,
+    structure_of,
+)
+from umadvise.records.enums import Role
+from umadvise.records.trace import Access, Trace, check
+
+MIB = 1 << 20
+
+
+def shuffled(trace: Trace, seed: int) -> Trace:
+    """The same step of a run whose storages were born in another order."""
+    order = np.arange(len(trace.storages))
+    Random(seed).shuffle(order)  # type: ignore[arg-type]
+    return renumbered(trace, order)
+
+
+@given(traces(), st.integers(0, 1000))
+def test_numbers_do_not_depend_on_the_order_of_births(trace: Trace, seed: int) -> None:
+    one, other = in_canonical_order(trace)[0], in_canonical_order(shuffled(trace, seed))[0]
+    check(one)
+    assert structure_of(one).digest == structure_of(other).digest
+
+
+@given(st.integers(0, 10**6))
+def test_canonical_order_changes_nothing_else(seed: int) -> None:
+    trace = random_step(Random(seed))
+    ordered, order = in_canonical_order(trace)
+    assert sorted(order.tolist()) == list(range(len(trace.storages)))
+    assert ordered.storages.bytes.tolist() == trace.storages.bytes[order].tolist()
+    assert ordered.peak_bytes == trace.peak_bytes
+    assert ordered.working_set_bytes().tolist() == trace.working_set_bytes().tolist()
+    assert order[ordered.accesses.storage].tolist() == trace.accesses.storage.tolist()
+    heirs = {(int(order[one]), int(order[heir])) for one, heir in enumerate(ordered.storages.successor) if heir >= 0}
+    assert heirs == {(one, int(heir)) for one, heir in enumerate(trace.storages.successor) if heir >= 0}
+    assert in_canonical_order(ordered)[1].tolist() == list(range(len(order)))
+
+
+def step(durations_ns: int = 5, unused: int = 0, size: int = MIB, op: str = "aten::relu", name: str = "w") -> Trace:
+    """An op on a parameter whose result becomes this step's gradient in the place of the last one's."""
+    builder = TraceBuilder()
+    for index in range(unused):
+        builder.allocate(MIB, Role.INTERMEDIATE, f"a loss of step {index}")
+    weight, gradient = builder.allocate(size, Role.PARAMETER, name), builder.allocate(size, Role.GRADIENT)
+    builder.begin_op(op, duration_ns=durations_ns, module=name)
+    builder.access(weight, Access.READ)
+    made = builder.allocate(size, Role.GRADIENT)
+    builder.access(made, MADE)
+    builder.end_op()
+    builder.free(gradient)
+    builder.set_successor(gradient, made)
+    return builder.finish(target="cpu", source="live", device="somewhere", torch_version="2")
+
+
+def digest(trace: Trace) -> str:
+    return structure_of(in_canonical_order(trace)[0]).digest
+
+
+def test_a_structure_is_what_comes_again() -> None:
+    first = digest(step())
+    for same in (step(durations_ns=999), step(unused=3), step(name="other"), dataclasses.replace(step(), device="x")):
+        assert digest(same) == first
+    for other in (step(size=2 * MIB), step(op="aten::gelu")):
+        assert digest(other) != first
+
+
+def test_a_structure_holds_no_names_or_times() -> None:
+    structure = structure_of(in_canonical_order(step(unused=2))[0])
+    check(structure)
+    assert structure.strings == ("", "aten::relu")
+    assert len(structure.storages) == 3
+    assert structure.ops.duration_ns.tolist() == [-1]
+
+
+def test_what_the_next_step_begins_with() -> None:
+    trace = step(unused=1)
+    recorded = RecordedStep(trace, np.array([11, 12, 13, 14], np.uint64))
+    # the loss stays, the weight stays, the gradient is the one that was made, which is made anew
+    assert recorded.first_serials().tolist() == [11, 12, 14, 0]
+    assert continued_from(trace).tolist() == [0, 1, 3, -1]
+
+
+def by_rule(trace: Trace, storage: int) -> int:
+    """csrc: `IndexedTrace::find_continuations`, one storage at a time."""
+    dies = trace.deaths < len(trace.ops)
+    if trace.births[storage] >= 0:
+        return -1
+    source = int(trace.storages.successor[storage]) if dies[storage] else storage
+    if source < 0 or dies[source] or (dies[storage] and trace.births[source] < 0):
+        return -1
+    return source
+
+
+@given(st.integers(0, 10**6))
+def test_continuations_are_those_of_the_engine(seed: int) -> None:
+    trace = random_step(Random(seed))
+    assert continued_from(trace).tolist() == [by_rule(trace, storage) for storage in range(len(trace.storages))]
+
+
+def test_growth_is_what_came_to_stay() -> None:
+    assert growth_bytes(step()) == (0, 0)
+    builder = TraceBuilder()
+    weight = builder.allocate(8 * MIB, Role.PARAMETER)
+    builder.begin_op("aten::mul")
+    builder.access(weight, Access.READ)
+    for size, role in ((3 * MIB, Role.OPTIMIZER_STATE), (4, Role.INTERMEDIATE), (MIB, Role.WORKSPACE)):
+        made = builder.allocate(size, role)
+    builder.end_op()
+    builder.free(made)
+    trace = builder.finish(target="cpu", source="live")
+    assert growth_bytes(trace) == (3 * MIB, 4)
+    assert not RecordedStep(trace, np.arange(4, dtype=np.uint64)).is_steady
+
+
+@pytest.mark.parametrize(("size", "steady"), [(4, True), (MIB, False)])
+def test_a_loss_that_is_kept_is_no_growth(size: int, steady: bool) -> None:
+    builder = TraceBuilder()
+    weight = builder.allocate(8 * MIB, Role.PARAMETER)
+    builder.begin_op("aten::sum")
+    builder.access(weight, Access.READ)
+    builder.access(builder.allocate(size, Role.INTERMEDIATE), MADE)
+    builder.end_op()
+    trace = builder.finish(target="cpu", source="live")
+    assert RecordedStep(trace, np.arange(2, dtype=np.uint64)).is_steady is steady

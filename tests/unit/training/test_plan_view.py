@@ -1,0 +1,198 @@
+"""The step in chunks that planners see: plans made on it keep the budget, counted in chunks of the real step."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_traces import random_ops, random_step
+from traces import layers, traces
+
+from umadvise import planners
+from umadvise.devices.catalogue import load_device
+from umadvise.errors import BudgetError
+from umadvise.recording.builder import TraceBuilder
+from umadvise.records.enums import Role
+from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.trace import Access, EventKind, Trace, check
+from umadvise.training.plans.view import PlanningView, transferred, view_of
+
+MIB = 1 << 20
+SWAPPERS = ("belady", "best", "lru", "vdnn-all", "window")
+
+
+def in_chunks(size: int, chunk_bytes: int) -> int:
+    """Chunks that a storage has of its own."""
+    return -(-size // chunk_bytes) if size * 2 > chunk_bytes else 0
+
+
+def touched(trace: Trace, storage: int) -> bool:
+    """Whether an op or the host reads or writes it."""
+    by_host = (trace.events.storage == storage) & np.isin(
+        trace.events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ)
+    )
+    return bool((trace.accesses.storage == storage).any() or by_host.any())
+
+
+@given(traces(), st.sampled_from([512, 1 << 20, 2 << 20]))
+def test_sizes_are_whole_chunks_or_nothing(trace: Trace, chunk_bytes: int) -> None:
+    view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=chunk_bytes)
+    check(view.trace)
+    expected = [in_chunks(size, chunk_bytes) * chunk_bytes for size in trace.storages.bytes.tolist()]
+    for storage in range(len(expected)):
+        if trace.births[storage] < 0 and not touched(trace, storage):
+            expected[storage] = 0
+    assert view.trace.storages.bytes.tolist() == expected
+    assert np.array_equal(view.trace.accesses.flags, trace.accesses.flags)
+    for row in range(len(trace.accesses)):
+        storage = int(trace.accesses.storage[row])
+        whole = int(trace.accesses.bytes[row]) == int(trace.storages.bytes[storage])
+        if whole and expected[storage]:
+            assert int(view.trace.accesses.bytes[row]) == expected[storage]
+
+
+def test_the_budget_is_what_may_leave() -> None:
+    trace = layers(3, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=21 * MIB + 5, chunk_bytes=2 * MIB, staying_bytes=2 * MIB + 1)
+    assert view.budget_bytes == 16 * MIB
+    assert set(view.trace.storages.bytes.tolist()) == {4 * MIB}
+    with pytest.raises(BudgetError, match="never leaves"):
+        view_of(trace, budget_bytes=4 * MIB, chunk_bytes=2 * MIB, staying_bytes=3 * MIB)
+
+
+def test_what_is_made_between_steps_has_contents() -> None:
+    """A batch that was made after the last op by an op of no step: else planners drop what they think is nothing."""
+    builder = TraceBuilder()
+    before = builder.allocate(4 * MIB, Role.INPUT)
+    builder.begin_op("aten::relu_", duration_ns=1000)
+    builder.access(before, Access.READ | Access.WRITE)
+    builder.end_op()
+    builder.free(before)
+    batch = builder.allocate(4 * MIB, Role.INPUT)
+    builder.set_successor(before, batch)
+    trace = builder.finish(target="cuda", source="synthetic")
+    view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=2 * MIB).trace
+    check(view)
+    assert view.events.kind.tolist() == [*trace.events.kind.tolist(), EventKind.HOST_WRITE]
+    assert view.events.storage[-1] == batch
+    assert view.events.bytes[-1] == 4 * MIB
+
+
+def test_what_lies_elsewhere_takes_nothing() -> None:
+    trace = layers(3, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB, movable=np.array([True, False, True]))
+    assert view.trace.storages.bytes.tolist() == [4 * MIB, 0, 4 * MIB]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from(SWAPPERS), st.floats(0.3, 1.0), st.booleans())
+def test_a_plan_of_the_view_keeps_the_budget(seed: int, name: str, share: float, training: bool) -> None:
+    """Counted without the simulator: live chunks op by op, without what the plan has sent away."""
+    random = Random(seed)
+    trace = (random_step if training else random_ops)(random)
+    chunk_bytes = 2 * MIB
+    needed = int(view_of(trace, budget_bytes=1 << 40, chunk_bytes=chunk_bytes).trace.peak_bytes)
+    view = view_of(trace, budget_bytes=max(int(needed * share), chunk_bytes), chunk_bytes=chunk_bytes)
+    options = {"recompute": False, "paging": False} if name == "best" else {}
+    try:
+        plan = planners.run(name, view.trace, load_device("v100-16gb"), view.budget_bytes, **options)
+    except BudgetError:
+        return
+    chunks = chunks_by_op(trace, plan, view)
+    assert max(chunks) * chunk_bytes <= view.budget_bytes
+
+
+def chunks_by_op(trace: Trace, plan: Plan, view: PlanningView) -> list[int]:
+    """Chunks that each op of the second repetition finds taken, as few as the plan allows at that moment.
+
+    What the plan has sent away counts no more; what it has asked for counts when the first op uses it, since it comes
+    as soon as there is room. So the count is a lower bound of what any executor of this plan has on the device, and
+    what it must have for the op.
+    """
+    sizes = [in_chunks(size, view.chunk_bytes) for size in trace.storages.bytes.tolist()]
+    away: set[int] = set()
+    idle = {storage for storage in range(len(sizes)) if trace.births[storage] < 0 and not touched(trace, storage)}
+    live: set[int] = set()
+    actions: dict[tuple[int, bool], list[tuple[ActionKind, int]]] = {}
+    for action in plan:
+        actions.setdefault((action.op, action.after), []).append((action.kind, action.storage))
+    events: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in range(len(trace.events)):
+        at = int(trace.events.op[row]), int(trace.events.inside[row])
+        events.setdefault(at, []).append((int(trace.events.kind[row]), int(trace.events.storage[row])))
+    counted = []
+    for repetition in range(2):
+        if repetition:
+            heirs = trace.storages.successor
+            away = {index for index in away if trace.deaths[index] == len(trace.ops)}
+            away |= {index for index, heir in enumerate(heirs.tolist()) if heir >= 0 and heir in away}
+        away |= idle  # the first to leave when room is needed
+        live = set()
+        for kind, storage in events.get((-1, 0), []):
+            (live.add if kind == EventKind.ALLOCATE else live.discard)(storage)  # type: ignore[misc]
+        for op in range(len(trace.ops)):
+            apply(actions.get((op, False), []), away)
+            used = set(trace.accesses.storage[trace.first_access[op] : trace.first_access[op + 1]].tolist())
+            away -= used
+            most = [live - away]
+            for inside in (1, 0):
+                for kind, storage in events.get((op, inside), []):
+                    if kind == EventKind.FREE:
+                        live.discard(storage)
+                    elif kind == EventKind.ALLOCATE:
+                        live.add(storage)
+                        away.discard(storage)
+                    most += [live - away] if inside else []
+            if repetition:
+                counted.append(max(sum(sizes[storage] for storage in each) for each in most))
+            apply(actions.get((op, True), []), away)
+    return counted or [0]
+
+
+def apply(actions: list[tuple[ActionKind, int]], away: set[int]) -> None:
+    for kind, storage in actions:
+        if kind in (ActionKind.SWAP_OUT, ActionKind.DROP):
+            away.add(storage)
+        # A swap-in takes room when there is some: at the latest when the storage is used.
+
+
+def test_a_plan_for_exact_bytes_would_not() -> None:
+    """Maps of 1.5 chunks: what fits by its bytes does not in chunks."""
+    trace = layers(8, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    device = load_device("v100-16gb")
+    exact = planners.run("belady", trace, device, 12 * MIB)
+    assert max(chunks_by_op(trace, exact, view)) * 2 * MIB > 12 * MIB
+    assert max(chunks_by_op(trace, planners.run("belady", view.trace, device, 12 * MIB), view)) * 2 * MIB <= 12 * MIB
+
+
+def test_a_plan_goes_from_the_view_to_the_step() -> None:
+    trace = layers(6, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    plan = planners.run("belady", view.trace, load_device("v100-16gb"), view.budget_bytes)
+    assert len(plan) > 0
+    real = transferred(plan, trace, note="x")
+    assert real.trace_digest == trace.digest
+    assert real.options["note"] == "x"
+    assert [(each.kind, each.op, each.storage, each.after) for each in real] == [
+        (each.kind, each.op, each.storage, each.after) for each in plan
+    ]
+    assert {each.bytes for each in real} == {3 * MIB}
+    with pytest.raises(ValueError, match="no such op"):
+        transferred(plan, layers(1, bytes_=3 * MIB))
+
+
+def test_actions_on_what_takes_no_bytes_go() -> None:
+    trace = layers(6, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    plan = planners.run("belady", view.trace, load_device("v100-16gb"), view.budget_bytes)
+    none = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB, movable=np.zeros(6, bool))
+    assert len(transferred(plan, none.trace)) == 0
+
+
+def test_a_write_of_all_bytes_is_one_in_chunks_too() -> None:
+    trace = layers(1, bytes_=3 * MIB)
+    view = view_of(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB)
+    assert int(view.trace.accesses.bytes[0]) == 4 * MIB
+    assert int(view.trace.accesses.flags[0]) == Access.WRITE | Access.WHOLE

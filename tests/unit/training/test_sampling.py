@@ -1,0 +1,219 @@
+"""Counters of sampled steps: which steps they are about, what stays unknown, and how the report says so."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from umadvise._native import abi as _abi
+from umadvise._native.readings import sampling_from
+from umadvise.errors import FormatError, UsageError
+from umadvise.records.counters import Counters, with_sample
+from umadvise.records.fault_profile import FaultProfile, decode, encode
+from umadvise.reports.counters.builder import ProfileBuilder
+from umadvise.reports.findings.facts import Facts
+from umadvise.reports.reporters import text
+from umadvise.training.watch.sampling import Sampler, check_every
+
+MIB = 1 << 20
+
+
+def native_sampling(**values: Any) -> _abi.Sampling:
+    """um_sampling before the first step, with other values where given."""
+    counters = _abi.Counters(*[(None,) * 5 if "bytes" in field.name else None for field in fields(_abi.Counters)])
+    plain: dict[str, Any] = dict.fromkeys((field.name for field in fields(_abi.Sampling)), 0)
+    return _abi.Sampling(**{**plain, "last": counters, "remote_maps_by_cause": (0,) * 6, "reason": "", **values})
+
+
+class Device:
+    """What a CUDA device says of its samples: every step that it is asked for is sampled."""
+
+    def __init__(self) -> None:
+        self.native = native_sampling()
+
+    def set_sampling(self, every: int) -> None:
+        self.native = replace(self.native, every=every)
+
+    def sampling(self) -> _abi.Sampling:
+        return self.native
+
+    def step(self, fault_groups: int = 3) -> None:
+        if self.native.every:
+            last = replace(self.native.last, fault_groups=fault_groups)
+            self.native = replace(self.native, steps=self.native.steps + 1, last=last, last_end_ns=77, page_faults=5)
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device()
+
+
+@pytest.fixture
+def sampler(device: Device) -> Sampler:
+    return Sampler(device, 4)  # type: ignore[arg-type]
+
+
+# ---- the sampler -----------------------------------------------------------------------------------------------------
+
+
+def test_a_sampled_step_gives_its_counters_and_its_end(device: Device, sampler: Sampler) -> None:
+    sampler.before_step()
+    device.step(fault_groups=9)
+    sampled = sampler.after_step()
+    assert sampled is not None
+    counters, end_ns = sampled
+    assert counters.fault_groups == 9
+    assert counters.collapses is None
+    assert end_ns == 77
+    assert sampler.works()
+
+
+def test_a_step_that_was_not_sampled_gives_nothing(sampler: Sampler) -> None:
+    sampler.before_step()
+    assert sampler.after_step() is None
+    assert not sampler.works()
+
+
+def test_while_torch_profiles_nothing_is_sampled(device: Device, sampler: Sampler) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        sampler.before_step()
+        device.step()
+    assert sampler.after_step() is None
+    assert "torch.profiler was active" in (sampler.reading().reason or "")
+    assert sampler.reading().every == 4
+    sampler.before_step()
+    device.step()
+    assert sampler.after_step() is not None
+    assert sampler.reading().reason is None
+
+
+def test_a_profiler_that_begins_within_a_step_takes_it(device: Device, sampler: Sampler) -> None:
+    sampler.before_step()
+    device.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert sampler.after_step() is None
+
+
+def test_a_reading_begins_with_the_sampler(device: Device) -> None:
+    device.native = native_sampling(steps=7, page_faults=100, remote_maps_by_cause=(1, 2, 3, 4, 5, 6), reason="no")
+    sampler = Sampler(device, 1)  # type: ignore[arg-type]
+    device.native = replace(device.native, steps=9, page_faults=150, remote_maps_by_cause=(1, 2, 3, 4, 5, 9))
+    reading = sampler.reading()
+    assert (reading.steps, reading.page_faults, reading.remote_maps.eviction, reading.remote_maps.policy) == (
+        2,
+        50,
+        3,
+        0,
+    )
+    assert reading.reason == "no"
+    sampler.close()
+    assert device.native.every == 0
+
+
+@pytest.mark.parametrize("every", [-1, 1.5, True, "10", 2**32])
+def test_how_often_is_a_whole_number(every: Any) -> None:
+    with pytest.raises(UsageError, match="expected a whole number"):
+        check_every(every)
+    assert check_every(0) == 0
+
+
+# ---- the profile -----------------------------------------------------------------------------------------------------
+
+
+def sampled_profile(make: Any, failed: bool = False, **sampling: Any) -> FaultProfile:
+    """Six steps of 100 ms, of which those with an even index are sampled, at 150 ms and with as many faults each."""
+    unknown = with_sample(make.counters(), None)
+    builder = ProfileBuilder(make.environment(provider="cuda", counting="raw"), unknown, sampled=True)
+    start_ns = 0
+    for index in range(1, 7):
+        done = with_sample(make.counters(op_count=10 * index), None)
+        builder.begin_step(index, start_ns, with_sample(make.counters(op_count=10 * (index - 1)), None))
+        sample = None
+        if index % 2 == 0 and not failed:
+            event = {"step": index, "start_ns": start_ns, "duration_ns": 30_000_000, "role": "parameter", "name": "w"}
+            builder.add_events([make.event("fault_group", **event)] * index)
+            sample = make.counters(fault_groups=index, fault_service_ns=30_000_000 * index, op_count=None)
+            sample = msgspec.structs.replace(sample, collapses=None, first_touches=None, evictions_dropped=None)
+        duration_ns = 100_000_000 if sample is None else 150_000_000
+        builder.end_step(start_ns + duration_ns, done, make.memory(), (), sample)
+        start_ns += duration_ns
+    native = native_sampling(every=2, **sampling)
+    reading = sampling_from(native, native_sampling())
+    return builder.build(with_sample(make.counters(op_count=61), None), 0, (), reading)
+
+
+def test_counters_are_of_the_sampled_steps_and_ops_of_all(make: Any) -> None:
+    profile = sampled_profile(make)
+    assert profile.sampling is not None
+    assert (profile.step_count, profile.counted_steps) == (6, 3)
+    assert (profile.duration_ns, profile.counted_ns) == (750_000_000, 450_000_000)
+    assert profile.counters.fault_groups == 2 + 4 + 6
+    assert profile.counters.op_count == 60
+    assert profile.counters.collapses is None
+    assert [step.counters.fault_groups for step in profile.steps] == [None, 2, None, 4, None, 6]
+    assert profile.outside is not None
+    assert (profile.outside.op_count, profile.outside.fault_groups) == (1, None)
+    assert Facts(profile).stall_share == pytest.approx(12 * 30 / 450)
+    assert decode(encode(profile)) == profile
+
+
+def test_tables_say_what_no_record_tells(make: Any) -> None:
+    profile = sampled_profile(make)
+    assert profile.tables is not None
+    row = profile.tables.tensor.rows[0]
+    assert (row.name, row.fault_groups, row.faulted_steps) == ("w", 12, 3)
+    assert (row.collapses, row.first_touches, row.evictions_dropped) == (None, None, None)
+    assert profile.pattern is not None
+    assert profile.pattern.step == 6
+
+
+def test_the_report_speaks_of_one_sampled_step(make: Any) -> None:
+    report = text.render(sampled_profile(make))
+    assert "Counted in 3 of 6 steps (the first three, then one in 2), which took 150.00 ms each" in report
+    assert "step time      125.00 ms" in report
+    assert "fault groups   4" in report
+    assert "fault service  120.00 ms" in report
+    assert "collapses      -" in report
+    parameters = next(line for line in report.splitlines() if line.startswith("parameter "))
+    assert parameters.split()[2:3] == ["4"]
+    assert "steps    " in report
+    assert "40.0% of step 2 to 120.0% of 6" in report
+
+
+def test_the_report_says_why_not(make: Any) -> None:
+    why = "another profiler is active in this process (39)"
+    report = text.render(sampled_profile(make, failed=True, failed_steps=3, reason=why))
+    assert f"Faults could not be counted: {why}" in report
+    assert "fault groups   -" in report
+    report = text.render(sampled_profile(make, failed_steps=1, reason=why))
+    assert f"1 more should have been counted and were not: {why}" in report
+    off = sampled_profile(make, failed=True)
+    assert off.sampling is not None
+    off = msgspec.structs.replace(off, sampling=msgspec.structs.replace(off.sampling, every=0))
+    assert "Faults were not counted: sample_every=0." in text.render(off)
+
+
+def test_all_findings_bear_what_is_unknown(make: Any) -> None:
+    profile = sampled_profile(make)
+    assert {finding.id for finding in profile.findings} >= {"fits-without-unified"}
+    assert not {finding.id for finding in profile.findings} & {"read-mostly-collapses", "first-touches-dominate"}
+
+
+def test_a_reason_with_control_characters_is_no_profile(make: Any) -> None:
+    document = encode(sampled_profile(make, reason="plain"))
+    with pytest.raises(FormatError):
+        decode(document.replace(b"plain", b"pl\\u001bain"))
+
+
+def test_a_sample_never_hides_what_the_core_counts(make: Any) -> None:
+    both = with_sample(make.counters(op_count=3, oversized_ops=1), Counters(fault_groups=2, op_count=99))
+    assert (both.fault_groups, both.op_count, both.oversized_ops) == (2, 3, 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_profiler_is_left() -> Iterator[None]:
+    yield
+    assert not torch._C._autograd._profiler_enabled()

@@ -1,0 +1,65 @@
+"""Roles, and the policy that gives each role its memory and advice when the user says nothing.
+
+Source of the three roles and of the recommended advice: Choi and Lee 2021, section 3 and table 1 (parameters stay on
+the GPU, inputs are read and replaced, intermediates are too large to stay), and section 5.1 for what was fastest.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from umadvise._native.abi import Memory, Placement
+from umadvise.records.enums import Advice, Role
+
+ARENA_ROLES = (Role.PARAMETER, Role.INPUT, Role.INTERMEDIATE)
+_NO_ADVICE = dict.fromkeys(ARENA_ROLES, Advice.NONE)
+_RECOMMENDED = {
+    Role.PARAMETER: Advice.PREFERRED_LOCATION,
+    Role.INPUT: Advice.READ_MOSTLY,
+    Role.INTERMEDIATE: Advice.PREFETCH,
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Memory and advice for new allocations, by role.
+
+    Attributes:
+        name: the rung of the ladder.
+        memory: managed, plain device memory, or chunks.
+        advice: for each of the three roles that choose an arena.
+    """
+
+    name: str
+    memory: Memory = Memory.MANAGED
+    advice: dict[Role, Advice] = field(default_factory=lambda: dict(_NO_ADVICE))
+
+    def placement(self, role: Role, explicit: Advice | None = None) -> Placement:
+        """Where a tensor of that role goes; advice that the user gave wins, and asks for managed memory."""
+        memory = Memory.MANAGED if explicit is not None else self.memory
+        return Placement(memory, role, self.advice[role] if explicit is None else explicit)
+
+    def with_advice(self, role: Role, advice: Advice) -> "Policy":
+        """The same policy with other advice for one role, in managed memory."""
+        return replace(self, memory=Memory.MANAGED, advice={**self.advice, role: advice})
+
+
+UNADVISED = Policy("noadvise")
+"""Unified memory and nothing else: what `patch()` starts with."""
+
+RESIDENT = Policy("resident", Memory.DEVICE)
+"""Plain device memory: everything must fit."""
+
+ADVISE = Policy("advise", advice=_RECOMMENDED)
+"""Unified memory with the paper's best advice for what does not fit."""
+
+WINDOW = replace(ADVISE, name="window")
+"""Likewise until a plan is there, whose advice by role it then has."""
+
+SWAP = Policy("swap", Memory.CHUNKED)
+"""Chunks of device memory under stable addresses, swapped explicitly."""
+
+SWAP_RECOMPUTE = replace(SWAP, name="swap+recompute")
+"""Likewise, and what is cheap to make again is dropped instead."""
+
+LADDER = {policy.name: policy for policy in (RESIDENT, ADVISE, WINDOW, SWAP, SWAP_RECOMPUTE)}
+"""The rungs, from what costs least to what holds most."""
+RUNGS = tuple(LADDER)
