@@ -9,16 +9,14 @@ that cannot run the step is left out. A rung whose third step is three times as 
 that. The goal is at most 1.1. Exit codes: 0 all keep it, 1 one does not, 3 losses differ.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from benchmark_swap import WARM_UP
-from demo import available_bytes
-from swap_run import Kind, Run, Specification, Trainee, run
+from harness import command_line
+from swap_run import WARM_UP, Kind, Trainee, TraineeRun, needed_bytes, same_losses, task
 
 from umadvise.records.units import format_bytes
 from umadvise.training.policy.governor import SAMPLES
@@ -40,7 +38,6 @@ NETWORKS: dict[str, tuple[str, dict[str, int | str]]] = {
 }
 """Name, factory and its options; the last one is for trying this tool."""
 DEFAULT = "bert,gpt2,resnet50,unet"
-_BLOCK_BYTES = 2 << 20
 _QUIET_STEPS = WARM_UP + 3 * SAMPLES
 """Steps in a row on one rung after which `auto` has settled."""
 _MOST_SETTLING = 60
@@ -61,12 +58,6 @@ class Turn:
         self.last_s = time.perf_counter() - begun
 
 
-def _specification(network: str, kind: Kind, size: int) -> Specification:
-    factory, options = NETWORKS[network]
-    capacity_bytes = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
-    return Specification(network=factory, options=options, kind=kind, capacity_bytes=capacity_bytes)
-
-
 def _settle(turn: Turn, limit_s: float) -> int:
     """Steps of `auto` until its rung has not changed for a while; how many."""
     turn.step()  # the process starts, and its network is built
@@ -79,11 +70,11 @@ def _settle(turn: Turn, limit_s: float) -> int:
     return count
 
 
-def measure(network: str, size: int, steps: int, limit_s: float) -> dict[Kind, tuple[Run, int]]:
+def measure(network: str, size: int, steps: int, limit_s: float) -> dict[Kind, tuple[TraineeRun, int]]:
     """What happened to each kind, and the number of its first measured step, from 0."""
     with ExitStack() as stack:
         kinds: dict[Kind, Turn] = {
-            kind: Turn(stack.enter_context(Trainee(_specification(network, kind, size)))) for kind in (*RUNGS, "auto")
+            kind: Turn(stack.enter_context(Trainee(task(*NETWORKS[network], kind, size)))) for kind in (*RUNGS, "auto")
         }
         warm: dict[Kind, int] = {**dict.fromkeys(RUNGS, WARM_UP), "auto": _settle(kinds["auto"], limit_s)}
         for kind in RUNGS:
@@ -99,53 +90,48 @@ def measure(network: str, size: int, steps: int, limit_s: float) -> dict[Kind, t
         return {kind: (turn.trainee.finish(), warm[kind]) for kind, turn in kinds.items()}
 
 
-def _report(found: dict[Kind, tuple[Run, int]], steps: int) -> float:
+def _report(found: dict[Kind, tuple[TraineeRun, int]], steps: int) -> float:
     """Prints a line for each kind; the ratio of `auto` to the best rung."""
     auto, auto_warm = found["auto"]
-    own_ns = [step.duration_ns for step in auto.steps[auto_warm:]]
+    own_s = auto.durations_s(auto_warm)
     ratios = []
     for kind in RUNGS:
         rung, warm = found[kind]
-        measured_ns = [step.duration_ns for step in rung.steps[warm:]]
+        measured_s = rung.durations_s(warm)
         if rung.error is not None:
             print(f"    {kind:8} {rung.error.splitlines()[0][:100]}")
-            continue
-        if len(measured_ns) < steps:
-            print(f"    {kind:8} {rung.steps[-1].duration_ns / 1e9:7.3f} s a step, too slow to take turns")
-            continue
-        ratios.append(statistics.median(own / its for own, its in zip(own_ns, measured_ns, strict=True)))
-        median_s = statistics.median(measured_ns) / 1e9
-        print(f"    {kind:8} {median_s:7.3f} s a step; auto takes x{ratios[-1]:.2f} of it")
+        elif len(measured_s) < steps:
+            print(f"    {kind:8} {rung.durations_s()[-1]:7.3f} s a step, too slow to take turns")
+        else:
+            ratios.append(statistics.median(own / its for own, its in zip(own_s, measured_s, strict=True)))
+            print(f"    {kind:8} {statistics.median(measured_s):7.3f} s a step; auto takes x{ratios[-1]:.2f} of it")
     rungs = [step.rung for step in auto.steps]
     path = [rung for number, rung in enumerate(rungs) if number == 0 or rungs[number - 1] != rung]
-    own_s = statistics.median(own_ns) / 1e9
-    print(f"    auto     {own_s:7.3f} s a step, by way of {', '.join(path)}, in {auto_warm} steps")
+    print(f"    auto     {statistics.median(own_s):7.3f} s a step, by way of {', '.join(path)}, in {auto_warm} steps")
     return max(ratios)
 
 
 def main() -> int:
     """Prints ratios; 1 where one is above the goal, 3 where losses differ."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--only", default=DEFAULT, help=f"networks, of {', '.join(NETWORKS)}")
     parser.add_argument("--parts", default="50,33", help="percent of what training needs")
     parser.add_argument("--steps", type=int, default=5, help="turns that are measured")
     parser.add_argument("--limit-s", type=float, default=90.0, help="in which `auto` has to settle")
     options = parser.parse_args()
-    kept = same = True
+    kept, runs = True, []
     for network in options.only.split(","):
-        needed_bytes = run(_specification(network, "resident", available_bytes() * 2 // 3), 2).needed_bytes
-        print(f"{network} needs {format_bytes(needed_bytes)}")
+        needs_bytes = needed_bytes(*NETWORKS[network])
+        print(f"{network} needs {format_bytes(needs_bytes)}")
         for percent in (int(part) for part in options.parts.split(",")):
-            size = needed_bytes * percent // 100
+            size = needs_bytes * percent // 100
             print(f"  {percent} % of that, {format_bytes(size)}", flush=True)
             found = measure(network, size, options.steps, options.limit_s)
             ratio = _report(found, options.steps)
             kept = kept and ratio <= GOAL
             print(f"    x{ratio:.2f} of the best rung (goal at most {GOAL})", flush=True)
-            losses = [[step.loss_hex for step in each.steps] for each, _ in found.values()]
-            same = same and all(one[: len(two)] == two[: len(one)] for one in losses for two in losses)
-    print("losses equal to the last bit" if same else "LOSSES DIFFER")
-    if not same:
+            runs.append([each for each, _ in found.values()])
+    if not same_losses(runs):
         return 3
     return 0 if kept else 1
 

@@ -8,14 +8,12 @@ if three steps end, of which the third is planned. The largest batch is found wi
 op use more than there is, is limited by the host's memory alone, and is not looked at.
 """
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from demo import available_bytes
-from swap_run import Kind, Run, Specification, run
+from harness import command_line, largest
+from swap_run import Kind, TraineeRun, run, task, unlimited_bytes
 
 from umadvise.records.units import format_bytes, parse_bytes
 
@@ -25,72 +23,53 @@ _PART = 20
 """A largest batch is found to this part of it."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class BatchTrial(msgspec.Struct, frozen=True, kw_only=True):
     """A batch, and what came of it."""
 
     batch: int
     kind: Kind
-    run: Run
+    run: TraineeRun
 
 
-class Trials:
+class BatchTrials:
     """Trains batches, prints what comes of each, and keeps it.
 
     Attributes:
-        done: in order.
+        done: what came of each batch, in order.
     """
 
     def __init__(self, capacity_bytes: int, image: int) -> None:
         self._capacity_bytes, self._image = capacity_bytes, image
-        self.done: list[Trial] = []
+        self.done: list[BatchTrial] = []
 
     def fits(self, batch: int) -> bool:
         """Whether all tensors of a step with this batch fit at once."""
-        needed_bytes = self._run(batch, "resident", available_bytes() * 2 // 3).needed_bytes
+        needed_bytes = self._run(batch, "resident", unlimited_bytes()).needed_bytes
         print(f"  batch {batch:5} needs {format_bytes(needed_bytes)}", flush=True)
         return needed_bytes <= self._capacity_bytes
 
     def trains(self, batch: int) -> bool:
         """Whether a batch trains by planned swaps."""
         found = self._run(batch, "swap", self._capacity_bytes)
-        times = " ".join(f"{step.duration_ns / 1e9:.1f}" for step in found.steps)
+        times = " ".join(f"{seconds:.1f}" for seconds in found.durations_s())
         print(f"  batch {batch:5} by swaps: {(found.error or f'{times} s').splitlines()[0]}", flush=True)
         return found.error is None
 
-    def _run(self, batch: int, kind: Kind, capacity_bytes: int) -> Run:
-        found = run(
-            Specification(
-                network="resnet50",
-                options={"batch": batch, "image": self._image},
-                kind=kind,
-                capacity_bytes=capacity_bytes,
-            ),
-            STEPS,
-        )
-        self.done.append(Trial(batch=batch, kind=kind, run=found))
+    def _run(self, batch: int, kind: Kind, capacity_bytes: int) -> TraineeRun:
+        found = run(task("resnet50", {"batch": batch, "image": self._image}, kind, capacity_bytes), STEPS)
+        self.done.append(BatchTrial(batch=batch, kind=kind, run=found))
         return found
-
-
-def largest(trains: Callable[[int], bool], low: int, *, part: int | None = None) -> int:
-    """The largest batch that trains, where `low` does; within 1 / `part` of it, else exactly."""
-    high = 2 * low
-    while trains(high):
-        low, high = high, 2 * high
-    while high - low > max(1, low // part if part is not None else 1):
-        middle = (low + high) // 2
-        low, high = (middle, high) if trains(middle) else (low, middle)
-    return low
 
 
 def main() -> int:
     """Prints the three batches; 1 where 7.5 times the first does not train."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--capacity", default="640MiB", help="of the emulated device")
     parser.add_argument("--image", type=int, default=64, help="its side in pixels")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each batch")
     options = parser.parse_args()
     capacity_bytes = parse_bytes(options.capacity)
-    trials = Trials(capacity_bytes, options.image)
+    trials = BatchTrials(capacity_bytes, options.image)
     print(f"ResNet-50, {options.image} x {options.image}, SGD with momentum, in {format_bytes(capacity_bytes)}")
     if not trials.fits(2):
         raise SystemExit("not two images fit: give more --capacity")

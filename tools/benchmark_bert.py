@@ -6,17 +6,18 @@ Plain PyTorch, unified memory without advice and unified memory with the paper's
 process of its own; the first step of each is left out, as it makes the optimizer's state. Ratios are of medians.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-import bert_row  # noqa: E402  # an example, not a package
+from harness import add_results, command_line, write_results  # isort: split
 
-BEST = ["--parameter-advice", "preferredlocation", "--input-advice", "readmostly", "--intermediate-advice", "prefetch"]
+import bert_row
+from demo import BEST
+
+PLAIN = "plain PyTorch"
+WAYS = {PLAIN: ("--no-unified", "--device", "cpu"), "unified, no advice": (), "unified, best advice": BEST}
 STEPS = 4
 
 
@@ -35,24 +36,28 @@ def row(words: list[str], size: str) -> bert_row.Row:
 
 def main() -> int:
     """Prints the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--size", choices=("large", "base", "small"), default="large")
     parser.add_argument("--rounds", type=int, default=2)
+    add_results(parser)
     options = parser.parse_args()
-    seconds: dict[str, list[float]] = {"plain PyTorch": [], "unified, no advice": [], "unified, best advice": []}
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     losses = set()
     for _ in range(options.rounds):
-        plain = row(["--no-unified", "--device", "cpu"], options.size)
-        assert plain.peak_bytes is not None  # on Linux it is known
-        third = ["--device", "emulated", "--capacity", str(plain.peak_bytes // 3)]
-        rows = (plain, row(third, options.size), row([*third, *BEST], options.size))
-        for name, each in zip(seconds, rows, strict=True):
-            seconds[name] += [step_ns / 1e9 for step_ns in each.step_ns[1:]]
-            losses.add(tuple(each.losses_hex))
+        third: list[str] = []
+        for name, words in WAYS.items():
+            found = row([*third, *words], options.size)
+            assert found.peak_bytes is not None  # on Linux it is known
+            third = third or ["--device", "emulated", "--capacity", str(found.peak_bytes // 3)]
+            seconds[name] += [step_ns / 1e9 for step_ns in found.step_ns[1:]]
+            losses.add(tuple(found.losses_hex))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
+    ratios = {name: median / medians[PLAIN] for name, median in medians.items()}
     for name, median in medians.items():
-        print(f"{name:22} {median:7.2f} s a step   x{median / medians['plain PyTorch']:.2f}")
+        print(f"{name:22} {median:7.2f} s a step   x{ratios[name]:.2f}")
     print("losses equal to the last bit" if len(losses) == 1 else "LOSSES DIFFER")
+    del ratios[PLAIN]
+    write_results(options, "umadvise.benchmark-bert/1", ratios, seconds=seconds)
     return 0 if len(losses) == 1 else 3
 
 

@@ -8,15 +8,13 @@ Steps are recorded dry, in shares of their unlimited peak (0: the largest workin
 Exits 3 where a bound takes more than 10 s, or is below 99 % of the full one.
 """
 
-import argparse
 import json
 import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from harness import command_line  # isort: split
 
 from networks import NETWORKS
 
@@ -34,7 +32,7 @@ BATCHES = {"bert_large": 32, "resnet50": 128, "vgg16": 64, "unet": 8, "char_lstm
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoundRow:
     """One network in one budget."""
 
     network: str
@@ -53,7 +51,7 @@ class Row:
         return self.seconds <= LIMIT_S and (self.full_ms is None or self.step_ms >= LIMIT_SHARE * self.full_ms)
 
 
-def measure(trace: Trace, device: DeviceProfile, share: float, *, recompute: bool, full: bool) -> Row:
+def measure(trace: Trace, device: DeviceProfile, share: float, *, recompute: bool, full: bool) -> BoundRow:
     """The bound of a step in a share of its peak."""
     budget_bytes = int(trace.peak_bytes * share) or int(trace.working_set_bytes().max())
 
@@ -64,7 +62,7 @@ def measure(trace: Trace, device: DeviceProfile, share: float, *, recompute: boo
 
     step_ms, seconds, kind = timed(COARSE)
     full_ms, full_seconds, _ = timed(None) if full else (None, None, "")
-    return Row(
+    return BoundRow(
         network=trace.workload,
         ops=len(trace.ops),
         budget_bytes=budget_bytes,
@@ -77,7 +75,7 @@ def measure(trace: Trace, device: DeviceProfile, share: float, *, recompute: boo
     )
 
 
-def text(row: Row) -> str:
+def text(row: BoundRow) -> str:
     """A line of the table."""
     line = f"{row.network:<14}{row.ops:>6} ops {row.budget_bytes / 2**30:>8.3f} GiB  {row.kind:<10}"
     line += f"{row.step_ms:>10.1f} ms (+{row.overhead:.1%}) in {row.seconds:6.2f} s"
@@ -88,7 +86,7 @@ def text(row: Row) -> str:
 
 def main() -> int:
     """Measures, prints, and judges."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--networks", default="bert_large", help=f"of {', '.join(BATCHES)}")
     parser.add_argument("--device", default="rtx-6000-24gb")
     parser.add_argument("--shares", default="0.9,0.7,0.5,0.3,0")

@@ -8,26 +8,24 @@ nothing but count take turns in the same training. What is compared is busy over
 steps: the goal is at most 1.5 times the same ratio of plain PyTorch. Exit codes: 0 all kinds keep it, 1 one does not.
 """
 
-import argparse
 import os
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import cast, get_args
 
-from benchmark_swap import WARM_UP
-from demo import available_bytes
-from swap_run import Kind, Run, Specification, Trainee, run
+from harness import command_line
+from swap_run import WARM_UP, Kind, Trainee, TraineeRun, TraineeTask, needed_bytes, task
 
 from umadvise.records.units import format_bytes
 
 GOAL = 1.5
 DEFAULT_KINDS = "plain,no advice,advise,window,swap,auto"
 """Those of `make demo`."""
-_BLOCK_BYTES = 2 << 20
+NETWORK = {"batch": 2, "length": 128, "layers": 6, "hidden": 512, "heads": 8}
 _AUTO_WARM_UP = 24
 """Steps in which the governor has tried what it tries."""
 
@@ -61,34 +59,24 @@ class Competitors:
             process.wait()
 
 
-def measure(
-    specification: Specification, competitors: Competitors, steps: int, rounds: int
-) -> tuple[Run, list[int], list[int]]:
-    """What happened, and the numbers of the steps that were quiet and of those that were busy, from 0."""
-    quiet: list[int] = []
-    busy: list[int] = []
-    with Trainee(specification) as trainee:
-        done = 0
-
-        def step(numbers: list[int]) -> None:
-            nonlocal done
+def measure(asked: TraineeTask, competitors: Competitors, steps: int, rounds: int) -> tuple[TraineeRun, float, float]:
+    """What happened, and the median seconds of the steps that were quiet and of those that were busy."""
+    warm_up = _AUTO_WARM_UP if asked.kind == "auto" else WARM_UP
+    with Trainee(asked) as trainee:
+        for _ in range(warm_up):
             trainee.step()
-            numbers.append(done)
-            done += 1
-
-        for _ in range(_AUTO_WARM_UP if specification.kind == "auto" else WARM_UP):
-            step([])
         for _ in range(rounds):
-            for _ in range(steps):
-                step(quiet)
-            with competitors.running():
-                for _ in range(steps):
-                    step(busy)
-        return trainee.finish(), quiet, busy
-
-
-def _median_s(run: Run, numbers: Sequence[int]) -> float:
-    return statistics.median(run.steps[number].duration_ns for number in numbers) / 1e9
+            for around in (nullcontext(), competitors.running()):
+                with around:
+                    for _ in range(steps):
+                        trainee.step()
+        found = trainee.finish()
+    busy_s: dict[bool, list[float]] = {False: [], True: []}
+    for number, seconds in enumerate(found.durations_s(warm_up)):
+        busy_s[number // steps % 2 == 1].append(seconds)
+    if found.error is not None:
+        return found, 0.0, 0.0
+    return found, statistics.median(busy_s[False]), statistics.median(busy_s[True])
 
 
 def _kinds(text: str) -> list[Kind]:
@@ -100,40 +88,28 @@ def _kinds(text: str) -> list[Kind]:
 
 def main() -> int:
     """Prints a line for each kind; 1 where one is slowed down by more than the goal."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--kinds", type=_kinds, default=DEFAULT_KINDS, help=f"of memory: {DEFAULT_KINDS}")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--heads", type=int, default=8)
+    for name, size in NETWORK.items():
+        parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--part", type=int, default=33, help="percent of what training needs")
     parser.add_argument("--steps", type=int, default=4, help="in a row that are quiet, then busy")
     parser.add_argument("--rounds", type=int, default=2, help="of both")
     parser.add_argument("--processes", type=int, default=1, help="beside the training")
     options = parser.parse_args()
-    network: dict[str, int | str] = {
-        name: getattr(options, name) for name in ("batch", "length", "layers", "hidden", "heads")
-    }
-    network["attention"] = "sdpa"
-
-    def specification(kind: Kind, size: int) -> Specification:
-        capacity_bytes = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
-        return Specification(network="bert_large", options=network, kind=kind, capacity_bytes=capacity_bytes)
-
-    needed_bytes = run(specification("resident", available_bytes() * 2 // 3), 2).needed_bytes
-    print(f"it needs {format_bytes(needed_bytes)}; {options.part} % of that, {options.processes} other processes")
+    network: dict[str, int | str] = {name: getattr(options, name) for name in NETWORK} | {"attention": "sdpa"}
+    needs_bytes = needed_bytes("bert_large", network)
+    print(f"it needs {format_bytes(needs_bytes)}; {options.part} % of that, {options.processes} other processes")
     competitors = Competitors(options.processes)
     plain_ratio: float | None = None
     kept = True
     try:
         for kind in options.kinds:
-            asked = specification(kind, needed_bytes * options.part // 100)
-            found, quiet, busy = measure(asked, competitors, options.steps, options.rounds)
+            asked = task("bert_large", network, kind, needs_bytes * options.part // 100)
+            found, quiet_s, busy_s = measure(asked, competitors, options.steps, options.rounds)
             if found.error is not None:
                 print(f"  {kind:16} {found.error.splitlines()[0]}", flush=True)
                 continue
-            quiet_s, busy_s = _median_s(found, quiet), _median_s(found, busy)
             ratio = busy_s / quiet_s
             plain_ratio = ratio if kind == "plain" else plain_ratio
             against = "" if plain_ratio is None else f", x{ratio / plain_ratio:.2f} of plain's (goal at most {GOAL})"

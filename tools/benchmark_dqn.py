@@ -11,15 +11,13 @@ is the part by which the simulated step is longer than in unlimited memory; x is
 where a baseline has less than the planner on a net that the paper claims.
 """
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from harness import command_line  # isort: split
 
 from networks import char_lstm, kmeans, resnet, stochastic_depth, unet, vgg
 
@@ -88,7 +86,7 @@ def words(row: Row) -> str:
 
 def main() -> int:
     """Measures, prints, and judges."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", default="gtx-1080-ti")
     parser.add_argument("--net", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument("--share", nargs="+", type=float, default=[0.75, 0.5, 0.25])

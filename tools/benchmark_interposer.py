@@ -1,23 +1,20 @@
 """What the interposer adds to an op, against torch alone and against a Python TorchDispatchMode, measured in one run.
 
-    python tools/benchmark_interposer.py [--json FILE]
+    python tools/benchmark_interposer.py [--json FILE] [--ratios FILE]
 
 Times are CPU time of the thread for one small op, the median over rounds; the three ways take turns within a round. All
 tensors are on the emulated device and resident, so that the whole of the guard runs for each op. Then the same for ops
 that follow a program, and for its actions.
 """
 
-import argparse
-import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import executor_overhead
 import torch
+from harness import add_results, command_line, cpu_ns, write_results
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import umadvise
@@ -41,32 +38,24 @@ class PassThrough(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def per_op_ns(op: Callable[[], object], count: int) -> float:
-    """CPU time of one call."""
-    start = time.thread_time_ns()
-    for _ in range(count):
-        op()
-    return (time.thread_time_ns() - start) / count
-
-
 def measure(op: Callable[[], object]) -> tuple[float, float, float]:
     """Medians for torch alone, with the interposer, and with the Python mode."""
     device = current().device
     rounds: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         _native.interpose(None)
-        alone = per_op_ns(op, OPS)
+        alone = cpu_ns(op, OPS)
         with PassThrough():
-            python = per_op_ns(op, OPS // 10)
+            python = cpu_ns(op, OPS // 10)
         _native.interpose(device)
-        rounds.append((alone, per_op_ns(op, OPS), python))
+        rounds.append((alone, cpu_ns(op, OPS), python))
     return tuple(statistics.median(column) for column in zip(*rounds[1:], strict=True))
 
 
 def main() -> int:
     """Prints a row an op."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
+    parser = command_line(__doc__)
+    add_results(parser)
     options = parser.parse_args()
     umadvise.patch(device=umadvise.EmulatedDevice(capacity="64MiB"))
     first, second, result = torch.ones(16), torch.ones(16), torch.empty(16)
@@ -78,7 +67,7 @@ def main() -> int:
         "mm, allocates its output": lambda: torch.mm(matrix, matrix),
         "_foreach_add_, 20 tensors": lambda: torch._foreach_add_(several, 1.0),
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     with torch.no_grad():
         for name, op in ops.items():
             alone, interposed, python = measure(op)
@@ -87,13 +76,14 @@ def main() -> int:
             beside = f"TorchDispatchMode +{python - alone:8,.0f} ns (x{python / alone:.2f})"
             print(f"{name:28} alone {alone:8,.0f} ns   {ours}   {beside}", flush=True)
     umadvise.unpatch()
-    executed = []
-    for row in executor_overhead.rows():
-        executed.append(row)
-        print(executor_overhead.words(row), flush=True)
-    if options.json is not None:
-        found = {"schema": "umadvise.benchmark-interposer/2", "rows": rows, "executor": executed}
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    executed = list(executor_overhead.rows())
+    for each in executed:
+        print(executor_overhead.words(each), flush=True)
+    ratios = {str(row["op"]): row["interposed_ns"] / row["alone_ns"] for row in rows}
+    alone_ns, guarded_ns, followed_ns = (float(each["ns"]) for each in executed[:3])
+    ratios["neg_, guarded, in chunks"] = 1 + guarded_ns / alone_ns
+    ratios["neg_, following a program"] = 1 + followed_ns / alone_ns
+    write_results(options, "umadvise.benchmark-interposer/2", ratios, rows=rows, executor=executed)
     return 0
 
 

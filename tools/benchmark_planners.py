@@ -9,7 +9,6 @@ times, does not: window planning of BERT-Large at most 100 ms, `best` and the bo
 planner's time an op no more than twice as long for the largest as for the smallest step.
 """
 
-import argparse
 import functools
 import sys
 import tempfile
@@ -19,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-
 from benchmark_simulator import chain
+from harness import command_line  # isort: split
+
 from networks import NETWORKS
 from planner_table import BEST, Claim, claims, table
 
@@ -45,7 +44,7 @@ _QUICK = ("belady", "lru", "window", "superneurons")  # who is asked for the sma
 
 
 @dataclass(frozen=True)
-class Case:
+class SizedWorkload:
     """A network at a size whose step fills a device of the catalogue, or nearly."""
 
     factory: str
@@ -63,17 +62,17 @@ class Case:
 
 
 CASES = {
-    "bert": Case("bert_large", 32, "rtx-6000-24gb"),
-    "gpt2": Case("gpt2", 10),
-    "vit": Case("vit_b16", 112),
-    "resnet50": Case("resnet50", 192),
-    "vgg16": Case("vgg16", 192),
-    "unet": Case("unet", 16),
-    "densenet121": Case("densenet121", 128),
-    "stochastic_depth": Case("stochastic_depth_resnet", 2048),
-    "alexnet": Case("alexnet", 4096),
-    "deeplab": Case("deeplabv3plus", 9),
-    "pix2pixhd": Case("pix2pixhd", 12, options={"image": (256, 512)}),
+    "bert": SizedWorkload("bert_large", 32, "rtx-6000-24gb"),
+    "gpt2": SizedWorkload("gpt2", 10),
+    "vit": SizedWorkload("vit_b16", 112),
+    "resnet50": SizedWorkload("resnet50", 192),
+    "vgg16": SizedWorkload("vgg16", 192),
+    "unet": SizedWorkload("unet", 16),
+    "densenet121": SizedWorkload("densenet121", 128),
+    "stochastic_depth": SizedWorkload("stochastic_depth_resnet", 2048),
+    "alexnet": SizedWorkload("alexnet", 4096),
+    "deeplab": SizedWorkload("deeplabv3plus", 9),
+    "pix2pixhd": SizedWorkload("pix2pixhd", 12, options={"image": (256, 512)}),
 }
 
 
@@ -179,7 +178,7 @@ def growth(sizes: Sequence[int]) -> Claim:
 
 def main() -> int:
     """Measures, prints, and judges."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--network", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--planner", default=",".join(planners.PLANNERS), metavar="NAMES", help="as `umadvise compare`")
     parser.add_argument("--budgets", type=int, default=6)

@@ -15,7 +15,6 @@ either. Beside each time is what the simulator says of the same step, plan and d
 three to four times the memory that training needs.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -25,17 +24,25 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from demo import available_bytes
-from swap_prediction import Prediction, predict
-from swap_run import Kind, Run, Specification, Step, Trainee, run
+from harness import command_line
+from swap_prediction import PredictedStep, predict
+from swap_run import (
+    WARM_UP,
+    Kind,
+    Trainee,
+    TraineeRun,
+    TraineeStep,
+    needed_bytes,
+    same_losses,
+    task,
+    unlimited_bytes,
+)
 
 from umadvise.devices.catalogue import load_device
 from umadvise.records.units import format_bytes
 
-WARM_UP = 4
-"""Steps that are not measured: the first makes the optimizer's state, others are recorded and planned."""
 GOAL = 0.8
-_BLOCK_BYTES = 2 << 20
+NETWORK = "bert_large"
 _NAMES: dict[Kind, str] = {
     "resident": "unlimited memory",
     "no advice": "unified, no advice",
@@ -44,40 +51,39 @@ _NAMES: dict[Kind, str] = {
 }
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SwapRow(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of memory, measured, and predicted for a link."""
 
     kind: Kind
     link: str | None
     capacity_bytes: int
-    run: Run
-    prediction: Prediction | None
+    run: TraineeRun
+    prediction: PredictedStep | None
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TraineeStep]:
         """Those that are measured."""
         return self.run.steps[WARM_UP:]
 
     @property
     def step_s(self) -> float | None:
-        """The median."""
-        if self.run.error is not None:
-            return None
-        return statistics.median(step.duration_ns for step in self.steps) / 1e9
+        """Seconds of a step: the median."""
+        return self._median(self.run.durations_s(WARM_UP))
 
     @property
     def stood_s(self) -> float | None:
         """How long ops stood still in a step: the median."""
-        if self.run.error is not None:
-            return None
-        return statistics.median(step.stood_ns for step in self.steps) / 1e9
+        return self._median([step.stood_ns / 1e9 for step in self.steps])
+
+    def _median(self, values: list[float]) -> float | None:
+        return None if self.run.error is not None else statistics.median(values)
 
     @property
     def predicted_s(self) -> float | None:
         """What the simulator says."""
         return None if self.prediction is None else self.prediction.step_ns / 1e9
 
-    def ratio(self, other: "Row") -> float | None:
+    def ratio(self, other: "SwapRow") -> float | None:
         """Of its time to another row's that it took turns with."""
         if self.run.error is not None or other.run.error is not None:
             return None
@@ -89,20 +95,22 @@ class Benchmark:
     """The runs of one network.
 
     Attributes:
-        rows: in order.
+        rows: what came of each kind of memory, in order.
     """
 
     def __init__(self, options: dict[str, int | str], steps: int, threads: int, folder: str) -> None:
         """Takes the network's options, how many steps are measured, with how many threads, and a folder to work in."""
         self._options, self._steps, self._threads, self._folder = options, steps, threads, folder
-        self.rows: list[Row] = []
+        self.rows: list[SwapRow] = []
 
-    def turns(self, sizes: dict[Kind, int], link: str | None) -> list[Row]:
+    def turns(self, sizes: dict[Kind, int], link: str | None) -> list[SwapRow]:
         """Kinds of memory by turns, each of its own size."""
-        kept = {kind: self._new_folder() for kind in sizes}
+        kept = {kind: tempfile.mkdtemp(dir=self._folder) for kind in sizes}
         with ExitStack() as stack:
             trainees = {
-                kind: stack.enter_context(Trainee(self._specification(kind, size, link, kept[kind])))
+                kind: stack.enter_context(
+                    Trainee(task(NETWORK, self._options, kind, size, link=link, threads=self._threads, keep=kept[kind]))
+                )
                 for kind, size in sizes.items()
             }
             for trainee in trainees.values():
@@ -118,32 +126,18 @@ class Benchmark:
             if link is not None and runs[kind].error is None:
                 resident = kept.get("resident", kept[kind])
                 prediction = predict(kind, resident, kept[kind], size, load_device(link))
-            row = Row(kind=kind, link=link, capacity_bytes=size, run=runs[kind], prediction=prediction)
+            row = SwapRow(kind=kind, link=link, capacity_bytes=size, run=runs[kind], prediction=prediction)
             rows.append(row)
             print("\n".join(_lines(row)), flush=True)
         self.rows += rows
         return rows
 
-    def needed_bytes(self, kind: Kind, unlimited_bytes: int) -> int:
-        """What training takes; the first step makes the optimizer's state."""
-        return run(self._specification(kind, unlimited_bytes, None, None), 2).needed_bytes
-
-    def _new_folder(self) -> str:
-        return tempfile.mkdtemp(dir=self._folder)
-
-    def _specification(self, kind: Kind, size: int, link: str | None, keep: str | None) -> Specification:
-        return Specification(
-            network="bert_large",
-            options=self._options,
-            kind=kind,
-            capacity_bytes=-(-size // _BLOCK_BYTES) * _BLOCK_BYTES,
-            link=link,
-            threads=self._threads,
-            keep=keep,
-        )
+    def needed_bytes(self, kind: Kind) -> int:
+        """What training takes."""
+        return needed_bytes(NETWORK, self._options, kind, threads=self._threads)
 
 
-def _lines(row: Row) -> Iterator[str]:
+def _lines(row: SwapRow) -> Iterator[str]:
     words = f"  {_NAMES[row.kind]:26} {format_bytes(row.capacity_bytes):>10}"
     if row.step_s is None:
         yield f"{words}   {(row.run.error or '').splitlines()[0]}"
@@ -155,7 +149,7 @@ def _lines(row: Row) -> Iterator[str]:
         yield from _of_swaps(row)
 
 
-def _of_swaps(row: Row) -> Iterator[str]:
+def _of_swaps(row: SwapRow) -> Iterator[str]:
     steps, indent = row.steps, " " * 40
     followed = sum(step.followed for step in steps)
     evictions = statistics.median(step.evictions for step in steps)
@@ -176,33 +170,32 @@ def removed(unadvised: float | None, planned: float | None) -> str:
 
     Args:
         unadvised: a step's time in unified memory without advice, by that in unlimited memory; None: it did not end.
-        planned: likewise by planned swaps.
+        planned: the same ratio by planned swaps.
     """
     if unadvised is None or planned is None or unadvised <= 1:
         return "-"
     return f"{(unadvised - planned) / (unadvised - 1):.0%}"
 
 
-def _predicted_ratio(row: Row, other: Row) -> float | None:
+def _predicted_ratio(row: SwapRow, other: SwapRow) -> float | None:
     if row.predicted_s is None or other.predicted_s is None:
         return None
     return row.predicted_s / other.predicted_s
 
 
-def _print_ratio(one: Row, other: Row) -> None:
+def _print_ratio(one: SwapRow, other: SwapRow) -> None:
     if (ratio := one.ratio(other)) is not None:
         print(f"  {_NAMES[one.kind]} takes x{ratio:.2f} of {_NAMES[other.kind]} (goal at most 1)")
 
 
 def measure(benchmark: Benchmark, parts: list[int], link: str) -> None:
     """All rows, printed as they come."""
-    unlimited_bytes = available_bytes() * 2 // 3
-    needed_bytes = benchmark.needed_bytes("resident", unlimited_bytes)
-    print(f"it needs {format_bytes(needed_bytes)}")
+    most_bytes, needs_bytes = unlimited_bytes(), benchmark.needed_bytes("resident")
+    print(f"it needs {format_bytes(needs_bytes)}")
     for percent in parts:
-        size = needed_bytes * percent // 100
+        size = needs_bytes * percent // 100
         print(f"{percent} % of that, the link of {link}")
-        resident, *others = benchmark.turns({"resident": unlimited_bytes, "no advice": size, "swap": size}, link)
+        resident, *others = benchmark.turns({"resident": most_bytes, "no advice": size, "swap": size}, link)
         measured = removed(*(row.ratio(resident) for row in others))
         predicted = removed(*(_predicted_ratio(row, resident) for row in others))
         print(f"  stall removed {measured}, predicted {predicted} (goal {GOAL:.0%})")
@@ -213,16 +206,16 @@ def measure(benchmark: Benchmark, parts: list[int], link: str) -> None:
         unadvised, planned = benchmark.turns({"no advice": size, "swap": size}, None)
         _print_ratio(planned, unadvised)
     print(f"beside checkpointing of each layer, the link of {link}")
-    size = benchmark.needed_bytes("checkpointing", unlimited_bytes)
+    size = benchmark.needed_bytes("checkpointing")
     _, checkpointed, planned = benchmark.turns(
-        {"resident": unlimited_bytes, "checkpointing": unlimited_bytes, "swap": size}, link
+        {"resident": most_bytes, "checkpointing": most_bytes, "swap": size}, link
     )
     _print_ratio(planned, checkpointed)
 
 
 def main() -> int:
     """Prints times and ratios; 3 where losses differ."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--layers", type=int, default=24, help="of 24: fewer are quicker")
@@ -242,10 +235,7 @@ def main() -> int:
         measure(benchmark, parts, options.link)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(benchmark.rows), indent=1) + b"\n")
-    ended = [row.run for row in benchmark.rows if row.run.error is None]
-    same = len({tuple(step.loss_hex for step in each.steps) for each in ended}) == 1
-    print("losses equal to the last bit" if same else "LOSSES DIFFER")
-    return 0 if same else 3
+    return 0 if same_losses([[row.run for row in benchmark.rows if row.run.error is None]]) else 3
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ Exits with 3 where it takes more than 3 seconds.
 
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-
+import harness  # noqa: F401  # isort: split
 from networks import NETWORKS
 
 from umadvise.devices import catalogue

@@ -7,12 +7,12 @@ last bit, 1 a run did not end as it should, 3 losses differ.
 import sys
 from pathlib import Path
 
+from harness import available_bytes  # isort: split
+
+import bert_row
+from demo_table import DemoResult, DemoRun, losses_differ, notes, table
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
-import bert_row
-from demo_table import Result, Run, losses_differ, notes, table
 
 OUTPUT = Path("output", "demo")
 STEPS = 5
@@ -21,13 +21,13 @@ STEPS = 5
 # The first run says how much memory training takes; the others get a third of it. Best: Choi and Lee 2021, table 1.
 BEST = ("--parameter-advice=preferredlocation", "--input-advice=readmostly", "--intermediate-advice=prefetch")
 RUNS = (
-    Run("vanilla PyTorch", ("--no-unified",), limited=False),
-    Run("a third of that, resident", ("--no-unified",), runs_out=True),
-    Run("unified, no advice", ("--unified",)),
-    Run("unified, best advice", ("--unified", *BEST)),
-    Run("policy window", ("--policy=window",)),
-    Run("policy swap", ("--policy=swap",)),
-    Run("policy auto", ("--policy=auto",)),
+    DemoRun("vanilla PyTorch", ("--no-unified",), limited=False),
+    DemoRun("a third of that, resident", ("--no-unified",), runs_out=True),
+    DemoRun("unified, no advice", ("--unified",)),
+    DemoRun("unified, best advice", ("--unified", *BEST)),
+    DemoRun("policy window", ("--policy=window",)),
+    DemoRun("policy swap", ("--policy=swap",)),
+    DemoRun("policy auto", ("--policy=auto",)),
 )
 
 # BERT-Large, 2 x 128 with AdamW, peaks at 6.4 GB; under unified memory a page can be on the device and on the
@@ -35,15 +35,7 @@ RUNS = (
 SIZES_BY_MEMORY = (("large", 10 * 10**9), ("base", 4 * 10**9), ("small", 0))
 
 
-def available_bytes() -> int:
-    """Memory that could be had now without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo has no MemAvailable: expected Linux 3.14 or newer")
-
-
-def options(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str]:
+def options(run: DemoRun, size: str, gpu: bool, limit_bytes: int | None) -> list[str]:
     """What one run passes to bert_large.py."""
     without_gpu = "emulated" if run.limited else "cpu"
     words = [*run.options, "--device", "cuda" if gpu else without_gpu, "--size", size]
@@ -55,10 +47,10 @@ def options(run: Run, size: str, gpu: bool, limit_bytes: int | None) -> list[str
     return words
 
 
-def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list[Result]:
+def train(runs: tuple[DemoRun, ...], size: str, gpu: bool, console: Console) -> list[DemoResult]:
     """Runs one after the other. Without the first there is no limit for the others: then it stops."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    results: list[Result] = []
+    results: list[DemoResult] = []
     limit_bytes: int | None = None
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("starting", total=len(runs) * STEPS)
@@ -71,7 +63,7 @@ def train(runs: tuple[Run, ...], size: str, gpu: bool, console: Console) -> list
                 console.print(f"{run.name}: {line}", markup=False, highlight=False, soft_wrap=True)
                 progress.advance(task, 1 if line.startswith("step ") else 0)
             row = bert_row.read(written)
-            results.append(Result(run, row, log))
+            results.append(DemoResult(run, row, log))
             if limit_bytes is None:
                 if row is None or row.peak_bytes is None:
                     break

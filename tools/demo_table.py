@@ -12,7 +12,7 @@ from umadvise.records.units import format_bytes
 
 
 @dataclass(frozen=True)
-class Run:
+class DemoRun:
     """One run of the demo.
 
     Attributes:
@@ -44,10 +44,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """What a run left behind: its row, None when it died before it wrote one, and its log."""
 
-    run: Run
+    run: DemoRun
     row: Row | None
     log: Path
 
@@ -57,12 +57,12 @@ class Result:
         return self.row is not None and (self.row.error is not None) == self.run.runs_out
 
 
-def losses_differ(results: Sequence[Result]) -> bool:
+def losses_differ(results: Sequence[DemoResult]) -> bool:
     """Whether two runs that finished have losses that differ in any bit."""
     return len({tuple(result.row.losses_hex) for result in results if result.row and result.row.error is None}) > 1
 
 
-def table(title: str, results: Sequence[Result]) -> Table:
+def table(title: str, results: Sequence[DemoResult]) -> Table:
     """One line a run. Losses are compared with those of the first run."""
     rendered = Table(title=title)
     rendered.add_column("run")
@@ -104,7 +104,7 @@ def _total(paged: BytesByCause | None, swapped_bytes: int) -> str:
     return format_bytes(None if paged_bytes is None else paged_bytes + swapped_bytes)
 
 
-def notes(results: Sequence[Result]) -> Iterator[str]:
+def notes(results: Sequence[DemoResult]) -> Iterator[str]:
     """What the table has no room for, a line each."""
     for result in results:
         if result.row is not None and result.row.report is not None:

@@ -8,10 +8,10 @@ calls away.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from harness import cpu_ns
 
 import umadvise
 from umadvise import _native
@@ -77,11 +77,11 @@ def rows() -> Iterator[dict[str, float | str]]:
         views = [block.detach()[:16] for block in model.blocks]
         driver = session._steered().driver
 
-        def in_step(make_plan: Callable[[RecordedStep], Plan | None] | None) -> int:
+        def in_step(make_plan: Callable[[RecordedStep], Plan | None] | None) -> float:
             driver.change(make_plan)
             for _ in range(SETTLING + 1):  # a program that is new is not in the processor's caches yet
                 with session.step():
-                    took = _cpu_ns(views)
+                    took = cpu_ns(lambda: _ops(views))
             if make_plan is not None and not driver.followed:
                 raise RuntimeError("a step was not followed: expected all of them to be alike")
             return took
@@ -99,26 +99,20 @@ def rows() -> Iterator[dict[str, float | str]]:
     ops, actions = VISITS * BLOCKS * OPS_A_VISIT, 2 * len(MOVING) * VISITS
     yield {"row": "neg_ of 16 numbers, torch alone", "ns": statistics.median(alone) / ops}
     yield {"row": "guarded, in chunks", "ns": _more(guarded, alone) / ops}
-    yield {"row": "likewise, following a program", "ns": _more(followed, alone) / ops, "goal_ns": OP_GOAL_NS}
+    yield {"row": "the same, following a program", "ns": _more(followed, alone) / ops, "goal_ns": OP_GOAL_NS}
     yield {"row": "an action, the emulated driver's part included", "ns": _more(planned, followed) / actions}
 
 
-def _more(steps: Sequence[int], than: Sequence[int]) -> float:
+def _more(steps: Sequence[float], than: Sequence[float]) -> float:
     """The median over rounds."""
     return statistics.median(one - other for one, other in zip(steps, than, strict=True))
 
 
-def _alone(views: list[torch.Tensor]) -> int:
+def _alone(views: list[torch.Tensor]) -> float:
     _native.interpose(None)
-    took = _cpu_ns(views)
+    took = cpu_ns(lambda: _ops(views))
     _native.interpose(current().device)
     return took
-
-
-def _cpu_ns(views: list[torch.Tensor]) -> int:
-    start_ns = time.thread_time_ns()
-    _ops(views)
-    return time.thread_time_ns() - start_ns
 
 
 def words(row: dict[str, float | str]) -> str:

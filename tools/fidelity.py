@@ -8,21 +8,20 @@ tools/gpu_check has written, and judge nothing: it prints how far off each one i
 bound, 1 a table cannot be read, 2 usage, 3 a row lies outside its bound.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+from harness import command_line  # isort: split
 
 from replay import choi, hayakawa, measured, measured_table, published, sensitivity, table, vdnn
-from replay.outcome import Outcome, Status
+from replay.outcome import FigureOutcome, Verdict
 from replay.published import Figure
 
 from umadvise.errors import UmadviseError
 
-_REPLAYS: dict[str, Callable[[Iterable[Figure]], Iterator[Outcome]]] = {
+_REPLAYS: dict[str, Callable[[Iterable[Figure]], Iterator[FigureOutcome]]] = {
     choi.TABLE: choi.replay,
     hayakawa.RESNET_TABLE: hayakawa.replay_resnet,
     hayakawa.MODELS_TABLE: hayakawa.replay_models,
@@ -30,7 +29,7 @@ _REPLAYS: dict[str, Callable[[Iterable[Figure]], Iterator[Outcome]]] = {
 }
 
 
-def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
+def replay(figures: Iterable[Figure]) -> Iterator[FigureOutcome]:
     """Predicts every figure, table by table."""
     for name, group in groupby(figures, key=lambda figure: figure.table):
         yield from _REPLAYS[name](group)
@@ -38,7 +37,7 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(prog="fidelity", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command_line(__doc__)
     parser.add_argument("--tables", type=Path, default=published.DIRECTORY, metavar="DIRECTORY", help="%(default)s")
     parser.add_argument("--sensitivity", action="store_true", help="also halve and double each cost of unified memory")
     parser.add_argument("--measured", type=Path, nargs="+", metavar="FILE", help="instead: what tools/gpu_check wrote")
@@ -59,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
         runs, _ = choi.calibrated(figure for figure in figures if figure.table == choi.TABLE)
         for line in ("", *sensitivity.lines(runs)):
             print(line)
-    return 3 if any(outcome.status is Status.FAIL for outcome in outcomes) else 0
+    return 3 if any(outcome.status is Verdict.FAIL for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

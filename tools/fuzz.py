@@ -7,7 +7,6 @@ copies, and under "random" with plans that are random too. Everything that both 
 is what they raised. The exit status is 1 where something differs; the seed that is printed gives the case again.
 """
 
-import argparse
 import functools
 import random
 import sys
@@ -20,7 +19,8 @@ import fuzz_outside_ops  # noqa: F401 - its instructions too
 import torch
 from fuzz_instructions import INSTRUCTIONS
 from fuzz_plan import random_plan
-from fuzz_program import Program, World, program_of, run
+from fuzz_program import SteppedProgram, World, program_of, run
+from harness import command_line
 
 import umadvise
 from umadvise import planners
@@ -80,7 +80,7 @@ def _results(world: World) -> Found:
     return {**found, "log": list(world.log)}
 
 
-def run_plain(program: Program) -> Found:
+def run_plain(program: SteppedProgram) -> Found:
     """What vanilla PyTorch gives."""
     world = World()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
@@ -89,7 +89,7 @@ def run_plain(program: Program) -> Found:
     return _results(world)
 
 
-def run_driven(program: Program, setting: Setting) -> Found:
+def run_driven(program: SteppedProgram, setting: Setting) -> Found:
     """What it gives in a session."""
     world = World()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
@@ -117,7 +117,7 @@ def differences(found: Found, expected: Found) -> list[str]:
     return wrong
 
 
-def trouble(program: Program, setting: Setting) -> str | None:
+def trouble(program: SteppedProgram, setting: Setting) -> str | None:
     """How a program's two runs differ; None where they do not."""
     expected = run_plain(program)
     register_random_planner(program.seed)
@@ -128,7 +128,7 @@ def trouble(program: Program, setting: Setting) -> str | None:
     return f"differs from vanilla in {', '.join(wrong)}" if wrong else None
 
 
-def shrink(program: Program, is_wrong: Callable[[Program], bool]) -> Program:
+def shrink(program: SteppedProgram, is_wrong: Callable[[SteppedProgram], bool]) -> SteppedProgram:
     """A part of a program that is wrong too: first without its end, then without whatever can be left out."""
     body = program.body
     size = len(body) // 2
@@ -158,7 +158,7 @@ def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str |
 
 def main(words: list[str] | None = None) -> int:
     """Prints what it found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=20, help="how long new programs begin (default 20)")
     parser.add_argument("--seed", type=int, default=0, help="of the first program (default 0)")
     parser.add_argument("--length", type=int, default=LENGTH, help="instructions in a step")

@@ -1,7 +1,7 @@
 """What random programs are made of: instructions on tensors that are alive, by name."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -60,16 +60,14 @@ def multiply(world: World, choose: Choose) -> None:
 def join(world: World, choose: Choose) -> None:
     """cat, stack, and taking apart again."""
     one, other = world.matrix(choose)[:500], world.matrix(choose)[:500]
-    work = choose.randrange(4)
-    if work == 0:
-        world.add(torch.cat([one, other]))
-    elif work == 1:
-        rows = min(len(one), len(other))
-        world.add(torch.stack([one[:rows], other[:rows]], dim=choose.randrange(3)))
-    elif work == 2:
-        world.add(*world.matrix(choose).split(max(1, choose.choice(ROWS) // 2))[:3])
-    else:
-        world.add(*(part.clone() for part in world.matrix(choose).chunk(2, dim=1)))
+    rows = min(len(one), len(other))
+    works: list[Callable[[], Iterable[torch.Tensor]]] = [
+        lambda: [torch.cat([one, other])],
+        lambda: [torch.stack([one[:rows], other[:rows]], dim=choose.randrange(3))],
+        lambda: world.matrix(choose).split(max(1, choose.choice(ROWS) // 2))[:3],
+        lambda: [part.clone() for part in world.matrix(choose).chunk(2, dim=1)],
+    ]
+    world.add(*choose.choice(works)())
 
 
 @instruction(2)
@@ -86,17 +84,14 @@ def gather(world: World, choose: Choose) -> None:
     """Indices that the data chooses."""
     source = world.matrix(choose)
     rows = source[:, 0].argsort()
-    work = choose.randrange(5)
-    if work == 0:
-        world.add(source[rows[: choose.choice(ROWS)]])
-    elif work == 1:
-        world.add(source.index_select(1, torch.arange(0, COLUMNS, 3)))
-    elif work == 2:
-        world.add(torch.zeros_like(source).index_add_(0, rows, source))
-    elif work == 3:
-        world.add(source[source > 0.3])
-    else:
-        world.add(torch.where(source > 0, source, source.flip(0)), *source.sort(dim=0)[:1])
+    works: list[Callable[[], Iterable[torch.Tensor]]] = [
+        lambda: [source[rows[: choose.choice(ROWS)]]],
+        lambda: [source.index_select(1, torch.arange(0, COLUMNS, 3))],
+        lambda: [torch.zeros_like(source).index_add_(0, rows, source)],
+        lambda: [source[source > 0.3]],
+        lambda: [torch.where(source > 0, source, source.flip(0)), *source.sort(dim=0)[:1]],
+    ]
+    world.add(*choose.choice(works)())
 
 
 # ---- writes --------------------------------------------------------------------------------------------------------

@@ -91,20 +91,20 @@ def index_by_lists(world: World, choose: Choose) -> None:
     """Python's lists, ranges and bools as indices, which torch makes tensors of in no op."""
     x = world.matrix(choose).detach()
     rows = [choose.randrange(len(x)) for _ in range(choose.choice(ROWS[:4]))]
-    work = choose.randrange(5)
-    if work == 0:
-        world.add(x[rows])
-    elif work == 1:
-        world.add(x[[index % 3 != 0 for index in range(len(x))]])
-    elif work == 2:
-        world.add(x[range(len(x) - 1, -1, -1)])
-    elif work == 3:
-        flat = x.reshape(-1)
-        world.add(flat[[(index * 7) % flat.numel() for index in range(270_000)]])
-    else:
-        written = x.clone()
-        written[sorted(set(rows))] = choose.random()
-        world.add(written)
+
+    def written() -> torch.Tensor:
+        made = x.clone()
+        made[sorted(set(rows))] = choose.random()
+        return made
+
+    works: list[Callable[[], torch.Tensor]] = [
+        lambda: x[rows],
+        lambda: x[[index % 3 != 0 for index in range(len(x))]],
+        lambda: x[range(len(x) - 1, -1, -1)],
+        lambda: x.reshape(-1)[[(index * 7) % x.numel() for index in range(270_000)]],
+        written,
+    ]
+    world.add(choose.choice(works)())
 
 
 @instruction(3)

@@ -23,10 +23,10 @@ def random_plan(
     """A planner that is wrong on purpose.
 
     Args:
-        trace: one step.
+        trace: the step that is planned.
         budget_bytes: only written down.
-        seed: of all choices.
-        share: of the storages that have actions.
+        seed: the seed of all choices.
+        share: the part of the storages that have actions, 0 to 1.
 
     Raises:
         UsageError: a share that is none.

@@ -31,8 +31,8 @@ class World:
 
     Attributes:
         weights: leaves with gradients.
-        kept: of the same shapes whenever a step begins, so that steps come again.
-        live: of this step, views among them.
+        kept: tensors that have the same shapes whenever a step begins, so that steps come again.
+        live: tensors of this step, views among them.
         log: what the program saw and what it raised.
     """
 
@@ -93,11 +93,11 @@ Instruction = Callable[[World, Choose], None]
 
 
 @dataclass(frozen=True)
-class Program:
+class SteppedProgram:
     """One program: its instructions by name, each with the seed of its choices.
 
     Attributes:
-        seed: of the whole; says which step is another.
+        seed: the seed of the whole, which says which step is another.
         body: instructions of a step.
     """
 
@@ -111,18 +111,18 @@ class Program:
         return self.seed % 7 if self.seed % 7 < self.step_count else None
 
 
-def program_of(seed: int, length: int, instructions: dict[str, tuple[Instruction, int]]) -> Program:
+def program_of(seed: int, length: int, instructions: dict[str, tuple[Instruction, int]]) -> SteppedProgram:
     """A random program; `instructions` gives each one's weight."""
     choose = Choose(seed)
     names = choose.choices(list(instructions), [weight for _, weight in instructions.values()], k=length)
-    return Program(seed, tuple((name, choose.randrange(1 << 30)) for name in names))
+    return SteppedProgram(seed, tuple((name, choose.randrange(1 << 30)) for name in names))
 
 
 Around = Callable[[], AbstractContextManager[object]]
 
 
 def run(
-    program: Program,
+    program: SteppedProgram,
     instructions: dict[str, tuple[Instruction, int]],
     world: World,
     optimizer: torch.optim.Optimizer,

@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from harness import command_line
 from op_trial.children import answers
 from op_trial.figures import figures, troubles
 
@@ -58,7 +59,7 @@ def written(rows: Iterable[dict[str, Any]], path: Path | None) -> Iterator[dict[
 
 def main(words: list[str] | None = None) -> int:
     """Prints what is wrong, and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument(
         "--dtype", action="append", help="of float32, complex64, bfloat16, int64; several; default: all"
     )

@@ -81,7 +81,7 @@ class Claim:
     """Something that is to hold, whether it does, and by what.
 
     Attributes:
-        words: what.
+        words: what is to hold.
         holds: None where nothing is there to judge it by.
         because: numbers, or the cases against it.
     """

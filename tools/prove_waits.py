@@ -8,7 +8,6 @@ finds the test of a wait; for one that the page does not know, or whose test doe
 of the files below.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -18,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from harness import command_line
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -100,7 +101,7 @@ def source_of(file: str) -> Path:
     return found
 
 
-class Runner:
+class WaitTests:
     """Runs C++ tests of one build, without a wait and with it."""
 
     def __init__(self, build: Path) -> None:
@@ -138,7 +139,7 @@ def is_enough(proof: Proof) -> bool:
     return proof.missed >= ENOUGH * proof.runs
 
 
-def measured(runner: Runner, known: dict[str, Proof], seeds: int) -> dict[str, Proof]:
+def measured(runner: WaitTests, known: dict[str, Proof], seeds: int) -> dict[str, Proof]:
     """The page's proofs measured again, and those of waits that it has none of."""
 
     def of_one(wait: Wait) -> Proof | None:
@@ -177,7 +178,7 @@ def page(found: dict[str, Proof]) -> str:
     return before + START + table(found) + "\n" + END + rest.partition(END)[2]
 
 
-def complaints(runner: Runner, known: dict[str, Proof]) -> list[str]:
+def complaints(runner: WaitTests, known: dict[str, Proof]) -> list[str]:
     """What is not as the page says."""
     names = [wait.name for wait in waits()]
     wrong = [f"{name} stands nowhere in the code" for name in names if name not in places()]
@@ -193,12 +194,12 @@ def complaints(runner: Runner, known: dict[str, Proof]) -> list[str]:
 
 def main() -> int:
     """1 where something is not as the page says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("build", type=Path, help="where CMake built the C++ tests")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each test with --write")
     parser.add_argument("--write", action="store_true", help="measure, and write the page")
     options = parser.parse_args()
-    runner, known = Runner(options.build.resolve()), proofs()
+    runner, known = WaitTests(options.build.resolve()), proofs()
     if options.write:
         known = measured(runner, known, options.seeds)
         PAGE.write_text(page(known))

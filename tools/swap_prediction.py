@@ -15,7 +15,7 @@ from umadvise.training.plans.prediction import predict_swaps
 _CHUNK_BYTES = 2 << 20
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step; of planned swaps also what is moved, and the most that chunks take at once."""
 
     step_ns: int
@@ -24,21 +24,21 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
 
 
-def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device: DeviceProfile) -> Prediction | None:
+def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device: DeviceProfile) -> PredictedStep | None:
     """A step's prediction; None where no plan was made.
 
     Args:
-        kind: of memory.
-        resident: where a run in unlimited memory left its step: its durations are those without any swaps.
-        folder: where the run itself left its step and plan.
-        capacity_bytes: of device memory.
-        device: whose link was charged.
+        kind: the kind of memory.
+        resident: the folder in which a run in unlimited memory left its step: durations without any swaps.
+        folder: the folder in which the run itself left its step and plan.
+        capacity_bytes: the size of device memory.
+        device: the device with the link that was charged.
     """
     trace = trace_io.read(trace_file(resident))
     if kind in ("resident", "checkpointing"):
-        return Prediction(step_ns=simulate_resident(trace, device, allocator="exact").simulation.step_ns)
+        return PredictedStep(step_ns=simulate_resident(trace, device, allocator="exact").simulation.step_ns)
     if kind == "no advice":
-        return Prediction(step_ns=mean_step(simulate_unified(trace, device, capacity_bytes=capacity_bytes)).step_ns)
+        return PredictedStep(step_ns=mean_step(simulate_unified(trace, device, capacity_bytes=capacity_bytes)).step_ns)
     if not plan_file(folder).exists():
         return None
     own = trace_io.read(trace_file(folder))
@@ -51,7 +51,7 @@ def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device:
         found = simulated(trace)
     except ValueError:  # the recordings differ: then the times are those of the step that was planned
         found = simulated(own)
-    return Prediction(
+    return PredictedStep(
         step_ns=found.step_ns,
         bytes_h2d=found.result.swap_in_bytes,
         bytes_d2h=found.result.swap_out_bytes,

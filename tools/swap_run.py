@@ -11,21 +11,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
+from harness import available_bytes
 
 import umadvise
 from umadvise.recording.workload import Workload
 from umadvise.records import plan_file as plan_io
 from umadvise.records import trace_file as trace_io
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+WARM_UP = 4
+"""Steps that are not measured: the first makes the optimizer's state, others are recorded and planned."""
+_BLOCK_BYTES = 2 << 20
 _DONE = "a step is done, rung: "
 Kind = Literal["plain", "resident", "no advice", "advise", "window", "swap", "swap+recompute", "auto", "checkpointing"]
 """Plain: PyTorch in ordinary memory, without umadvise."""
@@ -41,17 +44,17 @@ SESSION_POLICY: dict[Kind, str] = {
 }
 
 
-class Specification(msgspec.Struct, frozen=True, kw_only=True):
+class TraineeTask(msgspec.Struct, frozen=True, kw_only=True):
     """What to train, and where.
 
     Attributes:
-        network: of examples/networks.
-        options: of its factory.
-        kind: of memory.
-        capacity_bytes: of the emulated device.
-        link: whose time is charged; None for memcpy.
-        threads: that compute, and leave the other processors to those that copy; None: torch's own number.
-        keep: where the steady step's trace and its plan go; None: nowhere.
+        network: a factory of examples/networks.
+        options: arguments of the factory.
+        kind: the kind of memory.
+        capacity_bytes: memory of the emulated device.
+        link: the device of the catalogue with the link that is charged; None for memcpy.
+        threads: threads that compute, and leave the other processors to those that copy; None: torch's own number.
+        keep: the folder for the steady step's trace and its plan; None: nowhere.
     """
 
     network: str
@@ -63,7 +66,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     keep: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class TraineeStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it.
 
     `stood_ns` is how long ops stood still: for fault services, copies and room. `rung` is that of the ladder it ran on.
@@ -71,16 +74,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     duration_ns: int
     loss_hex: str
-    followed: bool
-    evictions: int
-    on_demand_swap_ins: int
-    swap_in_bytes: int
-    swap_out_bytes: int
-    stood_ns: int
-    rung: str
+    followed: bool = False
+    evictions: int = 0
+    on_demand_swap_ins: int = 0
+    swap_in_bytes: int = 0
+    swap_out_bytes: int = 0
+    stood_ns: int = 0
+    rung: str = ""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class TraineeRun(msgspec.Struct, frozen=True, kw_only=True):
     """What happened.
 
     Attributes:
@@ -88,16 +91,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         error: why it ran out of memory; None when all steps ended.
         needed_bytes: the most that tensors took in the last step.
         peak_bytes: the most of the device that was taken in it.
-        pinned_bytes: of chunks, the most in it that never leaves.
-        rung: of the ladder, at the end.
+        pinned_bytes: the most of chunks in it that never leaves.
+        rung: the rung of the ladder at the end.
     """
 
-    steps: list[Step]
-    error: str | None
-    needed_bytes: int
-    peak_bytes: int
-    pinned_bytes: int
-    rung: str
+    steps: list[TraineeStep]
+    error: str | None = None
+    needed_bytes: int = 0
+    peak_bytes: int = 0
+    pinned_bytes: int = 0
+    rung: str = ""
+
+    def durations_s(self, first: int = 0) -> list[float]:
+        """Seconds of each step from one on, which are counted from 0."""
+        return [step.duration_ns / 1e9 for step in self.steps[first:]]
 
 
 class Trainee:
@@ -105,10 +112,10 @@ class Trainee:
 
     Attributes:
         runs: it has not run out of memory.
-        rung: of the ladder that its last step ran on.
+        rung: the rung of the ladder that its last step ran on.
     """
 
-    def __init__(self, specification: Specification) -> None:
+    def __init__(self, specification: TraineeTask) -> None:
         """Starts it; its first step waits until it is asked for."""
         self._specification = specification
         self.runs, self.rung = True, ""
@@ -150,20 +157,52 @@ class Trainee:
                 return
         self.runs = False
 
-    def finish(self) -> Run:
+    def finish(self) -> TraineeRun:
         """What happened; a process that died otherwise than by want of memory ends the benchmark."""
         self._process.communicate()
         if not self._written.exists():
             raise SystemExit(f"{self._specification} did not finish:\n{self._log.read_text()[-2000:]}")
-        return msgspec.json.decode(self._written.read_bytes(), type=Run)
+        return msgspec.json.decode(self._written.read_bytes(), type=TraineeRun)
 
 
-def run(specification: Specification, steps: int) -> Run:
+def run(specification: TraineeTask, steps: int) -> TraineeRun:
     """As many steps, unless it runs out of memory before."""
     with Trainee(specification) as trainee:
         for _ in range(steps):
             trainee.step()
         return trainee.finish()
+
+
+def task(network: str, options: dict[str, int | str], kind: Kind, size_bytes: int, **others: Any) -> TraineeTask:
+    """A task on a device of at least so many bytes, in whole blocks.
+
+    Args:
+        network: name of a factory of examples/networks.
+        options: arguments of the factory.
+        kind: the kind of memory.
+        size_bytes: size of device memory.
+        others: other fields of the task.
+    """
+    capacity_bytes = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    return TraineeTask(network=network, options=options, kind=kind, capacity_bytes=capacity_bytes, **others)
+
+
+def needed_bytes(network: str, options: dict[str, int | str], kind: Kind = "resident", **others: Any) -> int:
+    """What training takes of unlimited memory: of two steps, as the first one makes the optimizer's state."""
+    return run(task(network, options, kind, unlimited_bytes(), **others), 2).needed_bytes
+
+
+def unlimited_bytes() -> int:
+    """As much device memory as this machine can stand in for."""
+    return available_bytes() * 2 // 3
+
+
+def same_losses(groups: Iterable[Sequence[TraineeRun]]) -> bool:
+    """Whether all runs of each group have the same losses, to the last bit, as far as they go; says so."""
+    losses = [[[step.loss_hex for step in each.steps] for each in runs] for runs in groups]
+    same = all(one[: len(two)] == two[: len(one)] for each in losses for one in each for two in each)
+    print("losses equal to the last bit" if same else "LOSSES DIFFER")
+    return same
 
 
 def trace_file(folder: str) -> Path:
@@ -172,11 +211,11 @@ def trace_file(folder: str) -> Path:
 
 
 def plan_file(folder: str) -> Path:
-    """Likewise its plan, where it had one."""
+    """The plan that such a run leaves there, where it had one."""
     return Path(folder, "step.plan")
 
 
-def _workload(specification: Specification) -> Workload:
+def _workload(specification: TraineeTask) -> Workload:
     from networks import NETWORKS
 
     torch.manual_seed(0)
@@ -190,7 +229,7 @@ def _workload(specification: Specification) -> Workload:
 
 
 @contextmanager
-def _session(specification: Specification, workload: Workload) -> Iterator[umadvise.session]:
+def _session(specification: TraineeTask, workload: Workload) -> Iterator[umadvise.session]:
     """Not of "plain"."""
     device = umadvise.EmulatedDevice(capacity=specification.capacity_bytes, link=specification.link)
     policy = SESSION_POLICY[specification.kind]
@@ -207,12 +246,13 @@ def _session(specification: Specification, workload: Workload) -> Iterator[umadv
     umadvise.unpatch()
 
 
-def _train(specification: Specification, written: Path) -> None:
+def _train(specification: TraineeTask, written: Path) -> None:
     """Trains, writes what happened, and ends the process."""
     workload = _workload(specification)
     if specification.kind == "plain":
-        return _train_plain(workload, written)
-    steps: list[Step] = []
+        written.write_bytes(msgspec.json.encode(_train_plain(workload)))
+        return
+    steps: list[TraineeStep] = []
     error: str | None = None
     with _session(specification, workload) as session:
         try:
@@ -224,7 +264,7 @@ def _train(specification: Specification, written: Path) -> None:
         stats, swap = session.memory_stats(), session.swap_counters()
         if specification.keep is not None and error is None:
             _keep(session, specification.keep)
-        found = Run(
+        found = TraineeRun(
             steps=steps,
             error=error,
             needed_bytes=stats.requested_peak_bytes,
@@ -236,32 +276,25 @@ def _train(specification: Specification, written: Path) -> None:
         os._exit(0)  # the session would give every tensor back, for which the host needs as much memory again
 
 
-def _train_plain(workload: Workload, written: Path) -> None:
-    steps: list[Step] = []
+def _train_plain(workload: Workload) -> TraineeRun:
+    steps: list[TraineeStep] = []
     for _ in sys.stdin:
-        start_ns = time.perf_counter_ns()
-        loss = workload.step()
-        duration_ns = time.perf_counter_ns() - start_ns
-        assert isinstance(loss, torch.Tensor)
-        steps.append(
-            Step(
-                duration_ns=duration_ns,
-                loss_hex=float(loss.item()).hex(),
-                followed=False,
-                evictions=0,
-                on_demand_swap_ins=0,
-                swap_in_bytes=0,
-                swap_out_bytes=0,
-                stood_ns=0,
-                rung="",
-            )
-        )
+        duration_ns, loss_hex = _timed(workload)
+        steps.append(TraineeStep(duration_ns=duration_ns, loss_hex=loss_hex))
         print(_DONE, flush=True)
-    found = Run(steps=steps, error=None, needed_bytes=0, peak_bytes=0, pinned_bytes=0, rung="")
-    written.write_bytes(msgspec.json.encode(found))
+    return TraineeRun(steps=steps)
 
 
-def _step(session: umadvise.session, workload: Workload) -> Step:
+def _timed(workload: Workload) -> tuple[int, str]:
+    """Nanoseconds and loss of a step."""
+    start_ns = time.perf_counter_ns()
+    loss = workload.step()
+    duration_ns = time.perf_counter_ns() - start_ns
+    assert isinstance(loss, torch.Tensor)
+    return duration_ns, float(loss.item()).hex()
+
+
+def _step(session: umadvise.session, workload: Workload) -> TraineeStep:
     before, served_ns = session.swap_counters(), session.counters().fault_service_ns or 0
     start_ns = time.perf_counter_ns()
     with session.step():
@@ -271,7 +304,7 @@ def _step(session: umadvise.session, workload: Workload) -> Step:
     served_ns = (session.counters().fault_service_ns or 0) - served_ns
     waited_ns = after.wait_copy_ns + after.wait_room_ns - before.wait_copy_ns - before.wait_room_ns
     assert isinstance(loss, torch.Tensor)
-    return Step(
+    return TraineeStep(
         duration_ns=duration_ns,
         loss_hex=float(loss.item()).hex(),
         followed=after.programs_followed > before.programs_followed,
@@ -294,9 +327,8 @@ def _keep(session: umadvise.session, folder: str) -> None:
 
 def main() -> None:
     """Trains as the first file says, and writes what happened to the second."""
-    sys.path.insert(0, str(EXAMPLES))
     asked, written = map(Path, sys.argv[1:])
-    specification = msgspec.json.decode(asked.read_bytes(), type=Specification)
+    specification = msgspec.json.decode(asked.read_bytes(), type=TraineeTask)
     if specification.threads is not None:
         torch.set_num_threads(specification.threads)
     _train(specification, written)

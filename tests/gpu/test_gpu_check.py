@@ -47,7 +47,7 @@ def check(program: Callable[[str], ModuleType], tmp_path: Path) -> Any:
     output = record.Output(tmp_path / "output", dry_run=True)
     data = {"device": {"name": "GPU", "free_bytes": 1 << 30}, "available_bytes": 1 << 30}
     output.put({"name": "environment", "passed": True, "reason": None, "seconds": 0, "data": data})
-    made = record.Check(CHECKOUT, tmp_path, program("prebuilt").Prebuilt(None), tmp_path, output, True)
+    made = record.GpuCheck(CHECKOUT, tmp_path, program("prebuilt").Prebuilt(None), tmp_path, output, True)
     made.stage_ends_s = time.monotonic() + 60
     output.log.touch()
     return made
@@ -147,7 +147,7 @@ def test_usage_errors(tmp_path: Path, words: list[str], message: str) -> None:
 
 
 def test_another_kind_of_record_is_left_alone(program: Callable[[str], ModuleType], check: Any) -> None:
-    with pytest.raises(program("record").UsageError, match="name another folder"):
+    with pytest.raises(program("record").FolderError, match="name another folder"):
         program("record").Output(check.output.folder, dry_run=False)
 
 
@@ -188,7 +188,7 @@ def second(check):
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
 folder = Path(sys.argv[2])
 output = record.Output(folder, dry_run=True)
-check = record.Check(folder, folder, prebuilt.Prebuilt(None), folder.parent, output, True)
+check = record.GpuCheck(folder, folder, prebuilt.Prebuilt(None), folder.parent, output, True)
 record.run_stages(check, {"first": record.Stage(50, first), "second": record.Stage(50, second)})
 """
 
@@ -336,13 +336,13 @@ def runner(program: Callable[[str], ModuleType]) -> Callable[..., Any]:
             "results": "",
             **changed,
         }
-        return rows.Runner(rows.Specification(**settings))
+        return rows.RowRunner(rows.Assignment(**settings))
 
     return runner
 
 
 def test_a_row_says_why_it_is_not_begun(program: Callable[[str], ModuleType], runner: Callable[..., Any]) -> None:
-    row = program("rows").Row
+    row = program("rows").AskedRow
     managed = runner(peak_bytes=11 * MIB).run(row(name="", rung="advise", budget_percent=50, managed=True))
     assert (managed["outcome"], managed["reason"].partition(" ")[0]) == ("dropped", str(11 * MIB))
     more = runner(peak_bytes=9 * MIB)
@@ -358,7 +358,7 @@ def test_a_row_says_why_it_is_not_begun(program: Callable[[str], ModuleType], ru
 
 
 def test_a_row_that_has_no_room_is_no_failure(program: Callable[[str], ModuleType], runner: Callable[..., Any]) -> None:
-    row = program("rows").Row
+    row = program("rows").AskedRow
     found = runner(peak_bytes=100 * MIB, managed_limit_bytes=1 << 40).run(row(name="", rung="swap", budget_percent=10))
     assert found["outcome"] == "no room"
     assert "chunk" in found["reason"]
@@ -479,7 +479,7 @@ def test_the_probes_ask_for_the_same_forms_of_functions_as_the_core(program: Cal
 
 
 def test_a_dry_run_never_opens_a_real_driver() -> None:
-    script = "import sys; sys.path.insert(0, sys.argv[1]); import driver; driver.Driver(sys.argv[2])"
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import driver; driver.RawDriver(sys.argv[2])"
     for kind, variables, message in (
         ("cuda", {"LD_LIBRARY_PATH": str(stand_ins.libcuda_folder())}, "libcuda.so.1 is a stand-in: see cuda"),
         ("cuda", {"LD_LIBRARY_PATH": "/nonexistent"}, "no driver: "),
@@ -523,7 +523,7 @@ def test_a_package_that_all_need_is_asked_for(
 ) -> None:
     stages, record = program("stages"), program("record")
     seen = {"device": {"name": "GPU"}, "needed": {"msgspec": "ImportError: for another Python", "numpy": None}}
-    monkeypatch.setattr(record.Check, "run", lambda *_, **__: json.dumps(seen))
+    monkeypatch.setattr(record.GpuCheck, "run", lambda *_, **__: json.dumps(seen))
     monkeypatch.setattr(program("build"), "for_driver", lambda _check: None)
     with pytest.raises(record.StageError, match="umadvise needs msgspec, not to be imported here: bring a bundle"):
         stages.environment(check)

@@ -13,10 +13,10 @@ import op_database
 import pytest
 import torch
 from op_trial import children, trial
-from op_trial.cases import Case
+from op_trial.cases import OpCase
 from op_trial.figures import figures, troubles
 from op_trial.places import MIB, Leaving, NotAwayError
-from op_trial.subjects import Subject
+from op_trial.subjects import OpSubject
 
 import umadvise
 from umadvise.errors import UsageError
@@ -39,14 +39,14 @@ def test_every_operator_gives_the_bits_of_plain_torch(words: list[str], capsys: 
 # ---- what the tool sees --------------------------------------------------------------------------------------------
 
 
-def examined(call: Callable[[torch.Tensor], torch.Tensor]) -> trial.Outcome:
+def examined(call: Callable[[torch.Tensor], torch.Tensor]) -> trial.OpOutcome:
     """What is found of a call with one element."""
 
-    def samples() -> Iterator[list[Case]]:
+    def samples() -> Iterator[list[OpCase]]:
         given = torch.ones(1, requires_grad=True)
-        yield [Case("call", [given], [given], lambda: call(given))]
+        yield [OpCase("call", [given], [given], lambda: call(given))]
 
-    return trial.examine(Subject("op made float32", samples))
+    return trial.examine(OpSubject("op made float32", samples))
 
 
 def test_the_smallest_tensors_leave_and_garbage_is_where_they_were() -> None:

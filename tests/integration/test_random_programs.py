@@ -13,8 +13,7 @@ import torch
 from fuzz import BUDGETS_MIB, Setting, differences, policies, register_random_planner, shrink, trouble
 from fuzz_instructions import INSTRUCTIONS
 from fuzz_plan import random_plan
-from fuzz_program import Program as SteppedProgram
-from fuzz_program import program_of
+from fuzz_program import SteppedProgram, program_of
 from small_networks import same_bits
 from traces import layers
 

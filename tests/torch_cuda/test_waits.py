@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stand_ins import BUILD
+from on_stand_ins import BUILD
 
 PROGRAMS = ("handed_over", "lent", "swapped")
 NEEDED = {

@@ -22,7 +22,7 @@ sys.path.insert(1, str(CHECKOUT))  # umadvise, which need not be installed
 
 import sizes  # noqa: E402
 from prebuilt import Prebuilt  # noqa: E402
-from record import MOST_MANAGED_BYTES, WITHIN_S, Check, Output, UsageError, run_stages  # noqa: E402
+from record import MOST_MANAGED_BYTES, WITHIN_S, FolderError, GpuCheck, Output, run_stages  # noqa: E402
 from stages import STAGES, with_needs  # noqa: E402
 
 BUNDLE = CHECKOUT / "build" / "gpu_bundle"
@@ -75,14 +75,14 @@ def main() -> int:
         signal.signal(number, _cut_off)
     try:
         output = Output(options.output.resolve(), dry_run=options.dry_run)
-    except UsageError as error:
+    except FolderError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2
     if options.small:
         os.environ[sizes.VARIABLE] = "1"
     prebuilt = Prebuilt(None if options.bundle is None else options.bundle.resolve())
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as scratch:
-        check = Check(
+        check = GpuCheck(
             CHECKOUT,
             options.build_directory.resolve(),
             prebuilt,

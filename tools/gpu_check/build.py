@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from prebuilt import LIBRARY
-from record import Check, StageError
+from record import GpuCheck, StageError
 
 _LOADS = "from umadvise._native import library; library.core_library()"
 _SERVES = "from umadvise import _native; _native.hooks_function('um_hooks_cuda_allocate')"
 
 
-def core(check: Check) -> Any:
+def core(check: GpuCheck) -> Any:
     """The native core."""
     data: dict[str, Any] = {"from": "bundle", "why_not_bundle": None}
     library = check.prebuilt.core(check.checkout)
@@ -32,7 +32,7 @@ def core(check: Check) -> Any:
     return {**data, "library": str(library)}
 
 
-def for_driver(check: Check) -> None:
+def for_driver(check: GpuCheck) -> None:
     """What programs that call the driver can use without waiting for it: a core that is there, or the stand-ins."""
     if check.dry_run and not check.prebuilt.has_stand_ins(check.build_directory):
         make(check, "emulated_libcuda", "fake_cupti13")
@@ -41,12 +41,12 @@ def for_driver(check: Check) -> None:
         check.libraries.setdefault("UMADVISE_LIBRARY", str(built))
 
 
-def _load(check: Check, library: Path) -> None:
+def _load(check: GpuCheck, library: Path) -> None:
     check.libraries["UMADVISE_LIBRARY"] = str(library)
     check.run([sys.executable, "-c", _LOADS])
 
 
-def make(check: Check, *targets: str, options: tuple[str, ...] = ()) -> None:
+def make(check: GpuCheck, *targets: str, options: tuple[str, ...] = ()) -> None:
     """Builds targets of csrc."""
     configure = ["cmake", "-S", "csrc", "-B", str(check.build_directory), "-DUMADVISE_TESTS=ON", *options]
     if not (check.build_directory / "CMakeCache.txt").exists() and shutil.which("ninja") is not None:
@@ -55,7 +55,7 @@ def make(check: Check, *targets: str, options: tuple[str, ...] = ()) -> None:
     check.run(["cmake", "--build", str(check.build_directory), "--parallel", "--target", *targets])
 
 
-def hooks(check: Check) -> Any:
+def hooks(check: GpuCheck) -> Any:
     """The extension for this machine's torch: the stage environment has tried the bundle's."""
     found = (check.output.data("environment") or {}).get("hooks", {"library": None, "why_not": None})
     if found["library"] is not None:
@@ -65,7 +65,7 @@ def hooks(check: Check) -> Any:
     return {"from": "built here", "why_not_bundle": found["why_not"]}
 
 
-def conformance(check: Check) -> Any:
+def conformance(check: GpuCheck) -> Any:
     """The driver table compared with the toolkit's own headers, where the machine has a toolkit."""
     toolkit = toolkit_headers(check)
     if toolkit is None:
@@ -78,7 +78,7 @@ def conformance(check: Check) -> Any:
     return {"compared": check.run([str(check.build_directory / "tests" / name)]).strip(), "include": str(include)}
 
 
-def toolkit_headers(check: Check) -> tuple[int, Path] | None:
+def toolkit_headers(check: GpuCheck) -> tuple[int, Path] | None:
     """Major version and include folder of the toolkit whose nvcc is on the PATH; None where none is.
 
     Raises:
@@ -98,7 +98,7 @@ def toolkit_headers(check: Check) -> tuple[int, Path] | None:
     raise StageError(f"{nvcc} is there, and no cudaTypedefs.h: looked in {', '.join(map(str, places))}")
 
 
-def _asked(check: Check, nvcc: str) -> list[Path]:
+def _asked(check: GpuCheck, nvcc: str) -> list[Path]:
     """The root that nvcc itself names: where it is a script that calls another one, its own path says nothing."""
     source = check.scratch / "empty.cu"
     source.write_text("")

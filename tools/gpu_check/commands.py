@@ -27,9 +27,9 @@ class Ended:
     """How a command ended.
 
     Attributes:
-        status: that it returned; negative: the signal that ended it; None: its time was up.
+        status: the exit status; negative: the signal that ended it; None: its time was up.
         out: what it printed.
-        last_line: of its errors; empty where there is none.
+        last_line: the last line of its errors; empty where there is none.
     """
 
     status: int | None
@@ -50,12 +50,12 @@ def run(
     """Runs a command; its errors go to the log as they come, and what it printed when it has ended.
 
     Args:
-        words: the command.
-        folder: where it runs.
+        words: the command, word by word.
+        folder: the working directory of the command.
         environment: all of its variables.
         scratch: folder for what it prints.
         log: file that is appended to.
-        limit_s: after which it is ended, together with what it has started.
+        limit_s: seconds until it is ended, together with what it has started.
         watch: called now and then while it runs.
 
     Raises:

@@ -19,35 +19,35 @@ READ, READ_AND_WRITE = 1, 3  # CUmemAccess_flags
 ADVICE = {"read_mostly": 1, "preferred_location": 3, "accessed_by": 5}
 """CUmem_advise; each number + 1 takes it away again."""
 NOT_READY = 600
-_PINNED, _NON_BLOCKING, _GLOBAL, _NO_TIMING, _LEGACY = 1, 1, 1, 2, 1
+_NON_BLOCKING, _NO_TIMING, _LEGACY = 1, 2, 1
 LEGACY_STREAM = 0
 _HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 CAPACITY_BYTES = 512 << 20
 """Of the stand-in's device."""
 
 
-class Location(ctypes.Structure):
-    """CUmemLocation."""
+class CUmemLocation(ctypes.Structure):
+    """A place for memory, as cuda.h lays it out."""
 
     _fields_ = (("type", _ENUM), ("id", NUMBER))
 
 
-class Properties(ctypes.Structure):
-    """CUmemAllocationProp."""
+class CUmemAllocationProp(ctypes.Structure):
+    """What a chunk of physical memory is asked for by, as cuda.h lays it out."""
 
     _fields_ = (
         ("type", _ENUM),
         ("handle_types", _ENUM),
-        ("location", Location),
+        ("location", CUmemLocation),
         ("win32", _POINTER),
         ("flags", ctypes.c_ubyte * 8),
     )
 
 
-class Access(ctypes.Structure):
-    """CUmemAccessDesc."""
+class CUmemAccessDesc(ctypes.Structure):
+    """Who may use a mapping, as cuda.h lays it out."""
 
-    _fields_ = (("location", Location), ("flags", _ENUM))
+    _fields_ = (("location", CUmemLocation), ("flags", _ENUM))
 
 
 FUNCTIONS: dict[str, tuple[int, tuple[Any, ...]]] = {
@@ -63,8 +63,8 @@ FUNCTIONS: dict[str, tuple[int, tuple[Any, ...]]] = {
     "cuMemAlloc": (3020, (_POINTER, _SIZE)),
     "cuMemFree": (3020, (_ADDRESS,)),
     "cuMemAllocManaged": (6000, (_POINTER, _SIZE, _ENUM)),
-    "cuMemAdvise": (12020, (_ADDRESS, _SIZE, _ENUM, Location)),
-    "cuMemPrefetchAsync": (12020, (_ADDRESS, _SIZE, Location, _ENUM, _STREAM)),
+    "cuMemAdvise": (12020, (_ADDRESS, _SIZE, _ENUM, CUmemLocation)),
+    "cuMemPrefetchAsync": (12020, (_ADDRESS, _SIZE, CUmemLocation, _ENUM, _STREAM)),
     "cuMemDiscardBatchAsync": (13000, (_POINTER, _POINTER, _SIZE, _FLAGS, _STREAM)),
     "cuMemDiscardAndPrefetchBatchAsync": (
         13000,
@@ -102,13 +102,13 @@ class DriverError(Exception):
     """A function that is missing, or that failed; the message says which, and why."""
 
 
-class Driver:
+class RawDriver:
     """The functions of the driver, and its first device, in the thread that made this.
 
     Attributes:
         stand_in: no GPU, but the emulated device.
         library: the loaded library.
-        version: that the driver supports, as 13000 for CUDA 13.0.
+        version: the version that the driver supports, as 13000 for CUDA 13.0.
         missing: functions that it lacks, with the reason.
         stream: one beside the legacy stream.
         numa_node: the host's memory that is next to the device.
@@ -233,68 +233,6 @@ class Driver:
         """Address of new page-locked memory of the host."""
         return int(self.made(_POINTER, "cuMemHostAlloc", size_bytes, 0))
 
-    def location(self, *, host: bool = False) -> Location:
+    def location(self, *, host: bool = False) -> CUmemLocation:
         """The device, or the host."""
-        return Location(HOST, 0) if host else Location(DEVICE, 0)
-
-    def managed(self, size_bytes: int) -> int:
-        """Address of new managed memory."""
-        return int(self.made(_ADDRESS, "cuMemAllocManaged", size_bytes, _GLOBAL))
-
-    def advise(self, address: int, size_bytes: int, advice: int) -> int:
-        """Gives or takes away an advice about the device; nanoseconds of the call."""
-        return self.timed("cuMemAdvise", address, size_bytes, advice, self.location())
-
-    def prefetch(
-        self, address: int, size_bytes: int, *, host: bool = False, stream: int | None = None
-    ) -> tuple[int, int]:
-        """Nanoseconds until the call returned, and until all of the device's work was done."""
-        started = time.perf_counter_ns()
-        on = self.stream if stream is None else stream
-        self.call("cuMemPrefetchAsync", address, size_bytes, self.location(host=host), 0, on)
-        returned = time.perf_counter_ns()
-        self.synchronize()
-        return returned - started, time.perf_counter_ns() - started
-
-    def discard(self, address: int, size_bytes: int, *, prefetch: bool = False) -> tuple[int, int]:
-        """Likewise, of a discard, or of one together with a prefetch to the device."""
-        addresses, sizes = (_ADDRESS * 1)(address), (_SIZE * 1)(size_bytes)
-        locations, starts = (Location * 1)(self.location()), (_SIZE * 1)(0)
-        started = time.perf_counter_ns()
-        if prefetch:
-            name = "cuMemDiscardAndPrefetchBatchAsync"
-            self.call(name, addresses, sizes, 1, locations, starts, 1, 0, self.stream)
-        else:
-            self.call("cuMemDiscardBatchAsync", addresses, sizes, 1, 0, self.stream)
-        returned = time.perf_counter_ns()
-        self.synchronize()
-        return returned - started, time.perf_counter_ns() - started
-
-    # ---- virtual memory management ----------------------------------------------------------------------------------
-
-    def _properties(self, *, host: bool) -> Properties:
-        return Properties(_PINNED, 0, Location(HOST_NUMA, self.numa_node) if host else self.location())
-
-    def granularity(self, *, host: bool = False) -> int:
-        """What the sizes of chunks are multiples of, in bytes."""
-        properties = self._properties(host=host)
-        return int(self.made(_SIZE, "cuMemGetAllocationGranularity", ctypes.byref(properties), 0))
-
-    def reserve(self, size_bytes: int) -> int:
-        """A range of addresses."""
-        return int(self.made(_ADDRESS, "cuMemAddressReserve", size_bytes, 0, 0, 0))
-
-    def create(self, size_bytes: int, *, host: bool = False) -> tuple[int, int]:
-        """A chunk's handle, and the nanoseconds that it took."""
-        handle, properties = _ADDRESS(), self._properties(host=host)
-        elapsed = self.timed("cuMemCreate", ctypes.byref(handle), size_bytes, ctypes.byref(properties), 0)
-        return handle.value, elapsed
-
-    def map(self, address: int, size_bytes: int, handle: int) -> int:
-        """Maps a whole chunk; nanoseconds of the call."""
-        return self.timed("cuMemMap", address, size_bytes, 0, handle, 0)
-
-    def set_access(self, address: int, size_bytes: int, flags: int = READ_AND_WRITE, *, host: bool = False) -> int:
-        """Gives the device, or the host, access to mappings; nanoseconds of the call."""
-        access = Access(Location(HOST_NUMA, self.numa_node) if host else self.location(), flags)
-        return self.timed("cuMemSetAccess", address, size_bytes, ctypes.byref(access), 1)
+        return CUmemLocation(HOST, 0) if host else CUmemLocation(DEVICE, 0)

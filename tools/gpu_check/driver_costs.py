@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import parts
-from driver import ADVICE, READ, Driver, DriverError
+from driver import ADVICE, READ, DriverError, RawDriver
+from memory import Managed, MappedChunks
 from parts import MIB, Samples, medians
 from sizes import by_kind
 
@@ -23,111 +24,123 @@ CHUNKS = by_kind(cuda=32, emulated=4)
 ROUNDS = by_kind(cuda=7, emulated=2)
 
 
-class DriverCosts:
-    """Measures on one device."""
+class CallCosts:
+    """Measures on one device.
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self.driver = Driver(device)
+    Args:
+        kind: "cuda", or "emulated" for the stand-in.
+    """
 
-    def call_overhead_ns(self) -> float:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._driver = RawDriver(kind)
+        self._managed, self._chunks = Managed(self._driver), MappedChunks(self._driver)
+
+    def of_nothing_ns(self) -> float:
         """Of calling a function that does nothing: part of every time here."""
         version = ctypes.c_int()
-        return statistics.median(self.driver.timed("cuDriverGetVersion", ctypes.byref(version)) for _ in range(1000))
+        return statistics.median(self._driver.timed("cuDriverGetVersion", ctypes.byref(version)) for _ in range(1000))
 
     # ---- managed memory ---------------------------------------------------------------------------------------------
 
-    def ranges(self, measure: "Callable[[DriverCosts, int, int, Samples], None]") -> Any:
+    def ranges(self, measure: "Callable[[CallCosts, int, int], dict[str, int]]") -> Any:
         """Rounds of one kind of measurement over ranges of each size, each round with memory of its own."""
         rows = []
-        for size_bytes in (size * MIB for size in RANGES_MIB[self._device]):
-            samples: Samples = {}
-            for _ in range(ROUNDS[self._device]):
-                address = self.driver.managed(size_bytes)
+        for size_bytes in (size * MIB for size in RANGES_MIB[self._kind]):
+            rounds = []
+            for _ in range(ROUNDS[self._kind]):
+                address = self._managed.allocate(size_bytes)
                 try:
-                    measure(self, address, size_bytes, samples)
+                    rounds.append(measure(self, address, size_bytes))
                 finally:
-                    self.driver.synchronize()
-                    self.driver.call("cuMemFree", address)
-            rows.append({"bytes": size_bytes, "median_ns": medians(samples)})
+                    self._driver.synchronize()
+                    self._driver.call("cuMemFree", address)
+            rows.append(
+                {
+                    "bytes": size_bytes,
+                    "median_ns": medians({name: [each[name] for each in rounds] for name in rounds[0]}),
+                }
+            )
         return rows
 
-    def prefetches(self, address: int, size_bytes: int, samples: Samples) -> None:
+    def prefetches(self, address: int, size_bytes: int) -> dict[str, int]:
         """Of memory that never was anywhere, to the host, back, and where it is already."""
-        for name, host in (("first", False), ("to_host", True), ("to_device", False), ("of_resident", False)):
-            called, done = self.driver.prefetch(address, size_bytes, host=host)
-            samples.setdefault(f"{name}_call", []).append(called)
-            samples.setdefault(f"{name}_done", []).append(done)
+        ways = (("first", False), ("to_host", True), ("to_device", False), ("of_resident", False))
+        return _named({name: self._managed.prefetch(address, size_bytes, host=host) for name, host in ways})
 
-    def advices(self, address: int, size_bytes: int, samples: Samples) -> None:
+    def advices(self, address: int, size_bytes: int) -> dict[str, int]:
         """Of memory that lies on the device: each advice given, and taken away."""
-        self.driver.prefetch(address, size_bytes)
+        self._managed.prefetch(address, size_bytes)
+        times = {}
         for name, number in ADVICE.items():
-            samples.setdefault(f"set_{name}", []).append(self.driver.advise(address, size_bytes, number))
-            samples.setdefault(f"unset_{name}", []).append(self.driver.advise(address, size_bytes, number + 1))
+            times[f"set_{name}"] = self._managed.advise(address, size_bytes, number)
+            times[f"unset_{name}"] = self._managed.advise(address, size_bytes, number + 1)
+        return times
 
-    def discards(self, address: int, size_bytes: int, samples: Samples) -> None:
+    def discards(self, address: int, size_bytes: int) -> dict[str, int]:
         """Of memory that lies on the device; then its way to the host, which has nothing to copy; and both in one."""
-        for name, work in (
-            ("discard", self.driver.discard),
-            ("to_host_after_discard", lambda *of: self.driver.prefetch(*of, host=True)),
-            ("discard_and_prefetch", lambda *of: self.driver.discard(*of, prefetch=True)),
-        ):
-            if name != "to_host_after_discard":
-                self._fill(address, size_bytes)
-            called, done = work(address, size_bytes)
-            samples.setdefault(f"{name}_call", []).append(called)
-            samples.setdefault(f"{name}_done", []).append(done)
+        times = {}
+        self._fill(address, size_bytes)
+        times["discard"] = self._managed.discard(address, size_bytes)
+        times["to_host_after_discard"] = self._managed.prefetch(address, size_bytes, host=True)
+        self._fill(address, size_bytes)
+        times["discard_and_prefetch"] = self._managed.discard(address, size_bytes, prefetch=True)
+        return _named(times)
 
     def _fill(self, address: int, size_bytes: int) -> None:
-        self.driver.prefetch(address, size_bytes)
-        self.driver.call("cuMemsetD8Async", address, 1, size_bytes, self.driver.stream)
-        self.driver.synchronize()
+        self._managed.prefetch(address, size_bytes)
+        self._driver.call("cuMemsetD8Async", address, 1, size_bytes, self._driver.stream)
+        self._driver.synchronize()
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
 
     def chunks(self, *, host: bool = False) -> Any:
         """A chunk's life, for each size: it is made, mapped, opened, made read-only, unmapped and released."""
-        granule = self.driver.granularity(host=host)
+        granule = self._chunks.granularity(host=host)
         return [
             {"bytes": granule * granules, "median_ns": medians(self._of_chunks(granule * granules, host=host))}
-            for granules in CHUNKS_IN_GRANULES[self._device]
+            for granules in CHUNKS_IN_GRANULES[self._kind]
         ]
 
     def _of_chunks(self, size_bytes: int, *, host: bool) -> Samples:
-        driver, count = self.driver, CHUNKS[self._device]
+        driver, chunks, count = self._driver, self._chunks, CHUNKS[self._kind]
         samples: Samples = {name: [] for name in ("create", "map", "set_access", "unmap", "release")}
-        first = driver.reserve(count * size_bytes)
+        first = chunks.reserve(count * size_bytes)
         handles = []
-        for index in range(count):
-            address = first + index * size_bytes
-            handle, elapsed = driver.create(size_bytes, host=host)
+        for address in range(first, first + count * size_bytes, size_bytes):
+            handle, elapsed = chunks.create(size_bytes, host=host)
             handles.append(handle)
             samples["create"].append(elapsed)
-            samples["map"].append(driver.map(address, size_bytes, handle))
-            samples["set_access"].append(driver.set_access(address, size_bytes))
+            samples["map"].append(chunks.map(address, size_bytes, handle))
+            samples["set_access"].append(chunks.set_access(address, size_bytes))
             driver.call("cuMemsetD8Async", address, 1, size_bytes, driver.stream)
             driver.synchronize()
-            self._make_read_only(address, size_bytes, samples)
+            with contextlib.suppress(DriverError):  # a driver may refuse that: then it is missing among the times
+                elapsed = chunks.set_access(address, size_bytes, READ)
+                samples.setdefault("set_read_only", []).append(elapsed)
         for index, handle in enumerate(handles):
-            samples["unmap"].append(driver.timed("cuMemUnmap", first + index * size_bytes, size_bytes))
+            samples["unmap"].append(chunks.unmap(first + index * size_bytes, size_bytes))
             samples["release"].append(driver.timed("cuMemRelease", handle))
         driver.call("cuMemAddressFree", first, count * size_bytes)
         return samples
 
-    def _make_read_only(self, address: int, size_bytes: int, samples: Samples) -> None:
-        """A driver may refuse that: then it is missing among the times, and nothing else is."""
-        with contextlib.suppress(DriverError):
-            samples.setdefault("set_read_only", []).append(self.driver.set_access(address, size_bytes, READ))
+
+def _named(pairs: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """Two times of each call by two names: until it returned, and until its work was done."""
+    return {
+        f"{name}_{what}": time
+        for name, both in pairs.items()
+        for what, time in zip(("call", "done"), both, strict=True)
+    }
 
 
 PARTS: dict[str, Callable[[str], Any]] = {
-    "call_overhead_ns": lambda kind: DriverCosts(kind).call_overhead_ns(),
-    "prefetch": lambda kind: DriverCosts(kind).ranges(DriverCosts.prefetches),
-    "advice": lambda kind: DriverCosts(kind).ranges(DriverCosts.advices),
-    "discard": lambda kind: DriverCosts(kind).ranges(DriverCosts.discards),
-    "chunks": lambda kind: DriverCosts(kind).chunks(),
-    "host_chunks": lambda kind: DriverCosts(kind).chunks(host=True),
+    "call_overhead_ns": lambda kind: CallCosts(kind).of_nothing_ns(),
+    "prefetch": lambda kind: CallCosts(kind).ranges(CallCosts.prefetches),
+    "advice": lambda kind: CallCosts(kind).ranges(CallCosts.advices),
+    "discard": lambda kind: CallCosts(kind).ranges(CallCosts.discards),
+    "chunks": lambda kind: CallCosts(kind).chunks(),
+    "host_chunks": lambda kind: CallCosts(kind).chunks(host=True),
 }
 """In order: making chunks of the host's memory kills some drivers before r595 (NVIDIA/nccl #2106); so it is last."""
 

@@ -6,99 +6,26 @@ On the stand-in each of them is a function of the host that runs where its strea
 import ctypes
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from driver import Driver
+from driver import RawDriver
 
 WORD_BYTES = 4
 _BLOCK = 256
-PTX = """\
-.version 7.0
-.target sm_70
-.address_size 64
-
-.visible .entry spin(.param .u64 duration_ns)
-{
-  .reg .u64 %t<4>;
-  .reg .pred %p;
-  ld.param.u64 %t0, [duration_ns];
-  mov.u64 %t1, %globaltimer;
-again:
-  mov.u64 %t2, %globaltimer;
-  sub.u64 %t3, %t2, %t1;
-  setp.lt.u64 %p, %t3, %t0;
-  @%p bra again;
-  ret;
-}
-
-// Word i of those to be written lies at (i / run) * period + i % run.
-.visible .entry fill(.param .u64 address, .param .u64 words, .param .u64 run, .param .u64 period, .param .u32 value)
-{
-  .reg .u64 %a<5>;
-  .reg .u64 %i<4>;
-  .reg .u32 %v<4>;
-  .reg .pred %p;
-  ld.param.u64 %a0, [address];
-  ld.param.u64 %a1, [words];
-  ld.param.u64 %a2, [run];
-  ld.param.u64 %a3, [period];
-  ld.param.u32 %v0, [value];
-  mov.u32 %v1, %ctaid.x;
-  mov.u32 %v2, %ntid.x;
-  mov.u32 %v3, %tid.x;
-  mul.wide.u32 %i0, %v1, %v2;
-  cvt.u64.u32 %i1, %v3;
-  add.u64 %i0, %i0, %i1;
-  setp.ge.u64 %p, %i0, %a1;
-  @%p bra done;
-  div.u64 %i1, %i0, %a2;
-  rem.u64 %i2, %i0, %a2;
-  mad.lo.u64 %i3, %i1, %a3, %i2;
-  shl.b64 %i3, %i3, 2;
-  add.u64 %a4, %a0, %i3;
-  st.global.u32 [%a4], %v0;
-done:
-  ret;
-}
-
-.visible .entry copy(.param .u64 to, .param .u64 from, .param .u64 words)
-{
-  .reg .u64 %a<3>;
-  .reg .u64 %i<2>;
-  .reg .u32 %v<4>;
-  .reg .pred %p;
-  ld.param.u64 %a0, [to];
-  ld.param.u64 %a1, [from];
-  ld.param.u64 %a2, [words];
-  mov.u32 %v1, %ctaid.x;
-  mov.u32 %v2, %ntid.x;
-  mov.u32 %v3, %tid.x;
-  mul.wide.u32 %i0, %v1, %v2;
-  cvt.u64.u32 %i1, %v3;
-  add.u64 %i0, %i0, %i1;
-  setp.ge.u64 %p, %i0, %a2;
-  @%p bra done2;
-  shl.b64 %i0, %i0, 2;
-  add.u64 %a0, %a0, %i0;
-  add.u64 %a1, %a1, %i0;
-  ld.global.u32 %v0, [%a1];
-  st.global.u32 [%a0], %v0;
-done2:
-  ret;
-}
-"""
+PTX = Path(__file__).with_name("kernels.ptx")
 
 
 class Kernels:
     """The kernels of one driver."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: RawDriver) -> None:
         """Has them compiled."""
         self._driver = driver
         self._kept: list[Any] = []  # what the stand-in's streams may still call
         self._functions: dict[str, int] = {}
         if not driver.stand_in:
-            module = driver.made(ctypes.c_void_p, "cuModuleLoadData", PTX.encode())
+            module = driver.made(ctypes.c_void_p, "cuModuleLoadData", PTX.read_bytes())
             for name in ("spin", "fill", "copy"):
                 self._functions[name] = driver.made(ctypes.c_void_p, "cuModuleGetFunction", module, name.encode())
         self._load()

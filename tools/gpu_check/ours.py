@@ -31,9 +31,9 @@ class Training:
     """One workload in a session.
 
     Attributes:
-        session: the session.
+        session: the session that trains it.
         step: one step of it.
-        on_gpu: on CUDA, else on an emulated device.
+        on_gpu: whether the device is CUDA's; else it is an emulated one.
     """
 
     session: Session
@@ -91,11 +91,11 @@ def training(
 
     Args:
         build: the workload, on the device.
-        rung: of the ladder, or UNADVISED.
-        budget_bytes: of device memory; None: no limit.
-        most_managed_bytes: of managed memory on a GPU.
+        rung: a rung of the ladder, or UNADVISED.
+        budget_bytes: the limit of device memory; None: no limit.
+        most_managed_bytes: the limit of managed memory on a GPU.
         counted_step: 1, 2, ...: of a GPU faults are counted in it, in the first three, and in none soon after it.
-        on_gpu: on CUDA, else on an emulated device.
+        on_gpu: whether the device is CUDA's; else it is an emulated one.
     """
     umadvise.patch("cuda" if on_gpu else umadvise.EmulatedDevice(capacity=CAPACITY), most_managed=most_managed_bytes)
     try:

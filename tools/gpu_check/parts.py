@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from driver import DriverError
-from record import Check, StageError
+from record import GpuCheck, StageError
 
 MIB = 1 << 20
 Samples = dict[str, list[int]]
@@ -25,14 +25,14 @@ def main(parts: Mapping[str, Callable[[str], Any]]) -> int:
     return 0
 
 
-def run_parts(check: Check, program: Path, names: Iterable[str], part_s: float) -> dict[str, Any]:
+def run_parts(check: GpuCheck, program: Path, names: Iterable[str], part_s: float) -> dict[str, Any]:
     """What each part prints. It is kept as soon as it is there.
 
     Args:
-        check: whose commands these are.
-        program: that has the parts.
-        names: of the parts.
-        part_s: after which a part is ended.
+        check: the check that runs the program.
+        program: the file that has the parts.
+        names: names of the parts, in order.
+        part_s: seconds until a part is ended.
 
     Raises:
         StageError: parts crashed or took too long, and all others have run; or none of them found anything.

@@ -83,13 +83,13 @@ def _inside(
 
 
 @dataclass(frozen=True)
-class Way:
+class Peer:
     """One way.
 
     Attributes:
         use: prepares a workload and yields its step.
-        modules: that must be importable for it.
-        gpu_modules: likewise on a GPU.
+        modules: what must be importable for it.
+        gpu_modules: what must be importable besides on a GPU.
         gpu_only: it works nowhere else.
         same_losses: it computes what torch alone computes, to the last bit.
     """
@@ -117,12 +117,12 @@ def _importable(module: str) -> bool:
 
 
 WAYS = {
-    "vanilla": Way(_vanilla),
-    "vanilla again": Way(_vanilla),
-    "activation checkpointing": Way(_checkpointing),
-    "save_on_cpu(pin_memory=True)": Way(_save_on_cpu, same_losses=False),  # it does not keep strides
-    "torchtune OffloadActivations": Way(_torchtune, ("torchtune.training",)),
-    "torchao CPUOffloadOptimizer": Way(_torchao, ("torchao.optim",), gpu_only=True, same_losses=False),
-    "compiled, activation_memory_budget": Way(_compiled, gpu_modules=("triton",), same_losses=False),
+    "vanilla": Peer(_vanilla),
+    "vanilla again": Peer(_vanilla),
+    "activation checkpointing": Peer(_checkpointing),
+    "save_on_cpu(pin_memory=True)": Peer(_save_on_cpu, same_losses=False),  # it does not keep strides
+    "torchtune OffloadActivations": Peer(_torchtune, ("torchtune.training",)),
+    "torchao CPUOffloadOptimizer": Peer(_torchao, ("torchao.optim",), gpu_only=True, same_losses=False),
+    "compiled, activation_memory_budget": Peer(_compiled, gpu_modules=("triton",), same_losses=False),
 }
 """By name, the most important first: both vanilla runs, then what needs nothing but torch."""

@@ -16,7 +16,7 @@ class Prebuilt:
     """The parts of a bundle.
 
     Attributes:
-        folder: of the bundle; None where there is none.
+        folder: the bundle's folder; None where there is none.
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -8,11 +8,12 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from driver import LEGACY_STREAM, Driver, DriverError
+from driver import LEGACY_STREAM, DriverError, RawDriver
 from kernels import Kernels
+from memory import Managed, MappedChunks
 from parts import MIB
 from sizes import by_kind
 
@@ -24,79 +25,54 @@ ROUNDS = by_kind(cuda=3, emulated=1)
 _SIZE_BYTES = 2 * MIB
 
 Call = Callable[[], object]
-Making = Callable[[Driver], AbstractContextManager[Call]]
+Making = Callable[[RawDriver], AbstractContextManager[Call]]
 
 
-@contextmanager
-def _chunk(driver: Driver, *, mapped: bool = False) -> Iterator[tuple[int, int]]:
-    """Address and handle of a chunk that need not be mapped yet, nor any more."""
-    address, (handle, _) = driver.reserve(_SIZE_BYTES), driver.create(_SIZE_BYTES)
-    if mapped:
-        driver.map(address, _SIZE_BYTES, handle)
-        driver.set_access(address, _SIZE_BYTES)
-    yield address, handle
-    driver.result("cuMemUnmap", address, _SIZE_BYTES)
-    driver.call("cuMemRelease", handle)
-    driver.call("cuMemAddressFree", address, _SIZE_BYTES)
-
-
-@contextmanager
-def _create(driver: Driver) -> Iterator[Call]:
-    made: list[int] = []
-    yield lambda: made.append(driver.create(_SIZE_BYTES)[0])
-    driver.call("cuMemRelease", made[0])
-
-
-@contextmanager
-def _map(driver: Driver) -> Iterator[Call]:
-    with _chunk(driver) as (address, handle):
-        yield lambda: driver.map(address, _SIZE_BYTES, handle)
-
-
-@contextmanager
-def _set_access(driver: Driver) -> Iterator[Call]:
-    with _chunk(driver) as (address, handle):
-        driver.map(address, _SIZE_BYTES, handle)
-        yield lambda: driver.set_access(address, _SIZE_BYTES)
-
-
-@contextmanager
-def _unmap(driver: Driver) -> Iterator[Call]:
-    with _chunk(driver, mapped=True) as (address, _):
-        yield lambda: driver.call("cuMemUnmap", address, _SIZE_BYTES)
-
-
-@contextmanager
-def _release(driver: Driver) -> Iterator[Call]:
-    handle, _ = driver.create(_SIZE_BYTES)
-    yield lambda: driver.call("cuMemRelease", handle)
-
-
-def _freed(allocate: Callable[[Driver, int], int], free: str) -> tuple[Making, Making]:
-    """Allocating, and freeing again."""
+def _pair(make: Callable[[RawDriver], int], free: str) -> tuple[Making, Making]:
+    """A call that makes something, and the call that gives it back."""
 
     @contextmanager
-    def allocating(driver: Driver) -> Iterator[Call]:
+    def making(driver: RawDriver) -> Iterator[Call]:
         made: list[int] = []
-        yield lambda: made.append(allocate(driver, _SIZE_BYTES))
+        yield lambda: made.append(make(driver))
         driver.call(free, made[0])
 
     @contextmanager
-    def freeing(driver: Driver) -> Iterator[Call]:
-        address = allocate(driver, _SIZE_BYTES)
-        yield lambda: driver.call(free, address)
+    def freeing(driver: RawDriver) -> Iterator[Call]:
+        made = make(driver)
+        yield lambda: driver.call(free, made)
 
-    return allocating, freeing
+    return making, freeing
 
 
-def _of_managed(work: Callable[[Driver, int], object]) -> Making:
-    """A call about a range that lies on the device."""
+def _of_chunk(work: Callable[[MappedChunks, int, int], object], *, mapped: bool, opened: bool = False) -> Making:
+    """A call about a range of addresses, by its address, and a chunk, by its handle."""
 
     @contextmanager
-    def calling(driver: Driver) -> Iterator[Call]:
-        address = driver.managed(_SIZE_BYTES)
+    def calling(driver: RawDriver) -> Iterator[Call]:
+        chunks = MappedChunks(driver)
+        address, (handle, _) = chunks.reserve(_SIZE_BYTES), chunks.create(_SIZE_BYTES)
+        if mapped:
+            chunks.map(address, _SIZE_BYTES, handle)
+        if opened:
+            chunks.set_access(address, _SIZE_BYTES)
+        yield lambda: work(chunks, address, handle)
+        driver.result("cuMemUnmap", address, _SIZE_BYTES)  # which may have been the call
+        driver.call("cuMemRelease", handle)
+        driver.call("cuMemAddressFree", address, _SIZE_BYTES)
+
+    return calling
+
+
+def _of_managed(work: Callable[[RawDriver, int], object]) -> Making:
+    """A call about a managed range that lies on the device."""
+
+    @contextmanager
+    def calling(driver: RawDriver) -> Iterator[Call]:
+        managed = Managed(driver)
+        address = managed.allocate(_SIZE_BYTES)
         driver.call("cuMemsetD8Async", address, 1, _SIZE_BYTES, driver.stream)
-        driver.prefetch(address, _SIZE_BYTES)
+        managed.prefetch(address, _SIZE_BYTES)
         yield lambda: work(driver, address)
         driver.synchronize()
         driver.call("cuMemFree", address)
@@ -104,26 +80,21 @@ def _of_managed(work: Callable[[Driver, int], object]) -> Making:
     return calling
 
 
-def _prefetch(stream: int | None, *, host: bool) -> Making:
-    def work(driver: Driver, address: int) -> None:
-        on = driver.stream if stream is None else stream
-        driver.call("cuMemPrefetchAsync", address, _SIZE_BYTES, driver.location(host=host), 0, on)
+def _prefetch(*, host: bool, legacy: bool = False) -> Making:
+    def work(driver: RawDriver, address: int) -> None:
+        stream = LEGACY_STREAM if legacy else driver.stream
+        driver.call("cuMemPrefetchAsync", address, _SIZE_BYTES, driver.location(host=host), 0, stream)
 
     return _of_managed(work)
 
 
-def _discard(driver: Driver, address: int) -> None:
+def _discard(driver: RawDriver, address: int) -> None:
     addresses, sizes = (ctypes.c_uint64 * 1)(address), (ctypes.c_size_t * 1)(_SIZE_BYTES)
     driver.call("cuMemDiscardBatchAsync", addresses, sizes, 1, 0, driver.stream)
 
 
 @contextmanager
-def _memory_info(driver: Driver) -> Iterator[Call]:
-    yield driver.free_bytes
-
-
-@contextmanager
-def _copy(driver: Driver) -> Iterator[Call]:
+def _copy(driver: RawDriver) -> Iterator[Call]:
     host, address = driver.pinned(_SIZE_BYTES), driver.plain(_SIZE_BYTES)
     yield lambda: driver.call("cuMemcpyHtoDAsync", address, host, _SIZE_BYTES, driver.stream)
     driver.synchronize()
@@ -131,9 +102,11 @@ def _copy(driver: Driver) -> Iterator[Call]:
     driver.call("cuMemFree", address)
 
 
-def _of_event(work: Callable[[Driver, int], object]) -> Making:
+def _of_event(work: Callable[[RawDriver, int], object]) -> Making:
+    """A call about an event that has been recorded."""
+
     @contextmanager
-    def calling(driver: Driver) -> Iterator[Call]:
+    def calling(driver: RawDriver) -> Iterator[Call]:
         event = driver.new_event()
         driver.call("cuEventRecord", event, driver.stream)
         yield lambda: work(driver, event)
@@ -142,36 +115,31 @@ def _of_event(work: Callable[[Driver, int], object]) -> Making:
     return calling
 
 
-@contextmanager
-def _event_create(driver: Driver) -> Iterator[Call]:
-    made: list[int] = []
-    yield lambda: made.append(driver.new_event())
-    driver.call("cuEventDestroy", made[0])
-
-
-_ALLOCATE, _FREE = _freed(Driver.plain, "cuMemFree")
-_ALLOCATE_MANAGED, _FREE_MANAGED = _freed(Driver.managed, "cuMemFree")
-_ALLOCATE_PINNED, _FREE_PINNED = _freed(Driver.pinned, "cuMemFreeHost")
+_CREATE, _RELEASE = _pair(lambda driver: MappedChunks(driver).create(_SIZE_BYTES)[0], "cuMemRelease")
+_ALLOCATE, _FREE = _pair(lambda driver: driver.plain(_SIZE_BYTES), "cuMemFree")
+_ALLOCATE_MANAGED, _FREE_MANAGED = _pair(lambda driver: Managed(driver).allocate(_SIZE_BYTES), "cuMemFree")
+_ALLOCATE_PINNED, _FREE_PINNED = _pair(lambda driver: driver.pinned(_SIZE_BYTES), "cuMemFreeHost")
+_CREATE_EVENT, _ = _pair(RawDriver.new_event, "cuEventDestroy")
 CALLS: dict[str, Making] = {
-    "cuMemCreate": _create,
-    "cuMemMap": _map,
-    "cuMemSetAccess": _set_access,
-    "cuMemUnmap": _unmap,
-    "cuMemRelease": _release,
+    "cuMemCreate": _CREATE,
+    "cuMemMap": _of_chunk(lambda chunks, address, handle: chunks.map(address, _SIZE_BYTES, handle), mapped=False),
+    "cuMemSetAccess": _of_chunk(lambda chunks, address, _: chunks.set_access(address, _SIZE_BYTES), mapped=True),
+    "cuMemUnmap": _of_chunk(lambda chunks, address, _: chunks.unmap(address, _SIZE_BYTES), mapped=True, opened=True),
+    "cuMemRelease": _RELEASE,
     "cuMemAlloc": _ALLOCATE,
     "cuMemFree": _FREE,
     "cuMemAllocManaged": _ALLOCATE_MANAGED,
     "cuMemFree of managed memory": _FREE_MANAGED,
     "cuMemHostAlloc": _ALLOCATE_PINNED,
     "cuMemFreeHost": _FREE_PINNED,
-    "cuMemAdvise": _of_managed(lambda driver, address: driver.advise(address, _SIZE_BYTES, 3)),
-    "cuMemPrefetchAsync to the host": _prefetch(None, host=True),
-    "cuMemPrefetchAsync to the host, legacy stream": _prefetch(LEGACY_STREAM, host=True),
-    "cuMemPrefetchAsync of what is there": _prefetch(None, host=False),
+    "cuMemAdvise": _of_managed(lambda driver, address: Managed(driver).advise(address, _SIZE_BYTES, 3)),
+    "cuMemPrefetchAsync to the host": _prefetch(host=True),
+    "cuMemPrefetchAsync to the host, legacy stream": _prefetch(host=True, legacy=True),
+    "cuMemPrefetchAsync of what is there": _prefetch(host=False),
     "cuMemDiscardBatchAsync": _of_managed(_discard),
     "cuMemcpyHtoDAsync": _copy,
-    "cuMemGetInfo": _memory_info,
-    "cuEventCreate": _event_create,
+    "cuMemGetInfo": lambda driver: nullcontext(driver.free_bytes),
+    "cuEventCreate": _CREATE_EVENT,
     "cuEventRecord": _of_event(lambda driver, event: driver.call("cuEventRecord", event, driver.stream)),
     "cuEventQuery": _of_event(lambda driver, event: driver.result("cuEventQuery", event)),
     "cuStreamWaitEvent": _of_event(lambda driver, event: driver.call("cuStreamWaitEvent", driver.stream, event, 0)),
@@ -184,7 +152,7 @@ class BusyCalls:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._driver = Driver(kind)
+        self._driver = RawDriver(kind)
         self._kernels = Kernels(self._driver)
         self._other = self._driver.new_stream()
         self._to, self._from = self._driver.plain(COPY_BYTES[kind]), self._driver.pinned(COPY_BYTES[kind])

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driver import NUMBER, Driver
+from driver import NUMBER, RawDriver
 from kernels import Kernels
 from parts import MIB, or_reason
 from probe_chunks import copied
@@ -19,7 +19,7 @@ _BUSY_MS = by_kind(cuda=50.0, emulated=10.0)
 
 def pinned(kind: str) -> Any:
     """CuMemHostAlloc and cuMemFreeHost by size; twice, as the first one may have pages to clear."""
-    driver = Driver(kind)
+    driver = RawDriver(kind)
 
     def times(size_bytes: int) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {"allocate_ns": [], "free_ns": []}
@@ -35,7 +35,7 @@ def pinned(kind: str) -> Any:
 
 def bandwidth(kind: str) -> Any:
     """Copies from one slab as a whole, from it in pieces, and from pieces that were asked for one by one."""
-    driver = Driver(kind)
+    driver = RawDriver(kind)
     total = COPIED_BYTES[kind]
     plain, slab = driver.plain(total), driver.pinned(total)
     starts = range(0, total, PIECE_BYTES)
@@ -48,7 +48,7 @@ def bandwidth(kind: str) -> Any:
 
 def events(kind: str) -> Any:
     """Nanoseconds of one call, the mean of many: events made, recorded, asked, waited for and destroyed."""
-    driver = Driver(kind)
+    driver = RawDriver(kind)
     kernels = Kernels(driver)
     count, other = CALLS[kind], driver.new_stream()
     made: list[int] = []

@@ -5,8 +5,9 @@ import os
 import time
 from typing import Any
 
-from driver import LEGACY_STREAM, Driver, DriverError
+from driver import LEGACY_STREAM, DriverError, RawDriver
 from kernels import WORD_BYTES, Kernels, word_at
+from memory import Managed
 from parts import MIB, or_reason
 from sizes import by_kind
 
@@ -26,13 +27,13 @@ def prefetches(kind: str) -> Any:
 
     Where a call idle takes as long as its work, it waits for the work; where it takes as long behind a kernel, too.
     """
-    driver = Driver(kind)
-    kernels = Kernels(driver)
+    driver = RawDriver(kind)
+    kernels, managed = Kernels(driver), Managed(driver)
     size, other = RANGE_BYTES[kind], driver.new_stream()
-    address = driver.managed(size)
+    address = managed.allocate(size)
 
     def timed(stream: int, busy: int | None, *, host: bool, moves: bool) -> dict[str, Any]:
-        there = driver.prefetch(address, size, host=host != moves)
+        there = managed.prefetch(address, size, host=host != moves)
         if moves and host:  # what the device wrote must be copied
             kernels.fill(driver.stream, address, size, _OLD)
             driver.synchronize()
@@ -70,21 +71,21 @@ def discards(kind: str) -> Any:
     cuda.h: a write undoes a discard. What was not written again may be anything. Sessions on this driver discard what
     is freed from now on where all of it was, and not otherwise.
     """
-    driver = Driver(kind)
-    kernels = Kernels(driver)
+    driver = RawDriver(kind)
+    kernels, managed = Kernels(driver), Managed(driver)
     size, other = RANGE_BYTES[kind], driver.new_stream()
 
     def kept(page_bytes: int, stream: int, *, prefetched: bool = False) -> dict[str, Any]:
-        address = driver.managed(size)
-        driver.prefetch(address, size)
+        address = managed.allocate(size)
+        managed.prefetch(address, size)
         kernels.fill(driver.stream, address, size, _OLD)
         driver.synchronize()
-        driver.discard(address, size, prefetch=prefetched)
+        managed.discard(address, size, prefetch=prefetched)
         if stream != driver.stream:
             driver.order(stream, driver.stream)
         kernels.fill(stream, address, size, _NEW, page_bytes=page_bytes, part=0.5)
         driver.synchronize()
-        driver.prefetch(address, size, host=True)
+        managed.prefetch(address, size, host=True)
         found = _words(address, size, page_bytes)
         driver.call("cuMemFree", address)
         return found
@@ -131,7 +132,7 @@ def memory_first(kind: str) -> Any:
 
 
 def _counted(kind: str, *, allocated_first: bool) -> Any:
-    driver = Driver(kind)
+    driver = RawDriver(kind)
     kernels = Kernels(driver)
     if cupti := os.environ.get("GPU_CHECK_CUPTI"):  # a stand-in too
         ctypes.CDLL(cupti)
@@ -148,7 +149,7 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
         """New memory whose pages lie with the host: a kernel that writes to it faults."""
         address = device.allocate(size, where)
         ctypes.memset(address, 1, size)
-        driver.prefetch(address, size, host=True)
+        Managed(driver).prefetch(address, size, host=True)
         return address
 
     try:

@@ -14,7 +14,8 @@ import parts
 import probe_chunks
 import probe_host
 import probe_managed
-from driver import Driver
+from driver import RawDriver
+from memory import MappedChunks
 from probe_calls import BusyCalls
 
 ATTRIBUTES = {
@@ -36,7 +37,7 @@ _SMI_LINES = ("Driver Version", "CUDA Version", "Persistence Mode", "Addressing 
 
 def attributes(kind: str) -> Any:
     """The device, what it says it can do, and the machine around it."""
-    driver = Driver(kind)
+    driver = RawDriver(kind)
     name = ctypes.create_string_buffer(256)
     driver.call("cuDeviceGetName", name, 256, driver.device)
     return {
@@ -45,7 +46,7 @@ def attributes(kind: str) -> Any:
         "missing": driver.missing,
         "attributes": {f"{number}: {what}": driver.attribute(number) for number, what in ATTRIBUTES.items()},
         "free_bytes": driver.free_bytes(),
-        "granularity_bytes": driver.granularity(),
+        "granularity_bytes": MappedChunks(driver).granularity(),
         "device_nodes": {node: Path("/dev", node).exists() for node in _NODES},
         "numa_nodes_online": _text("/sys/devices/system/node/online"),
         "kernel_module": _text("/proc/driver/nvidia/version"),

@@ -33,7 +33,7 @@ class StageError(Exception):
         self.data = data
 
 
-class UsageError(Exception):
+class FolderError(Exception):
     """What was asked for cannot be done; the message says why."""
 
 
@@ -41,7 +41,7 @@ class Output:
     """The folder of results. Its record is there at any moment, with all that has ended until then.
 
     Attributes:
-        folder: of three files.
+        folder: the folder of the three files.
         log: what commands wrote, as it came.
     """
 
@@ -49,7 +49,7 @@ class Output:
         """Takes up the record that an earlier command has left in this folder.
 
         Raises:
-            UsageError: it is of another kind.
+            FolderError: it is of another kind.
         """
         self.folder, self.log, self._path = folder, folder / "log.txt", folder / "record.json"
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Output:
         if self._path.exists():
             earlier = json.loads(self._path.read_text())
             if (earlier.get("schema"), earlier.get("dry_run")) != (SCHEMA, dry_run):
-                raise UsageError(f"{self._path} is of another version, or a dry run's: name another folder")
+                raise FolderError(f"{self._path} is of another version, or a dry run's: name another folder")
             self._record = earlier
 
     def data(self, stage: str) -> Any:
@@ -80,14 +80,14 @@ class Output:
 
 
 @dataclass
-class Check:
+class GpuCheck:
     """What the stages share.
 
     Attributes:
         checkout: the source tree.
-        build_directory: of the native core, where it is built here.
+        build_directory: the folder in which the native core is built, where it is built here.
         prebuilt: what a bundle brings.
-        scratch: for files that nobody needs afterwards.
+        scratch: a folder for files that nobody needs afterwards.
         output: the folder of results.
         dry_run: the emulated device stands in for the GPU.
         most_managed_bytes: managed memory is never more than this, nor than what is free: more than a device holds
@@ -176,7 +176,7 @@ class Check:
         """Runs a command until the stage's time is up, or its own, and returns what it printed.
 
         Args:
-            words: the command.
+            words: the command, word by word.
             must_succeed: whether another status than 0 is an error.
             within_s: its own time.
             driver: it opens the driver itself, or in a dry run the stand-in.
@@ -219,18 +219,18 @@ class Stage:
         limit_s: how long it may take.
         work: what it does with the check.
         needs: stages that run before it in every command.
-        reserved_s: that the stages before it leave it in any case.
+        reserved_s: seconds that the stages before it leave it in any case.
         asked_for: it runs on a GPU only where it is asked for by name.
     """
 
     limit_s: float
-    work: Callable[[Check], Any]
+    work: Callable[[GpuCheck], Any]
     needs: tuple[str, ...] = ()
     reserved_s: float = 0.0
     asked_for: bool = False
 
 
-def run_stages(check: Check, stages: Mapping[str, Stage], within_s: float = WITHIN_S) -> bool:
+def run_stages(check: GpuCheck, stages: Mapping[str, Stage], within_s: float = WITHIN_S) -> bool:
     """Runs the stages in order; returns whether all passed."""
     ends_s = time.monotonic() + within_s * check.patience
     reserved_s = sum(stage.reserved_s for stage in stages.values()) * check.patience
@@ -253,7 +253,7 @@ def run_stages(check: Check, stages: Mapping[str, Stage], within_s: float = WITH
 
 
 @contextmanager
-def _entry(check: Check, name: str, limit_s: float, reason: str | None) -> Iterator[dict[str, Any]]:
+def _entry(check: GpuCheck, name: str, limit_s: float, reason: str | None) -> Iterator[dict[str, Any]]:
     """A stage's entry, which is written when it begins, whenever it keeps something, and when it ends, however."""
     started, log_bytes = time.monotonic(), check.output.log.stat().st_size if check.output.log.exists() else 0
     entry: dict[str, Any] = {"name": name, "date": _now(), "passed": False, "reason": "cut off", "data": None}

@@ -22,20 +22,20 @@ import msgspec
 import torch
 from ours import Training, training
 from peers import WAYS
-from workloads import Network, checkpoint_blocks, repeatable
+from workloads import SizedNetwork, checkpoint_blocks, repeatable
 
 from umadvise.devices.rungs import SWAP_RECOMPUTE
 from umadvise.errors import BudgetError, NativeError
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class AskedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train.
 
     Attributes:
-        name: of the row.
-        way: of `peers.WAYS`; None: umadvise.
-        rung: of umadvise's ladder, or unadvised unified memory.
-        budget_percent: of the peak that torch alone has; None: no budget.
+        name: the row's name.
+        way: a name in `peers.WAYS`; None: umadvise.
+        rung: a rung of umadvise's ladder, or unadvised unified memory.
+        budget_percent: the budget in percent of the peak of torch alone; None: no budget.
         managed: it is trained in managed memory.
     """
 
@@ -46,25 +46,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     managed: bool = False
 
 
-class Specification(msgspec.Struct, frozen=True, kw_only=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What one process does.
 
     Attributes:
-        network: that is trained.
+        network: the network that is trained.
         rows: the most important first.
-        on_gpu: on CUDA, else on the CPU and on an emulated device.
+        on_gpu: whether it is trained on CUDA; else on the CPU and on an emulated device.
         warm_up: steps that are not measured: the optimizer's state is made, a step is recorded and planned.
         measured: steps that are, at most. Before them one is counted: counting may take time.
-        row_s: after which no further step is begun, once one was measured.
-        longest_s: after which a row ends its process.
-        ends_s: of the monotonic clock, for the whole process.
-        peak_bytes: of torch alone; None: that of the first row, in which nothing is limited.
+        row_s: seconds until no further step is begun, once one was measured.
+        longest_s: seconds until a row ends its process.
+        ends_s: the end of the whole process, by the monotonic clock.
+        peak_bytes: the peak of torch alone; None: that of the first row, in which nothing is limited.
         managed_limit_bytes: most that may be in managed memory.
         results: file that rows are written to.
     """
 
-    network: Network
-    rows: list[Row]
+    network: SizedNetwork
+    rows: list[AskedRow]
     on_gpu: bool
     warm_up: int
     measured: int
@@ -78,10 +78,10 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> int:
     """Runs the rows."""
-    spec = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Specification)
+    spec = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Assignment)
     faulthandler.register(signal.SIGALRM, chain=True)  # says where it was when it took too long
     repeatable()
-    runner = Runner(spec)
+    runner = RowRunner(spec)
     with Path(spec.results).open("a") as file:
         for row in spec.rows:
             found = runner.run(row)
@@ -92,16 +92,16 @@ def main() -> int:
     return 0
 
 
-class Runner:
+class RowRunner:
     """Runs one row after the other."""
 
-    def __init__(self, spec: Specification) -> None:
+    def __init__(self, spec: Assignment) -> None:
         self._spec = spec
         self._peak_bytes = spec.peak_bytes
         self._longest_s = 0.0
         self._managed_bytes = 0  # the most that a row in managed memory really took
 
-    def run(self, row: Row) -> dict[str, Any]:
+    def run(self, row: AskedRow) -> dict[str, Any]:
         """What became of a row."""
         started = time.monotonic()
         left_s = self._spec.ends_s - started
@@ -129,7 +129,7 @@ class Runner:
             self._peak_bytes = found.get("needed_bytes")
         return found
 
-    def _refusal(self, row: Row) -> tuple[str, str] | None:
+    def _refusal(self, row: AskedRow) -> tuple[str, str] | None:
         """Outcome and reason, where a row is not even begun."""
         if row.way is not None and (reason := WAYS[row.way].absent(on_gpu=self._spec.on_gpu)) is not None:
             return "absent", reason
@@ -141,14 +141,14 @@ class Runner:
             return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"
         return None
 
-    def _budget_bytes(self, row: Row) -> int | None:
+    def _budget_bytes(self, row: AskedRow) -> int | None:
         if row.budget_percent is None or self._peak_bytes is None:
             return None
         return self._peak_bytes * row.budget_percent // 100
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _trained(self, row: Row) -> dict[str, Any]:
+    def _trained(self, row: AskedRow) -> dict[str, Any]:
         budget_bytes = self._budget_bytes(row)
         with self._way(row, budget_bytes) as running:
             steps = _Steps(running.step, self._synchronize)
@@ -178,7 +178,7 @@ class Runner:
             return found
 
     @contextmanager
-    def _way(self, row: Row, budget_bytes: int | None) -> "Iterator[Training | _Torch]":
+    def _way(self, row: AskedRow, budget_bytes: int | None) -> "Iterator[Training | _Torch]":
         if row.way is not None:
             workload = self._built()
             with WAYS[row.way].use(workload, self._spec.on_gpu) as step:
@@ -245,7 +245,7 @@ class _Torch:
         return {"peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None}
 
 
-def outcome(row: Row, what: str, reason: str | None, **found: Any) -> dict[str, Any]:
+def outcome(row: AskedRow, what: str, reason: str | None, **found: Any) -> dict[str, Any]:
     """A row and what became of it."""
     return {**msgspec.to_builtins(row), "outcome": what, "reason": reason, **found}
 

@@ -18,7 +18,7 @@ def by_kind(*, cuda: Amount, emulated: Amount) -> dict[str, Amount]:
     """An amount for each kind of device.
 
     Args:
-        cuda: on a GPU.
-        emulated: in a dry run.
+        cuda: the amount on a GPU.
+        emulated: the amount in a dry run.
     """
     return {"cuda": emulated if small() else cuda, "emulated": emulated}

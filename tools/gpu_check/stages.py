@@ -12,7 +12,7 @@ import driver_costs
 import probes
 import training
 from parts import run_parts
-from record import Check, Stage, StageError
+from record import GpuCheck, Stage, StageError
 
 import build
 
@@ -23,13 +23,13 @@ _PART_S = 45.0
 _OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 
 
-def probe(check: Check) -> Any:
+def probe(check: GpuCheck) -> Any:
     """What decides how umadvise should work on this driver."""
     build.for_driver(check)
     return run_parts(check, _HERE / "probes.py", probes.PARTS, _PART_S)
 
 
-def environment(check: Check) -> Any:
+def environment(check: GpuCheck) -> Any:
     """What the machine has: device, torch, tools."""
     build.for_driver(check)
     words = [str(_HERE / "machine.py"), check.kind, str(check.prebuilt.hooks_folder()), *_NEEDED]
@@ -46,7 +46,7 @@ def environment(check: Check) -> Any:
     return data
 
 
-def tests(check: Check) -> Any:
+def tests(check: GpuCheck) -> Any:
     """The tests that need a GPU, in a dry run those of them that the emulated device can stand in for.
 
     One after the other: two programs with managed memory at once are more than a GPU should be asked for.
@@ -85,37 +85,37 @@ def _case(element: ElementTree.Element) -> dict[str, Any]:
     }
 
 
-def costs(check: Check) -> Any:
+def costs(check: GpuCheck) -> Any:
     """The driver's calls by size: prefetches, advice, discards, and chunks of physical memory."""
     build.for_driver(check)
     return run_parts(check, _HERE / "driver_costs.py", driver_costs.PARTS, _PART_S)
 
 
-def _measured(check: Check, program: str, *words: str) -> Any:
+def _measured(check: GpuCheck, program: str, *words: str) -> Any:
     """What one of the programs beside this file prints as JSON."""
     return json.loads(check.run([sys.executable, str(_HERE / program), check.kind, *words]))
 
 
-def touches(check: Check) -> Any:
+def touches(check: GpuCheck) -> Any:
     """First touches, faults and prefetches by size, against the copy that they need."""
     return _measured(check, "touches.py")
 
 
-def device(check: Check) -> Any:
+def device(check: GpuCheck) -> Any:
     """The link by size, and the device file that comes of it and of what the driver's calls cost."""
     found = check.scratch / "driver_costs.json"
     found.write_text(json.dumps(check.output.data("driver_costs") or {}))
     return _measured(check, "device_file.py", str(found))
 
 
-def overhead(check: Check) -> Any:
+def overhead(check: GpuCheck) -> Any:
     """What the hooks add to an op and to an allocation."""
     found = _measured(check, "overhead.py", "vanilla")
     check.keep(found)
     return {**found, **_measured(check, "overhead.py", "patched")}
 
 
-def eviction(check: Check) -> Any:
+def eviction(check: GpuCheck) -> Any:
     """Whether prefetching what is resident makes it leave later."""
     return _measured(check, "eviction.py")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import WAYS
-from record import Check, StageError
+from record import GpuCheck, StageError
 from workloads import UNADVISED, choose
 
 ROWS = Path(__file__).with_name("rows.py")
@@ -30,12 +30,12 @@ _WARM_UP = 5
 """The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
 
 
-def stage(network: str, *, managed: bool = True) -> Callable[[Check], Any]:
+def stage(network: str, *, managed: bool = True) -> Callable[[GpuCheck], Any]:
     """The stage of one network: in every way, or in a size too large for managed memory, in all other ways."""
     return partial(_train, network, managed)
 
 
-def _train(network: str, managed: bool, check: Check) -> Any:
+def _train(network: str, managed: bool, check: GpuCheck) -> Any:
     limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
     chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed)
     if chosen is None:
@@ -76,7 +76,7 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
     Everything must fit on the first rung, so it has no budget. Unified memory that nobody advises comes last.
 
     Args:
-        percents: of the peak, the budgets.
+        percents: budgets, in percent of the peak.
         managed: rungs in managed memory too.
     """
     from umadvise._native.abi import Memory
@@ -104,7 +104,7 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
 
 
 def run_rows(
-    check: Check,
+    check: GpuCheck,
     network: dict[str, Any],
     rows: Sequence[dict[str, Any]],
     ends_s: float,
@@ -115,12 +115,12 @@ def run_rows(
     """What became of each row; where a process dies of one, the next process begins behind it.
 
     Args:
-        check: whose commands these are.
-        network: to train.
+        check: the check that runs the processes.
+        network: fields of the network to train.
         rows: the most important first; what there is no time for is dropped.
-        ends_s: of the monotonic clock.
-        peak_bytes: of torch alone, where it is known.
-        program: that trains.
+        ends_s: the end, by the monotonic clock.
+        peak_bytes: the peak of torch alone, where it is known.
+        program: the file that trains.
         keep: called now and then with the rows that there are.
     """
     results: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ def _keep(keep: Callable[[list[dict[str, Any]]], object], before: list[dict[str,
 
 
 def _process(
-    check: Check,
+    check: GpuCheck,
     network: dict[str, Any],
     rows: Sequence[dict[str, Any]],
     ends_s: float,

@@ -24,7 +24,7 @@ _SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     ),
     "resnet50": (({"batch": 48}, 5.0 * GIB), ({"batch": 24}, 2.7 * GIB), ({"batch": 8}, 1.1 * GIB)),
 }
-# Likewise, of sizes whose copies a GPU has the time for: memory that is not managed has no limit but what is free.
+# The same, of sizes whose copies a GPU has the time for: memory that is not managed has no limit but what is free.
 _LARGE_SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     "bert_large": (
         ({"batch": 16, "length": 512}, 51.0 * GIB),
@@ -42,12 +42,12 @@ SLACK = 1.25
 
 
 @dataclass(frozen=True)
-class Network:
+class SizedNetwork:
     """One network: a factory's name and options.
 
     Attributes:
-        name: of examples/networks.
-        options: of its factory.
+        name: a factory of examples/networks.
+        options: arguments of the factory.
         stand_in: another transformer takes BERT's place, as its package is not there.
     """
 
@@ -66,21 +66,21 @@ class Network:
         return NETWORKS[self.name](**self.options)
 
 
-def choose(name: str, limit_bytes: int, *, dry_run: bool, large: bool = False) -> Network | None:
+def choose(name: str, limit_bytes: int, *, dry_run: bool, large: bool = False) -> SizedNetwork | None:
     """The largest size of a network whose memory stays below a limit with all that comes on top; None: none does.
 
     Args:
-        name: of the network.
-        limit_bytes: of memory.
+        name: the network's name.
+        limit_bytes: the limit of memory.
         dry_run: a small one, whatever the limit.
-        large: of the sizes that are too large for managed memory.
+        large: whether it is one of the sizes that are too large for managed memory.
     """
     stand_in = name == "bert_large" and (dry_run or importlib.util.find_spec("transformers") is None)
     if dry_run:
-        return Network(name, _DRY_RUN[name], stand_in)
+        return SizedNetwork(name, _DRY_RUN[name], stand_in)
     for options, needs_bytes in (_LARGE_SIZES if large else _SIZES)[name]:
         if needs_bytes * SLACK <= limit_bytes:
-            return Network(name, options, stand_in)
+            return SizedNetwork(name, options, stand_in)
     return None
 
 

@@ -25,8 +25,8 @@ class Frozen:
 
     Attributes:
         words: all that is known of it but the bits.
-        copy: of a tensor's part that has bytes.
-        note: for whoever reads; not compared.
+        copy: a copy of a tensor's part that has bytes.
+        note: words for whoever reads, which are not compared.
     """
 
     words: str
@@ -59,7 +59,7 @@ def frozen(value: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> list[Fro
     """All that is in a nested value.
 
     Args:
-        value: of tensors, numbers and whatever an operator returns.
+        value: a nested value of tensors, numbers and whatever an operator returns.
         copy: brings a strided tensor into ordinary memory.
     """
     found = []

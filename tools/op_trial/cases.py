@@ -42,14 +42,14 @@ def attempt(work: Callable[[], Any]) -> Any:
 
 
 @dataclass(eq=False)
-class Case:
+class OpCase:
     """One call, and its gradients.
 
     Attributes:
         name: what it is, within its subject.
         given: all tensors that the call is given.
         wanted: those whose gradients are asked for.
-        call: the call.
+        call: the call itself.
         follow: makes another case of the call's result, to be run when everything has left.
     """
 
@@ -57,7 +57,7 @@ class Case:
     given: Any
     wanted: list[torch.Tensor]
     call: Callable[[], Any]
-    follow: "Callable[[Any], Case | None] | None" = None
+    follow: "Callable[[Any], OpCase | None] | None" = None
     result: Any = None
     cotangents: Any = None
     gradients: Any = None

@@ -1,5 +1,6 @@
 """Processes that run subjects: one that dies is replaced, and what it was at is known."""
 
+import contextlib
 import json
 import os
 import queue
@@ -64,7 +65,8 @@ class Child:
     def end(self) -> None:
         """Lets it end by itself."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # It died while it was told what it will never read.
+                self._process.stdin.close()
         self._process.wait()
 
     def _last_words(self) -> str:

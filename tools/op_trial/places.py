@@ -79,8 +79,8 @@ class Leaving:
         """Opens nothing yet.
 
         Args:
-            budget_bytes: of device memory, for all that one op needs at once.
-            small: as in `umadvise.EmulatedDevice`.
+            budget_bytes: device memory, for all that one op needs at once.
+            small: "leave" or "stay": what small tensors do (`umadvise.EmulatedDevice`).
         """
         device = umadvise.EmulatedDevice(budget_bytes, small=small)
         self._session = umadvise.session(torch.nn.Linear(1, 1), device=device, policy="swap")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from op_trial.bits import Frozen
-from op_trial.cases import Case, Raised, seed_all
+from op_trial.cases import OpCase, Raised, seed_all
 from op_trial.places import MIB, Leaving, Place, Plain
-from op_trial.subjects import Subject
+from op_trial.subjects import OpSubject
 
 _SAMPLES_AT_ONCE = 2
 _FILLS, _MORE_FILLS = (0x5A, 0xA7), (0xFF, 0x00, 0x33)
@@ -19,20 +19,20 @@ Left = dict[str, list[Frozen]]
 
 
 @dataclass
-class Outcome:
+class OpOutcome:
     """What was found.
 
     Attributes:
-        subject: its name.
-        samples: that there were.
-        calls: of them, with their variants.
+        subject: the subject's name.
+        samples: the number of samples.
+        calls: the number of calls, variants included.
         comparisons: values that were compared.
-        differences: in words.
+        differences: what differs, in words.
         unrepeated: values that plain torch does not repeat itself, by name; they were not compared.
         raised: calls that raise in plain torch and here, the same.
         departures: how often everything left the device.
         swap_ins: copies that brought a tensor back.
-        host_accesses: to what was away, that no op had announced.
+        host_accesses: accesses to what was away that no op had announced.
         moved: tensors that were in ordinary memory when they should have left, and were moved onto the device.
         elsewhere: those that could not be moved, and never left.
     """
@@ -51,14 +51,14 @@ class Outcome:
     elsewhere: int = 0
 
 
-def examine(subject: Subject, most_samples: int | None = None) -> Outcome:
+def examine(subject: OpSubject, most_samples: int | None = None) -> OpOutcome:
     """Runs a subject twice in plain torch and once where everything leaves; where it differs, in plain torch again.
 
     Args:
         subject: what is run.
         most_samples: so many are run, the first ones; None: all.
     """
-    outcome = Outcome(subject.name)
+    outcome = OpOutcome(subject.name)
     plain = [_run_plain(subject, fill, most_samples) for fill in _FILLS]
     for budget_bytes in _BUDGETS_BYTES:
         found = _run_leaving(subject, budget_bytes, most_samples, outcome)
@@ -72,12 +72,12 @@ def examine(subject: Subject, most_samples: int | None = None) -> Outcome:
     return outcome
 
 
-def _run_plain(subject: Subject, fill: int, most_samples: int | None) -> Left:
+def _run_plain(subject: OpSubject, fill: int, most_samples: int | None) -> Left:
     with Plain(fill) as place:
         return run(subject, place, most_samples)
 
 
-def _run_leaving(subject: Subject, budget_bytes: int, most_samples: int | None, outcome: Outcome) -> Left:
+def _run_leaving(subject: OpSubject, budget_bytes: int, most_samples: int | None, outcome: OpOutcome) -> Left:
     with Leaving(budget_bytes) as place:
         found = run(subject, place, most_samples)
         counters = place.counters()
@@ -86,7 +86,7 @@ def _run_leaving(subject: Subject, budget_bytes: int, most_samples: int | None, 
     return found
 
 
-def run(subject: Subject, place: Place, most_samples: int | None) -> Left:
+def run(subject: OpSubject, place: Place, most_samples: int | None) -> Left:
     """What a subject's cases leave there, by sample, case and part."""
     left: Left = {}
     seed_all()
@@ -98,17 +98,17 @@ def run(subject: Subject, place: Place, most_samples: int | None) -> Left:
     return left
 
 
-def _samples(subject: Subject, left: Left) -> Iterator[list[Case]]:
+def _samples(subject: OpSubject, left: Left) -> Iterator[list[OpCase]]:
     try:
         yield from subject.samples()
     except Exception as error:
         left["samples"] = [Raised(error).frozen()]
 
 
-def _in_parts(cases: list[tuple[str, Case]], place: Place) -> list[tuple[str, Case]]:
+def _in_parts(cases: list[tuple[str, OpCase]], place: Place) -> list[tuple[str, OpCase]]:
     """Runs cases with everything away before each of their parts, and afterwards."""
 
-    def everything_leaves(those: list[tuple[str, Case]]) -> None:
+    def everything_leaves(those: list[tuple[str, OpCase]]) -> None:
         for _, case in those:
             place.take_in(case.tensors())
         place.send_away()
@@ -127,13 +127,13 @@ def _in_parts(cases: list[tuple[str, Case]], place: Place) -> list[tuple[str, Ca
     return cases + later
 
 
-def compare(plain: list[Left], found: Left, outcome: Outcome) -> None:
+def compare(plain: list[Left], found: Left, outcome: OpOutcome) -> None:
     """Writes down what differs.
 
     Args:
         plain: what runs in plain torch left; what they do not agree on is not compared.
         found: what was left where everything leaves.
-        outcome: takes it.
+        outcome: what takes the differences and counts.
     """
     expected = plain[0]
     for name, values in expected.items():

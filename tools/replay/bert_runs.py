@@ -5,18 +5,17 @@ a call of the driver each time. Times are means of the paper's hundred iteration
 and faults are means of the iterations after the simulator's warm-up.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from replay.changed import faster
 from replay.recording import bert_trace
 from umadvise.records.advice import parse_advice
 from umadvise.records.counters import BytesByCause
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Role
-from umadvise.records.trace import Trace
 from umadvise.simulator.unified import Simulation, simulate_unified
 
 _ITERATIONS = 100  # section 5.1
@@ -24,7 +23,7 @@ Words = tuple[str, str, str]  # advice for parameters, inputs and intermediates
 
 
 @dataclass(frozen=True)
-class Run:
+class BertRun:
     """One configuration, an iteration: seconds of it and of its copies, and what `GpuCounters` counts."""
 
     step_s: float
@@ -41,37 +40,30 @@ class BertRuns:
     """Simulates each configuration once.
 
     Args:
-        device: whose costs are charged.
-        efficiency: by which the roofline's times are divided.
+        device: the device with the costs that are charged.
+        efficiency: the number by which the roofline's times are divided.
     """
 
     def __init__(self, device: DeviceProfile, efficiency: float) -> None:
         self.device = device
         self.efficiency = efficiency
-        self._runs: dict[tuple[int, Words], Run] = {}
+        self._runs: dict[tuple[int, Words], BertRun] = {}
 
-    def run(self, batch: int, words: Words) -> Run:
+    def run(self, batch: int, words: Words) -> BertRun:
         """The run with this batch and these advices, in the paper's words."""
         key = batch, words
         if key not in self._runs:
             self._runs[key] = self._simulate(batch, words)
         return self._runs[key]
 
-    def _simulate(self, batch: int, words: Words) -> Run:
+    def _simulate(self, batch: int, words: Words) -> BertRun:
         trace = faster(bert_trace(batch, self.device.name), self.efficiency)
         parameters, inputs, intermediates = (parse_advice(word) for word in words)
         advice = {Role.PARAMETER: parameters, Role.INPUT: inputs, Role.INTERMEDIATE: intermediates}
         return _run(simulate_unified(trace, self.device, advice=advice, allocator="caching"))
 
 
-def faster(trace: Trace, efficiency: float) -> Trace:
-    """The trace with all its ops' known durations divided by a number."""
-    durations = trace.ops.duration_ns
-    divided = (durations / efficiency).round().astype(durations.dtype)
-    return dataclasses.replace(trace, ops=dataclasses.replace(trace.ops, duration_ns=divided))
-
-
-def _run(simulation: Simulation) -> Run:
+def _run(simulation: Simulation) -> BertRun:
     steps, steady = simulation.steps, simulation.steady
 
     def mean(values: Iterable[int]) -> float:
@@ -81,7 +73,7 @@ def _run(simulation: Simulation) -> Run:
         return (bytes_ and bytes_.total) or 0
 
     total_ns = sum(simulation.step_ns) + (_ITERATIONS - len(steps)) * simulation.mean_step_ns
-    return Run(
+    return BertRun(
         step_s=total_ns / _ITERATIONS / 1e9,
         h2d_s=mean(step.copy_h2d_ns for step in steady) / 1e9,
         d2h_s=mean(step.copy_d2h_ns for step in steady) / 1e9,

@@ -8,6 +8,7 @@ of a service that brings pages from it, of which the sources say least.
 
 import msgspec
 
+from replay.changed import with_costs
 from umadvise.devices.catalogue import load_device
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.device import DeviceProfile
@@ -36,13 +37,6 @@ def charged(device: DeviceProfile) -> DeviceProfile:
     migrate_ns = max(costs.migrate_ns.value + missing_ns / services, 0)
     fact = msgspec.structs.replace(costs.migrate_ns, value=round(migrate_ns))
     return with_costs(device, migrate_ns=fact)
-
-
-def with_costs(device: DeviceProfile, **facts: object) -> DeviceProfile:
-    """The device with other costs of unified memory."""
-    memory = device.unified_memory
-    costs = msgspec.structs.replace(memory.costs, **facts)
-    return msgspec.structs.replace(device, unified_memory=msgspec.structs.replace(memory, costs=costs))
 
 
 def block_ns(device: DeviceProfile) -> float:

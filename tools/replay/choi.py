@@ -15,9 +15,9 @@ judged by the first.
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-from replay.bert_runs import BertRuns, Run, Words
+from replay.bert_runs import BertRun, BertRuns, Words
 from replay.block_cost import charged
-from replay.outcome import Outcome, calibration, holds, number, within
+from replay.outcome import FigureOutcome, calibration, holds, number, within
 from replay.published import Figure
 from replay.recording import bert_trace
 from umadvise.devices.catalogue import load_device
@@ -53,7 +53,7 @@ def calibrated(figures: Iterable[Figure]) -> tuple[BertRuns, float]:
     return BertRuns(charged(load_device(DEVICE)), efficiency), plain_s
 
 
-def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
+def replay(figures: Iterable[Figure]) -> Iterator[FigureOutcome]:
     """Predicts each figure of the table."""
     figures = list(figures)
     runs, plain_s = calibrated(figures)
@@ -81,14 +81,14 @@ def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
             raise FormatError(f"{TABLE}.csv line {figure.line}: unknown quantity {quantity!r}")
 
 
-def _trainable(figure: Figure, batch: int) -> Outcome:
+def _trainable(figure: Figure, batch: int) -> FigureOutcome:
     peak_bytes = bert_trace(batch, DEVICE).peak_bytes
     fits = peak_bytes <= load_device(DEVICE).memory_bytes
     agrees = fits == (figure.low is not None)
     return holds(figure, agrees, "fits" if fits else "x", "fits or not", note=f"peak {format_bytes(peak_bytes)}")
 
 
-def _slowdown(figure: Figure, runs: BertRuns, plain_s: float, figures: list[Figure]) -> Outcome:
+def _slowdown(figure: Figure, runs: BertRuns, plain_s: float, figures: list[Figure]) -> FigureOutcome:
     least_or_most = min if "min" in figure.key[0] else max
     slowdown = 100 * (least_or_most(runs.run(IN_MEMORY, words).step_s for words in GRID) / plain_s - 1)
     # The paper prints its steps to 10 ms: the largest slowdown is that of 0.98 s, which may be 0.985, from 0.87 s.
@@ -97,7 +97,7 @@ def _slowdown(figure: Figure, runs: BertRuns, plain_s: float, figures: list[Figu
     return holds(figure, 0 < slowdown <= most, number(slowdown), f"above 0, to {most:g}")
 
 
-def _saved(figure: Figure, runs: BertRuns, words: Words, figures: list[Figure]) -> Iterator[Outcome]:
+def _saved(figure: Figure, runs: BertRuns, words: Words, figures: list[Figure]) -> Iterator[FigureOutcome]:
     times = {each: runs.run(TOO_LARGE, each).step_s for each in GRID}
     without_s = times[NO_ADVICE]
     parameters, inputs, intermediates = words
@@ -116,7 +116,7 @@ def _saved(figure: Figure, runs: BertRuns, words: Words, figures: list[Figure]) 
         yield holds(figure, slowest, number(saved), "slowest of all")
 
 
-def _without_advice(saved: Figure, seconds: float, figures: list[Figure]) -> Outcome:
+def _without_advice(saved: Figure, seconds: float, figures: list[Figure]) -> FigureOutcome:
     """The time that the paper does not print, but which its best time and what that saves come from."""
     best_s = min(each.middle for each in figures if each.key[:2] == ("step_time", str(TOO_LARGE)))
     derived_s = best_s / (1 - saved.middle / 100)
@@ -124,7 +124,7 @@ def _without_advice(saved: Figure, seconds: float, figures: list[Figure]) -> Out
     return within(derived, seconds, TIME_BOUND, f"not printed in the paper: {best_s:g} s / (1 - {saved.middle:g} %)")
 
 
-def _faults(figure: Figure, runs: BertRuns, words: Words) -> Outcome:
+def _faults(figure: Figure, runs: BertRuns, words: Words) -> FigureOutcome:
     run, without = runs.run(TOO_LARGE, words), runs.run(TOO_LARGE, NO_ADVICE)
     faults = _ITERATIONS * run.faults
     sums = (("entries", run.faults), ("groups", run.fault_groups), ("copies to the device", run.records_h2d))
@@ -139,10 +139,10 @@ def _faults(figure: Figure, runs: BertRuns, words: Words) -> Outcome:
     return holds(figure, condition, number(faults), bound, error=faults / figure.middle - 1, note=note)
 
 
-def _copies(figure: Figure, runs: BertRuns, run: Run) -> Outcome:
+def _copies(figure: Figure, runs: BertRuns, run: BertRun) -> FigureOutcome:
     to_device = figure.key[0].startswith("h2d")
 
-    def seconds(each: Run) -> float:
+    def seconds(each: BertRun) -> float:
         return _ITERATIONS * (each.h2d_s if to_device else each.d2h_s)
 
     bytes_ = run.h2d_bytes if to_device else run.d2h_bytes
@@ -150,7 +150,7 @@ def _copies(figure: Figure, runs: BertRuns, run: Run) -> Outcome:
     return within(figure, seconds(run), COPY_BOUND, note)
 
 
-def _other_reading(figure: Figure, runs: BertRuns, answer: Callable[[Run], float]) -> str:
+def _other_reading(figure: Figure, runs: BertRuns, answer: Callable[[BertRun], float]) -> str:
     """What a prefetch at creation would lead to if the allocator asked for it for new segments only."""
     _, batch, *words = figure.key
     if int(batch) != TOO_LARGE or words[-1] != "prefetch":

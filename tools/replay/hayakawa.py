@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from replay import lms, window_batches
-from replay.outcome import Outcome, calibration, holds, within
+from replay.outcome import FigureOutcome, calibration, holds, within
 from replay.published import Figure, known
 from replay.recording import largest_batch, trace
 from replay.step_time import StepTime, fit
@@ -29,7 +29,7 @@ _RECORDERS: dict[str, Callable[[int, str], Trace]] = {
 """From the name of a method in which everything stays on the device: its steps, by batch and device."""
 
 
-def replay_resnet(figures: Iterable[Figure]) -> Iterator[Outcome]:
+def replay_resnet(figures: Iterable[Figure]) -> Iterator[FigureOutcome]:
     """ResNet-50: the baselines calibrate time, and predict what fits."""
     figures = list(figures)
     scheduled: dict[str, WindowRows] = {}
@@ -68,7 +68,7 @@ def _fit_baseline(figures: list[Figure], gpu: str) -> StepTime:
     return fit([roofline_s for roofline_s, _ in rows], [measured_s for _, measured_s in rows])
 
 
-def replay_models(figures: Iterable[Figure]) -> Iterator[Outcome]:
+def replay_models(figures: Iterable[Figure]) -> Iterator[FigureOutcome]:
     """The largest batches that train in 16 GiB."""
     device = _DEVICES["V100-16GB"]
     for figure in figures:

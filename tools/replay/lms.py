@@ -10,39 +10,35 @@ import functools
 import statistics
 from collections.abc import Sequence
 
-import msgspec
-import numpy as np
-
-from replay.outcome import Outcome, holds, number, within
+from replay.changed import faster, with_link
+from replay.outcome import FigureOutcome, holds, number, within
 from replay.published import Figure
 from replay.recording import trace
 from replay.step_time import StepTime
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, NoRoomError
-from umadvise.records.device import DeviceProfile, LinkDirection
 from umadvise.records.plan import Plan
-from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
 
 METHOD = "lms"
 MEDIAN_BOUND = 0.15
 WORST_BOUND = 0.30
-_LINK_PEAK_BYTES_PER_S = 40e9
-_LINK_SHARE = 0.83
+_LINKS_BYTES_PER_S = (0.83 * 40e9, 40e9)
+"""IBM's claim and the peak; nobody measured both directions at once."""
 _TENSORFLOW_SHARE = 0.95
 
 
-def outcome(figure: Figure, figures: Sequence[Figure], device: str, time: StepTime) -> Outcome:
+def outcome(figure: Figure, figures: Sequence[Figure], device: str, time: StepTime) -> FigureOutcome:
     """One row: speed of a tuned plan, or that there is none.
 
     Each row may be off by the bound of the worst, if half of the rows in which something moves are within the median's.
 
     Args:
-        figure: the row.
+        figure: the row's figure.
         figures: all rows of the table.
-        device: of the catalogue.
-        time: of steps by the roofline, fitted to the same paper's baseline.
+        device: a name of the catalogue.
+        time: the time of steps by the roofline, fitted to the same paper's baseline.
     """
     found = _prediction(figure, device, time)
     if found is None or figure.low is None:
@@ -83,34 +79,16 @@ def _options(found: _Prediction | None) -> str:
 def _prediction(figure: Figure, device_name: str, time: StepTime) -> _Prediction | None:
     batch = int(figure.key[-1])
     device = load_device(device_name)
-    step = _calibrated(trace("resnet50", batch, device_name), time.efficiency)
+    step = faster(trace("resnet50", batch, device_name), time.efficiency)
     budget_bytes = int(device.memory_bytes * _TENSORFLOW_SHARE)
     fixed_ns = round(time.fixed_s * 1e9 / len(step.ops))
     try:
         plan = planners.run("lms", step, device, budget_bytes)
         results = [
             simulate_swap(step, each, plan, allocator="best_fit", op_sync_ns=fixed_ns, spans=False).result
-            for each in (_linked(device, _LINK_SHARE), _linked(device, 1.0), device)
+            for each in (*(with_link(device, speed, both_bytes_per_s=None) for speed in _LINKS_BYTES_PER_S), device)
         ]
     except (BudgetError, NoRoomError):
         return None
     speed, at_link_peak, on_pcie = (batch / result.step_ns * 1e9 for result in results)
     return _Prediction(plan, speed, at_link_peak, on_pcie, results[0].swap_out_bytes, results[0].swap_in_bytes)
-
-
-def _calibrated(step: Trace, efficiency: float) -> Trace:
-    durations = step.ops.duration_ns
-    scaled = np.where(durations > 0, np.rint(durations / efficiency), durations).astype(np.int64)
-    return dataclasses.replace(step, ops=dataclasses.replace(step.ops, duration_ns=scaled))
-
-
-def _linked(device: DeviceProfile, share: float) -> DeviceProfile:
-    """The device on POWER8, at a share of its link's peak; nobody measured both directions at once."""
-
-    def way(each: LinkDirection) -> LinkDirection:
-        speed = msgspec.structs.replace(each.bytes_per_s, value=_LINK_PEAK_BYTES_PER_S * share)
-        both = msgspec.structs.replace(each.both_bytes_per_s, value=None)
-        return msgspec.structs.replace(each, bytes_per_s=speed, both_bytes_per_s=both)
-
-    link = msgspec.structs.replace(device.link, h2d=way(device.link.h2d), d2h=way(device.link.d2h))
-    return msgspec.structs.replace(device, link=link)

@@ -5,7 +5,6 @@ them longer or shorter by one factor, so that a step with everything on the devi
 calibrates; no other one does. Links and calls are those of the record's own device file.
 """
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from replay.changed import with_durations
 from umadvise import planners
 from umadvise.devices import catalogue
 from umadvise.devices.rungs import LADDER
@@ -34,7 +34,7 @@ from umadvise.training.plans.view import transferred, view_of
 from umadvise.training.policy.course import course_of_rung
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
-from workloads import UNADVISED, Network, checkpoint_blocks  # a folder of programs, not a package
+from workloads import UNADVISED, SizedNetwork, checkpoint_blocks  # a folder of programs, not a package
 
 SCHEMA = "umadvise.gpu_check/3"
 _SPARE_CHUNKS = 3  # of small tensors, see umadvise.training.plans.maker
@@ -47,14 +47,14 @@ Numbers = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MeasuredRow:
     """One row of a network.
 
     Attributes:
-        network: its name.
-        row: its name.
+        network: the network's name.
+        row: the row's name.
         measured: quantities; None: nobody could see it.
-        predicted: likewise; None: that is no part of the prediction.
+        predicted: the same quantities; None: no part of the prediction.
         calibrates: its step was taken, not predicted.
         problem: why nothing is predicted, or was measured; None where both are there.
     """
@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def compare(record: dict[str, Any]) -> Iterator[Comparison]:
+def compare(record: dict[str, Any]) -> Iterator[MeasuredRow]:
     """All rows of all networks, in order.
 
     Raises:
@@ -107,16 +107,16 @@ def compare(record: dict[str, Any]) -> Iterator[Comparison]:
             yield from _of_network(found, device, dry_run=record["dry_run"])
 
 
-def _of_network(data: dict[str, Any], device: DeviceProfile, *, dry_run: bool) -> Iterator[Comparison]:
+def _of_network(data: dict[str, Any], device: DeviceProfile, *, dry_run: bool) -> Iterator[MeasuredRow]:
     vanilla = next((row for row in data["rows"] if row["name"] == "vanilla" and row["outcome"] == "ran"), None)
     predictor = None
     if vanilla is not None:
-        predictor = Predictor(Network(**data["network"]), device, vanilla["step_ns"], emulated=dry_run)
+        predictor = Predictor(SizedNetwork(**data["network"]), device, vanilla["step_ns"], emulated=dry_run)
     for row in data["rows"]:
         yield _compared(data["network"]["name"], row, predictor)
 
 
-def _compared(network: str, row: dict[str, Any], predictor: "Predictor | None") -> Comparison:
+def _compared(network: str, row: dict[str, Any], predictor: "Predictor | None") -> MeasuredRow:
     measured: Numbers = {} if row["outcome"] != "ran" else _measured(row)
     problem, predicted = None, Numbers()
     if row["outcome"] != "ran":
@@ -128,7 +128,7 @@ def _compared(network: str, row: dict[str, Any], predictor: "Predictor | None") 
             predicted = predictor.predict(row)
         except (UmadviseError, ValueError, ArithmeticError) as error:
             problem = f"not predicted: {error}"
-    return Comparison(network, row["name"], measured, predicted, row["way"] == "vanilla", problem)
+    return MeasuredRow(network, row["name"], measured, predicted, row["way"] == "vanilla", problem)
 
 
 def _measured(row: dict[str, Any]) -> Numbers:
@@ -156,7 +156,7 @@ def _measured(row: dict[str, Any]) -> Numbers:
 class Predictor:
     """Simulates the rows of one network on one device."""
 
-    def __init__(self, network: Network, device: DeviceProfile, vanilla_ns: float, *, emulated: bool) -> None:
+    def __init__(self, network: SizedNetwork, device: DeviceProfile, vanilla_ns: float, *, emulated: bool) -> None:
         """Takes how long a step of torch alone took."""
         self._network, self._device, self._emulated = network, device, emulated
         self._vanilla_ns = vanilla_ns
@@ -198,8 +198,7 @@ class Predictor:
 
     def _recorded(self, prepare: Callable[[Any], None]) -> Trace:
         trace = self._untimed(prepare)
-        durations = np.rint(trace.ops.duration_ns * self._factor).astype(np.int64)
-        return dataclasses.replace(trace, ops=dataclasses.replace(trace.ops, duration_ns=durations))
+        return with_durations(trace, trace.ops.duration_ns * self._factor)
 
     def _untimed(self, prepare: Callable[[Any], None]) -> Trace:
         def build() -> Any:
@@ -209,9 +208,7 @@ class Predictor:
 
         trace = dry.record(build, target="cpu" if self._emulated else "cuda")
         durations = durations_ns(trace, self._roofline)
-        return dataclasses.replace(
-            trace, ops=dataclasses.replace(trace.ops, duration_ns=np.where(durations == UNKNOWN, 0, durations))
-        )
+        return with_durations(trace, np.where(durations == UNKNOWN, 0, durations))
 
     # ---- kinds of memory --------------------------------------------------------------------------------------------
 

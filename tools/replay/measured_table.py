@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from replay.measured import QUANTITIES, Comparison
+from replay.columns import aligned
+from replay.measured import QUANTITIES, MeasuredRow
 
 _HEADINGS = {
     "step_ns": ("step, ms", 1e6),
@@ -16,19 +17,13 @@ _HEADINGS = {
 }
 
 
-def lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def lines(comparisons: Sequence[MeasuredRow]) -> Iterator[str]:
     """A block a network, a line a row: predicted / measured and the error; then the mean error of each quantity."""
     for network, group in groupby(comparisons, key=lambda each: each.network):
         members = list(group)
         rows = [("row", *(_HEADINGS[name][0] for name in QUANTITIES)), *map(_cells, members)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         yield f"{network}: predicted / measured"
-        for row in rows:
-            cells = [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-            yield "  " + "  ".join(cells).rstrip()
+        yield from map(str.rstrip, aligned(rows))
         for each in members:
             if each.problem is not None:
                 yield f"  {each.row}: {each.problem.splitlines()[0]}"
@@ -38,7 +33,7 @@ def lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
     yield from _means(comparisons)
 
 
-def errors(comparisons: Sequence[Comparison], quantity: str) -> list[float]:
+def errors(comparisons: Sequence[MeasuredRow], quantity: str) -> list[float]:
     """Predicted over measured, where both are there, neither is nothing, and the row was not calibrated with it."""
     found = []
     for each in comparisons:
@@ -53,18 +48,18 @@ def geometric_mean_error(ratios: Sequence[float]) -> float:
     return math.exp(math.fsum(abs(math.log(ratio)) for ratio in ratios) / len(ratios)) - 1
 
 
-def _means(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def _means(comparisons: Sequence[MeasuredRow]) -> Iterator[str]:
     for quantity in QUANTITIES:
         ratios = errors(comparisons, quantity)
         said = f"{geometric_mean_error(ratios):.1%} over {len(ratios)} rows" if ratios else "nothing to compare"
         yield f"geometric-mean error of {_HEADINGS[quantity][0].partition(',')[0]}: {said}"
 
 
-def _cells(each: Comparison) -> tuple[str, ...]:
+def _cells(each: MeasuredRow) -> tuple[str, ...]:
     return (each.row, *(_cell(each, quantity) for quantity in QUANTITIES))
 
 
-def _cell(each: Comparison, quantity: str) -> str:
+def _cell(each: MeasuredRow, quantity: str) -> str:
     predicted, measured = each.predicted.get(quantity), each.measured.get(quantity)
     if predicted is None and measured is None:
         return "-"

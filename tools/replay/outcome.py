@@ -6,7 +6,7 @@ from enum import Enum
 from replay.published import Figure
 
 
-class Status(Enum):
+class Verdict(Enum):
     """Of one figure."""
 
     PASS = "PASS"
@@ -16,48 +16,48 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FigureOutcome:
     """A figure and its prediction.
 
     Attributes:
         figure: what the paper says.
-        status: see Status.
-        predicted: in words, with the figure's unit; empty where there is none.
+        status: the verdict on it.
+        predicted: the prediction in words, with the figure's unit; empty where there is none.
         error: relative to the figure, signed; None where it is not a matter of degree.
-        bound: in words.
+        bound: the bound in words.
         note: what it waits for, what was set from it, or how the prediction came about.
     """
 
     figure: Figure
-    status: Status
+    status: Verdict
     predicted: str = ""
     error: float | None = None
     bound: str = ""
     note: str = ""
 
 
-def within(figure: Figure, predicted: float, share: float, note: str = "") -> Outcome:
+def within(figure: Figure, predicted: float, share: float, note: str = "") -> FigureOutcome:
     """The prediction may be off by a share of the published number."""
     error = predicted / figure.middle - 1
-    status = Status.PASS if abs(error) <= share else Status.FAIL
-    return Outcome(figure, status, number(predicted), error, f"{share:.0%}", note)
+    status = Verdict.PASS if abs(error) <= share else Verdict.FAIL
+    return FigureOutcome(figure, status, number(predicted), error, f"{share:.0%}", note)
 
 
 def holds(
     figure: Figure, condition: bool, predicted: str, bound: str, *, error: float | None = None, note: str = ""
-) -> Outcome:
+) -> FigureOutcome:
     """The prediction must meet a condition, which `bound` says in words; `error` is shown and judges nothing."""
-    return Outcome(figure, Status.PASS if condition else Status.FAIL, predicted, error, bound, note)
+    return FigureOutcome(figure, Verdict.PASS if condition else Verdict.FAIL, predicted, error, bound, note)
 
 
-def calibration(figure: Figure, predicted: float, note: str) -> Outcome:
+def calibration(figure: Figure, predicted: float, note: str) -> FigureOutcome:
     """Something was set from this figure; what is left of it is shown and judges nothing."""
-    return Outcome(figure, Status.CALIBRATION, number(predicted), predicted / figure.middle - 1, "", note)
+    return FigureOutcome(figure, Verdict.CALIBRATION, number(predicted), predicted / figure.middle - 1, "", note)
 
 
-def pending(figure: Figure, needs: str) -> Outcome:
+def pending(figure: Figure, needs: str) -> FigureOutcome:
     """Nothing can be predicted yet."""
-    return Outcome(figure, Status.PENDING, note=f"waits for {needs}")
+    return FigureOutcome(figure, Verdict.PENDING, note=f"waits for {needs}")
 
 
 def number(value: float) -> str:

@@ -36,11 +36,11 @@ class Figure:
 
     Attributes:
         table: the file's stem.
-        line: in that file, from 1.
+        line: the line of that file, from 1.
         key: what identifies it: the line's other columns, and the name of the figure where a line has several.
         low: the number, None where the paper ran out of memory.
         high: the same, or the upper end of a range.
-        unit: as the table says.
+        unit: the unit that the table says.
     """
 
     table: str

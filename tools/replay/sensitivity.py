@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from replay.bert_runs import BertRuns
-from replay.block_cost import with_costs
+from replay.changed import with_costs
 from replay.choi import IN_MEMORY, NO_ADVICE, TOO_LARGE
+from replay.columns import aligned
 from replay.outcome import number
 from umadvise.records.device import DeviceProfile, Fact, FactOrNone
 
@@ -30,10 +31,7 @@ def lines(runs: BertRuns) -> Iterator[str]:
         both = [BertRuns(scaled(factor), runs.efficiency) for factor in (0.5, 2.0)]
         ranges = ((number(answer(each)) for each in both) for answer in _ANSWERS.values())
         rows.append((name, number(value), *(" to ".join(ends) for ends in ranges)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        yield "  " + "  ".join([first.ljust(widths[0]), *cells])
+    yield from aligned(rows)
 
 
 _Scaled = Callable[[float], DeviceProfile]

@@ -4,37 +4,34 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from replay.outcome import Outcome, Status, number
+from replay.columns import aligned
+from replay.outcome import FigureOutcome, Verdict, number
 from replay.published import OUT_OF_MEMORY, Figure
 
 _HEADINGS = ("figure", "predicted", "published", "error", "bound", "")
 
 
-def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def lines(outcomes: Sequence[FigureOutcome]) -> Iterator[str]:
     """A block a table, one line a figure, notes below their block, and what it comes to."""
     for name, group in groupby(outcomes, key=lambda outcome: outcome.figure.table):
         members = list(group)
         rows = [_HEADINGS, *(_cells(outcome) for outcome in members)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
         yield f"{name}.csv"
-        for row in rows:
-            cells = [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True)),
-            ]
-            yield "  " + "  ".join([*cells, row[5]]).rstrip()
+        # The verdict is flush on its left, and so no column of its own.
+        for line, row in zip(aligned([row[:-1] for row in rows]), rows, strict=True):
+            yield f"{line}  {row[-1]}".rstrip()
         yield from _notes(members)
         yield ""
     yield summary(outcomes)
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[FigureOutcome]) -> str:
     """How many of which."""
     counts = Counter(outcome.status for outcome in outcomes)
-    return f"{len(outcomes)} figures: " + ", ".join(f"{counts[status]} {status.value}" for status in Status)
+    return f"{len(outcomes)} figures: " + ", ".join(f"{counts[status]} {status.value}" for status in Verdict)
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
+def _cells(outcome: FigureOutcome) -> tuple[str, ...]:
     error = "" if outcome.error is None else f"{outcome.error:+.1%}"
     figure = outcome.figure
     return (figure.label, outcome.predicted, _published(figure), error, outcome.bound, outcome.status.value)
@@ -47,7 +44,7 @@ def _published(figure: Figure) -> str:
     return f"{numbers} {figure.unit}"
 
 
-def _notes(members: list[Outcome]) -> Iterator[str]:
+def _notes(members: list[FigureOutcome]) -> Iterator[str]:
     noted: dict[str, list[str]] = {}
     for outcome in members:
         if outcome.note:

@@ -24,7 +24,7 @@ import numpy as np
 from networks import NETWORKS
 
 from replay.network_wide import NetworkWide, network_wide
-from replay.outcome import Outcome, calibration, holds, number, within
+from replay.outcome import FigureOutcome, calibration, holds, number, within
 from replay.published import Figure, known
 from replay.vdnn_step import VdnnStep, vdnn_step
 from umadvise import planners
@@ -54,14 +54,14 @@ _POLICIES = {
 
 
 @dataclass(frozen=True)
-class Run:
+class PolicyRun:
     """A step under a policy.
 
     Attributes:
-        most_gib: of the manager's memory at once.
+        most_gib: the most of the manager's memory at once.
         average_gib: over the layers as they run.
-        offloaded_gib: to the host.
-        throughput: of the feature extraction layers, in percent of the fastest algorithms' without copies.
+        offloaded_gib: what goes to the host.
+        throughput: speed of the feature extraction layers, in percent of the fastest algorithms' without copies.
         note: what `dyn` chose.
     """
 
@@ -72,7 +72,7 @@ class Run:
     note: str
 
 
-def replay(figures: Iterable[Figure]) -> Iterator[Outcome]:
+def replay(figures: Iterable[Figure]) -> Iterator[FigureOutcome]:
     """Predicts each figure of the table."""
     for figure in figures:
         network, _, policy, quantity = figure.key
@@ -98,7 +98,7 @@ def _network(figure: Figure) -> tuple[str, int]:
     return name, int(batch or known(figure, name, _BATCHES))
 
 
-def _of_one(figure: Figure, network: str, batch: int) -> Outcome:
+def _of_one(figure: Figure, network: str, batch: int) -> FigureOutcome:
     policy, quantity = figure.key[2:]
     known(figure, policy, _POLICIES)
     value = _quantity(figure, network, batch)
@@ -114,7 +114,7 @@ def _of_one(figure: Figure, network: str, batch: int) -> Outcome:
     return _points(figure, value, ORACLE_POINTS if quantity == "throughput_of_oracle" else AVERAGE_POINTS, note)
 
 
-def _points(figure: Figure, value: float, points: int, note: str = "") -> Outcome:
+def _points(figure: Figure, value: float, points: int, note: str = "") -> FigureOutcome:
     near = abs(value - figure.middle) <= points
     return holds(figure, near, number(value), f"{points} points", error=value / figure.middle - 1, note=note)
 
@@ -146,7 +146,7 @@ def _step(network: str, batch: int) -> VdnnStep:
 
 
 @functools.cache
-def _run(network: str, batch: int, policy: str) -> Run:
+def _run(network: str, batch: int, policy: str) -> PolicyRun:
     """Plans for the step as it is, and executes it with the algorithms that the policy takes."""
     device, step = load_device(_DEVICE), _step(network, batch)
     trace, (transfer, algorithm) = step.trace, _POLICIES[policy]
@@ -163,7 +163,7 @@ def _run(network: str, batch: int, policy: str) -> Run:
     done = simulate_swap(chosen, device, replace(plan, trace_digest=chosen.digest), spans=False)
     managed_gib = (done.live_bytes - step.classifier_weight_bytes) / _GIB
     fastest_ns = trace.duration_ns - step.classifier_ns
-    return Run(
+    return PolicyRun(
         most_gib=float(managed_gib.max()),
         average_gib=float(managed_gib.mean()),
         offloaded_gib=done.result.swap_out_bytes / _GIB,

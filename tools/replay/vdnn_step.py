@@ -39,7 +39,7 @@ class VdnnStep:
     """A step, with what belongs to its classification layers: those from the first full one on.
 
     Attributes:
-        trace: with the durations of the fastest algorithms.
+        trace: the step, with the durations of the fastest algorithms.
         classifier_weight_bytes: W and dW.
         classifier_ns: time of their ops.
     """

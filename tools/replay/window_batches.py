@@ -2,6 +2,8 @@
 
 import functools
 
+import harness
+
 from replay.recording import trace
 from replay.window_runs import GIB, largest_plan
 from umadvise.devices.catalogue import load_device
@@ -20,10 +22,4 @@ def largest(network: str, device: str, allocator: AllocatorModel, least: int) ->
         step = trace(network, batch, device)
         return largest_plan(step, load_device(device), allocator, step_bytes=GIB) is not None
 
-    low, high = least, 2 * least
-    while trains(high):
-        low, high = high, 2 * high
-    while high - low > max(1, low // 20):
-        middle = (low + high) // 2
-        low, high = (middle, high) if trains(middle) else (low, middle)
-    return low
+    return harness.largest(trains, least, part=20)

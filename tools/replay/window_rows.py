@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from networks import NETWORKS
 
-from replay.outcome import Outcome, calibration, holds, number, within
+from replay.changed import with_durations, with_link
+from replay.outcome import FigureOutcome, calibration, holds, number, within
 from replay.published import Figure
 from replay.step_time import StepTime
-from replay.window_runs import GIB, Costs, largest_plan, step_s, with_durations, with_link
+from replay.window_runs import GIB, Costs, largest_plan, step_s
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import FormatError
 from umadvise.recording.dry import recorder as dry
@@ -67,9 +68,9 @@ class WindowRows:
 
     Args:
         figures: all rows of the table.
-        gpu: of the rows, by the table's name.
-        device: of the catalogue.
-        time: of steps by the roofline, fitted to the same paper's baseline.
+        gpu: the GPU of the rows, by the table's name.
+        device: a name of the catalogue.
+        time: the time of steps by the roofline, fitted to the same paper's baseline.
     """
 
     def __init__(self, figures: Sequence[Figure], gpu: str, device: str, time: StepTime) -> None:
@@ -77,7 +78,7 @@ class WindowRows:
         self._name, self._time = device, time
         self._device = load_device(device)
 
-    def outcome(self, figure: Figure) -> Outcome:
+    def outcome(self, figure: Figure) -> FigureOutcome:
         """One row. Any may be off by the worst's bound if the median of the method's judged rows is within its own."""
         name, _, batch = figure.key
         method = METHODS[name]
@@ -102,7 +103,7 @@ class WindowRows:
             f"{OWN_LINK_BYTES_PER_S / 1e9:.0f} GB/s; {by_letter} by section 3 to the letter"
         )
 
-    def _first_out_of_memory(self, figure: Figure) -> Outcome:
+    def _first_out_of_memory(self, figure: Figure) -> FigureOutcome:
         allocator = METHODS[figure.key[0]].allocator
         plans = {batch: self._plan(batch, allocator) for batch in _MAY_BE_FIRST_OUT_OF_MEMORY}
         first = next((batch for batch, plan in plans.items() if plan is None), None)

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from replay.changed import with_durations
 from umadvise import planners
 from umadvise.errors import BudgetError, NoRoomError
 from umadvise.recording.builder import TraceBuilder
@@ -36,28 +36,13 @@ class Costs:
     """Of the scheduler and of mapping: how long the compute queue stands still.
 
     Attributes:
-        op_sync_ns: before each op.
-        map_ns_per_chunk: for each chunk of `CHUNK_BYTES` of what an op makes or is swapped in before it. A variable
-            that is cleared gives its addresses back (section 4), so each one is mapped anew.
+        op_sync_ns: the wait before each op.
+        map_ns_per_chunk: the time of each chunk of `CHUNK_BYTES` that an op makes or that is swapped in before it. A
+            variable that is cleared gives its addresses back (section 4), so each one is mapped anew.
     """
 
     op_sync_ns: float = 0.0
     map_ns_per_chunk: float = 0.0
-
-
-def with_link(device: DeviceProfile, bytes_per_s: float) -> DeviceProfile:
-    """The device behind a link of another speed, each way."""
-    ways = {
-        name: msgspec.structs.replace(way, bytes_per_s=msgspec.structs.replace(way.bytes_per_s, value=bytes_per_s))
-        for name, way in (("h2d", device.link.h2d), ("d2h", device.link.d2h))
-    }
-    return msgspec.structs.replace(device, link=msgspec.structs.replace(device.link, **ways))
-
-
-def with_durations(trace: Trace, duration_ns: NDArray[np.float64]) -> Trace:
-    """The trace with other durations."""
-    ops = dataclasses.replace(trace.ops, duration_ns=np.rint(duration_ns).astype(np.int64))
-    return dataclasses.replace(trace, ops=ops)
 
 
 def largest_plan(

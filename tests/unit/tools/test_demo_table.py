@@ -2,16 +2,16 @@ import io
 from pathlib import Path
 
 from bert_row import Row, Swaps
-from demo_table import Result, Run, losses_differ, notes, table
+from demo_table import DemoResult, DemoRun, losses_differ, notes, table
 from msgspec import structs
 from rich.console import Console
 
 from umadvise.records.counters import BytesByCause, Counters
 from umadvise.records.fault_profile import RungChange
 
-VANILLA = Run("vanilla", ("--no-unified",), limited=False)
-RUNS_OUT = Run("a third", ("--no-unified",), runs_out=True)
-UNIFIED = Run("unified", ())
+VANILLA = DemoRun("vanilla", ("--no-unified",), limited=False)
+RUNS_OUT = DemoRun("a third", ("--no-unified",), runs_out=True)
+UNIFIED = DemoRun("unified", ())
 LOG = Path("output/demo/run.log")
 
 
@@ -19,7 +19,7 @@ def moved(user: int, eviction: int) -> BytesByCause:
     return BytesByCause(user=user, coherence=0, speculative=0, eviction=eviction, access_counter=0)
 
 
-def finished(run: Run, *losses: float, counters: Counters | None = None, report: str | None = None) -> Result:
+def finished(run: DemoRun, *losses: float, counters: Counters | None = None, report: str | None = None) -> DemoResult:
     row = Row(
         options={},
         losses_hex=[loss.hex() for loss in losses],
@@ -29,10 +29,10 @@ def finished(run: Run, *losses: float, counters: Counters | None = None, report:
         counters=counters,
         report=report,
     )
-    return Result(run, row, LOG)
+    return DemoResult(run, row, LOG)
 
 
-def ran_out(run: Run) -> Result:
+def ran_out(run: DemoRun) -> DemoResult:
     row = Row(
         options={},
         losses_hex=[],
@@ -42,13 +42,13 @@ def ran_out(run: Run) -> Result:
         counters=None,
         report=None,
     )
-    return Result(run, row, LOG)
+    return DemoResult(run, row, LOG)
 
 
 COUNTERS = Counters(fault_groups=5313, bytes_h2d=moved(3 << 30, 0), bytes_d2h=moved(0, 1 << 30), evictions=512)
 
 
-def text(results: list[Result]) -> str:
+def text(results: list[DemoResult]) -> str:
     console = Console(file=io.StringIO(), width=140)
     console.print(table("BERT", results))
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -77,8 +77,8 @@ def test_swaps_count_with_what_is_paged_and_a_choice_has_its_reason() -> None:
     )
     row = finished(UNIFIED, 10.5, counters=COUNTERS).row
     assert row is not None
-    chosen = Result(Run("auto", ("--policy=auto",)), structs.replace(row, swaps=swaps, rungs=rungs), LOG)
-    fixed = Result(Run("swap", ("--policy=swap",)), structs.replace(row, swaps=swaps, rungs=rungs[:1]), LOG)
+    chosen = DemoResult(DemoRun("auto", ("--policy=auto",)), structs.replace(row, swaps=swaps, rungs=rungs), LOG)
+    fixed = DemoResult(DemoRun("swap", ("--policy=swap",)), structs.replace(row, swaps=swaps, rungs=rungs[:1]), LOG)
     assert "5,313 │  4.00 GiB │ 3.00 GiB │       520" in text([chosen])
     assert list(notes([fixed, chosen])) == [
         "auto ended on swap, from step 3 on: stalls took 9.0% of the step",
@@ -94,7 +94,7 @@ def test_one_bit_of_difference_shows() -> None:
 
 
 def test_runs_that_end_otherwise_than_meant_are_named() -> None:
-    died = Result(UNIFIED, None, LOG)
+    died = DemoResult(UNIFIED, None, LOG)
     fitted = finished(RUNS_OUT, 10.5)
     assert "│ unified │ failed │" in text([died])
     assert list(notes([died])) == ["unified did not end as it should: see output/demo/run.log"]
@@ -104,8 +104,8 @@ def test_runs_that_end_otherwise_than_meant_are_named() -> None:
 
 
 def test_file_names_hold_no_separators() -> None:
-    assert Run("vanilla PyTorch", ()).file_stem == "vanilla-pytorch"
-    assert Run("out of memory: ../a third", ()).file_stem == "out-of-memory-a-third"
+    assert DemoRun("vanilla PyTorch", ()).file_stem == "vanilla-pytorch"
+    assert DemoRun("out of memory: ../a third", ()).file_stem == "out-of-memory-a-third"
 
 
 EXPECTED = """\

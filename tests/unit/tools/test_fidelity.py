@@ -7,7 +7,7 @@ import pytest
 import torch
 from replay import outcome, published, step_time, table
 from replay.network_wide import network_wide
-from replay.outcome import Status
+from replay.outcome import Verdict
 from replay.published import Figure
 from torch import nn
 
@@ -72,15 +72,15 @@ def test_tables_that_nobody_knows_or_that_lack_a_column_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("predicted", "status"), [(1.20, Status.PASS), (1.22, Status.FAIL), (1.0, Status.PASS), (0.98, Status.FAIL)]
+    ("predicted", "status"), [(1.20, Verdict.PASS), (1.22, Verdict.FAIL), (1.0, Verdict.PASS), (0.98, Verdict.FAIL)]
 )
-def test_a_prediction_passes_within_its_share_of_the_published_number(predicted: float, status: Status) -> None:
+def test_a_prediction_passes_within_its_share_of_the_published_number(predicted: float, status: Verdict) -> None:
     assert outcome.within(FIGURE, predicted, 0.10).status is status
 
 
 def test_calibration_and_pending_judge_nothing_however_far_off() -> None:
     outcomes = [outcome.calibration(FIGURE, 100, "set"), outcome.pending(FIGURE, "a planner")]
-    assert [each.status for each in outcomes] == [Status.CALIBRATION, Status.PENDING]
+    assert [each.status for each in outcomes] == [Verdict.CALIBRATION, Verdict.PENDING]
     assert table.summary(outcomes) == "2 figures: 0 PASS, 0 FAIL, 1 pending, 1 calibration"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from replay import published, vdnn
-from replay.outcome import Status
+from replay.outcome import Verdict
 from replay.vdnn_step import vdnn_step
 from torch import nn
 
@@ -49,4 +49,4 @@ def test_what_fits_moves_only_where_the_policy_always_does(policy: str) -> None:
     assert (run.offloaded_gib > 0) == (policy != "dyn")
     assert (run.throughput == pytest.approx(100)) == (policy == "dyn")
     outcomes = list(vdnn.replay([memory]))
-    assert [outcome.status for outcome in outcomes] == [Status.PASS]
+    assert [outcome.status for outcome in outcomes] == [Verdict.PASS]
