@@ -20,7 +20,6 @@ from small_networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, different, m
 import umadvise
 from umadvise import _native
 from umadvise.records.advice import PAPER_WORDS
-from umadvise.records.enums import Cause
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 STEPS = 3 if ALL else 2  # the second is the first with optimizer state
@@ -88,7 +87,7 @@ def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device]) -> N
     )
     assert all(map(umadvise.on_device, trained.model.parameters()))
     assert different({name: tensor.cpu() for name, tensor in trained.tensors().items()}, expected) == []
-    evicted_bytes = device.counters().bytes_d2h[Cause.EVICTION]
+    evicted_bytes = device.counters().bytes_d2h.eviction
     assert case["percent"] > 25 or evicted_bytes > 0
     del trained
     gc.collect()

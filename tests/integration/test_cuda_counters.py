@@ -26,7 +26,7 @@ import ctypes
 import sys
 
 from umadvise import _native
-from umadvise._native.abi import Access, Memory, Placement
+from umadvise._native.abi import Memory, Placement
 from umadvise.records import fault_profile as profile
 from umadvise.records.enums import Advice, Phase, Role
 from umadvise.torch_seam import runtime
@@ -44,7 +44,7 @@ for step in range(5):
     _native.prefetch(weight, {BYTES}, to_host=True)
     observer.begin_step()
     made = device.allocate({BYTES}, intermediates)
-    accesses = [Access(weight, {BYTES}, False, 0), Access(made, {BYTES}, True, 0)]
+    accesses = [(weight, {BYTES}, False), (made, {BYTES}, True)]
     device.op_begin("aten::add", Phase.FORWARD, "layer", accesses)
     ctypes.memmove(made, weight, {BYTES})
     device.op_end([made])

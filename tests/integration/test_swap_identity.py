@@ -26,7 +26,6 @@ from usable_policies import RUNGS, SESSION_PLANNERS
 
 import umadvise
 from umadvise import _native
-from umadvise.records.enums import Cause
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import runtime
 from umadvise.training.session import Session
@@ -147,6 +146,6 @@ def check_counters(case: Case, device: _native.Device, session: Session, budget_
     assert swaps.silent_writes == 0
     assert swaps.used_peak_bytes <= budget_bytes
     if case["budget"] == "floor" and tight:  # something had to leave
-        assert swaps.swap_outs + swaps.clean_drops + paged[Cause.EVICTION] + paged[Cause.USER] > 0
+        assert swaps.swap_outs + swaps.clean_drops + paged.eviction + paged.user > 0
     if session.rung.startswith("swap") and case["variant"] == "plain" and case["network"] != "experts":
         assert session.swap_counters().programs_followed > 0

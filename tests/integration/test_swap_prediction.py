@@ -22,7 +22,8 @@ from torch import nn
 from training_variants import Around, train
 
 import umadvise
-from umadvise._native.abi import SwapCounters, SwapResult
+from umadvise._native.abi import SwapResult
+from umadvise.records.counters import SwapCounters
 from umadvise.records.device import DeviceProfile, LinkDirection
 from umadvise.torch_seam import runtime
 from umadvise.training.plans.device import planning_device

@@ -18,15 +18,15 @@ from umadvise.records.counters import (
 )
 from umadvise.records.fault_profile import (
     BIN_COUNT,
-    Environment,
     FaultProfile,
+    MeasuredStep,
     ModuleRow,
     OpRow,
     Pattern,
     PhaseRow,
     RolePhaseRow,
     RoleRow,
-    Step,
+    RunEnvironment,
     Table,
     Tables,
     Tally,
@@ -53,7 +53,7 @@ class Make:
         by_role = {field: self.by_role() for field in MemoryStats.__struct_fields__ if "by_role" in field}
         return MemoryStats(**{**dict.fromkeys(MemoryStats.__struct_fields__, 0), **by_role, **fields})
 
-    def environment(self, **fields: Any) -> Environment:
+    def environment(self, **fields: Any) -> RunEnvironment:
         plain = {
             "device_name": "emulated device",
             "provider": "emulated",
@@ -65,7 +65,7 @@ class Make:
             "torch_version": "2.13.0",
             "script": "train.py",
         }
-        return Environment(**{**plain, **fields})
+        return RunEnvironment(**{**plain, **fields})
 
     def placed(self, memory: str = "managed", **advice: str) -> tuple[Placed, ...]:
         words = {"parameter": "none", "input": "none", "intermediate": "none", **advice}
@@ -123,9 +123,9 @@ class Make:
         }
         return Pattern(**{**plain, **fields})
 
-    def steps(self, *counters: Counters, duration_ns: int = 1_000_000_000) -> tuple[Step, ...]:
+    def steps(self, *counters: Counters, duration_ns: int = 1_000_000_000) -> tuple[MeasuredStep, ...]:
         return tuple(
-            Step(index=index, duration_ns=duration_ns, counters=counted, resident_peak_bytes=None)
+            MeasuredStep(index=index, duration_ns=duration_ns, counters=counted, resident_peak_bytes=None)
             for index, counted in enumerate(counters, 1)
         )
 

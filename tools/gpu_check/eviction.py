@@ -10,12 +10,14 @@ import sys
 import time
 from typing import Any
 
+import msgspec
 import torch
 from sizes import by_kind
 
 import umadvise
 from umadvise import _native
 from umadvise._native.abi import Memory, Placement
+from umadvise.records.counters import subtract
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import address_of, current, placed, routed
 
@@ -63,12 +65,12 @@ class Ranges:
         return [self._device.allocate(size, plain) for size in sizes if size > 0]
 
     def _touched(self, tensor: torch.Tensor) -> dict[str, Any]:
-        before = self._device.counters().bytes_h2d
+        before = self._device.counters()
         started = time.perf_counter_ns()
         tensor.add_(1)
         self._synchronize()
-        elapsed, after = time.perf_counter_ns() - started, self._device.counters().bytes_h2d
-        known = [new - old for new, old in zip(after, before, strict=True) if new is not None and old is not None]
+        elapsed, came = time.perf_counter_ns() - started, subtract(self._device.counters(), before).bytes_h2d
+        known = [] if came is None else [each for each in msgspec.structs.astuple(came) if each is not None]
         return {"ns": elapsed, "came_back_bytes": sum(known) if known else None}
 
     def _synchronize(self) -> None:

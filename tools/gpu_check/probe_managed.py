@@ -138,8 +138,10 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
         ctypes.CDLL(cupti)
     else:
         __import__("torch")  # brings the library of its CUDA version
+    import msgspec
+
     from umadvise import _native
-    from umadvise._native.abi import Access, Memory, Placement
+    from umadvise._native.abi import Memory, Placement
     from umadvise.errors import UmadviseError
     from umadvise.records.enums import Advice, Phase, Role
 
@@ -158,7 +160,7 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
         device.set_sampling(1)
         device.set_step(1)
         address = address or written_by_host(device)
-        device.op_begin("aten::fill_", Phase.FORWARD, "", [Access(address, size, True, 0)])
+        device.op_begin("aten::fill_", Phase.FORWARD, "", [(address, size, True)])
         kernels.fill(LEGACY_STREAM, address, size, _NEW)
         driver.synchronize()
         device.op_end([address])
@@ -173,5 +175,5 @@ def _counted(kind: str, *, allocated_first: bool) -> Any:
         "reason_not_sampled": seen.reason or None,
         "fault_groups": found.fault_groups,
         "page_faults": seen.page_faults,
-        "bytes_h2d": list(found.bytes_h2d),
+        "bytes_h2d": None if found.bytes_h2d is None else list(msgspec.structs.astuple(found.bytes_h2d)),
     }

@@ -10,8 +10,8 @@ import torch
 import umadvise
 from op_trial.bits import strided_parts
 from umadvise import _native
-from umadvise._native.abi import SwapCounters
 from umadvise.errors import NativeError
+from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from umadvise._hooks import core_headers
 from umadvise.errors import HooksUnavailableError
 
 log = logging.getLogger("umadvise")
@@ -111,7 +112,7 @@ def build_name(torch: Torch) -> str:
     inputs = [
         *_SOURCE_DIRECTORY.glob("*.cpp"),
         *_SOURCE_DIRECTORY.glob("*.h"),
-        *_core_include_directory().glob("*.h"),
+        *core_headers().glob("*.h"),
     ]
     contents = (part for path in sorted(inputs, key=lambda path: path.name) for part in (path.name, path.read_bytes()))
     return f"{torch.version}-cxx11abi{int(torch.cxx11_abi)}-{_digest(*_OPTIONS, *contents)[:16]}"
@@ -139,19 +140,8 @@ def _compile_flags(torch: Torch) -> list[str]:
         *_OPTIONS,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}",
         f"-isystem{torch.directory / 'include'}",
-        f"-I{_core_include_directory()}",
+        f"-I{core_headers()}",
     ]
-
-
-def _core_include_directory() -> Path:
-    """Where the core's headers lie: `csrc/include` of a checkout, else `include/` of the installed package."""
-    import umadvise
-
-    installed = [Path(root, "include") for root in umadvise.__path__]
-    for candidate in (_SOURCE_DIRECTORY.parents[1] / "csrc" / "include", *installed):
-        if (candidate / "umadvise.h").is_file():
-            return candidate
-    raise HooksUnavailableError(f"umadvise.h is missing: expected in {installed[0]}. Reinstall umadvise")
 
 
 def _cache_directory() -> Path:

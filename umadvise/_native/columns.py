@@ -1,41 +1,31 @@
 """Traces and plans as the core reads them: tables of columns."""
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
-from umadvise._native.prototypes import U64
+from umadvise._native.structures import structure
 
-_TRACE = {
-    "storages": ("bytes", "role", "successor"),
-    "ops": (
-        "phase",
-        "step",
-        "duration_ns",
-        "creates",
-        "host_touch",
-        "window_pages",
-        "run_pages",
-        "faults_per_service",
-    ),
-    "accesses": ("op", "storage", "offset_bytes", "bytes", "flags"),
-    "events": ("kind", "op", "inside", "storage", "offset_bytes", "bytes"),
-}
-_PLAN = ("kind", "after", "op", "storage", "offset_bytes", "bytes", "argument")
+_TABLES = {"storage": "storages", "op": "ops", "access": "accesses", "event": "events"}
 
 
-def trace_columns(trace: Any) -> ctypes.Array[ctypes.c_uint64]:
+def trace_columns(trace: Any) -> ctypes.Structure:
     """um_trace of an `umadvise.records.trace.Trace`, which must outlive its use."""
-    return _columns([(getattr(trace, table), names) for table, names in _TRACE.items()])
+    columns = structure("um_trace")()
+    for field in columns._fields_:
+        table, _, column = field[0].partition("_")
+        _point(columns, field[0], getattr(trace, _TABLES[table]), column)
+    return columns
 
 
-def plan_columns(actions: Any) -> ctypes.Array[ctypes.c_uint64] | None:
+def plan_columns(actions: Any) -> ctypes.Structure | None:
     """um_plan of an `umadvise.records.plan.Actions`, which must outlive its use; None for None."""
-    return None if actions is None else _columns([(actions, _PLAN)])
+    if actions is None:
+        return None
+    columns = structure("um_plan")()
+    for field in columns._fields_:
+        _point(columns, field[0], actions, field[0])
+    return columns
 
 
-def _columns(tables: Sequence[tuple[Any, Sequence[str]]]) -> ctypes.Array[ctypes.c_uint64]:
-    """The tables' lengths, then the addresses of their columns."""
-    addresses = [getattr(table, name).ctypes.data for table, names in tables for name in names]
-    lengths = [len(table) for table, _ in tables]
-    return (U64 * (len(lengths) + len(addresses)))(*lengths, *addresses)
+def _point(columns: ctypes.Structure, field: str, table: Any, column: str) -> None:
+    setattr(columns, field, len(table) if column == "count" else getattr(table, column).ctypes.data)

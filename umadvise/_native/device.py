@@ -3,42 +3,28 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._native.abi import (
-    Access,
     Allocation,
     Charged,
     ChunkOptions,
-    Counters,
     DeviceInfo,
-    DriverCosts,
     EmulatedOptions,
-    Event,
     HostMapped,
-    Link,
     Memory,
     MemoryHistory,
-    MemoryStats,
-    Placed,
     Placement,
-    RecordedAccess,
-    RecordedAllocation,
-    RecordedEdge,
-    RecordedEvent,
-    RecordedOp,
-    Residency,
-    Sampling,
     Small,
-    SwapCounters,
 )
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
-from umadvise._native.mirrors import filled, known, mirror, to_c
-from umadvise._native.prototypes import POINTER, TEXT, U64
+from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
+from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SwapCounters
 from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
@@ -91,7 +77,7 @@ class Device:
         Raises:
             NativeError: the options make no sense, or the memory is not there.
         """
-        handle = POINTER()
+        handle = ctypes.c_void_p()
         core_library().um_device_open_emulated(ctypes.byref(to_c(options)), ctypes.byref(handle))
         return cls(handle.value or 0)
 
@@ -102,7 +88,7 @@ class Device:
         Raises:
             NativeError: there is none; the message says why.
         """
-        handle = POINTER()
+        handle = ctypes.c_void_p()
         core_library().um_device_open_cuda(ordinal, ctypes.byref(handle))
         return cls(handle.value or 0)
 
@@ -126,16 +112,10 @@ class Device:
 
     def _reasons(self, tell: Callable[[int, int, Any], bytes | None]) -> dict[str, str | None]:
         reasons: dict[str, str | None] = {}
-        reason = TEXT()
+        reason = ctypes.c_char_p()
         while name := tell(self.handle, len(reasons), ctypes.byref(reason)):
             reasons[name.decode()] = reason.value.decode(errors="replace") if reason.value else None
         return reasons
-
-    def driver_addresses(self) -> dict[str, int]:
-        """Addresses of the driver table's usable functions, by name: see um_driver_address."""
-        address = core_library().um_driver_address
-        functions = enumerate(self.driver_functions().items())
-        return {name: address(self.handle, index) for index, (name, reason) in functions if reason is None}
 
     def calls(self, function: str | None = None) -> int:
         """Calls made so far of one driver function, or of all. Emulated device only."""
@@ -145,9 +125,14 @@ class Device:
         """Makes the nth call from now (1 = the next) of a driver function, or of any, fail once; 0 disarms."""
         core_library().um_emulated_fail(self.handle, function.encode() if function else None, nth)
 
-    def set_link(self, link: Link, costs: DriverCosts) -> None:
-        """From now on everything takes at least the time it would take there. Emulated device only."""
-        core_library().um_emulated_set_link(self.handle, ctypes.byref(to_c(link)), ctypes.byref(to_c(costs)))
+    def set_link(self, link: ctypes.Structure, costs: ctypes.Structure) -> None:
+        """From now on everything takes at least the time it would take there. Emulated device only.
+
+        Args:
+            link: um_link.
+            costs: um_driver_costs.
+        """
+        core_library().um_emulated_set_link(self.handle, ctypes.byref(link), ctypes.byref(costs))
 
     def charged(self) -> Charged:
         """How long the charged link and its driver would have been busy; all zero without one."""
@@ -165,7 +150,7 @@ class Device:
         Raises:
             NativeError: out of device or host memory, or the device is closed.
         """
-        address = POINTER()
+        address = ctypes.c_void_p()
         core_library().um_allocate(
             self.handle, size_bytes, ctypes.byref(to_c(placement)), stream or None, ctypes.byref(address)
         )
@@ -173,22 +158,29 @@ class Device:
 
     def allocations(self) -> list[Allocation]:
         """Live allocations, in order of address."""
-        count = int(core_library().um_allocations(self.handle, None, 0))
-        allocation_mirror = mirror(Allocation)
-        buffer = (allocation_mirror.structure * count)()
-        found = int(core_library().um_allocations(self.handle, buffer, count))
-        return [allocation_mirror.read(buffer[index]) for index in range(min(found, count))]
+        found = each("um_allocation", partial(core_library().um_allocations, self.handle))
+        return [read(Allocation, native) for native in found]
 
     def op_begin(
-        self, op: str, phase: Phase, module: str, accesses: Sequence[Access], *, untouched: bool = False
+        self, op: str, phase: Phase, module: str, accesses: Sequence[tuple[int, int, bool]], *, untouched: bool = False
     ) -> None:
-        """Before an op, as the interposer does it: see um_op_begin."""
-        buffer = (mirror(Access).structure * len(accesses))(*map(to_c, accesses))
+        """Before an op, as the interposer does it: see um_op_begin.
+
+        Args:
+            op: name of the op.
+            phase: part of the step.
+            module: name of the module whose forward runs.
+            accesses: address and bytes of each range, and whether it is written.
+            untouched: whether the op only makes memory.
+        """
+        buffer = (structure("um_access") * len(accesses))()
+        for each_range, (address, size_bytes, write) in zip(buffer, accesses, strict=True):
+            each_range.address, each_range.bytes, each_range.write = address, size_bytes, write
         core_library().um_op_begin(self.handle, intern(op), phase, intern(module), untouched, buffer, len(accesses))
 
     def op_end(self, outputs: Sequence[int]) -> None:
         """After an op: the addresses of its outputs' storages."""
-        core_library().um_op_end(self.handle, (POINTER * len(outputs))(*outputs), len(outputs))
+        core_library().um_op_end(self.handle, (ctypes.c_void_p * len(outputs))(*outputs), len(outputs))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Budget for managed memory; 0 for none."""
@@ -221,13 +213,14 @@ class Device:
             NativeError: they contradict each other.
         """
         columns, plan = trace_columns(trace), plan_columns(actions)
-        program = (POINTER * 4)(
-            ctypes.addressof(columns),
-            None if plan is None else ctypes.addressof(plan),
-            op_names.ctypes.data,
-            first_serials.ctypes.data,
+        program = make(
+            "um_program",
+            trace=ctypes.addressof(columns),
+            plan=0 if plan is None else ctypes.addressof(plan),
+            op_name=op_names.ctypes.data,
+            first_serials=first_serials.ctypes.data,
         )
-        core_library().um_program_set(self.handle, program)
+        core_library().um_program_set(self.handle, ctypes.byref(program))
 
     def clear_program(self) -> None:
         """No step is followed any more."""
@@ -247,11 +240,11 @@ class Device:
 
     def drain_events(self) -> bytes:
         """Takes all recorded events out, oldest first: um_event structures, one after the other."""
-        structure = mirror(Event).structure
-        buffer = (structure * _EVENTS_AT_A_TIME)()
+        event = structure("um_event")
+        buffer = (event * _EVENTS_AT_A_TIME)()
         events = bytearray()
         while count := int(core_library().um_events_drain(self.handle, buffer, _EVENTS_AT_A_TIME)):
-            events += memoryview(buffer).cast("B")[: count * ctypes.sizeof(structure)]
+            events += memoryview(buffer).cast("B")[: count * ctypes.sizeof(event)]
         return bytes(events)
 
     def dropped_events(self) -> int:
@@ -272,7 +265,22 @@ class Device:
 
     def sampling(self) -> Sampling:
         """Which steps the counters of a CUDA device cover, and why not others."""
-        return filled(Sampling, lambda out: core_library().um_sampling_read(self.handle, out))
+        return read(
+            Sampling,
+            native := self._sampled(),
+            reason=native.reason.decode(errors="replace") or None,
+            remote_maps=read(RemoteMapsByCause, native.remote_maps_by_cause),
+        )
+
+    def last_sample(self) -> tuple[Counters, int]:
+        """What the step counted that was sampled last, and when the device had done all of it."""
+        native = self._sampled()
+        return read(Counters, native.last), native.last_end_ns
+
+    def _sampled(self) -> ctypes.Structure:
+        native = structure("um_sampling")()
+        core_library().um_sampling_read(self.handle, ctypes.byref(native))
+        return native
 
     def memory(self) -> MemoryStats:
         """What the heap and the device hold now, and the peaks."""
@@ -293,27 +301,25 @@ class Device:
     def recorded(self) -> Recording:
         """What was recorded."""
         core = core_library()
+
+        def recorded(table: str, row: str) -> NDArray[Any]:
+            return rows(layout(row), partial(getattr(core, f"um_recorded_{table}"), self.handle))
+
         return Recording(
-            ops=self._rows(core.um_recorded_ops, mirror(RecordedOp).structure),
-            accesses=self._rows(core.um_recorded_accesses, mirror(RecordedAccess).structure),
-            outputs=self._rows(core.um_recorded_outputs, U64),
-            allocations=self._rows(core.um_recorded_allocations, mirror(RecordedAllocation).structure),
-            events=self._rows(core.um_recorded_events, mirror(RecordedEvent).structure),
-            edges=self._rows(core.um_recorded_edges, mirror(RecordedEdge).structure),
+            ops=recorded("ops", "um_recorded_op"),
+            accesses=recorded("accesses", "um_recorded_access"),
+            outputs=rows(np.dtype(np.uint64), partial(core.um_recorded_outputs, self.handle)),
+            allocations=recorded("allocations", "um_recorded_allocation"),
+            events=recorded("events", "um_recorded_event"),
+            edges=recorded("edges", "um_recorded_edge"),
             lost=int(core.um_recorded_lost(self.handle)),
         )
 
-    def _rows(self, read: Callable[[int, Any, int], int], structure: Any) -> NDArray[Any]:
-        count = int(read(self.handle, None, 0))
-        rows = np.empty(count, np.dtype(structure))
-        found = int(read(self.handle, rows.ctypes.data, count))
-        return rows[:found]
-
     def residency(self) -> bytes:
         """Who lay on the device, the most since the peaks were reset: um_residency structures; empty when unknown."""
-        return self._rows(core_library().um_residency_read, mirror(Residency).structure).tobytes()
+        return rows(layout("um_residency"), partial(core_library().um_residency_read, self.handle)).tobytes()
 
     def placed(self) -> dict[tuple[Role, Memory, Advice], int]:
         """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
-        rows = self._rows(core_library().um_placed_read, mirror(Placed).structure)
-        return {(Role(row["role"]), Memory(row["memory"]), Advice(row["advice"])): int(row["bytes"]) for row in rows}
+        found = each("um_placed", partial(core_library().um_placed_read, self.handle))
+        return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in found}

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from umadvise._native import header
 from umadvise._native.abi import Placement
 from umadvise._native.device import Device
 from umadvise._native.library import hooks_library, intern, string
-from umadvise._native.mirrors import to_c
-from umadvise._native.prototypes import RESCUER
+from umadvise._native.structures import to_c
 from umadvise.records.enums import Phase
 
 
@@ -44,13 +44,14 @@ def plain_cuda_device(ordinal: int) -> Device | None:
     return Device(handle) if handle else None
 
 
-_rescuer: Any = RESCUER()  # as long as the library may call it
+_rescuer: Any = None  # as long as the library may call it
 
 
 def set_rescuer(rescuer: Callable[[], bool] | None) -> None:
     """What is asked where chunks have no room for an op: see um_hooks_rescuer_set; None: it is refused."""
     global _rescuer
-    before, _rescuer = _rescuer, RESCUER() if rescuer is None else RESCUER(rescuer)
+    callback = header.hooks().types["um_hooks_rescuer"]
+    before, _rescuer = _rescuer, callback() if rescuer is None else callback(rescuer)
     hooks_library().um_hooks_rescuer_set(_rescuer)
     del before
 

@@ -6,21 +6,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from umadvise._native.abi import ABI_VERSION, HOOKS_ABI_VERSION, Status
-from umadvise._native.prototypes import CORE, HOOKS
+from umadvise._native import header
+from umadvise._native.abi import Status
 from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
 
 
-def _bind(library: ctypes.CDLL, prototypes: dict[str, tuple[Any, list[Any]]], last_error: str) -> None:
+def _bind(library: ctypes.CDLL, functions: dict[str, header.Function], last_error: str) -> None:
     def check(status: int, _function: Any, _arguments: Any) -> None:
         if status != Status.OK:
             raise NativeError(status, getattr(library, last_error)().decode(errors="replace"))
 
-    for name, (result, arguments) in prototypes.items():
+    for name, declared in functions.items():
         function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = ctypes.c_int32 if result is Status else result
-        if result is Status:
+        function.argtypes, function.restype = declared.arguments, declared.result
+        if declared.checked:
             function.errcheck = check
 
 
@@ -47,15 +46,15 @@ def library_path() -> Path:
 @functools.cache
 def core_library() -> ctypes.CDLL:
     """The loaded core. Global, because the hooks library resolves its um_* symbols from it."""
-    path = library_path()
+    path, declared = library_path(), header.core()
     try:
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        _bind(library, CORE, "um_last_error")
+        _bind(library, declared.functions, "um_last_error")
     except (OSError, AttributeError) as error:
         raise UmadviseError(f"the native core {path} cannot be loaded: {error}. Reinstall umadvise") from error
-    if (found := library.um_abi_version()) != ABI_VERSION:
+    if (found := library.um_abi_version()) != (expected := declared.numbers["UM_ABI_VERSION"]):
         raise UmadviseError(
-            f"the native core {path} speaks ABI version {found}, expected {ABI_VERSION}. Reinstall umadvise"
+            f"the native core {path} speaks ABI version {found}, expected {expected}. Reinstall umadvise"
         )
     return library
 
@@ -70,17 +69,17 @@ def hooks_library() -> ctypes.CDLL:
     from umadvise._hooks import loader
 
     core_library()
-    path = loader.compiled_library()
+    path, declared = loader.compiled_library(), header.hooks()
     try:
         library = ctypes.CDLL(str(path))
-        _bind(library, HOOKS, "um_hooks_last_error")
+        _bind(library, declared.functions, "um_hooks_last_error")
     except (OSError, AttributeError) as error:
         raise HooksUnavailableError(
             f"the compiled torch extension {path} cannot be loaded: {error}. Delete that file to have it compiled again"
         ) from error
-    if (found := library.um_hooks_abi_version()) != HOOKS_ABI_VERSION:
+    if (found := library.um_hooks_abi_version()) != (expected := declared.numbers["UM_HOOKS_ABI_VERSION"]):
         raise HooksUnavailableError(
-            f"the compiled torch extension {path} speaks ABI version {found}, expected {HOOKS_ABI_VERSION}. "
+            f"the compiled torch extension {path} speaks ABI version {found}, expected {expected}. "
             "Delete that file to have it compiled again"
         )
     return library

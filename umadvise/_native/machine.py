@@ -4,8 +4,7 @@ import ctypes
 
 from umadvise._native.abi import CudaDevice, CuptiLibrary
 from umadvise._native.library import core_library
-from umadvise._native.mirrors import filled, known
-from umadvise._native.prototypes import I32
+from umadvise._native.structures import filled, known
 
 
 def cuda_unavailable_reason() -> str | None:
@@ -29,7 +28,7 @@ def cuda_attribute(ordinal: int, attribute: int) -> int | None:
     Raises:
         NativeError: the driver is not usable, or has no such device.
     """
-    value = I32()
+    value = ctypes.c_int32()
     core_library().um_cuda_attribute(ordinal, attribute, ctypes.byref(value))
     return known(value.value)
 

@@ -4,7 +4,7 @@ import ctypes
 
 from umadvise._native.abi import Allocation, Route, Status
 from umadvise._native.library import core_library, intern
-from umadvise._native.mirrors import filled, to_c
+from umadvise._native.structures import filled, to_c
 from umadvise.errors import NativeError
 from umadvise.records.enums import Role
 
@@ -80,7 +80,7 @@ def export(address: int) -> None:
 
 
 def export_lasting(address: int) -> None:
-    """Likewise, once, until the allocation is freed or what finds no room makes the oldest of these give way."""
+    """Exports an allocation once, until it is freed or what finds no room makes the oldest of these give way."""
     core_library().um_export_lasting(address)
 
 

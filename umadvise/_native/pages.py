@@ -2,25 +2,27 @@
 
 import ctypes
 import weakref
+from typing import Any
 
-from umadvise._native.abi import PagesCounters, PagesOptions, PagesRecord, PagesTouch
+from numpy.typing import NDArray
+
 from umadvise._native.library import core_library
-from umadvise._native.mirrors import filled, mirror, to_c
-from umadvise._native.prototypes import POINTER, U64
+from umadvise._native.structures import layout, make, rows, structure
 
 
 class Pages:
     """A model of unified memory page by page (csrc/um/pages.h). Every call but `close` raises NativeError."""
 
-    def __init__(self, options: PagesOptions) -> None:
-        handle = POINTER()
-        core_library().um_pages_create(ctypes.byref(to_c(options)), ctypes.byref(handle))
+    def __init__(self, **options: Any) -> None:
+        """Starts with empty memory; `options`: the fields of um_pages_options."""
+        handle = ctypes.c_void_p()
+        core_library().um_pages_create(ctypes.byref(make("um_pages_options", **options)), ctypes.byref(handle))
         self._handle = handle.value
         self.close = weakref.finalize(self, core_library().um_pages_destroy, handle.value)
 
     def allocate(self, size_bytes: int) -> tuple[int, int]:
         """Number and address of a new allocation."""
-        allocation, address = U64(), U64()
+        allocation, address = ctypes.c_uint64(), ctypes.c_uint64()
         core_library().um_pages_allocate(self._handle, size_bytes, ctypes.byref(allocation), ctypes.byref(address))
         return allocation.value, address.value
 
@@ -28,9 +30,9 @@ class Pages:
         """Forgets an allocation."""
         core_library().um_pages_free(self._handle, allocation)
 
-    def touch(self, touch: PagesTouch) -> None:
-        """Accesses of a kernel or of a host thread."""
-        core_library().um_pages_accesses(self._handle, ctypes.byref(to_c(touch)))
+    def touch(self, **touch: Any) -> None:
+        """Accesses of a kernel or of a host thread; `touch`: the fields of um_pages_touch."""
+        core_library().um_pages_accesses(self._handle, ctypes.byref(make("um_pages_touch", **touch)))
 
     def advise(self, allocation: int, advice: int, *, host: bool) -> None:
         """One of the driver's six calls, numbered as um_driver_advice."""
@@ -44,18 +46,17 @@ class Pages:
         """The contents are no longer needed."""
         core_library().um_pages_discard(self._handle, allocation)
 
-    def counters(self) -> PagesCounters:
-        """Totals since the model was made."""
-        return filled(PagesCounters, lambda out: core_library().um_pages_counters_read(self._handle, out))
+    def counters(self) -> ctypes.Structure:
+        """Totals since the model was made: um_pages_counters."""
+        counters = structure("um_pages_counters")()
+        core_library().um_pages_counters_read(self._handle, ctypes.byref(counters))
+        return counters
 
     def now_ns(self) -> int:
         """The model's clock."""
         return int(core_library().um_pages_now_ns(self._handle))
 
-    def records(self, first: int) -> bytes:
-        """The records from the `first` on: um_pages_record structures, one after the other."""
-        structure = mirror(PagesRecord).structure
-        count = int(core_library().um_pages_records(self._handle, 0, None, 0)) - first
-        buffer = (structure * count)()
-        core_library().um_pages_records(self._handle, first, buffer, count)
-        return bytes(buffer)
+    def records(self, first: int) -> NDArray[Any]:
+        """The records from the `first` on: an array of um_pages_record."""
+        tell = core_library().um_pages_records
+        return rows(layout("um_pages_record"), lambda out, most: tell(self._handle, first, out, most) - first)

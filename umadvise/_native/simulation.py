@@ -1,67 +1,75 @@
 """Simulations in the core."""
 
 import ctypes
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from umadvise._native.abi import Link, SimulatedStep, Status, SwapOptions, SwapResult, UnifiedOptions
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import Status, SwapResult
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library
-from umadvise._native.mirrors import mirror, to_c
-from umadvise._native.prototypes import POINTER, U64
+from umadvise._native.structures import each, layout, make, read, rows, structure
 from umadvise.errors import NativeError
 
-_SPAN_BYTES = 40
-"""Size of um_span."""
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRows:
+    """What a simulation gave (um_simulation).
+
+    Attributes:
+        steps: um_simulated_step of each iteration.
+        spans: array of um_span.
+        addresses: of the trace's storages.
+    """
+
+    steps: list[ctypes.Structure]
+    spans: NDArray[np.void]
+    addresses: NDArray[np.uint64]
 
 
-class Simulation:
-    """What a simulation gave (um_simulation), read out of the core."""
-
-    def __init__(self, handle: int) -> None:
-        """Reads and destroys it."""
-        core, step_mirror = core_library(), mirror(SimulatedStep)
-        try:
-            count = int(core.um_simulation_steps(handle, None, 0))
-            steps = (step_mirror.structure * count)()
-            core.um_simulation_steps(handle, steps, count)
-            self.steps: list[SimulatedStep] = [step_mirror.read(step) for step in steps]
-            spans = int(core.um_simulation_spans(handle, None, 0))
-            self.spans = bytearray(spans * _SPAN_BYTES)
-            core.um_simulation_spans(handle, (ctypes.c_char * len(self.spans)).from_buffer(self.spans), spans)
-            storages = int(core.um_simulation_addresses(handle, None, 0))
-            self.addresses = bytearray(8 * storages)
-            core.um_simulation_addresses(handle, (U64 * storages).from_buffer(self.addresses), storages)
-        finally:
-            core.um_simulation_destroy(handle)
+def _taken(handle: ctypes.c_void_p) -> SimulatedRows:
+    """Reads a simulation out of the core, and destroys it."""
+    core = core_library()
+    try:
+        return SimulatedRows(
+            each("um_simulated_step", partial(core.um_simulation_steps, handle)),
+            rows(layout("um_span"), partial(core.um_simulation_spans, handle)),
+            rows(np.dtype(np.uint64), partial(core.um_simulation_addresses, handle)),
+        )
+    finally:
+        core.um_simulation_destroy(handle)
 
 
-def simulate_unified(trace: Any, actions: Any, options: UnifiedOptions) -> Simulation:
+def simulate_unified(trace: Any, actions: Any, **options: Any) -> SimulatedRows:
     """Runs a trace under unified memory: see um_simulate_unified.
 
     Args:
         trace: `umadvise.records.trace.Trace`.
         actions: `umadvise.records.plan.Actions`, or None.
-        options: everything else.
+        options: the fields of um_unified_options.
 
     Raises:
         NativeError: trace, plan or options contradict themselves, or memory is out; the message says where.
     """
-    columns, plan = trace_columns(trace), plan_columns(actions)
-    handle = POINTER()
-    core_library().um_simulate_unified(ctypes.byref(columns), plan, ctypes.byref(to_c(options)), ctypes.byref(handle))
-    return Simulation(handle.value or 0)
+    handle = ctypes.c_void_p()
+    given = [trace_columns(trace), plan_columns(actions), make("um_unified_options", **options), handle]
+    core_library().um_simulate_unified(*map(_reference, given))
+    return _taken(handle)
 
 
 def simulate_swap(
-    trace: Any, actions: Any, link: Link, options: SwapOptions
-) -> tuple[SwapResult, Simulation | NativeError]:
+    trace: Any, actions: Any, link: ctypes.Structure, **options: Any
+) -> tuple[SwapResult, SimulatedRows | NativeError]:
     """Executes a trace with explicit swaps: see um_simulate_swap.
 
     Args:
         trace: `umadvise.records.trace.Trace`.
         actions: `umadvise.records.plan.Actions`, or None.
-        link: to the host.
-        options: everything else.
+        link: um_link, to the host.
+        options: the fields of um_swap_options.
 
     Returns:
         The result, and the simulation; where something found no room, its error instead.
@@ -69,14 +77,16 @@ def simulate_swap(
     Raises:
         NativeError: trace, plan, link or options contradict themselves.
     """
-    columns, plan = trace_columns(trace), plan_columns(actions)
-    result_mirror, handle = mirror(SwapResult), POINTER()
-    result = result_mirror.structure()
-    arguments = [ctypes.byref(columns), plan, ctypes.byref(to_c(link)), ctypes.byref(to_c(options))]
+    result, handle = structure("um_swap_result")(), ctypes.c_void_p()
+    given = [trace_columns(trace), plan_columns(actions), link, make("um_swap_options", **options), result, handle]
     try:
-        core_library().um_simulate_swap(*arguments, ctypes.byref(result), ctypes.byref(handle))
+        core_library().um_simulate_swap(*map(_reference, given))
     except NativeError as error:
         if error.code != Status.OUT_OF_DEVICE_MEMORY:
             raise
-        return result_mirror.read(result), error
-    return result_mirror.read(result), Simulation(handle.value or 0)
+        return read(SwapResult, result), error
+    return read(SwapResult, result), _taken(handle)
+
+
+def _reference(value: Any) -> Any:
+    return None if value is None else ctypes.byref(value)

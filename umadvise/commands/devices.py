@@ -37,8 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.devices.catalogue import device_names, encode, load_device
     from umadvise.records.files import write_atomically
     from umadvise.reports.reporters import devices
+    from umadvise.reports.reporters.printing import DEFAULT_WIDTH
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else devices.DEFAULT_WIDTH
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else DEFAULT_WIDTH
     if arguments.probe:
         measured = _measure(arguments.device or "auto")
         if arguments.output is not None:

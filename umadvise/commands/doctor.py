@@ -17,8 +17,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Looks at everything; what is missing is no failure."""
     from umadvise.doctor.examine import examine
     from umadvise.reports.reporters import doctor
+    from umadvise.reports.reporters.printing import DEFAULT_WIDTH
 
     diagnosis = examine()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else doctor.DEFAULT_WIDTH
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else DEFAULT_WIDTH
     sys.stdout.write(doctor.json(diagnosis) if arguments.json else doctor.render(diagnosis, width))
     return 0

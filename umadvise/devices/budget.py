@@ -13,12 +13,11 @@ from umadvise import _native
 from umadvise.devices import nvml
 from umadvise.devices.cuda_attributes import pci_address
 from umadvise.errors import BudgetError, NvmlUnavailableError
-from umadvise.records.units import format_bytes, parse_bytes
+from umadvise.records.units import BLOCK_BYTES, format_bytes, parse_bytes
 
 Budget: TypeAlias = int | Literal["auto"] | None
 """None: only the device's capacity limits it."""
 
-_BLOCK_BYTES = 2 << 20  # uvm/uvm_va_block_types.h
 _RESERVE_PART = 16
 _LEAST_RESERVE_BYTES = 256 << 20
 _LEAST_BYTES = 64 << 20
@@ -58,7 +57,7 @@ def _auto(device: _native.Device) -> int | None:
         return None
     card_free_bytes, others = _on_the_card(info.ordinal)
     free_bytes = info.free_bytes if card_free_bytes is None else min(info.free_bytes, card_free_bytes)
-    held_bytes = min(device.memory().resident_bytes, info.total_bytes - free_bytes)
+    held_bytes = min(device.memory().resident_bytes or 0, info.total_bytes - free_bytes)
     budget_bytes = free_bytes + held_bytes - reserve_bytes(info.total_bytes)
     if budget_bytes < _LEAST_BYTES:
         raise BudgetError(
@@ -66,7 +65,7 @@ def _auto(device: _native.Device) -> int | None:
             f"{others}, and {format_bytes(reserve_bytes(info.total_bytes))} are left to others: expected at least "
             f"{format_bytes(_LEAST_BYTES)} to be left. End another process, or give a budget in bytes"
         )
-    return budget_bytes // _BLOCK_BYTES * _BLOCK_BYTES
+    return budget_bytes // BLOCK_BYTES * BLOCK_BYTES
 
 
 def _on_the_card(ordinal: int) -> tuple[int | None, str]:

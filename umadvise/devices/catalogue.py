@@ -17,32 +17,13 @@ import msgspec
 
 from umadvise.errors import FormatError, UsageError
 from umadvise.records.counters import Record
-from umadvise.records.device import DTYPES, SCHEMA, DeviceProfile, Direction, DType, Fact, FactOrNone
-from umadvise.records.files import read_bounded
-
-__all__ = [
-    "DTYPES",
-    "DType",
-    "DeviceProfile",
-    "Direction",
-    "Fact",
-    "FactOrNone",
-    "decode",
-    "device_names",
-    "directory",
-    "encode",
-    "load_device",
-    "read",
-]
+from umadvise.records.device import SCHEMA, DeviceProfile
+from umadvise.records.files import read_bounded, read_whole, require_schema
 
 DEFAULTS_SCHEMA = "umadvise.device-defaults/1"
 MOST_FILE_BYTES = 64 << 10
 MOST_LINE_CHARACTERS = 2000
 """A file of the catalogue has a tenth of both. Long keys and deep nesting cost the parser their square."""
-
-
-class _Header(msgspec.Struct):
-    schema: str
 
 
 class _Defaults(Record, frozen=True, tag_field="schema", tag=DEFAULTS_SCHEMA):
@@ -102,10 +83,7 @@ def read(path: str | os.PathLike[str]) -> DeviceProfile:
         FormatError: truncated, of another schema version, larger than MOST_FILE_BYTES, or holding impossible values.
         UmadviseError: there is no such file, or it cannot be read.
     """
-    try:
-        return decode(read_bounded(path, MOST_FILE_BYTES, "device file"))
-    except FormatError as error:
-        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+    return read_whole(path, MOST_FILE_BYTES, "device file", decode)
 
 
 def decode(document: bytes) -> DeviceProfile:
@@ -116,9 +94,7 @@ def decode(document: bytes) -> DeviceProfile:
     """
     tables = _parse(document)
     try:
-        schema = msgspec.convert(tables, _Header).schema
-        if schema != SCHEMA:
-            raise FormatError(f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; use the version that wrote it")
+        require_schema(tables, SCHEMA, "use the version that wrote it")
         return complete(tables)
     except (msgspec.ValidationError, RecursionError) as error:
         raise FormatError(f"is no device file: {error}. Expected what `umadvise devices --probe` writes") from None

@@ -1,15 +1,15 @@
 """A catalogue device's link and driver as the native core takes them."""
 
-from umadvise._native.abi import DriverCosts, Link, PagesCosts
+from umadvise._native.structures import Structure, make
 from umadvise.records.device import DeviceProfile
+from umadvise.records.units import BLOCK_BYTES
 
-_BLOCK_BYTES = 2 << 20  # uvm/uvm_va_block_types.h
 
-
-def native_link(device: DeviceProfile) -> Link:
-    """The link; where nobody measured both directions at once, they do not disturb each other."""
+def native_link(device: DeviceProfile) -> Structure:
+    """um_link; where nobody measured both directions at once, they do not disturb each other."""
     ways = (device.link.h2d, device.link.d2h)
-    return Link(
+    return make(
+        "um_link",
         fixed_ns=tuple(way.fixed_ns.value for way in ways),
         bytes_per_s=tuple(way.bytes_per_s.value for way in ways),
         both_bytes_per_s=tuple(way.both_bytes_per_s.value or way.bytes_per_s.value for way in ways),
@@ -17,8 +17,8 @@ def native_link(device: DeviceProfile) -> Link:
     )
 
 
-def driver_costs(device: DeviceProfile) -> DriverCosts:
-    """The driver's costs for whole blocks of 2 MiB, where it works in several services and many transfers a block.
+def driver_costs(device: DeviceProfile) -> Structure:
+    """um_driver_costs: for whole blocks of 2 MiB, where the driver works in several services and many transfers each.
 
     One service of a block stands for `services_per_block` of them, each with a batch of its own, and the block's one
     copy for `records_per_block`, whose fixed costs beyond the first are part of `migrate_ns`.
@@ -28,11 +28,12 @@ def driver_costs(device: DeviceProfile) -> DriverCosts:
     zero_bytes_per_s = (device.memory_bytes_per_s or float("inf")) * costs.zero_share.value
     entries = costs.faults_per_service.value * costs.entry_ns.value
     records = costs.records_per_block.value - 1
-    return DriverCosts(
+    return make(
+        "um_driver_costs",
         fault_ns=round(services * (costs.batch_ns.value + costs.block_ns.value + entries)),
         migrate_ns=round(services * costs.migrate_ns.value + records * device.link.h2d.fixed_ns.value),
         first_map_ns=costs.first_map_ns.value,
-        zero_ns=round(_BLOCK_BYTES / zero_bytes_per_s * 1e9),
+        zero_ns=round(BLOCK_BYTES / zero_bytes_per_s * 1e9),
         evict_ns=costs.evict_ns.value,
         prefetch_call_ns=costs.prefetch_call_ns.value,
         prefetch_block_ns=costs.prefetch_block_ns.value,
@@ -43,16 +44,16 @@ def driver_costs(device: DeviceProfile) -> DriverCosts:
     )
 
 
-def page_costs(device: DeviceProfile) -> PagesCosts:
-    """The driver's costs for single services, batches and transfers.
+def page_costs(device: DeviceProfile) -> Structure:
+    """um_pages_costs: the driver's costs for single services, batches and transfers.
 
     Where nobody knows the memory's bandwidth, filling it with zeros is as good as free.
     """
     link, costs = device.link, device.unified_memory.costs
     memory_bytes_per_s = device.memory_bytes_per_s or 1e15
-    return PagesCosts(
+    return make(
+        "um_pages_costs",
         batch_max=costs.fault_batch_max.value,
-        reserved=0,
         batch_ns=costs.batch_ns.value,
         entry_ns=costs.entry_ns.value,
         block_ns=costs.block_ns.value,

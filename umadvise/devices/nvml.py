@@ -21,7 +21,7 @@ _VIRTUALIZATION = {0: None, 1: "passthrough", 2: "vgpu", 3: "host of vGPUs", 4: 
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CardMemory:
     """Of the whole card, whoever uses it.
 
     Attributes:
@@ -77,7 +77,7 @@ class Card:
             return None
 
     def number(self, function: str, *arguments: Any) -> int | None:
-        """The same where the answer is a number."""
+        """What a function of NVML says of the card where that is a number; None where it is not supported."""
         answer = self.ask(function, *arguments)
         return None if answer is None else int(answer)
 
@@ -87,10 +87,10 @@ class Card:
         name = self.ask("nvmlDeviceGetName")
         return name.decode(errors="replace") if isinstance(name, bytes) else name
 
-    def memory(self) -> Memory | None:
+    def memory(self) -> CardMemory | None:
         """All of its memory, and what is free now."""
         found = self.ask("nvmlDeviceGetMemoryInfo")
-        return None if found is None else Memory(int(found.total), int(found.free))
+        return None if found is None else CardMemory(int(found.total), int(found.free))
 
     def link(self) -> PcieLink:
         """Generation and width of the link, now and at most."""

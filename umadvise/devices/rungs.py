@@ -52,13 +52,13 @@ ADVISE = Policy("advise", advice=_RECOMMENDED)
 """Unified memory with the paper's best advice for what does not fit."""
 
 WINDOW = replace(ADVISE, name="window")
-"""Likewise until a plan is there, whose advice by role it then has."""
+"""Unified memory with the paper's advice until a plan is there, whose advice by role it then has."""
 
 SWAP = Policy("swap", Memory.CHUNKED)
 """Chunks of device memory under stable addresses, swapped explicitly."""
 
 SWAP_RECOMPUTE = replace(SWAP, name="swap+recompute")
-"""Likewise, and what is cheap to make again is dropped instead."""
+"""Chunks that are swapped, and what is cheap to make again is dropped instead."""
 
 LADDER = {policy.name: policy for policy in (RESIDENT, ADVISE, WINDOW, SWAP, SWAP_RECOMPUTE)}
 """The rungs, from what costs least to what holds most."""

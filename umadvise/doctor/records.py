@@ -49,7 +49,7 @@ class Ability(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All that was looked at on a machine, and what works there."""
 
     schema: str = SCHEMA
     umadvise_version: str

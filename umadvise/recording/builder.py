@@ -20,8 +20,8 @@ from umadvise.records.trace import (
     Storages,
     Target,
     Trace,
-    check,
 )
+from umadvise.records.trace_check import check
 
 
 class TraceBuilder:

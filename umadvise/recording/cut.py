@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from umadvise.errors import UsageError
 from umadvise.recording.present import in_order_of_use
-from umadvise.records.trace import EventKind, Events, Table, Trace, check, event_positions
+from umadvise.records.columns import Columns
+from umadvise.records.trace import EventKind, Events, Trace, event_positions
+from umadvise.records.trace_check import check
 
-Kind = TypeVar("Kind", bound=Table)
+Kind = TypeVar("Kind", bound=Columns)
 
 
 def step(trace: Trace, number: int, first_event: int | None = None, end_event: int | None = None) -> Trace:

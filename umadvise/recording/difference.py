@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from umadvise.records.enums import Role
-from umadvise.records.trace import Access, EventKind, OpRow, Trace
+from umadvise.records.trace import Access, EventKind, Trace, TracedOp
 from umadvise.records.units import format_bytes
 
 MOST_LINES = 40
@@ -53,14 +53,14 @@ def _parting(left: Trace, right: Trace) -> Iterator[str]:
         )
 
 
-def _op_words(op: OpRow) -> str:
+def _op_words(op: TracedOp) -> str:
     place = f" in {op.module}" if op.module else ""
     return f"{op.name}{place} ({op.phase.name.lower()})"
 
 
 def _op_difference(
-    op: OpRow,
-    other: OpRow,
+    op: TracedOp,
+    other: TracedOp,
     left: Trace,
     right: Trace,
     ours: np.ndarray[tuple[int], np.dtype[np.int64]],

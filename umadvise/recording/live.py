@@ -16,7 +16,8 @@ from umadvise import _native
 from umadvise.errors import StateError
 from umadvise.recording.operators import OperatorInfo, derive
 from umadvise.records.enums import Phase, Role
-from umadvise.records.trace import Access, Accesses, EventKind, Events, OpClass, Ops, Storages, Target, Trace, check
+from umadvise.records.trace import Access, Accesses, EventKind, Events, OpClass, Ops, Storages, Target, Trace
+from umadvise.records.trace_check import check
 
 _CHANGES = int(Access.READ | Access.WRITE | Access.IN_PLACE)
 _MADE = int(Access.WRITE | Access.WHOLE)

@@ -20,7 +20,8 @@ from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
 from umadvise.records.enums import Role
-from umadvise.records.trace import Accesses, EventKind, Events, Ops, Storages, Trace, check
+from umadvise.records.trace import Accesses, EventKind, Events, Ops, Storages, Trace
+from umadvise.records.trace_check import check
 
 _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
 _MOST_GROWTH = 0.01

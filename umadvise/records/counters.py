@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-EventKind = Literal[
+EventWord = Literal[
     "fault_group",
     "transfer_h2d",
     "transfer_d2h",
@@ -23,19 +23,19 @@ EventKind = Literal[
     "wait_room",
     "label",
 ]
-EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+EVENT_KINDS: tuple[EventWord, ...] = get_args(EventWord)
 
-Cause = Literal["user", "coherence", "speculative", "eviction", "access_counter"]
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-SwapCause = Literal["planned", "on_demand", "for_room"]
-SWAP_CAUSES: tuple[SwapCause, ...] = get_args(SwapCause)
-SWAP_KINDS: frozenset[EventKind] = frozenset({"swap_in", "swap_out", "wait_copy", "wait_room"})
+CauseWord = Literal["user", "coherence", "speculative", "eviction", "access_counter"]
+CAUSES: tuple[CauseWord, ...] = get_args(CauseWord)
+SwapCauseWord = Literal["planned", "on_demand", "for_room"]
+SWAP_CAUSES: tuple[SwapCauseWord, ...] = get_args(SwapCauseWord)
+SWAP_KINDS: frozenset[EventWord] = frozenset({"swap_in", "swap_out", "wait_copy", "wait_room"})
 
-Phase = Literal["forward", "backward", "optimizer"]
-PHASES: tuple[Phase | None, ...] = (None, *get_args(Phase))
+PhaseWord = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[PhaseWord | None, ...] = (None, *get_args(PhaseWord))
 
-Role = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
-ROLES: tuple[Role, ...] = get_args(Role)
+RoleWord = Literal["parameter", "input", "intermediate", "gradient", "optimizer_state", "workspace"]
+ROLES: tuple[RoleWord, ...] = get_args(RoleWord)
 MemoryKind = Literal["managed", "device", "chunked"]
 ResidencySubject = Literal["role", "tensor", "op"]
 RESIDENCY_SUBJECTS: tuple[ResidencySubject, ...] = get_args(ResidencySubject)
@@ -104,11 +104,39 @@ class Swaps(Record, frozen=True):
 
     def plus(self, other: "Swaps") -> "Swaps":
         """Both together."""
-        return Swaps(**_combine(self, other, 1))
+        return Swaps(**_combine(Swaps, self, other, 1))
 
     def minus(self, before: "Swaps") -> "Swaps":
         """What happened since an earlier reading."""
-        return Swaps(**_combine(self, before, -1))
+        return Swaps(**_combine(Swaps, self, before, -1))
+
+
+class SwapCounters(Swaps, frozen=True):
+    """um_swap_counters: totals since the device was opened, levels now, peaks of the running or last step.
+
+    `program` is an `umadvise._native.abi.ProgramStatus`; from `diverged_op` on it is about the first op that was
+    another one than the program's.
+    """
+
+    redundant_actions: Count
+    actions: Count
+    skipped_actions: Count
+    silent_writes: Count
+    host_accesses: Count | None
+    chunk_bytes: Count
+    budget_bytes: Count
+    used_bytes: Count
+    used_peak_bytes: Count
+    pinned_bytes: Count
+    pinned_peak_bytes: Count
+    host_bytes: Count
+    host_peak_bytes: Count
+    host_pool_bytes: Count
+    program: int
+    diverged_op: int
+    diverged_expected: str
+    diverged_found: str
+    programs_followed: Count
 
 
 class Chunks(Record, frozen=True):
@@ -123,7 +151,7 @@ class Chunks(Record, frozen=True):
 class Placed(Record, frozen=True):
     """Bytes of the tensors of one role that were made, or were there, in one kind of memory with one advice."""
 
-    role: Role
+    role: RoleWord
     memory: MemoryKind
     advice: Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[a-z_]+\Z")]
     bytes: Count
@@ -164,6 +192,11 @@ class Sampling(Record, frozen=True):
     remote_maps: RemoteMapsByCause
     unknown_cause_bytes: Count
     ignored_records: Count
+
+    def minus(self, before: "Sampling") -> "Sampling":
+        """What was sampled since an earlier reading."""
+        counted = _combine(Sampling, msgspec.structs.replace(self, reason=None), before, -1)
+        return msgspec.structs.replace(Sampling(**counted), every=self.every, reason=self.reason)
 
 
 class BytesByRole(Record, frozen=True):
@@ -221,13 +254,13 @@ class Event(msgspec.Struct, gc=False):
     op_index: int
     op: str | None
     module: str | None
-    phase: Phase | None
-    role: Role | None
+    phase: PhaseWord | None
+    role: RoleWord | None
     name: str | None
     birth_op: str | None
     birth_module: str | None
-    kind: EventKind
-    cause: Cause | SwapCause
+    kind: EventWord
+    cause: CauseWord | SwapCauseWord
     write: bool
     unordered: bool
     first_touch: bool
@@ -244,23 +277,23 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     peak_bytes: int
     bytes: int
     subject: ResidencySubject
-    role: Role | None
+    role: RoleWord | None
     name: str | None
     birth_op: str | None
     birth_module: str | None
     op: str | None
     module: str | None
-    phase: Phase | None
+    phase: PhaseWord | None
 
 
-def _combine(after: Record, before: Record, sign: int) -> dict[str, Any]:
+def _combine(kind: type[Record], after: Record, before: Record, sign: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for field in after.__struct_fields__:
+    for field in kind.__struct_fields__:
         new, old = getattr(after, field), getattr(before, field)
         if new is None or old is None:
             fields[field] = None
         elif isinstance(new, Record):
-            fields[field] = type(new)(**_combine(new, old, sign))
+            fields[field] = type(new)(**_combine(type(new), new, old, sign))
         else:
             fields[field] = new + sign * old
     return fields
@@ -272,7 +305,7 @@ def subtract(after: Counters, before: Counters) -> Counters:
     Raises:
         ValueError: a counter ran backwards, so that the readings are not of one device or not in this order.
     """
-    difference = Counters(**_combine(after, before, -1))
+    difference = Counters(**_combine(Counters, after, before, -1))
     numbers = [difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)]
     for record in numbers:
         for field in record.__struct_fields__:
@@ -286,7 +319,7 @@ def subtract(after: Counters, before: Counters) -> Counters:
 
 def add(left: Counters, right: Counters) -> Counters:
     """Both together; what is unknown in either is unknown."""
-    return Counters(**_combine(left, right, 1))
+    return Counters(**_combine(Counters, left, right, 1))
 
 
 def with_sample(counters: Counters, sample: Counters | None) -> Counters:

@@ -50,7 +50,7 @@ class FactOrNone(Record, Generic[Value], frozen=True):
     uncertain: bool = False
 
 
-class Memory(Record, frozen=True):
+class DeviceMemory(Record, frozen=True):
     """Device memory. `reserved_bytes` is what the driver and a CUDA context keep for themselves."""
 
     bytes: Fact[Bytes]
@@ -123,7 +123,7 @@ class FaultCosts(Record, frozen=True):
         evict_ns: once a chunk, beside the copy to the host.
         host_fault_ns: a fault of the host, beside the copies.
         prefetch_call_ns: of the calling thread, once a prefetch.
-        prefetch_block_ns: likewise, once a block that is not there yet; one that is costs `block_ns`.
+        prefetch_block_ns: of the driver, once a block that is not there yet; one that is costs `block_ns`.
         prefetch_bytes_per_s: speed of a prefetch's copies where it is not the link's.
         advise_call_ns: of the calling thread, once an advice.
         read_mostly_block_ns: more for each block with contents when the advice is read-mostly.
@@ -160,7 +160,7 @@ class FaultCosts(Record, frozen=True):
     records_per_block: Fact[PerBlock]
 
 
-class UnifiedMemory(Record, frozen=True, kw_only=True):
+class ManagedMemory(Record, frozen=True, kw_only=True):
     """Whether the device pages managed memory, and at what cost.
 
     `coherent` machines (POWER9, Grace) translate through the host's page tables (ATS) and count accesses.
@@ -179,11 +179,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
     label: Text
     aliases: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)] = ()
     launch_ns: Fact[Nanoseconds]
-    memory: Memory
+    memory: DeviceMemory
     peak_flops: PeakFlops
     efficiency: Efficiency
     link: Link
-    unified_memory: UnifiedMemory
+    unified_memory: ManagedMemory
 
     def __post_init__(self) -> None:
         if self.memory.reserved_bytes.value >= self.memory.bytes.value:

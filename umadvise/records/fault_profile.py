@@ -19,14 +19,14 @@ from umadvise.records.counters import (
     Count,
     Counters,
     MemoryStats,
-    Phase,
+    PhaseWord,
     Placed,
     Record,
-    Role,
+    RoleWord,
     Sampling,
     Swaps,
 )
-from umadvise.records.files import read_bounded, write_atomically
+from umadvise.records.files import read_whole, require_schema, write_atomically
 
 SCHEMA = "umadvise.fault-profile/3"
 BIN_COUNT = 96
@@ -58,7 +58,7 @@ def clean_name(text: str) -> str:
     return _NOT_PRINTABLE.sub("\ufffd", text)[:MOST_NAME_CHARACTERS]
 
 
-class Environment(Record, frozen=True):
+class RunEnvironment(Record, frozen=True):
     """What the run was made with. `policy` and `script` are as the user typed them."""
 
     device_name: Name
@@ -72,7 +72,7 @@ class Environment(Record, frozen=True):
     script: Name | None
 
 
-class Step(Record, frozen=True):
+class MeasuredStep(Record, frozen=True):
     """One training step."""
 
     index: Count
@@ -127,20 +127,20 @@ class ResidentTally(Tally, frozen=True):
 class RoleRow(ResidentTally, frozen=True):
     """Tensors of one role."""
 
-    role: Role | None
+    role: RoleWord | None
 
 
 class PhaseRow(ResidentTally, frozen=True):
     """Ops of one phase."""
 
-    phase: Phase | None
+    phase: PhaseWord | None
 
 
 class RolePhaseRow(Tally, frozen=True):
     """Tensors of one role while ops of one phase ran."""
 
-    role: Role | None
-    phase: Phase | None
+    role: RoleWord | None
+    phase: PhaseWord | None
 
 
 class ModuleRow(ResidentTally, frozen=True):
@@ -153,7 +153,7 @@ class OpRow(ResidentTally, frozen=True):
     """One operator in one phase."""
 
     op: Name | None
-    phase: Phase | None
+    phase: PhaseWord | None
 
 
 class TensorRow(ResidentTally, frozen=True):
@@ -163,7 +163,7 @@ class TensorRow(ResidentTally, frozen=True):
     tensors in it, the most that were seen at once; 255 stands for more, too.
     """
 
-    role: Role | None
+    role: RoleWord | None
     name: Name | None
     birth_module: Name | None
     birth_op: Name | None
@@ -209,9 +209,9 @@ class Pattern(Record, frozen=True):
     duration_ns: Count
     fault_groups: Annotated[tuple[Count, ...], _Bins]
     service_ns: Annotated[tuple[Count, ...], _Bins]
-    phases: Annotated[tuple[Phase | None, ...], _Bins]
+    phases: Annotated[tuple[PhaseWord | None, ...], _Bins]
 
-    def stall_share(self, phase: Phase) -> float | None:
+    def stall_share(self, phase: PhaseWord) -> float | None:
         """Part of a phase's time that went into fault service, 0 to 1; None when no bin is known to belong to it."""
         bins = [index for index, bin_phase in enumerate(self.phases) if bin_phase == phase]
         if not bins or self.duration_ns == 0:
@@ -224,7 +224,7 @@ class OversizedOp(Record, frozen=True):
 
     op: Name | None
     module: Name | None
-    phase: Phase | None
+    phase: PhaseWord | None
     bytes: Count
     count: Count
 
@@ -263,7 +263,7 @@ class PlannedSteps(Record, frozen=True):
     undriven: Annotated[tuple[Undriven, ...], msgspec.Meta(max_length=MOST_UNDRIVEN)]
 
 
-class Prediction(Record, frozen=True):
+class RungPrediction(Record, frozen=True):
     """What the simulator says that a step of this run takes on a rung, when the rung's plan drives it."""
 
     rung: Name
@@ -282,14 +282,14 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     is None where steps follow no plans, `predictions` is empty where nobody asked the simulator.
     """
 
-    environment: Environment
+    environment: RunEnvironment
     step_count: Count
     duration_ns: Count
     counters: Counters
     outside: Counters | None
     events_dropped: Count
     memory: MemoryStats | None
-    steps: Annotated[tuple[Step, ...], msgspec.Meta(max_length=MOST_STEPS)]
+    steps: Annotated[tuple[MeasuredStep, ...], msgspec.Meta(max_length=MOST_STEPS)]
     tables: Tables | None
     pattern: Pattern | None
     oversized_ops: Annotated[tuple[OversizedOp, ...], msgspec.Meta(max_length=MOST_ROWS)]
@@ -301,7 +301,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     chunks: Chunks | None = None
     placed: Annotated[tuple[Placed, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
     planned: PlannedSteps | None = None
-    predictions: Annotated[tuple[Prediction, ...], msgspec.Meta(max_length=16)] = ()
+    predictions: Annotated[tuple[RungPrediction, ...], msgspec.Meta(max_length=16)] = ()
 
     @property
     def pages(self) -> bool:
@@ -326,12 +326,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
             raise ValueError("step_count is less than the steps that are here")
 
 
-class _Header(msgspec.Struct):
-    schema: str
-
-
-_header_decoder = msgspec.json.Decoder(_Header)
-_profile_decoder = msgspec.json.Decoder(FaultProfile)
+_decoder = msgspec.json.Decoder(FaultProfile)
 
 
 def encode(profile: FaultProfile) -> bytes:
@@ -346,13 +341,8 @@ def decode(document: bytes) -> FaultProfile:
         FormatError: not such a document, of another version, or holding a value that no run produces.
     """
     try:
-        schema = _header_decoder.decode(document).schema
-        if schema != SCHEMA:
-            raise FormatError(
-                f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; "
-                "use the version of umadvise that wrote it, or record again"
-            )
-        return _profile_decoder.decode(document)
+        require_schema(document, SCHEMA)
+        return _decoder.decode(document)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise FormatError(f"is no fault profile: {error}. Expected the JSON that `umadvise run` writes") from None
 
@@ -364,11 +354,7 @@ def read(path: str | os.PathLike[str]) -> FaultProfile:
         FormatError: truncated, of another schema version, larger than MOST_FILE_BYTES, or holding impossible values.
         UmadviseError: there is no such file, or it cannot be read.
     """
-    document = read_bounded(path, MOST_FILE_BYTES, "fault profile")
-    try:
-        return decode(document)
-    except FormatError as error:
-        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+    return read_whole(path, MOST_FILE_BYTES, "fault profile", decode)
 
 
 def write(profile: FaultProfile, path: str | os.PathLike[str]) -> None:

@@ -1,12 +1,66 @@
 """Reading and writing whole documents: a bad file is refused, and there is never half of one."""
 
 import contextlib
+import gzip
 import os
 import secrets
 import stat
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from umadvise.errors import FormatError, UmadviseError
+
+Whole = TypeVar("Whole")
+_GZIP = 16 + zlib.MAX_WBITS
+OR_RECORD_AGAIN = "use the version of umadvise that wrote it, or record again"
+
+
+class _Header(msgspec.Struct):
+    schema: str
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+
+
+def require_schema(document: bytes | dict[str, Any], schema: str, remedy: str = OR_RECORD_AGAIN) -> None:
+    """Returns where a document is of this version.
+
+    Args:
+        document: JSON, or the tables that were read of another format.
+        schema: what its field `schema` has to say.
+        remedy: what to do about another version.
+
+    Raises:
+        FormatError: it is of another version.
+        msgspec.DecodeError: it has no such field, or is no JSON.
+    """
+    header = _header_decoder.decode(document) if isinstance(document, bytes) else msgspec.convert(document, _Header)
+    if header.schema != schema:
+        raise FormatError(f"has the schema {header.schema[:64]!r}: expected {schema!r}; {remedy}")
+
+
+def read_whole(path: str | os.PathLike[str], most_bytes: int, what: str, decode: Callable[[bytes], Whole]) -> Whole:
+    """What a file holds.
+
+    Args:
+        path: a regular file.
+        most_bytes: largest size of such a file; a larger one is refused unread.
+        what: what it should be, for the messages ("fault profile").
+        decode: reads its bytes, or raises FormatError.
+
+    Raises:
+        FormatError: larger, no regular file, or refused by `decode`; the message names the file.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    document = read_bounded(path, most_bytes, what)
+    try:
+        return decode(document)
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)!r} {error}") from None
 
 
 def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> bytes:
@@ -33,6 +87,27 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> by
         raise UmadviseError(f"cannot read {shown!r}: {error}") from error
     if len(document) > most_bytes:
         raise FormatError(f"{shown!r} is larger than any {what}: expected at most {most_bytes} bytes")
+    return document
+
+
+def deflate(document: bytes) -> bytes:
+    """gzip; equal documents give equal bytes."""
+    return gzip.compress(document, compresslevel=6, mtime=0)
+
+
+def inflate(packed: bytes, most_bytes: int) -> bytes:
+    """What gzip packed.
+
+    Raises:
+        ValueError: it is more than `most_bytes`, cut short, or goes on after its end.
+        zlib.error: it is damaged.
+    """
+    inflater = zlib.decompressobj(_GZIP)
+    document = inflater.decompress(packed, most_bytes)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"unpacks to more than {most_bytes} bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError("is cut short, or goes on after its end")
     return document
 
 

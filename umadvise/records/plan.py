@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.records.columns import Columns, in_words
 from umadvise.records.enums import Advice
-from umadvise.records.trace import MOST_ROWS, Table, Trace
+from umadvise.records.trace import MOST_ROWS, Trace
 
 Option: TypeAlias = bool | int | float | str | None
 
@@ -35,19 +36,12 @@ class ActionKind(IntEnum):
 OF_UNIFIED_MEMORY = (ActionKind.ADVISE, ActionKind.PREFETCH, ActionKind.DISCARD)
 """Actions on any range of a storage, for policies that let the driver page. The others move whole storages."""
 
-_LAST_ARGUMENT = {
-    ActionKind.ADVISE: max(Advice),
-    ActionKind.PREFETCH: 1,
-    ActionKind.DISCARD: 0,
-    ActionKind.SWAP_OUT: 0,
-    ActionKind.SWAP_IN: 0,
-    ActionKind.WAIT: 0,
-    ActionKind.DROP: 1,
-}
+_LAST_ARGUMENT = {ActionKind.ADVISE: max(Advice), ActionKind.PREFETCH: 1, ActionKind.DROP: 1}
+"""Of kinds whose argument may be more than 0, but for RECOMPUTE, whose argument is an op."""
 
 
 @dataclass(frozen=True, eq=False)
-class Actions(Table):
+class Actions(Columns):
     """One row an action, in the order of execution.
 
     Attributes:
@@ -123,20 +117,16 @@ class Plan:
                 return action.bytes or 0
             return int(sizes[action.storage]) - action.offset_bytes
 
+        columns: dict[str, Any] = {
+            name: np.array([getattr(action, name) for action in rows]) for name in Actions.DTYPES
+        }
+        columns["bytes"] = np.array([size(action) for action in rows])
         plan = cls(
             planner=planner,
             budget_bytes=budget_bytes,
             options=MappingProxyType(dict(options or {})),
             trace_digest=trace.digest,
-            actions=Actions(
-                kind=np.array([action.kind for action in rows]),
-                op=np.array([action.op for action in rows]),
-                after=np.array([action.after for action in rows]),
-                storage=np.array([action.storage for action in rows]),
-                offset_bytes=np.array([action.offset_bytes for action in rows]),
-                bytes=np.array([size(action) for action in rows]),
-                argument=np.array([action.argument for action in rows]),
-            ),
+            actions=Actions(**columns),
         )
         check(plan, trace)
         return plan
@@ -146,17 +136,7 @@ class Plan:
 
     def __iter__(self) -> Iterator[Action]:
         """The actions as rows, for people and small plans."""
-        table = self.actions
-        for row in range(len(table)):
-            yield Action(
-                kind=ActionKind(int(table.kind[row])),
-                op=int(table.op[row]),
-                storage=int(table.storage[row]),
-                after=bool(table.after[row]),
-                offset_bytes=int(table.offset_bytes[row]),
-                bytes=int(table.bytes[row]),
-                argument=int(table.argument[row]),
-            )
+        return (in_words(Action, self.actions, row) for row in range(len(self.actions)))
 
 
 def check(plan: Plan, trace: Trace) -> None:
@@ -172,7 +152,7 @@ def check(plan: Plan, trace: Trace) -> None:
     if not 0 <= plan.budget_bytes < 2**62:
         raise ValueError(f"budget_bytes: expected 0 to 2**62 - 1, found {plan.budget_bytes}")
     table = plan.actions
-    lengths = {name: len(getattr(table, name)) for name in Actions.DTYPES}
+    lengths = table.lengths()
     if len(set(lengths.values())) != 1 or len(table) > MOST_ROWS:
         raise ValueError(f"actions: expected columns of one length of at most {MOST_ROWS}, found {lengths}")
     _check_rows(table, trace)
@@ -200,8 +180,8 @@ def _check_rows(table: Actions, trace: Trace) -> None:
     paging = np.isin(table.kind, OF_UNIFIED_MEMORY)
     whole = (table.offset_bytes == 0) & (table.bytes == size)
     _require(paging | whole, table, "swaps, drops and recomputations are of whole storages")
-    for kind, last in _LAST_ARGUMENT.items():
-        argument = table.argument
+    for kind in (kind for kind in ActionKind if kind != ActionKind.RECOMPUTE):
+        argument, last = table.argument, _LAST_ARGUMENT.get(kind, 0)
         _require((table.kind != kind) | ((argument >= 0) & (argument <= last)), table, f"argument: at most {last}")
 
 

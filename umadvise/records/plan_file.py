@@ -7,10 +7,10 @@ from types import MappingProxyType
 import msgspec
 
 from umadvise.errors import FormatError
+from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Count, Record
 from umadvise.records.fault_profile import Name
-from umadvise.records.files import read_bounded, write_atomically
-from umadvise.records.packing import deflate, inflate, pack, unpack
+from umadvise.records.files import deflate, inflate, read_whole, write_atomically
 from umadvise.records.plan import Actions, Option, Plan, check
 from umadvise.records.trace import Trace
 
@@ -19,7 +19,7 @@ MOST_FILE_BYTES = 64 << 20
 MOST_DOCUMENT_BYTES = 512 << 20
 
 
-class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+class _PlanFile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     planner: Name
     budget_bytes: Count
     options: dict[Name, Option]
@@ -27,12 +27,12 @@ class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     actions: dict[str, bytes]
 
 
-_decoder = msgspec.json.Decoder(_File)
+_decoder = msgspec.json.Decoder(_PlanFile)
 
 
 def encode(plan: Plan) -> bytes:
     """The plan as the bytes of its file; equal plans give equal bytes."""
-    document = _File(plan.planner, plan.budget_bytes, dict(plan.options), plan.trace_digest, pack(plan.actions))
+    document = _PlanFile(plan.planner, plan.budget_bytes, dict(plan.options), plan.trace_digest, pack(plan.actions))
     return deflate(msgspec.json.encode(document))
 
 
@@ -64,10 +64,7 @@ def read(path: str | os.PathLike[str], trace: Trace) -> Plan:
         FormatError: truncated, of another schema version or trace, gigantic, or impossible to execute.
         UmadviseError: there is no such file, or it cannot be read.
     """
-    try:
-        return decode(read_bounded(path, MOST_FILE_BYTES, "plan"), trace)
-    except FormatError as error:
-        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+    return read_whole(path, MOST_FILE_BYTES, "plan", lambda packed: decode(packed, trace))
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> None:

@@ -4,13 +4,13 @@ One row a span. Executors of every kind (unified memory, swapping) give the same
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.records.columns import Columns, in_words
 from umadvise.records.enums import Cause
 
 
@@ -56,7 +56,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class Timeline(Columns):
     """Spans of a simulated run, in no order across tracks; those of one track and engine do not overlap.
 
     The columns are those of um_span (csrc/include/umadvise.h).
@@ -89,39 +89,17 @@ class Timeline:
 
     @classmethod
     def from_spans(cls, spans: NDArray[np.void], peak_bytes: int) -> "Timeline":
-        """The columns of an array of um_span structures (see `SPAN`)."""
-        columns: dict[str, Any] = {}
-        for name in SPAN.names or ():
-            column = np.ascontiguousarray(spans[name])
-            column.flags.writeable = False
-            columns[name] = column
-        return cls(**columns, peak_bytes=peak_bytes)
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
+        """The columns of an array of um_span."""
+        return cls(**{name: spans[name] for name in cls.DTYPES}, peak_bytes=peak_bytes)
 
     def __iter__(self) -> Iterator[Span]:
         """The spans as rows, in order of their begin; for people and small timelines."""
-        for row in np.argsort(self.start_ns, kind="stable"):
-            op, storage = int(self.op[row]), int(self.storage[row])
-            yield Span(
-                start_ns=int(self.start_ns[row]),
-                duration_ns=int(self.duration_ns[row]),
-                bytes=int(self.bytes[row]),
-                op=op if op >= 0 else None,
-                storage=storage if storage >= 0 else None,
-                track=Track(int(self.track[row])),
-                kind=SpanKind(int(self.kind[row])),
-                cause=Cause(int(self.cause[row])),
-                engine=int(self.engine[row]),
-                step=int(self.step[row]),
-            )
+        return (in_words(Span, self, row) for row in np.argsort(self.start_ns, kind="stable"))
 
     def of_steps(self, first: int, last: int) -> "Timeline":
         """The spans of iterations `first` to `last`, both included."""
         chosen = (self.step >= first) & (self.step <= last)
-        columns = {name: getattr(self, name)[chosen] for name in SPAN.names or ()}
-        return Timeline(**columns, peak_bytes=self.peak_bytes)
+        return replace(self, **{name: getattr(self, name)[chosen] for name in self.DTYPES})
 
     @property
     def end_ns(self) -> int:
@@ -158,13 +136,3 @@ class Timeline:
         whole = self.busy_ns(Track.COMPUTE)
         stalls = {kind: self.busy_ns(Track.COMPUTE, kind) for kind in STALLS}
         return {kind: stall_ns / whole for kind, stall_ns in stalls.items() if stall_ns > 0}
-
-
-def _dtype() -> np.dtype[np.void]:
-    hints = get_type_hints(Timeline)
-    columns = [field.name for field in fields(Timeline) if field.name != "peak_bytes"]
-    return np.dtype([(name, get_args(get_args(hints[name])[1])[0]) for name in columns])
-
-
-SPAN = _dtype()
-"""um_span (csrc/include/umadvise.h) as a NumPy structure: the columns of `Timeline`, in order, without gaps."""

@@ -9,15 +9,15 @@ the next one begins; -1 stands for what is before the first op.
 """
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.records.columns import Columns, in_words
 from umadvise.records.device import DTYPES, DType
 from umadvise.records.enums import Phase, Role
 
@@ -70,26 +70,8 @@ class EventKind(IntEnum):
     SERVICE_WRITE = 5
 
 
-class Table:
-    """Columns of equal length. Subclasses are frozen dataclasses whose annotations are the columns."""
-
-    DTYPES: ClassVar[dict[str, type[np.generic]]]
-
-    def __init_subclass__(cls) -> None:
-        cls.DTYPES = {name: get_args(get_args(hint)[1])[0] for name, hint in cls.__annotations__.items()}
-
-    def __post_init__(self) -> None:
-        for name, dtype in self.DTYPES.items():
-            column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
-
-    def __len__(self) -> int:
-        return len(getattr(self, next(iter(self.DTYPES))))
-
-
 @dataclass(frozen=True, eq=False)
-class Storages(Table):
+class Storages(Columns):
     """One row a storage. Views and aliases are folded into it; library scratch is a storage with the role workspace.
 
     Attributes:
@@ -109,7 +91,7 @@ class Storages(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Ops(Table):
+class Ops(Columns):
     """One row an op, in the order of execution.
 
     Attributes:
@@ -144,7 +126,7 @@ class Ops(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Accesses(Table):
+class Accesses(Columns):
     """One row a range of a storage that an op touches: inputs in the order of its schema, then outputs.
 
     Attributes:
@@ -163,7 +145,7 @@ class Accesses(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Events(Table):
+class Events(Columns):
     """One row a thing that happens to a storage, in order.
 
     Attributes:
@@ -184,11 +166,11 @@ class Events(Table):
     bytes: NDArray[np.int64]
 
 
-TABLES: dict[str, type[Table]] = {"storages": Storages, "ops": Ops, "accesses": Accesses, "events": Events}
+TABLES: dict[str, type[Columns]] = {"storages": Storages, "ops": Ops, "accesses": Accesses, "events": Events}
 
 
 @dataclass(frozen=True, slots=True)
-class StorageRow:
+class TracedStorage:
     """One storage, in words."""
 
     index: int
@@ -201,7 +183,7 @@ class StorageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessRow:
+class TracedAccess:
     """A range that an op touches, in words."""
 
     storage: int
@@ -211,7 +193,7 @@ class AccessRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OpRow:
+class TracedOp:
     """One op, in words."""
 
     index: int
@@ -224,7 +206,7 @@ class OpRow:
     flops: int | None
     creates: bool
     host_touch: bool
-    accesses: tuple[AccessRow, ...]
+    accesses: tuple[TracedAccess, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,46 +239,16 @@ class Trace:
 
     # ---- single rows, for people ------------------------------------------------------------------------------------
 
-    def op(self, index: int) -> OpRow:
+    def op(self, index: int) -> TracedOp:
         """One op with its accesses."""
-        ops = self.ops
-        duration_ns, flops = int(ops.duration_ns[index]), int(ops.flops[index])
-        return OpRow(
-            index=index,
-            name=self.strings[ops.name[index]],
-            phase=Phase(int(ops.phase[index])),
-            module=self.strings[ops.module[index]],
-            step=int(ops.step[index]),
-            op_class=OpClass(int(ops.op_class[index])),
-            duration_ns=None if duration_ns == UNKNOWN else duration_ns,
-            flops=None if flops == UNKNOWN else flops,
-            creates=bool(ops.creates[index]),
-            host_touch=bool(ops.host_touch[index]),
-            accesses=tuple(self._accesses_of(index)),
-        )
+        rows = range(self.first_access[index], self.first_access[index + 1])
+        accesses = tuple(in_words(TracedAccess, self.accesses, row) for row in rows)
+        return in_words(TracedOp, self.ops, index, self.strings, index=index, accesses=accesses)
 
-    def _accesses_of(self, op: int) -> Iterator[AccessRow]:
-        table = self.accesses
-        for row in range(self.first_access[op], self.first_access[op + 1]):
-            yield AccessRow(
-                int(table.storage[row]),
-                int(table.offset_bytes[row]),
-                int(table.bytes[row]),
-                Access(int(table.flags[row])),
-            )
-
-    def storage(self, index: int) -> StorageRow:
+    def storage(self, index: int) -> TracedStorage:
         """One storage."""
-        table = self.storages
-        return StorageRow(
-            index=index,
-            bytes=int(table.bytes[index]),
-            role=Role(int(table.role[index])),
-            name=self.strings[table.name[index]],
-            module=self.strings[table.module[index]],
-            birth_op=int(self.births[index]),
-            death_op=int(self.deaths[index]),
-        )
+        ops = {"birth_op": int(self.births[index]), "death_op": int(self.deaths[index])}
+        return in_words(TracedStorage, self.storages, index, self.strings, index=index, **ops)
 
     # ---- what follows from the columns ------------------------------------------------------------------------------
 
@@ -366,126 +318,6 @@ class Trace:
         return hasher.hexdigest()
 
 
-_ROLES = len(Role)
-
-
-def check(trace: Trace) -> None:
-    """Checks that a trace is one that a run could have produced.
-
-    Raises:
-        ValueError: it is not; the message names the table and the rule.
-    """
-    for table_name in TABLES:
-        table: Table = getattr(trace, table_name)
-        lengths = {field.name: len(getattr(table, field.name)) for field in fields(table)}  # type: ignore[arg-type]
-        _require(len(set(lengths.values())) == 1, f"{table_name}: columns of different lengths {lengths}")
-        _require(len(table) <= MOST_ROWS, f"{table_name}: more than {MOST_ROWS} rows")
-    _require(trace.target in TARGETS, f"unknown target {trace.target!r}: expected one of {', '.join(TARGETS)}")
-    _require(trace.strings[:1] == ("",), "strings: the first must be empty")
-    _check_storages(trace)
-    _check_ops(trace)
-    _check_accesses(trace)
-    _check_events(trace)
-
-
-def _require(holds: object, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
-
-
-def _within(column: NDArray[Any], low: int, high: int, what: str) -> None:
-    """Every value of a column lies in low..high."""
-    if len(column) and (int(column.min()) < low or int(column.max()) > high):
-        raise ValueError(f"{what}: expected values of {low} to {high}, found {column.min()} to {column.max()}")
-
-
-def _check_storages(trace: Trace) -> None:
-    table, last_string = trace.storages, len(trace.strings) - 1
-    _within(table.bytes, 0, MOST_BYTES, "storages.bytes")
-    _within(table.role, 0, _ROLES - 1, "storages.role")
-    _within(table.name, 0, last_string, "storages.name")
-    _within(table.module, 0, last_string, "storages.module")
-    _within(table.successor, -1, len(table) - 1, "storages.successor")
-
-
-def _check_ops(trace: Trace) -> None:
-    table, last_string = trace.ops, len(trace.strings) - 1
-    _within(table.name, 0, last_string, "ops.name")
-    _within(table.module, 0, last_string, "ops.module")
-    _within(table.phase, 0, len(Phase) - 1, "ops.phase")
-    _within(table.op_class, 0, len(OpClass) - 1, "ops.op_class")
-    _within(table.arithmetic, 0, len(ARITHMETIC) - 1, "ops.arithmetic")
-    _within(table.step, 0, 2**31 - 1, "ops.step")
-    in_steps = table.step[table.step > 0]
-    _require(bool((np.diff(in_steps) >= 0).all()), "ops.step: steps are out of order")
-    for name in ("duration_ns", "flops"):
-        _within(getattr(table, name), UNKNOWN, 2**62, f"ops.{name}")
-    for name in ("creates", "host_touch"):
-        _within(getattr(table, name), 0, 1, f"ops.{name}")
-    for name in ("window_pages", "run_pages", "faults_per_service"):
-        _within(getattr(table, name), 0, 2**31 - 1, f"ops.{name}")
-
-
-def _check_accesses(trace: Trace) -> None:
-    table = trace.accesses
-    _within(table.op, 0, len(trace.ops) - 1, "accesses.op")
-    _require(bool((np.diff(table.op) >= 0).all()), "accesses.op: ops are out of order")
-    _within(table.storage, 0, len(trace.storages) - 1, "accesses.storage")
-    _within(table.flags, 1, int(~Access(0)), "accesses.flags")
-    _require(bool((table.flags & 3).all()), "accesses.flags: an access neither reads nor writes")
-    _within(table.offset_bytes, 0, MOST_BYTES, "accesses.offset_bytes")
-    _within(table.bytes, 0, MOST_BYTES, "accesses.bytes")
-    ends = table.offset_bytes + table.bytes
-    _require(bool((ends <= trace.storages.bytes[table.storage]).all()), "accesses: a range goes beyond its storage")
-
-
-def _check_events(trace: Trace) -> None:
-    table, count = trace.events, len(trace.storages)
-    _within(table.kind, 0, len(EventKind) - 1, "events.kind")
-    _within(table.op, -1, len(trace.ops) - 1, "events.op")
-    _within(table.inside, 0, 1, "events.inside")
-    _within(table.storage, 0, count - 1, "events.storage")
-    _within(table.offset_bytes, -MOST_BYTES, MOST_BYTES, "events.offset_bytes")
-    _within(table.bytes, 0, MOST_BYTES, "events.bytes")
-    position = event_positions(trace)
-    _require(bool((np.diff(position) >= 0).all()), "events: out of order")
-    _require(not bool(((table.op < 0) & (table.inside == 1)).any()), "events: something happens inside op -1")
-    order = np.arange(len(table))
-    made, freed = np.full(count, -1, np.int64), np.full(count, len(table), np.int64)
-    for kind, rows in ((EventKind.ALLOCATE, made), (EventKind.FREE, freed)):
-        chosen = table.kind == kind
-        _require(
-            bool((np.bincount(table.storage[chosen], minlength=count) <= 1).all()),
-            f"events: a storage has two events of kind {kind.name}",
-        )
-        rows[table.storage[chosen]] = order[chosen]
-    _require(bool((made >= 0).all()), "events: a storage is never allocated")
-    alive = (made[table.storage] <= order) & (order <= freed[table.storage])
-    _require(bool(alive.all()), "events: something happens to a storage that is not alive")
-    _check_lives(trace, position, made, freed)
-
-
 def event_positions(trace: Trace) -> NDArray[np.int64]:
     """For each event a number that orders it among ops: 3 * op for the op's begin, + 1 inside, + 2 after it."""
     return trace.events.op.astype(np.int64) * 3 + np.where(trace.events.inside == 1, 1, 2)
-
-
-def _check_lives(trace: Trace, position: NDArray[np.int64], made: NDArray[np.int64], freed: NDArray[np.int64]) -> None:
-    end = 3 * len(trace.ops)
-    birth = position[made] if len(made) else made
-    death = np.append(position, end)[freed] if len(freed) else freed
-    at = trace.accesses.op.astype(np.int64) * 3
-    storage = trace.accesses.storage
-    _require(
-        bool((birth[storage] <= at + 1).all() and (death[storage] > at).all()),
-        "accesses: an op touches a storage that is not alive",
-    )
-    heirs = np.flatnonzero(trace.storages.successor >= 0)
-    heir_of = trace.storages.successor[heirs]
-    _require(
-        bool((birth[heirs] < 0).all() and (death[heirs] < end).all() and (death[heir_of] == end).all()),
-        "storages.successor: expected one that dies in the trace, and one that outlives it",
-    )
-    _require(len(np.unique(heir_of)) == len(heir_of), "storages.successor: two storages have the same successor")
-    sizes = trace.storages.bytes
-    _require(bool((sizes[heirs] == sizes[heir_of]).all()), "storages.successor: expected one of the same size")

@@ -7,23 +7,24 @@ path, and none may hold a control character, because reports print them to termi
 
 import os
 import zlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from umadvise.errors import FormatError
+from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Record
 from umadvise.records.fault_profile import Name
-from umadvise.records.files import read_bounded, write_atomically
-from umadvise.records.packing import deflate, inflate, pack, unpack
-from umadvise.records.trace import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace, check
+from umadvise.records.files import deflate, inflate, read_whole, require_schema, write_atomically
+from umadvise.records.trace import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace
+from umadvise.records.trace_check import check
 
 MOST_FILE_BYTES = 256 << 20
 MOST_DOCUMENT_BYTES = 1 << 30
 """Unpacked; a step of a million ops is a quarter of this."""
 
 
-class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+class _TraceFile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     target: Target
     source: Source
     device: Name
@@ -36,26 +37,15 @@ class _File(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     events: dict[str, bytes]
 
 
-class _Header(msgspec.Struct):
-    schema: str
-
-
-_header_decoder = msgspec.json.Decoder(_Header)
-_file_decoder = msgspec.json.Decoder(_File)
+_WORDS = tuple(name for name in _TraceFile.__struct_fields__ if name not in TABLES)
+_decoder = msgspec.json.Decoder(_TraceFile)
 
 
 def encode(trace: Trace) -> bytes:
     """The trace as the bytes of its file; equal traces give equal bytes."""
-    document = _File(
-        target=trace.target,
-        source=trace.source,
-        device=trace.device,
-        torch_version=trace.torch_version,
-        workload=trace.workload,
-        strings=trace.strings,
-        **{name: pack(getattr(trace, name)) for name in TABLES},
-    )
-    return deflate(msgspec.json.encode(document))
+    fields: dict[str, Any] = {name: getattr(trace, name) for name in _WORDS}
+    fields |= {name: pack(getattr(trace, name)) for name in TABLES}
+    return deflate(msgspec.json.encode(_TraceFile(**fields)))
 
 
 def decode(packed: bytes) -> Trace:
@@ -66,22 +56,10 @@ def decode(packed: bytes) -> Trace:
     """
     try:
         document = inflate(packed, MOST_DOCUMENT_BYTES)
-        schema = _header_decoder.decode(document).schema
-        if schema != SCHEMA:
-            raise FormatError(
-                f"has the schema {schema[:64]!r}: expected {SCHEMA!r}; "
-                "use the version of umadvise that wrote it, or record again"
-            )
-        file = _file_decoder.decode(document)
-        trace = Trace(
-            target=file.target,
-            source=file.source,
-            device=file.device,
-            torch_version=file.torch_version,
-            workload=file.workload,
-            strings=file.strings,
-            **{name: unpack(kind, name, getattr(file, name)) for name, kind in TABLES.items()},  # type: ignore[arg-type]
-        )
+        require_schema(document, SCHEMA)
+        file = _decoder.decode(document)
+        tables: dict[str, Any] = {name: unpack(kind, name, getattr(file, name)) for name, kind in TABLES.items()}
+        trace = Trace(**{name: getattr(file, name) for name in _WORDS}, **tables)
         check(trace)
     except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise FormatError(f"is no trace: {error}. Expected what `umadvise record` writes") from None
@@ -95,10 +73,7 @@ def read(path: str | os.PathLike[str]) -> Trace:
         FormatError: truncated, of another schema version, gigantic, or contradicting itself.
         UmadviseError: there is no such file, or it cannot be read.
     """
-    try:
-        return decode(read_bounded(path, MOST_FILE_BYTES, "trace"))
-    except FormatError as error:
-        raise FormatError(f"{os.fspath(path)!r} {error}") from None
+    return read_whole(path, MOST_FILE_BYTES, "trace", decode)
 
 
 def write(trace: Trace, path: str | os.PathLike[str]) -> None:

@@ -14,6 +14,9 @@ _UNITS_FOLDED = {unit.lower(): factor for unit, factor in _UNITS.items()}
 # The exponent has at most two digits, so that a hostile "1e999999999" costs nothing.
 _SIZE = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?(?:e\+?\d{1,2})?)\s*(?P<unit>[a-z]*)", re.ASCII | re.IGNORECASE)
 
+BLOCK_BYTES = 2 << 20
+"""What faults, evictions and prefetches move at a time (uvm/uvm_va_block_types.h)."""
+
 MAX_BYTES = 2**63 - 1
 """Largest size accepted: what a signed 64-bit file offset, and so any file or mapping, can hold."""
 

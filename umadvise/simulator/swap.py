@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import UNKNOWN, SwapOptions, SwapResult
+from umadvise._native.abi import SwapResult
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import native_link
 from umadvise.errors import NativeError, NoRoomError, UsageError
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan, check
-from umadvise.records.timeline import SPAN, Timeline
+from umadvise.records.timeline import Timeline
 from umadvise.records.trace import Trace
 
 AllocatorModel: TypeAlias = Literal["exact", "caching", "best_fit", "va_chunks"]
@@ -137,23 +137,23 @@ def simulate_swap(
     if budget_bytes is None:
         budget_bytes = profile.usable_bytes if plan is None else plan.budget_bytes
     live_bytes, reserved_bytes = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
-    options = SwapOptions(
-        budget_bytes=budget_bytes,
-        chunk_bytes=chunk_bytes,
-        op_issue_ns=op_issue_ns,
-        op_sync_ns=op_sync_ns,
-        map_ns_per_chunk=map_ns_per_chunk,
-        allocator=ALLOCATOR_MODELS.index(allocator),
-        eviction=EVICTIONS.index(eviction),
-        iterations=iterations,
-        spans=spans,
-        op_live_bytes=live_bytes.ctypes.data,
-        op_reserved_bytes=reserved_bytes.ctypes.data,
-        engine_rules=engine_rules,
-    )
     try:
         result, outcome = _native.simulate_swap(
-            trace, None if plan is None else plan.actions, native_link(profile), options
+            trace,
+            None if plan is None else plan.actions,
+            native_link(profile),
+            budget_bytes=budget_bytes,
+            chunk_bytes=chunk_bytes,
+            op_issue_ns=op_issue_ns,
+            op_sync_ns=op_sync_ns,
+            map_ns_per_chunk=map_ns_per_chunk,
+            allocator=ALLOCATOR_MODELS.index(allocator),
+            eviction=EVICTIONS.index(eviction),
+            iterations=iterations,
+            spans=spans,
+            op_live_bytes=live_bytes.ctypes.data,
+            op_reserved_bytes=reserved_bytes.ctypes.data,
+            engine_rules=engine_rules,
         )
     except NativeError as error:
         raise UsageError(error.message) from None
@@ -161,7 +161,7 @@ def simulate_swap(
         raise _no_room(trace, result, outcome.message)
     timeline = None
     if spans:
-        timeline = Timeline.from_spans(np.frombuffer(outcome.spans, SPAN), result.peak_reserved_bytes)
+        timeline = Timeline.from_spans(outcome.spans, result.peak_reserved_bytes)
     return SwapSimulation(result, timeline, live_bytes, reserved_bytes)
 
 
@@ -209,7 +209,7 @@ def _check_options(allocator: str, eviction: str) -> None:
 
 
 def _no_room(trace: Trace, result: SwapResult, message: str) -> NoRoomError:
-    op = None if result.failed_op == UNKNOWN else result.failed_op
+    op = result.failed_op
     if op is not None:
         row = trace.op(op)
         message += f" ({row.name}{f' of {row.module}' if row.module else ''}, {row.phase.name.lower()})"

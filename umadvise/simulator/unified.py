@@ -8,15 +8,14 @@ device's profile and are as uncertain as that says.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Concurrency, Memory, Service, Status, UnifiedOptions
-from umadvise._native.abi import SimulatedStep as NativeStep
-from umadvise._native.readings import counters_from, memory_from
+from umadvise._native.abi import Concurrency, Memory, Service, Status
+from umadvise._native.structures import Structure, layout, read, to_c
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import native_link, page_costs
 from umadvise.devices.rungs import ARENA_ROLES
@@ -27,9 +26,9 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
 from umadvise.records.plan import check as check_plan
-from umadvise.records.timeline import SPAN, Timeline
+from umadvise.records.timeline import Timeline
 from umadvise.records.trace import Trace
-from umadvise.records.trace import check as check_trace
+from umadvise.records.trace_check import check as check_trace
 from umadvise.records.units import parse_bytes
 
 WARM_UP = 2
@@ -39,7 +38,6 @@ averages go over several iterations after these."""
 Allocator = Literal["umadvise", "caching"]
 
 _MOST_ITERATIONS = 10_000
-_PLACEMENT = np.dtype([("memory", np.uint32), ("role", np.uint32), ("advice", np.uint32)])  # um_placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,28 +185,29 @@ def simulate_unified(
     _check(trace, plan)
     costs = profile.unified_memory.costs
     placements = _placements(trace, advice or {})
-    options = UnifiedOptions(
-        capacity_bytes=profile.usable_bytes if capacity_bytes is None else parse_bytes(capacity_bytes),
-        host_bytes=0 if host_bytes is None else parse_bytes(host_bytes),
-        budget_bytes=0 if budget_bytes is None else parse_bytes(budget_bytes),
-        placements=placements.ctypes.data,
-        link=native_link(profile),
-        costs=page_costs(profile),
-        launch_ns=profile.launch_ns.value,
-        concurrency=concurrency
-        or Concurrency(costs.window_pages.value, costs.run_pages.value, costs.faults_per_service.value),
-        service=service,
-        iterations=iterations,
-        caching=allocator == "caching",
-    )
+    options: dict[str, Any] = {
+        "capacity_bytes": profile.usable_bytes if capacity_bytes is None else parse_bytes(capacity_bytes),
+        "host_bytes": 0 if host_bytes is None else parse_bytes(host_bytes),
+        "budget_bytes": 0 if budget_bytes is None else parse_bytes(budget_bytes),
+        "placements": placements.ctypes.data,
+        "link": native_link(profile),
+        "costs": page_costs(profile),
+        "launch_ns": profile.launch_ns.value,
+        "concurrency": to_c(
+            concurrency or Concurrency(costs.window_pages.value, costs.run_pages.value, costs.faults_per_service.value)
+        ),
+        "service": service,
+        "iterations": iterations,
+        "caching": allocator == "caching",
+    }
     try:
-        simulation = _native.simulate_unified(trace, plan.actions if plan is not None else None, options)
+        simulation = _native.simulate_unified(trace, plan.actions if plan is not None else None, **options)
     except NativeError as error:
         raise _in_words(error) from error
     setup, *steps = map(_step, simulation.steps)
     peak_bytes = max(step.memory.resident_peak_bytes or 0 for step in (setup, *steps))
-    timeline = Timeline.from_spans(np.frombuffer(simulation.spans, SPAN), peak_bytes)
-    return Simulation(setup, tuple(steps), timeline, np.frombuffer(simulation.addresses, np.uint64))
+    timeline = Timeline.from_spans(simulation.spans, peak_bytes)
+    return Simulation(setup, tuple(steps), timeline, simulation.addresses)
 
 
 def _check(trace: Trace, plan: Plan | None) -> None:
@@ -252,27 +251,15 @@ def _placements(trace: Trace, advice: Mapping[Role, Advice | str]) -> NDArray[np
         )
     arena = arenas(trace)
     by_arena = np.array([parse_advice(advice.get(each, Advice.NONE)) for each in ARENA_ROLES], np.uint32)
-    placements = np.zeros(len(trace.storages), _PLACEMENT)
+    placements = np.zeros(len(trace.storages), layout("um_placement"))
     placements["memory"] = Memory.MANAGED
     placements["role"] = arena
     placements["advice"] = by_arena[arena]
     return placements
 
 
-def _step(native: NativeStep) -> Step:
-    return Step(
-        counters=counters_from(native.counters),
-        memory=memory_from(native.memory),
-        gpu=GpuCounters(native.gpu_fault_groups, native.gpu_batches, native.gpu_faults, *native.gpu_records),
-        start_ns=native.start_ns,
-        duration_ns=native.duration_ns,
-        compute_ns=native.compute_ns,
-        fault_ns=native.fault_ns,
-        wait_copy_ns=native.wait_copy_ns,
-        wait_room_ns=native.wait_room_ns,
-        remote_ns=native.remote_ns,
-        call_ns=native.call_ns,
-        copy_h2d_ns=native.copy_ns[0],
-        copy_d2h_ns=native.copy_ns[1],
-        remote_bytes=native.remote_bytes,
-    )
+def _step(native: Structure) -> Step:
+    records_h2d, records_d2h = native.gpu_records
+    copy_h2d_ns, copy_d2h_ns = native.copy_ns
+    gpu = GpuCounters(native.gpu_fault_groups, native.gpu_batches, native.gpu_faults, records_h2d, records_d2h)
+    return read(Step, native, gpu=gpu, copy_h2d_ns=copy_h2d_ns, copy_d2h_ns=copy_d2h_ns)

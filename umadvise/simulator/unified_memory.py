@@ -13,20 +13,18 @@ Example:
 
 import operator
 import os
-import struct
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, get_args, get_type_hints
+from typing import Any, Literal, SupportsIndex, get_args
 
 import msgspec
 
 from umadvise import _native
-from umadvise._native import abi as _abi
-from umadvise._native.readings import counters_from
+from umadvise._native.structures import read
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import page_costs
 from umadvise.errors import InvalidAdviceError, InvalidSizeError, StateError, UsageError
 from umadvise.records.advice import parse_advice
-from umadvise.records.counters import CAUSES, Cause, Count, Counters
+from umadvise.records.counters import CAUSES, EVENT_KINDS, CauseWord, Count, Counters, EventWord
 from umadvise.records.device import DeviceProfile, Direction
 from umadvise.records.units import parse_bytes
 
@@ -42,12 +40,8 @@ _SMALL_PAGE_BYTES = 4096
 _ORDERS: dict[str, int] = {"serial": 0, "backward": 1, "reverse": 1, "random": 2, "parallel": 3}
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 _ADVICE_WORDS = (*_ADVICE, *(f"unset_{word}" for word in _ADVICE), "none", "prefetch")
-_RECORD = struct.Struct("@qqQQIHH")
-_DIRECTIONS: dict[int, Direction | None] = {
-    _abi.EventKind.FAULT_GROUP: None,
-    _abi.EventKind.TRANSFER_H2D: "h2d",
-    _abi.EventKind.TRANSFER_D2H: "d2h",
-}
+_RECORD = ("start_ns", "end_ns", "address", "bytes", "faults", "kind", "cause")  # of um_pages_record
+_DIRECTIONS: dict[EventWord, Direction] = {"transfer_h2d": "h2d", "transfer_d2h": "d2h"}
 _MOST_COUNT = 2**32 - 1
 
 
@@ -85,7 +79,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     kind: Literal["transfer", "fault_group"]
     direction: Direction | None
-    cause: Cause | None
+    cause: CauseWord | None
     bytes: int
     address: int
     start_ns: int
@@ -150,9 +144,10 @@ class UnifiedMemory:
         if not 2 << 20 <= self.memory_bytes <= MOST_BYTES:
             raise InvalidSizeError(f"device memory of {self.memory_bytes} bytes: expected 2 MiB, one chunk, to 1 TiB")
         self._pages = _native.Pages(
-            _abi.PagesOptions(
-                self.memory_bytes, self.device.system_page_bytes, self.device.coherent, page_costs(self.device)
-            )
+            device_bytes=self.memory_bytes,
+            page_bytes=self.device.system_page_bytes,
+            coherent=self.device.coherent,
+            costs=page_costs(self.device),
         )
         self._live: dict[int, Block] = {}
         self._records: list[Record] = []
@@ -241,22 +236,20 @@ class UnifiedMemory:
         if stride is not None and step == 0:
             raise InvalidSizeError("a stride of 0 bytes never ends: expected at least 1")
         self._pages.touch(
-            _abi.PagesTouch(
-                number,
-                start,
-                size,
-                step,
-                _is_host(processor),
-                bool(write),
-                _ORDERS[order],
-                _at_least_one(
-                    "window_pages", window_pages, self._pages_of(costs.window_pages.value) if parallel else 1
-                ),
-                _at_least_one("run_pages", run_pages, self._pages_of(costs.run_pages.value) if parallel else 1),
-                _at_least_one("faults_per_service", faults_per_service, costs.faults_per_service.value)
-                if parallel or faults_per_service is not None
-                else 0,
-            )
+            allocation=number,
+            offset_bytes=start,
+            bytes=size,
+            stride_bytes=step,
+            host=_is_host(processor),
+            write=bool(write),
+            order=_ORDERS[order],
+            window_pages=_at_least_one(
+                "window_pages", window_pages, self._pages_of(costs.window_pages.value) if parallel else 1
+            ),
+            run_pages=_at_least_one("run_pages", run_pages, self._pages_of(costs.run_pages.value) if parallel else 1),
+            faults_per_service=_at_least_one("faults_per_service", faults_per_service, costs.faults_per_service.value)
+            if parallel or faults_per_service is not None
+            else 0,
         )
 
     def _pages_of(self, small_pages: int) -> int:
@@ -312,14 +305,15 @@ class UnifiedMemory:
     def counters(self) -> PageCounters:
         """Totals since the start."""
         native = self._pages.counters()
-        own = {name: getattr(native, name) for name in get_type_hints(_abi.PagesCounters) if name != "shared"}
-        return PageCounters(**msgspec.structs.asdict(counters_from(native.shared)), **own)
+        shared = read(Counters, native.shared)
+        return read(PageCounters, native, **{name: getattr(shared, name) for name in Counters.__struct_fields__})
 
     def records(self) -> list[Record]:
         """Every transfer and every fault group since the start, in order; a fault group comes before its transfers."""
-        packed = self._pages.records(len(self._records))
-        for start, end, address, bytes_, faults, kind, cause in _RECORD.iter_unpack(packed):
-            direction = _DIRECTIONS[kind]
+        rows = self._pages.records(len(self._records))
+        columns = [rows[name].tolist() for name in _RECORD]
+        for start, end, address, bytes_, faults, kind, cause in zip(*columns, strict=True):
+            direction = _DIRECTIONS.get(EVENT_KINDS[kind])
             self._records.append(
                 Record("transfer", direction, CAUSES[cause], bytes_, address, start, end, 0)
                 if direction

@@ -96,7 +96,7 @@ def free_and_total(device: _native.Device, budget_bytes: int | None) -> tuple[in
     if budget_bytes is None:
         return info.free_bytes, info.total_bytes
     limit_bytes = min(budget_bytes, info.total_bytes)
-    left_bytes = max(0, limit_bytes - device.memory().resident_bytes)
+    left_bytes = max(0, limit_bytes - (device.memory().resident_bytes or 0))
     return min(left_bytes, info.free_bytes), limit_bytes
 
 

@@ -3,23 +3,12 @@
 Each sees its own: before either starts them again, the other's are kept.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
 
 from umadvise import _native
-from umadvise._native.abi import MemoryHistory, MemoryStats
+from umadvise._native.abi import MemoryHistory
+from umadvise.records.counters import MemoryStats, later
 from umadvise.torch_seam.replacements import Replacements
-
-Record = TypeVar("Record", MemoryStats, MemoryHistory)
-
-
-def _higher(now: Record, before: Record) -> Record:
-    """A reading with the higher peaks of two."""
-    peaks: dict[str, Any] = {}
-    for name in (field.name for field in fields(now) if "peak" in field.name):
-        new, old = getattr(now, name), getattr(before, name)
-        peaks[name] = max(new, old) if isinstance(new, int) else tuple(map(max, new, old))
-    return replace(now, **peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +22,8 @@ class Reading:
         """This one with the higher peaks of two."""
         if before is None:
             return self
-        return Reading(_higher(self.held, before.held), _higher(self.history, before.history))
+        peak = max(before.history.live_allocations_peak, self.history.live_allocations_peak)
+        return Reading(later(before.held, self.held), replace(self.history, live_allocations_peak=peak))
 
 
 class Peaks:

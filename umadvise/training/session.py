@@ -11,13 +11,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from umadvise._native.abi import SwapCounters
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.devices.rungs import Policy
 from umadvise.errors import BudgetError, StateError, UsageError
-from umadvise.records.counters import Counters, MemoryStats
+from umadvise.records.counters import Counters, MemoryStats, SwapCounters
 from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, write
 from umadvise.records.plan import Plan

@@ -166,5 +166,5 @@ def test_what_one_machine_compiled_is_found_on_another(
     wrong.mkdir()
     (wrong / "hooks.h").write_text("other sources")
     monkeypatch.setattr(loader, "_SOURCE_DIRECTORY", wrong)
-    monkeypatch.setattr(loader, "_core_include_directory", lambda: Path("csrc/include").resolve())
+    monkeypatch.setattr(loader, "core_headers", lambda: Path("csrc/include").resolve())
     assert loader.build_name(here) != built.parent.name.rpartition("-")[0]

@@ -7,95 +7,160 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import umadvise
 from umadvise import _native
-from umadvise._native import abi as _abi
-from umadvise._native import mirrors, prototypes
+from umadvise._native import abi, header, structures
 from umadvise.errors import NativeError, UmadviseError
+from umadvise.records.counters import Counters, Event, MemoryStats, ResidencyPeak, Sampling, SwapCounters
 from umadvise.records.enums import Advice, Cause, Phase, Role
+from umadvise.records.plan import ActionKind
+from umadvise.records.timeline import SpanKind, Track
+from umadvise.records.trace import EventKind
 
 ROOT = Path(__file__).parents[3]
 CORE_HEADER = ROOT / "csrc" / "include" / "umadvise.h"
 HOOKS_HEADER = ROOT / "umadvise" / "_hooks" / "hooks.h"
 MIB = 1 << 20
+ABI_VERSION = header.core().numbers["UM_ABI_VERSION"]
+CALLBACK = type(ctypes.CFUNCTYPE(None)()).__mro__[1]
 
-STRUCTURES = {
-    "um" + re.sub("([A-Z])", r"_\1", name).lower(): record
-    for name, record in vars(_abi).items()
-    if dataclasses.is_dataclass(record)
-}
-"""Every dataclass of _abi by the name that its structure has in the header: SwapOptions is um_swap_options."""
+RECORDS = [record for record in vars(abi).values() if dataclasses.is_dataclass(record)]
 ENUMERATIONS = {
-    "UM_": _abi.Status,
-    "UM_COUNTING_": _abi.Counting,
-    "UM_MEMORY_": _abi.Memory,
+    "UM_COUNTING_": abi.Counting,
+    "UM_MEMORY_": abi.Memory,
     "UM_ROLE_": Role,
     "UM_ADVICE_": Advice,
-    "UM_ROUTE_": _abi.RouteState,
+    "UM_ROUTE_": abi.RouteState,
     "UM_PHASE_": Phase,
     "UM_CAUSE_": Cause,
-    "UM_EVENT_": _abi.EventKind,
-    "UM_RESIDENCY_": _abi.ResidencySubject,
-    "UM_RECORDED_": _abi.RecordedKind,
-    "UM_SERVICE_": _abi.Service,
-    "UM_PROGRAM_": _abi.ProgramStatus,
-    "UM_HOST_MAPPED_": _abi.HostMapped,
-    "UM_SMALL_": _abi.Small,
+    "UM_RECORDED_": EventKind,
+    "UM_PLAN_": ActionKind,
+    "UM_TRACK_": Track,
+    "UM_SPAN_": SpanKind,
+    "UM_SERVICE_": abi.Service,
+    "UM_PROGRAM_": abi.ProgramStatus,
+    "UM_HOST_MAPPED_": abi.HostMapped,
+    "UM_SMALL_": abi.Small,
 }
+SIZES = """
+template <class T> long long size() { return sizeof(T); }
+template <> long long size<void>() { return 0; }
+template <class R, class... A> void tell(R (*)(A...)) {
+  std::printf("%lld ", size<R>());
+  (std::printf("%d%lld ", std::is_pointer_v<A>, size<A>()), ...);
+  std::printf("\\n");
+}
+"""
+"""Prints the size of a function's result, and of each argument, after whether it is a pointer."""
 
 
-def compiled_output(statements: list[str], directory: Path) -> list[int]:
-    """What a C++ program that includes the headers prints, one number a statement."""
+def compiled_output(statements: list[str], directory: Path) -> list[str]:
+    """What a C++ program that includes the headers prints, a line a statement."""
     source = directory / "ask.cpp"
-    lines = "\n".join(f'std::printf("%lld\\n", (long long)({statement}));' for statement in statements)
-    source.write_text(
-        f'#include "hooks.h"\n#include <cstddef>\n#include <cstdio>\nint main() {{\n{lines}\n}}\n', encoding="utf-8"
-    )
+    includes = "".join(f"#include <{name}>\n" for name in ("cstddef", "cstdio", "type_traits"))
+    body = "\n".join(statements)
+    source.write_text(f'#include "hooks.h"\n{includes}{SIZES}int main() {{\n{body}\n}}\n', encoding="utf-8")
     compiler = shutil.which("c++") or "g++"
-    includes = [f"-I{CORE_HEADER.parent}", f"-I{HOOKS_HEADER.parent}"]
-    subprocess.run([compiler, "-std=c++17", *includes, str(source), "-o", str(directory / "ask")], check=True)
-    printed = subprocess.run([str(directory / "ask")], check=True, capture_output=True, text=True).stdout
-    return [int(line) for line in printed.split()]
+    folders = [f"-I{CORE_HEADER.parent}", f"-I{HOOKS_HEADER.parent}"]
+    # Addresses of functions that nobody links are taken; the program calls none of them.
+    options = ["-std=c++17", *folders, "-Wl,--unresolved-symbols=ignore-all"]
+    subprocess.run([compiler, *options, str(source), "-o", str(directory / "ask")], check=True)
+    return subprocess.run([str(directory / "ask")], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_structures_have_the_headers_layout(tmp_path: Path) -> None:
+def number(expression: str) -> str:
+    return f'std::printf("%lld\\n", (long long)({expression}));'
+
+
+def test_structures_have_the_layout_that_a_compiler_gives_them(tmp_path: Path) -> None:
+    text = CORE_HEADER.read_text(encoding="utf-8")
+    names = re.findall(r"^typedef struct (\w+) {", text, re.MULTILINE)
+    assert (
+        len(names)
+        == len(set(names))
+        == text.count("typedef struct") - len(re.findall(r"typedef struct (\w+) \1;", text))
+    )
     statements, expected = [], []
-    for name, record in STRUCTURES.items():
-        structure = mirrors.mirror(record).structure
-        statements.append(f"sizeof({name})")
+    for name in names:
+        structure = structures.structure(name)
+        statements.append(number(f"sizeof({name})"))
         expected.append(ctypes.sizeof(structure))
-        for field in dataclasses.fields(record):
-            descriptor: Any = getattr(structure, field.name)
-            statements += [f"offsetof({name}, {field.name})", f"sizeof((({name}*)nullptr)->{field.name})"]
+        for field, *_ in structure._fields_:
+            descriptor: Any = getattr(structure, field)
+            statements += [number(f"offsetof({name}, {field})"), number(f"sizeof((({name}*)nullptr)->{field})")]
             expected += [descriptor.offset, descriptor.size]
-    assert compiled_output(statements, tmp_path) == expected
+    assert list(map(int, compiled_output(statements, tmp_path))) == expected
 
 
-def test_enumerations_have_the_headers_values(tmp_path: Path) -> None:
-    members = [(prefix + member.name, member.value) for prefix, kind in ENUMERATIONS.items() for member in kind]
-    statements = [name for name, _ in members] + ["UM_ABI_VERSION", "UM_HOOKS_ABI_VERSION", "UM_UNKNOWN"]
-    expected = [value for _, value in members] + [_abi.ABI_VERSION, _abi.HOOKS_ABI_VERSION, _abi.UNKNOWN]
-    assert compiled_output(statements, tmp_path) == expected
+def test_numbers_are_those_that_a_compiler_reads(tmp_path: Path) -> None:
+    numbers = {**header.core().numbers, **header.hooks().numbers}
+    assert {"UM_ABI_VERSION", "UM_HOOKS_ABI_VERSION", "UM_UNKNOWN", "UM_ROLE_COUNT", "UM_SERVICE_GUARD"} <= {*numbers}
+    assert list(map(int, compiled_output(list(map(number, numbers)), tmp_path))) == list(numbers.values())
+    assert numbers["UM_UNKNOWN"] == abi.UNKNOWN
 
 
-@pytest.mark.parametrize(("header", "bound"), [(CORE_HEADER, prototypes.CORE), (HOOKS_HEADER, prototypes.HOOKS)])
-def test_every_declared_function_is_bound(header: Path, bound: dict[str, Any]) -> None:
-    declarations = re.findall(r"UM_API [\w *]+?\b(um_\w+)\(([^)]*)\);", header.read_text(encoding="utf-8"))
-    counts = {
-        name: 0 if arguments.strip() in ("", "void") else len(arguments.split(",")) for name, arguments in declarations
+def is_pointer(kind: Any) -> bool:
+    return kind in (ctypes.c_void_p, ctypes.c_char_p) or issubclass(kind, CALLBACK)
+
+
+@pytest.mark.parametrize(("path", "declared"), [(CORE_HEADER, header.core), (HOOKS_HEADER, header.hooks)])
+def test_functions_take_what_a_compiler_gives_them(path: Path, declared: Any, tmp_path: Path) -> None:
+    functions, text = declared().functions, path.read_text(encoding="utf-8")
+    assert {*functions} == {*re.findall(r"^UM_API [^;]*?\b(um_\w+)\(", text, re.MULTILINE)}
+    told = compiled_output([f"tell(&{name});" for name in functions], tmp_path)
+    for (name, function), line in zip(functions.items(), told, strict=True):
+        result, *arguments = line.split()
+        assert int(result) == (0 if function.result is None else ctypes.sizeof(function.result)), name
+        assert [argument[1:] for argument in arguments] == [str(ctypes.sizeof(kind)) for kind in function.arguments]
+        assert [argument[0] == "1" for argument in arguments] == list(map(is_pointer, function.arguments)), name
+        assert function.checked == (f"um_status {name}(" in text), name
+
+
+@pytest.mark.parametrize("prefix", ENUMERATIONS)
+def test_enumerations_have_the_headers_members(prefix: str) -> None:
+    numbers = {
+        name.removeprefix(prefix): value for name, value in header.core().numbers.items() if name.startswith(prefix)
     }
-    counts.pop("um_hooks_cuda_allocate", None)  # throws C++ exceptions: for torch alone
-    assert counts == {name: len(arguments) for name, (_, arguments) in bound.items()}
+    numbers.pop("COUNT", None)
+    assert {member.name: member.value for member in ENUMERATIONS[prefix]} == numbers
+
+
+def test_statuses_are_the_headers() -> None:
+    assert {status.value for status in abi.Status} == {*range(len(abi.Status))}
+    for status in abi.Status:
+        assert header.core().numbers[f"UM_{status.name}"] == status
+
+
+@pytest.mark.parametrize("record", [*RECORDS, Counters, MemoryStats, SwapCounters, Event])
+def test_records_have_the_headers_fields(record: type[Any]) -> None:
+    name = structures.structure_name(record)
+    declared = [field for field, *_ in structures.structure(name)._fields_ if field != "reserved"]
+    assert {*get_type_hints(record)} == {*declared}
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "other"), [(Sampling, "um_sampling", {"remote_maps"}), (ResidencyPeak, "um_residency", set())]
+)
+def test_parts_of_structures_have_their_fields(record: type[Any], name: str, other: set[str]) -> None:
+    assert {*record.__struct_fields__} - other <= {field for field, *_ in structures.structure(name)._fields_}
+
+
+def test_a_structure_takes_its_own_fields_and_no_others() -> None:
+    concurrency = structures.make("um_concurrency", window_pages=1, run_pages=2, faults_per_service=3)
+    assert (concurrency.window_pages, concurrency.run_pages, concurrency.faults_per_service) == (1, 2, 3)
+    for wrong in ({"window_pages", "run_pages"}, {"window_pages", "run_pages", "faults"}):
+        with pytest.raises(TypeError, match=r"um_concurrency has other fields: .*faults_per_service"):
+            structures.make("um_concurrency", **dict.fromkeys(wrong, 1))
 
 
 def test_a_failed_call_raises_with_code_and_message() -> None:
     with pytest.raises(NativeError) as raised:
-        _native.Device.open_emulated(_abi.EmulatedOptions(capacity_bytes=1))
-    assert raised.value.code == _abi.Status.INVALID_ARGUMENT
+        _native.Device.open_emulated(abi.EmulatedOptions(capacity_bytes=1))
+    assert raised.value.code == abi.Status.INVALID_ARGUMENT
     assert raised.value.message
 
 
@@ -107,17 +172,18 @@ def test_names_are_interned_once() -> None:
 
 
 def test_what_nobody_can_observe_is_none() -> None:
-    device = _native.Device.open_emulated(_abi.EmulatedOptions(capacity_bytes=16 * MIB))
+    device = _native.Device.open_emulated(abi.EmulatedOptions(capacity_bytes=16 * MIB))
     counters = device.counters()
     device.close()
     assert counters.remote_accesses is None
     assert counters.fault_groups == 0
-    assert len(counters.bytes_h2d) == len(Cause)
+    assert counters.bytes_h2d is not None
+    assert counters.bytes_h2d.total == 0
 
 
 def test_an_allocation_tells_how_it_was_placed() -> None:
-    device = _native.Device.open_emulated(_abi.EmulatedOptions(capacity_bytes=16 * MIB))
-    placement = _abi.Placement(role=Role.PARAMETER, advice=Advice.READ_MOSTLY)
+    device = _native.Device.open_emulated(abi.EmulatedOptions(capacity_bytes=16 * MIB))
+    placement = abi.Placement(role=Role.PARAMETER, advice=Advice.READ_MOSTLY)
     address = device.allocate(MIB, placement)
     _native.label(address, Role.GRADIENT, "weight.grad")
     found = _native.allocation_at(address + 5)
@@ -132,8 +198,8 @@ def test_an_allocation_tells_how_it_was_placed() -> None:
 
 
 def test_bytes_survive_the_way_in_and_out() -> None:
-    device = _native.Device.open_emulated(_abi.EmulatedOptions(capacity_bytes=16 * MIB))
-    address = device.allocate(3 * MIB, _abi.Placement())
+    device = _native.Device.open_emulated(abi.EmulatedOptions(capacity_bytes=16 * MIB))
+    address = device.allocate(3 * MIB, abi.Placement())
     sent = (ctypes.c_uint8 * (3 * MIB))(*range(7))
     received = (ctypes.c_uint8 * (3 * MIB))()
     _native.copy_from_host(address, ctypes.addressof(sent), len(sent))
@@ -145,13 +211,13 @@ def test_bytes_survive_the_way_in_and_out() -> None:
 
 
 def test_an_oversized_export_is_refused() -> None:
-    device = _native.Device.open_emulated(_abi.EmulatedOptions(capacity_bytes=4 * MIB))
-    address = device.allocate(8 * MIB, _abi.Placement())
+    device = _native.Device.open_emulated(abi.EmulatedOptions(capacity_bytes=4 * MIB))
+    address = device.allocate(8 * MIB, abi.Placement())
     with pytest.raises(NativeError) as raised:
         _native.export(address)
     _native.free(address)
     device.close()
-    assert raised.value.code == _abi.Status.OUT_OF_DEVICE_MEMORY
+    assert raised.value.code == abi.Status.OUT_OF_DEVICE_MEMORY
 
 
 def failed_import(library: str, code: str) -> str:
@@ -185,13 +251,13 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_library_of_another_abi_is_refused(tmp_path: Path) -> None:
-    functions = "".join(f"int {name}(void) {{ return {_abi.ABI_VERSION + 1}; }}\n" for name in prototypes.CORE)
+    functions = "".join(f"int {name}(void) {{ return {ABI_VERSION + 1}; }}\n" for name in header.core().functions)
     (tmp_path / "other.c").write_text(functions)
     compiler = shutil.which("cc") or "gcc"
     library = tmp_path / "other.so"
     subprocess.run([compiler, "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(library)], check=True)
     message = failed_import(str(library), CALL)
-    assert f"ABI version {_abi.ABI_VERSION + 1}, expected {_abi.ABI_VERSION}" in message
+    assert f"ABI version {ABI_VERSION + 1}, expected {ABI_VERSION}" in message
 
 
 def test_importing_umadvise_needs_no_library(tmp_path: Path) -> None:

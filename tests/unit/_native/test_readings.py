@@ -3,12 +3,24 @@
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from umadvise._native import abi as _abi
-from umadvise._native.readings import counters_from, events_from, memory_from, residency_from
-from umadvise.records.counters import CAUSES, EVENT_KINDS, PHASES, RESIDENCY_SUBJECTS, ROLES, SWAP_CAUSES
+from umadvise._native.readings import events_from, residency_from
+from umadvise._native.structures import make, read
+from umadvise.records.counters import (
+    CAUSES,
+    EVENT_KINDS,
+    PHASES,
+    RESIDENCY_SUBJECTS,
+    ROLES,
+    SWAP_CAUSES,
+    BytesByCause,
+    BytesByRole,
+    Counters,
+    MemoryStats,
+)
 
 HEADER = Path(__file__).parents[3] / "csrc" / "include" / "umadvise.h"
 
@@ -22,6 +34,8 @@ HEADER = Path(__file__).parents[3] / "csrc" / "include" / "umadvise.h"
         ("UM_ROLE_", ROLES),
         ("UM_PHASE_", ("none", *PHASES[1:])),
         ("UM_RESIDENCY_", RESIDENCY_SUBJECTS),
+        ("UM_CAUSE_", BytesByCause.__struct_fields__),
+        ("UM_ROLE_", BytesByRole.__struct_fields__),
     ],
 )
 def test_the_words_stand_in_the_order_of_the_header(prefix: str, words: tuple[str, ...]) -> None:
@@ -69,9 +83,10 @@ def test_a_residency_peak_has_what_its_subject_needs() -> None:
 
 
 def test_counters_keep_unknown_and_the_order_of_causes() -> None:
-    h2d, d2h = (10, 11, 12, 13, 14), (20, 21, None, 23, 24)
-    native = _abi.Counters(0, 1, 2, h2d, d2h, *range(5, 9), None, 10, 11, 12)
-    counters = counters_from(native)
+    fields: dict[str, Any] = dict.fromkeys(Counters.__struct_fields__, 0)
+    fields |= {"first_touches": 2, "evictions": 5, "remote_accesses": -1}
+    fields |= {"bytes_h2d": (10, 11, 12, 13, 14), "bytes_d2h": (20, 21, -1, 23, 24)}
+    counters = read(Counters, make("um_counters", **fields))
     assert (counters.fault_groups, counters.first_touches, counters.evictions) == (0, 2, 5)
     assert counters.remote_accesses is None
     assert counters.bytes_h2d is not None
@@ -81,10 +96,17 @@ def test_counters_keep_unknown_and_the_order_of_causes() -> None:
 
 
 def test_memory_is_split_by_role() -> None:
-    native = _abi.MemoryStats(
-        *range(12), tuple(range(20, 26)), tuple(range(30, 36)), tuple(range(40, 46)), tuple(range(50, 56))
-    )
-    memory = memory_from(native)
+    plain = {name: number for number, name in enumerate(MemoryStats.__struct_fields__) if "by_role" not in name}
+    by_role = {
+        name: tuple(range(start, start + 6))
+        for name, start in (
+            ("requested_by_role", 20),
+            ("requested_peak_by_role", 30),
+            ("resident_by_role", 40),
+            ("resident_peak_by_role", 50),
+        )
+    }
+    memory = read(MemoryStats, make("um_memory_stats", **plain, **by_role))
     assert (memory.requested_bytes, memory.live_allocations) == (0, 11)
     assert memory.requested_by_role.parameter == 20
     assert memory.requested_peak_by_role.optimizer_state == 34

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_nvml import GIB, SLOTS, fake_nvml
 
@@ -27,7 +28,7 @@ class OnCuda:
         self.info = lambda: replace(
             device.info(), provider="cuda", ordinal=0, total_bytes=140 * GIB, free_bytes=free_bytes
         )
-        self.memory = lambda: replace(device.memory(), resident_bytes=resident_bytes)
+        self.memory = lambda: msgspec.structs.replace(device.memory(), resident_bytes=resident_bytes)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def card(free_bytes: int, **functions: Any) -> None:
-        memory = nvml.Memory(140 * GIB, free_bytes)
+        memory = nvml.CardMemory(140 * GIB, free_bytes)
         module = fake_nvml(**functions)
         monkeypatch.setitem(sys.modules, "pynvml", module)
         monkeypatch.setattr(budget, "pci_address", lambda _ordinal: SLOTS[1])

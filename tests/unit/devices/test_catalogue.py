@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umadvise.devices import catalogue
-from umadvise.devices.catalogue import DeviceProfile, device_names, load_device
+from umadvise.devices.catalogue import device_names, load_device
 from umadvise.errors import FormatError, PolicyError, UmadviseError, UsageError
+from umadvise.records.device import DeviceProfile
 
 # name, GiB, GB/s, fp32, tf32, bf16, fp16 in TFLOP/s, GB/s to the device and back: NVIDIA's data sheets, and the middle
 # of published copy speeds.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from umadvise import _native
-from umadvise._native.abi import Charged, DriverCosts, Link, Memory, Placement
+from umadvise._native.abi import Charged, Memory, Placement
+from umadvise._native.structures import make
 from umadvise.devices import catalogue
 from umadvise.devices.link import driver_costs, native_link
 from umadvise.devices.open_device import EmulatedDevice
@@ -67,7 +68,7 @@ def test_costs_of_a_block_are_made_of_the_catalogues() -> None:
 
 def test_unknown_speed_of_both_directions_is_that_of_one() -> None:
     link = native_link(catalogue.load_device("v100-sxm2-power9-16gb"))
-    assert link.both_bytes_per_s == link.bytes_per_s == (68e9, 68e9)
+    assert tuple(link.both_bytes_per_s) == tuple(link.bytes_per_s) == (68e9, 68e9)
 
 
 def test_nothing_is_charged_without_a_link() -> None:
@@ -90,8 +91,10 @@ def test_a_link_that_is_not_there_is_refused_before_anything_opens(tmp_path: Pat
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan")])
 def test_the_core_refuses_links_that_cannot_be(device: _native.Device, wrong: float) -> None:
-    costs = DriverCosts(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0)
+    link = {"fixed_ns": (0, 0), "both_bytes_per_s": (1e9, 1e9), "engines": (1, 1)}
+    costs = driver_costs(V100)
     with pytest.raises(NativeError, match="speeds"):
-        device.set_link(Link((0, 0), (1e9, wrong), (1e9, 1e9), (1, 1)), costs)
+        device.set_link(make("um_link", **link, bytes_per_s=(1e9, wrong)), costs)
+    costs.fault_ns = -1
     with pytest.raises(NativeError, match="costs"):
-        device.set_link(Link((0, 0), (1e9, 1e9), (1e9, 1e9), (1, 1)), DriverCosts(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0))
+        device.set_link(make("um_link", **link, bytes_per_s=(1e9, 1e9)), costs)

@@ -35,7 +35,7 @@ def test_a_card_tells_memory_link_and_neighbours(install: Any) -> None:
         assert opened.driver_version() == "595.45.04"
         h200 = card(opened)
         assert h200.name == "NVIDIA H200"
-        assert h200.memory() == nvml.Memory(140 * GIB, 100 * GIB)
+        assert h200.memory() == nvml.CardMemory(140 * GIB, 100 * GIB)
         assert h200.link() == nvml.PcieLink(1, 16, 5, 16)
         assert h200.processes() == [nvml.Process(70, 39 * GIB), nvml.Process(71, None)]
         assert h200.in_mig_mode() is False

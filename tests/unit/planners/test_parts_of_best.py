@@ -23,7 +23,8 @@ from umadvise.planners.unrolled import unroll
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.enums import Role
 from umadvise.records.plan import Action
-from umadvise.records.trace import Access, EventKind, Trace, check
+from umadvise.records.trace import Access, EventKind, Trace
+from umadvise.records.trace_check import check
 from umadvise.simulator import Track
 from umadvise.simulator.swap import SwapSimulation, simulate_swap
 

@@ -21,7 +21,8 @@ from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.dry import recorder as dry
 from umadvise.records.enums import Phase, Role
 from umadvise.records.plan import ActionKind, Plan
-from umadvise.records.trace import Access, OpClass, Trace, check
+from umadvise.records.trace import Access, OpClass, Trace
+from umadvise.records.trace_check import check
 from umadvise.simulator.swap import simulate_swap
 
 V100 = load_device("v100-16gb")

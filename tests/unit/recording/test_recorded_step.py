@@ -20,7 +20,8 @@ from umadvise.recording.recorded_step import (
     structure_of,
 )
 from umadvise.records.enums import Role
-from umadvise.records.trace import Access, Trace, check
+from umadvise.records.trace import Access, Trace
+from umadvise.records.trace_check import check
 
 MIB = 1 << 20
 

@@ -17,9 +17,11 @@ from traces import traces
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.difference import differences
+from umadvise.records import trace_check
 from umadvise.records import trace_file as io
 from umadvise.records.enums import Role
-from umadvise.records.trace import TABLES, Access, EventKind, Trace, check
+from umadvise.records.trace import TABLES, Access, EventKind, Trace
+from umadvise.records.trace_check import check
 
 
 def mlp_step() -> TraceBuilder:
@@ -118,6 +120,11 @@ def test_changed_columns_are_refused_or_possible(trace: Trace, data: st.DataObje
     assert changed.peak_bytes >= 0
     assert (changed.working_set_bytes() >= 0).all()
     assert io.decode(io.encode(changed)).digest == changed.digest
+
+
+def test_every_column_has_bounds() -> None:
+    bounded = " ".join(columns for _, _, columns in trace_check._bounds(finished(mlp_step()))).split()
+    assert sorted(bounded) == sorted(f"{table}.{column}" for table, kind in TABLES.items() for column in kind.DTYPES)
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -10,7 +10,7 @@ from umadvise.records.fault_profile import (
     Finding,
     OversizedOp,
     PlannedSteps,
-    Prediction,
+    RungPrediction,
     Undriven,
 )
 from umadvise.reports.findings import examine
@@ -345,8 +345,8 @@ def test_a_smaller_batch_is_not_advised_where_parameters_are_what_does_not_fit(m
 
 
 def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> None:
-    def predicted(**step_ns: int) -> tuple[Prediction, ...]:
-        return tuple(Prediction(rung=rung, step_ns=time_ns) for rung, time_ns in step_ns.items())
+    def predicted(**step_ns: int) -> tuple[RungPrediction, ...]:
+        return tuple(RungPrediction(rung=rung, step_ns=time_ns) for rung, time_ns in step_ns.items())
 
     finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND // 2)), "fault-stall")
     assert finding is not None

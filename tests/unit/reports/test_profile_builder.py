@@ -245,7 +245,7 @@ def test_rows_that_do_not_fit_are_summed_in_the_rest(make: Any) -> None:
         )
         old = make.event("fault_group", step=index, duration_ns=9, role="parameter", name="weight")
         step.add([new, old])
-        table.add(index, [(subject, [(0, numbers[0]), (7, numbers[7])]) for subject, numbers in step.sums().items()])
+        table.add(index, step.sums().items())
         sums.add(step)
     kept = table.table()
     assert len(kept.rows) == 8
@@ -415,10 +415,10 @@ def test_the_later_memory_reading_keeps_the_higher_peaks(make: Any) -> None:
 @given(st.lists(events, min_size=1, max_size=5))
 def test_what_a_builder_builds_can_be_read_again(steps: list[list[Event]]) -> None:
     from umadvise.records.counters import Counters
-    from umadvise.records.fault_profile import Environment
+    from umadvise.records.fault_profile import RunEnvironment
 
     nothing = Counters()
-    environment = Environment(
+    environment = RunEnvironment(
         device_name="\ud800", provider="emulated", counting="raw", capacity_bytes=0, budget_bytes=0, policy=None,
         umadvise_version="", torch_version=None, script="\u202e" * 5000,
     )  # fmt: skip

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -189,7 +190,7 @@ def test_free_memory_is_what_the_budget_leaves(
     device = open_device(64 * MIB)
     described = device.info
     monkeypatch.setattr(device, "info", lambda: replace(described(), free_bytes=free_bytes))
-    held = replace(device.memory(), resident_bytes=6 * MIB)
+    held = msgspec.structs.replace(device.memory(), resident_bytes=6 * MIB)
     monkeypatch.setattr(device, "memory", lambda: held)
     assert cuda_memory.free_and_total(device, budget_bytes) == expected
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umadvise._native.abi import Allocation, ProgramStatus, SwapCounters
+from umadvise._native.abi import Allocation, ProgramStatus
 from umadvise.errors import NativeError, StateError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Role
 from umadvise.records.trace import Access, Trace
 from umadvise.training.loop import driving
@@ -51,7 +52,7 @@ class Notes:
     said: list[str] = field(default_factory=list)
 
     def swap_counters(self) -> SwapCounters:
-        numbers: dict[str, Any] = {each.name: 0 for each in fields(SwapCounters)}
+        numbers: dict[str, Any] = dict.fromkeys(SwapCounters.__struct_fields__, 0)
         return SwapCounters(**numbers | {"program": self.status, "diverged_expected": "", "diverged_found": ""})
 
     def allocations(self) -> list[Allocation]:

@@ -15,7 +15,8 @@ from umadvise.errors import BudgetError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Plan
-from umadvise.records.trace import Access, EventKind, Trace, check
+from umadvise.records.trace import Access, EventKind, Trace
+from umadvise.records.trace_check import check
 from umadvise.training.plans.view import PlanningView, transferred, view_of
 
 MIB = 1 << 20

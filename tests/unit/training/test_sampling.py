@@ -1,17 +1,15 @@
 """Counters of sampled steps: which steps they are about, what stays unknown, and how the report says so."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
-from umadvise._native import abi as _abi
-from umadvise._native.readings import sampling_from
 from umadvise.errors import FormatError, UsageError
-from umadvise.records.counters import Counters, with_sample
+from umadvise.records.counters import Counters, RemoteMapsByCause, Sampling, with_sample
 from umadvise.records.fault_profile import FaultProfile, decode, encode
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.reports.findings.facts import Facts
@@ -21,29 +19,33 @@ from umadvise.training.watch.sampling import Sampler, check_every
 MIB = 1 << 20
 
 
-def native_sampling(**values: Any) -> _abi.Sampling:
-    """um_sampling before the first step, with other values where given."""
-    counters = _abi.Counters(*[(None,) * 5 if "bytes" in field.name else None for field in fields(_abi.Counters)])
-    plain: dict[str, Any] = dict.fromkeys((field.name for field in fields(_abi.Sampling)), 0)
-    return _abi.Sampling(**{**plain, "last": counters, "remote_maps_by_cause": (0,) * 6, "reason": "", **values})
+def reading_of(**values: Any) -> Sampling:
+    """A reading before the first step, with other values where given."""
+    maps = RemoteMapsByCause(**dict.fromkeys(RemoteMapsByCause.__struct_fields__, 0))
+    plain: dict[str, Any] = dict.fromkeys(Sampling.__struct_fields__, 0)
+    return Sampling(**{**plain, "remote_maps": maps, "reason": None, **values})
 
 
 class Device:
     """What a CUDA device says of its samples: every step that it is asked for is sampled."""
 
     def __init__(self) -> None:
-        self.native = native_sampling()
+        self.said = reading_of()
+        self.last = Counters()
 
     def set_sampling(self, every: int) -> None:
-        self.native = replace(self.native, every=every)
+        self.said = replace(self.said, every=every)
 
-    def sampling(self) -> _abi.Sampling:
-        return self.native
+    def sampling(self) -> Sampling:
+        return self.said
+
+    def last_sample(self) -> tuple[Counters, int]:
+        return self.last, 77
 
     def step(self, fault_groups: int = 3) -> None:
-        if self.native.every:
-            last = replace(self.native.last, fault_groups=fault_groups)
-            self.native = replace(self.native, steps=self.native.steps + 1, last=last, last_end_ns=77, page_faults=5)
+        if self.said.every:
+            self.last = replace(self.last, fault_groups=fault_groups)
+            self.said = replace(self.said, steps=self.said.steps + 1, page_faults=5)
 
 
 @pytest.fixture
@@ -98,9 +100,10 @@ def test_a_profiler_that_begins_within_a_step_takes_it(device: Device, sampler: 
 
 
 def test_a_reading_begins_with_the_sampler(device: Device) -> None:
-    device.native = native_sampling(steps=7, page_faults=100, remote_maps_by_cause=(1, 2, 3, 4, 5, 6), reason="no")
+    maps = RemoteMapsByCause(unknown=1, coherence=2, thrashing=3, policy=4, out_of_memory=5, eviction=6)
+    device.said = reading_of(steps=7, page_faults=100, remote_maps=maps, reason="no")
     sampler = Sampler(device, 1)  # type: ignore[arg-type]
-    device.native = replace(device.native, steps=9, page_faults=150, remote_maps_by_cause=(1, 2, 3, 4, 5, 9))
+    device.said = replace(device.said, steps=9, page_faults=150, remote_maps=replace(maps, eviction=9))
     reading = sampler.reading()
     assert (reading.steps, reading.page_faults, reading.remote_maps.eviction, reading.remote_maps.policy) == (
         2,
@@ -110,7 +113,7 @@ def test_a_reading_begins_with_the_sampler(device: Device) -> None:
     )
     assert reading.reason == "no"
     sampler.close()
-    assert device.native.every == 0
+    assert device.said.every == 0
 
 
 @pytest.mark.parametrize("every", [-1, 1.5, True, "10", 2**32])
@@ -140,8 +143,7 @@ def sampled_profile(make: Any, failed: bool = False, **sampling: Any) -> FaultPr
         duration_ns = 100_000_000 if sample is None else 150_000_000
         builder.end_step(start_ns + duration_ns, done, make.memory(), (), sample)
         start_ns += duration_ns
-    native = native_sampling(every=2, **sampling)
-    reading = sampling_from(native, native_sampling())
+    reading = reading_of(every=2, **sampling).minus(reading_of())
     return builder.build(with_sample(make.counters(op_count=61), None), 0, (), reading)
 
 

@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.uses import Uses
-from umadvise.records.trace import EventKind, Table, Trace
+from umadvise.records.columns import Columns
+from umadvise.records.trace import EventKind, Trace
 
 BLOCK_BYTES = 2 << 20
 """uvm/uvm_va_block_types.h."""
 
 
 @dataclass(frozen=True, eq=False)
-class Gaps(Table):
+class Gaps(Columns):
     """Times between two uses of what is needed again, of storages with whole blocks; one row each.
 
     Attributes:

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives
-from umadvise.records.trace import EventKind, Table
+from umadvise.records.columns import Columns
+from umadvise.records.trace import EventKind
 
 
 @dataclass(frozen=True, eq=False)
-class Remains(Table):
+class Remains(Columns):
     """What is left on the device of storages that nobody needs any more, in whole blocks; one row a run of them.
 
     Attributes:

@@ -75,7 +75,8 @@ class Clock:
     def __init__(self, step: Step, device: DeviceProfile) -> None:
         self.begin_ns = np.concatenate([[0], np.cumsum(step.durations)]).astype(np.int64)
         link = native_link(device)
-        self.fixed_ns, self.bytes_per_s = link.fixed_ns[1], link.bytes_per_s[1]
+        self.fixed_ns: int = link.fixed_ns[1]
+        self.bytes_per_s: float = link.bytes_per_s[1]
 
     def transfer_ns(self, bytes_: int) -> int:
         """To copy so much to the host."""

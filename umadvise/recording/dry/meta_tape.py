@@ -35,7 +35,7 @@ from umadvise.records.trace import (
     Target,
     Trace,
 )
-from umadvise.records.trace import check as check_trace
+from umadvise.records.trace_check import check as check_trace
 
 _MADE = int(Access.WRITE | Access.WHOLE)
 _WHOLE, _READ, _WRITE = int(Access.WHOLE), int(Access.READ), int(Access.WRITE)

@@ -23,12 +23,12 @@ from umadvise.records.fault_profile import (
     MOST_RUNGS,
     MOST_STEPS,
     MOST_UNDRIVEN,
-    Environment,
     FaultProfile,
+    MeasuredStep,
     PlannedSteps,
-    Prediction,
+    RunEnvironment,
     RungChange,
-    Step,
+    RungPrediction,
     Undriven,
     clean_name,
 )
@@ -40,8 +40,8 @@ _FIRST_STEPS = 16
 """Of the steps kept in a profile so many are the first ones; the others are the latest."""
 
 
-def _clean(environment: Environment) -> Environment:
-    texts = {field: getattr(environment, field) for field in Environment.__struct_fields__}
+def _clean(environment: RunEnvironment) -> RunEnvironment:
+    texts = {field: getattr(environment, field) for field in RunEnvironment.__struct_fields__}
     return msgspec.structs.replace(
         environment, **{field: clean_name(text) for field, text in texts.items() if isinstance(text, str)}
     )
@@ -55,7 +55,7 @@ class ProfileBuilder:
     """
 
     def __init__(
-        self, environment: Environment, counters: Counters, swaps: Swaps | None = None, *, sampled: bool = False
+        self, environment: RunEnvironment, counters: Counters, swaps: Swaps | None = None, *, sampled: bool = False
     ) -> None:
         """Starts a profile.
 
@@ -81,8 +81,8 @@ class ProfileBuilder:
         self._step_count = 0
         self._last_index = -1
         self._duration_ns = 0
-        self._first_steps: list[Step] = []
-        self._latest_steps: deque[Step] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
+        self._first_steps: list[MeasuredStep] = []
+        self._latest_steps: deque[MeasuredStep] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
         self._tables: TableSums | None = None
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
@@ -118,14 +118,14 @@ class ProfileBuilder:
         residency: Iterable[ResidencyPeak] = (),
         sample: Counters | None = None,
         swaps: Swaps | None = None,
-    ) -> Step:
+    ) -> MeasuredStep:
         """Ends the open step, and returns what it cost.
 
         Args:
             end_ns: now, by the events' clock.
             counters: the device's reading now.
             memory: its memory; with peaks of this step if they were reset when it began.
-            residency: the peaks by role, tensor and op, likewise; none where they are unknown.
+            residency: the peaks by role, tensor and op in this step; none where they are unknown.
             sample: what a device that is sampled counted in this step; None where it was not sampled.
             swaps: what explicit swapping has done until now.
 
@@ -156,7 +156,7 @@ class ProfileBuilder:
             self._tables.add_residency(residency)
         if step.services and paging:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
-        cost = Step(
+        cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
             counters=counted,
@@ -178,13 +178,13 @@ class ProfileBuilder:
         both = add(before, counted)
         return with_sample(both, self._sample) if self._samples else both
 
-    def _keep(self, step: Step) -> None:
+    def _keep(self, step: MeasuredStep) -> None:
         if len(self._first_steps) < _FIRST_STEPS:
             self._first_steps.append(step)
         else:
             self._latest_steps.append(step)
 
-    def _kept_steps(self, *, swaps: bool) -> tuple[Step, ...]:
+    def _kept_steps(self, *, swaps: bool) -> tuple[MeasuredStep, ...]:
         kept = (*self._first_steps, *self._latest_steps)
         return kept if swaps else tuple(msgspec.structs.replace(step, swaps=None) for step in kept)
 
@@ -211,7 +211,7 @@ class ProfileBuilder:
         swaps: Swaps | None = None,
         chunks: Chunks | None = None,
         placed: Sequence[Placed] = (),
-        predictions: Sequence[Prediction] = (),
+        predictions: Sequence[RungPrediction] = (),
     ) -> FaultProfile:
         """The profile so far, with its findings.
 

@@ -1,10 +1,19 @@
 """Sums of events by subject, in memory that does not grow with the number of steps or events."""
 
+from collections import defaultdict
 from collections.abc import Iterable
-from operator import add, itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from umadvise.records.counters import CAUSES, RESIDENCY_SUBJECTS, SWAP_KINDS, BytesByCause, Event, Phase, ResidencyPeak
+from umadvise.records.counters import (
+    CAUSES,
+    SWAP_KINDS,
+    BytesByCause,
+    Event,
+    PhaseWord,
+    ResidencyPeak,
+    ResidencySubject,
+)
 from umadvise.records.fault_profile import (
     MOST_ROWS,
     ModuleRow,
@@ -24,65 +33,22 @@ from umadvise.reports.counters.timeline import Service
 
 Row = TypeVar("Row", bound=Tally)
 
-Where: TypeAlias = tuple[str | None, str | None, Phase | None]
+Where: TypeAlias = tuple[str | None, str | None, PhaseWord | None]
 """Op, module and phase."""
 
-# A sum is a list of numbers: the plain fields of Tally about paging, then the bytes by cause, host to device before
-# device to host, then the fields about explicit swaps.
-_PLAIN = (
-    "fault_groups",
-    "unordered_faults",
-    "first_touches",
-    "evictions",
-    "evictions_dropped",
-    "collapses",
-    "remote_maps",
-    "service_ns",
-)
-_FAULTS, _UNORDERED, _FIRST, _EVICTIONS, _DROPPED, _COLLAPSES, _REMOTE, _SERVICE = range(len(_PLAIN))
-_H2D = len(_PLAIN)
-_D2H = _H2D + len(CAUSES)
-_SWAPS = (
-    "swap_ins",
-    "swap_outs",
-    "swap_in_bytes",
-    "swap_out_bytes",
-    "on_demand_swap_ins",
-    "on_demand_bytes",
-    "swap_evictions",
-    "clean_drops",
-    "wait_copy_ns",
-    "on_demand_wait_ns",
-    "wait_room_ns",
-)
-_FIRST_SWAP = _D2H + len(CAUSES)
-(
-    _INS,
-    _OUTS,
-    _IN_BYTES,
-    _OUT_BYTES,
-    _DEMANDED,
-    _DEMANDED_BYTES,
-    _FOR_ROOM,
-    _CLEAN,
-    _WAIT_COPY,
-    _WAIT_DEMANDED,
-    _WAIT_ROOM,
-) = range(_FIRST_SWAP, _FIRST_SWAP + len(_SWAPS))
-_SLOTS = _FIRST_SWAP + len(_SWAPS)
-_TRANSFER_SLOTS: dict[tuple[str, str], int] = {
-    (kind, cause): first + offset
-    for kind, first in (("transfer_h2d", _H2D), ("transfer_d2h", _D2H))
-    for offset, cause in enumerate(CAUSES)
-}
+Sum: TypeAlias = dict[Any, int]
+"""Numbers by the fields of Tally that they are for; bytes that were paged by kind of event and cause."""
+
+_WAYS = {"bytes_h2d": "transfer_h2d", "bytes_d2h": "transfer_d2h"}
+_NUMBERS = tuple(field for field in Tally.__struct_fields__ if field not in (*_WAYS, "faulted_steps"))
+_OF_SWAPS = frozenset(_NUMBERS[_NUMBERS.index("swap_ins") :])
+_STALLS = ("service_ns", "wait_copy_ns", "wait_room_ns")
 
 # What one event is about. Named tensors have no birthplace here: a name says more, and one name is one row.
 _SUBJECT = ("role", "name", "birth_module", "birth_op", "bytes", "op", "module", "phase")
 Subject: TypeAlias = tuple[object, ...]
 Label: TypeAlias = tuple[object, ...]
 """The first five of those: what an allocation is called."""
-Sparse: TypeAlias = list[tuple[int, int]]
-"""The slots of a sum that are not 0, in order, with their numbers."""
 
 
 class StepAccumulator:
@@ -94,7 +60,7 @@ class StepAccumulator:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self._sums: dict[tuple[int, str | None, str | None, Phase | None], list[int]] = {}
+        self._sums: dict[tuple[int, str | None, str | None, PhaseWord | None], Sum] = {}
         self._labels: dict[int, Label] = {}
         self._neighbours: dict[int, int] = {}
         self.services: list[Service] = []
@@ -123,36 +89,38 @@ class StepAccumulator:
             where = (allocation, event.op, event.module, phase)
             numbers = sums.get(where)
             if numbers is None:
-                numbers = sums[where] = [0] * _SLOTS
+                numbers = sums[where] = defaultdict(int)
             if kind == "fault_group":
-                numbers[_FAULTS] += 1
-                numbers[_UNORDERED] += event.unordered
-                numbers[_FIRST] += event.first_touch
-                numbers[_SERVICE] += event.duration_ns
+                numbers["fault_groups"] += 1
+                if event.unordered:
+                    numbers["unordered_faults"] += 1
+                if event.first_touch:
+                    numbers["first_touches"] += 1
+                numbers["service_ns"] += event.duration_ns
                 services.append((event.start_ns, event.duration_ns, phase))
             elif kind == "eviction":
-                numbers[_EVICTIONS if event.bytes else _DROPPED] += 1
+                numbers["evictions" if event.bytes else "evictions_dropped"] += 1
             elif kind == "collapse":
-                numbers[_COLLAPSES] += 1
+                numbers["collapses"] += 1
             elif kind == "remote_map":
-                numbers[_REMOTE] += 1
+                numbers["remote_maps"] += 1
             elif kind in SWAP_KINDS:
                 _add_swap(numbers, event)
             else:
-                numbers[_TRANSFER_SLOTS[kind, event.cause]] += event.bytes
+                numbers[kind, event.cause] += event.bytes
 
-    def sums(self, *, paging: bool = True) -> dict[Subject, list[int]]:
-        """What happened, by the labels that tensors have now.
+    def sums(self, *, paging: bool = True) -> dict[Subject, Sum]:
+        """What happened, by the labels that tensors have now; without what is 0.
 
         Args:
             paging: whether what the driver paged counts, beside explicit swaps.
         """
-        merged: dict[Subject, list[int]] = {}
+        merged: dict[Subject, Sum] = {}
         for (allocation, *where), numbers in self._sums.items():
-            counted = numbers if paging else [0] * _FIRST_SWAP + numbers[_FIRST_SWAP:]
-            subject = (*self._labels[allocation], *where)
-            before = merged.get(subject)
-            merged[subject] = counted if before is None else list(map(add, before, counted))
+            total = merged.setdefault((*self._labels[allocation], *where), defaultdict(int))
+            for field, number in numbers.items():
+                if number and (paging or field in _OF_SWAPS):
+                    total[field] += number
         return merged
 
     def neighbours(self) -> Iterable[tuple[Label, int]]:
@@ -165,23 +133,22 @@ class StepAccumulator:
         self.oversized[where] = (max(bytes_, event.bytes), count + 1)
 
 
-def _add_swap(numbers: list[int], event: Event) -> None:
+def _add_swap(numbers: Sum, event: Event) -> None:
     demanded = event.cause == "on_demand"
     if event.kind == "swap_in":
-        numbers[_INS] += 1
-        numbers[_IN_BYTES] += event.bytes
-        numbers[_DEMANDED] += demanded
-        numbers[_DEMANDED_BYTES] += event.bytes * demanded
+        numbers["swap_ins"] += 1
+        numbers["swap_in_bytes"] += event.bytes
+        numbers["on_demand_swap_ins"] += demanded
+        numbers["on_demand_bytes"] += event.bytes * demanded
     elif event.kind == "swap_out":
-        numbers[_OUTS] += event.bytes > 0
-        numbers[_CLEAN] += event.bytes == 0
-        numbers[_OUT_BYTES] += event.bytes
-        numbers[_FOR_ROOM] += event.cause == "for_room"
+        numbers["swap_outs" if event.bytes else "clean_drops"] += 1
+        numbers["swap_out_bytes"] += event.bytes
+        numbers["swap_evictions"] += event.cause == "for_room"
     elif event.kind == "wait_copy":
-        numbers[_WAIT_COPY] += event.duration_ns
-        numbers[_WAIT_DEMANDED] += event.duration_ns * demanded
+        numbers["wait_copy_ns"] += event.duration_ns
+        numbers["on_demand_wait_ns"] += event.duration_ns * demanded
     else:
-        numbers[_WAIT_ROOM] += event.duration_ns
+        numbers["wait_room_ns"] += event.duration_ns
 
 
 _UNRECORDED = ("first_touches", "evictions_dropped", "collapses")
@@ -192,11 +159,15 @@ class _Sum:
     __slots__ = ("faulted_steps", "last_faulted_step", "neighbours", "numbers", "resident_peak_bytes")
 
     def __init__(self) -> None:
-        self.numbers = [0] * _SLOTS
+        self.numbers: Sum = defaultdict(int)
         self.faulted_steps = 0
         self.last_faulted_step = -1
         self.resident_peak_bytes: int | None = None
         self.neighbours = 0
+
+    def add(self, numbers: Sum) -> None:
+        for field, number in numbers.items():
+            self.numbers[field] += number
 
     def count_step(self, step: int) -> None:
         """Notes that the subject faulted in a step."""
@@ -206,23 +177,22 @@ class _Sum:
 
     def absorb(self, other: "_Sum") -> None:
         """Adds another subject's sum; both together faulted in at least as many steps as either."""
-        self.numbers = list(map(add, self.numbers, other.numbers))
+        self.add(other.numbers)
         self.faulted_steps = max(self.faulted_steps, other.faulted_steps)
 
     def weight(self) -> tuple[int, int, int, int]:
         numbers = self.numbers
-        stalled_ns = numbers[_SERVICE] + numbers[_WAIT_COPY] + numbers[_WAIT_ROOM]
-        moved_bytes = sum(numbers[_H2D:_FIRST_SWAP]) + numbers[_IN_BYTES] + numbers[_OUT_BYTES]
-        return (stalled_ns, numbers[_FAULTS], moved_bytes, self.resident_peak_bytes or 0)
+        stalled_ns = sum(numbers[field] for field in _STALLS)
+        moved_bytes = sum(numbers[way, cause] for way in _WAYS.values() for cause in CAUSES)
+        moved_bytes += numbers["swap_in_bytes"] + numbers["swap_out_bytes"]
+        return (stalled_ns, numbers["fault_groups"], moved_bytes, self.resident_peak_bytes or 0)
 
     def fields(self, *, sampled: bool) -> dict[str, Any]:
         numbers = self.numbers
         return {
-            **dict(zip(_PLAIN, numbers[:_H2D], strict=True)),
+            **{field: numbers[field] for field in _NUMBERS},
             **(dict.fromkeys(_UNRECORDED) if sampled else {}),
-            "bytes_h2d": BytesByCause(**dict(zip(CAUSES, numbers[_H2D:_D2H], strict=True))),
-            "bytes_d2h": BytesByCause(**dict(zip(CAUSES, numbers[_D2H:_FIRST_SWAP], strict=True))),
-            **dict(zip(_SWAPS, numbers[_FIRST_SWAP:], strict=True)),
+            **{field: BytesByCause(**{cause: numbers[way, cause] for cause in CAUSES}) for field, way in _WAYS.items()},
             "faulted_steps": self.faulted_steps,
         }
 
@@ -241,7 +211,7 @@ class TableSum(Generic[Row]):
         self._sums: dict[object, _Sum] = {}
         self._rest: _Sum | None = None
 
-    def add(self, step: int, sums: Iterable[tuple[Subject, Sparse]]) -> None:
+    def add(self, step: int, sums: Iterable[tuple[Subject, Sum]]) -> None:
         """Adds a finished step."""
         rows, key = self._sums, self._key
         for subject, numbers in sums:
@@ -249,10 +219,8 @@ class TableSum(Generic[Row]):
             row = rows.get(subject_key)
             if row is None:
                 row = rows[subject_key] = _Sum()
-            row_numbers = row.numbers
-            for slot, number in numbers:
-                row_numbers[slot] += number
-            if numbers and numbers[0][0] == _FAULTS:
+            row.add(numbers)
+            if "fault_groups" in numbers:
                 row.count_step(step)
         self._make_room()
 
@@ -316,29 +284,32 @@ class TableSum(Generic[Row]):
         return self._row_type(**row.fields(sampled=self._sampled), **cleaned)
 
 
+_TABLES: dict[str, tuple[type[Tally], tuple[str, ...], ResidencySubject | None]] = {
+    "role": (RoleRow, ("role",), "role"),
+    "phase": (PhaseRow, ("phase",), "op"),
+    "role_phase": (RolePhaseRow, ("role", "phase"), None),
+    "module": (ModuleRow, ("module",), "op"),
+    "tensor": (TensorRow, ("role", "name", "birth_module", "birth_op", "bytes"), "tensor"),
+    "op": (OpRow, ("op", "phase"), "op"),
+}
+"""For each table its row, the columns that tell rows apart, and the residency peaks that it has."""
+
+
 class TableSums:
     """All tables of a profile under construction; `sampled`: of events that CUPTI told of."""
 
     def __init__(self, *, sampled: bool = False) -> None:
-        self._role = TableSum(RoleRow, ("role",), sampled=sampled)
-        self._phase = TableSum(PhaseRow, ("phase",), sampled=sampled)
-        self._role_phase = TableSum(RolePhaseRow, ("role", "phase"), sampled=sampled)
-        self._module = TableSum(ModuleRow, ("module",), sampled=sampled)
-        columns = ("role", "name", "birth_module", "birth_op", "bytes")
-        self._tensor = TableSum(TensorRow, columns, sampled=sampled)
-        self._op = TableSum(OpRow, ("op", "phase"), sampled=sampled)
+        self._tables: dict[str, TableSum[Any]] = {
+            name: TableSum(row_type, columns, sampled=sampled) for name, (row_type, columns, _) in _TABLES.items()
+        }
         self._oversized: dict[Where, tuple[int, int]] = {}
 
     def add(self, step: StepAccumulator, *, paging: bool = True) -> None:
         """Adds a finished step; `paging`: with what the driver paged, beside explicit swaps."""
-        # Most subjects have three or four numbers of the thirty, and each goes into six tables.
-        sums = [
-            (subject, [(slot, number) for slot, number in enumerate(numbers) if number])
-            for subject, numbers in step.sums(paging=paging).items()
-        ]
-        for table in (self._role, self._phase, self._role_phase, self._module, self._tensor, self._op):
-            table.add(step.index, sums)
-        self._tensor.add_neighbours(step.neighbours())
+        sums = step.sums(paging=paging)
+        for table in self._tables.values():
+            table.add(step.index, sums.items())
+        self._tables["tensor"].add_neighbours(step.neighbours())
         for where, (bytes_, count) in step.oversized.items():
             if where in self._oversized or len(self._oversized) < MOST_ROWS:
                 known_bytes, known_count = self._oversized.get(where, (0, 0))
@@ -346,29 +317,15 @@ class TableSums:
 
     def add_residency(self, peaks: Iterable[ResidencyPeak]) -> None:
         """Adds the residency peaks of a finished step, after its events."""
-        kinds: dict[str, list[ResidencyPeak]] = {subject: [] for subject in RESIDENCY_SUBJECTS}
-        for peak in peaks:
-            kinds[peak.subject].append(peak)
-        ops = kinds["op"]
-        self._role.add_residency((peak.role, peak.peak_bytes) for peak in kinds["role"])
-        self._tensor.add_residency(
-            ((peak.role, peak.name, peak.birth_module, peak.birth_op, peak.bytes), peak.peak_bytes)
-            for peak in kinds["tensor"]
-        )
-        self._phase.add_residency((peak.phase, peak.peak_bytes) for peak in ops)
-        self._module.add_residency((peak.module, peak.peak_bytes) for peak in ops)
-        self._op.add_residency(((peak.op, peak.phase), peak.peak_bytes) for peak in ops)
+        all_peaks = list(peaks)
+        for name, (_, columns, subject) in _TABLES.items():
+            key = attrgetter(*columns)
+            found = ((key(peak), peak.peak_bytes) for peak in all_peaks if peak.subject == subject)
+            self._tables[name].add_residency(found)
 
     def tables(self) -> Tables:
         """The tables so far."""
-        return Tables(
-            role=self._role.table(),
-            phase=self._phase.table(),
-            role_phase=self._role_phase.table(),
-            module=self._module.table(),
-            tensor=self._tensor.table(),
-            op=self._op.table(),
-        )
+        return Tables(**{name: table.table() for name, table in self._tables.items()})
 
     def oversized_ops(self) -> tuple[OversizedOp, ...]:
         """Ops whose working set was too large, the largest first."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from umadvise.records.counters import Phase
+from umadvise.records.counters import PhaseWord
 from umadvise.records.fault_profile import BIN_COUNT, Pattern
 
-Service: TypeAlias = tuple[int, int, Phase | None]
+Service: TypeAlias = tuple[int, int, PhaseWord | None]
 """One fault service: start_ns, duration_ns, phase of the op that faulted."""
 
 
@@ -14,7 +14,7 @@ def pattern_of(step: int, start_ns: int, duration_ns: int, services: Iterable[Se
     """The pattern of one step. A service that crosses bins is shared out between them; what is outside is cut off."""
     fault_groups = [0] * BIN_COUNT
     service_ns = [0] * BIN_COUNT
-    phase_ns: list[dict[Phase | None, int]] = [{} for _ in range(BIN_COUNT)]
+    phase_ns: list[dict[PhaseWord | None, int]] = [{} for _ in range(BIN_COUNT)]
     for service_start_ns, length_ns, phase in services:
         begin = min(max(service_start_ns - start_ns, 0), duration_ns)
         end = min(service_start_ns + length_ns - start_ns, duration_ns)
@@ -37,7 +37,7 @@ def pattern_of(step: int, start_ns: int, duration_ns: int, services: Iterable[Se
     )
 
 
-def _bridged(phases: Sequence[Phase | None]) -> list[Phase | None]:
+def _bridged(phases: Sequence[PhaseWord | None]) -> list[PhaseWord | None]:
     """Fills the gaps that have the same phase on both sides: nothing faulted there, but the phase did not change."""
     bridged = list(phases)
     last: int | None = None

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from umadvise.records.counters import PHASES, Role
+from umadvise.records.counters import PHASES, RoleWord
 from umadvise.records.fault_profile import Finding
-from umadvise.records.units import format_bytes
-from umadvise.reports.findings.facts import BLOCK_BYTES, Facts, role_words
+from umadvise.records.units import BLOCK_BYTES, format_bytes
+from umadvise.reports.findings.facts import Facts, role_words
 
 
 def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
     )
 
 
-_INSTEAD_OF_READ_MOSTLY: dict[Role | None, str] = {
+_INSTEAD_OF_READ_MOSTLY: dict[RoleWord | None, str] = {
     "parameter": "Do not use readmostly for parameters that are trained: "
     'model.to("cuda:preferredlocation") or model.to("cuda:noadvise").',
     "input": 'These inputs are written after they arrive: x.to("cuda:noadvise").',

@@ -2,12 +2,10 @@
 
 from functools import cached_property
 
-from umadvise.records.counters import Phase, Role
+from umadvise.records.counters import PhaseWord, RoleWord
 from umadvise.records.fault_profile import FaultProfile, RolePhaseRow, RoleRow, Tally
 from umadvise.records.units import format_bytes, format_duration_ns
 
-BLOCK_BYTES = 2 << 20
-"""What faults and evictions move at a time (uvm/uvm_va_block_types.h)."""
 HEADROOM = 0.1
 """Part of a budget that is set aside for blocks that are only partly used, when a budget is recommended or judged."""
 FAULT_THRESHOLD = 0.05
@@ -17,7 +15,7 @@ MATTERS = 0.02
 
 _COMPARED = ("advise", "window", "swap")
 
-_ROLE_WORDS: dict[Role | None, str] = {
+_ROLE_WORDS: dict[RoleWord | None, str] = {
     "parameter": "parameters",
     "input": "inputs",
     "intermediate": "intermediates",
@@ -28,7 +26,7 @@ _ROLE_WORDS: dict[Role | None, str] = {
 }
 
 
-def role_words(role: Role | None) -> str:
+def role_words(role: RoleWord | None) -> str:
     """A role as a sentence names its tensors."""
     return _ROLE_WORDS[role]
 
@@ -83,17 +81,17 @@ class Facts:
         all_bytes = (counters.bytes_d2h.total or 0) if counters.bytes_d2h else 0
         return (self.stall_share or 0.0) >= MATTERS and bytes_ >= 0.1 * all_bytes
 
-    def advised(self, role: Role, advice: str) -> bool:
+    def advised(self, role: RoleWord, advice: str) -> bool:
         """Whether tensors of a role were placed with this advice, most of them."""
         rows = [each for each in self.profile.placed if each.role == role]
         return 2 * sum(each.bytes for each in rows if each.advice == advice) > sum(each.bytes for each in rows)
 
-    def role(self, role: Role | None) -> RoleRow | None:
+    def role(self, role: RoleWord | None) -> RoleRow | None:
         """The row of a role."""
         rows = self.profile.tables.role.rows if self.profile.tables else ()
         return next((row for row in rows if row.role == role), None)
 
-    def role_in(self, role: Role, phase: Phase) -> RolePhaseRow | None:
+    def role_in(self, role: RoleWord, phase: PhaseWord) -> RolePhaseRow | None:
         """The row of a role in a phase."""
         rows = self.profile.tables.role_phase.rows if self.profile.tables else ()
         return next((row for row in rows if row.role == role and row.phase == phase), None)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from umadvise.records.counters import Phase
+from umadvise.records.counters import PhaseWord
 from umadvise.records.fault_profile import Finding, OversizedOp
-from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.findings.facts import BLOCK_BYTES, FAULT_THRESHOLD, MATTERS, Facts, percent, role_words
+from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, percent, role_words
 
 _CLEAR_DIFFERENCE = 0.1
 """Stall shares of two phases that differ by less are called equal; the paper's figure 11 shows 0.2."""
@@ -99,7 +99,7 @@ def _smaller_working_set(op: OversizedOp, capacity_bytes: int) -> str:
 def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
     """Backward waits for faults clearly more than forward (Choi and Lee 2021, figure 11)."""
     pattern = facts.profile.pattern
-    shares: dict[Phase, float | None] = {"forward": None, "backward": None}
+    shares: dict[PhaseWord, float | None] = {"forward": None, "backward": None}
     if pattern is not None:
         shares = {phase: pattern.stall_share(phase) for phase in shares}
     forward, backward = shares["forward"], shares["backward"]

@@ -1,12 +1,12 @@
 """Planners side by side, for people: a table a budget, why some cannot, and drawings."""
 
-import io
 import math
 import statistics
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.text import Text
 
 from umadvise.planners.judging.comparison import Comparison
@@ -14,10 +14,9 @@ from umadvise.planners.judging.score import Score
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.reporters import svg
-from umadvise.reports.reporters.tables import new_grid
+from umadvise.reports.reporters.printing import TABLE_WIDTH, new_grid, printed
 
 DEFAULT_WIDTH = 120
-_NO_WIDTH = 1000  # tables are as wide as they are: numbers that are cut off say nothing
 CANNOT = "x"
 _HEADINGS = (
     "peak",
@@ -38,35 +37,29 @@ _LEAST_MOST = 100.0
 
 def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
     """A table for each budget; below it why planners have an "x"."""
-    buffer = io.StringIO()
-    console, tables = (
-        Console(file=buffer, width=each, no_color=True, highlight=False, emoji=False) for each in (width, _NO_WIDTH)
-    )
-    console.print(
-        Text(
-            f"{comparison.workload or 'the step'} on {comparison.device}, simulated: in unlimited memory "
-            f"{format_duration_ns(comparison.unlimited_ns)} and {format_bytes(comparison.peak_bytes)}"
-        )
+    return printed(_parts(comparison), width, table_width=TABLE_WIDTH)
+
+
+def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+    yield Text(
+        f"{comparison.workload or 'the step'} on {comparison.device}, simulated: in unlimited memory "
+        f"{format_duration_ns(comparison.unlimited_ns)} and {format_bytes(comparison.peak_bytes)}"
     )
     for budget_bytes, group in groupby(comparison.scores, key=lambda score: score.budget_bytes):
         scores = list(group)
-        console.print()
-        grid = new_grid(f"In {format_bytes(budget_bytes)}{_part(budget_bytes, comparison.peak_bytes)}")
-        grid.add_column("planner", no_wrap=True)
-        for heading in _HEADINGS:
-            grid.add_column(heading, justify="right", no_wrap=True)
+        title = f"In {format_bytes(budget_bytes)}{_part(budget_bytes, comparison.peak_bytes)}"
+        grid = new_grid(title, ("planner",), _HEADINGS)
         for score in scores:
             grid.add_row(_name(score), *_cells(score))
-        tables.print(grid)
+        yield from (Text(), grid)
         bounds = {score.bound: score.bound_ns for score in scores if score.bound is not None}
         for bound, bound_ns in bounds.items():
-            console.print(Text(f"Regret is over the bound of {format_duration_ns(bound_ns)} ({bound})."))
+            yield Text(f"Regret is over the bound of {format_duration_ns(bound_ns)} ({bound}).")
         for score in scores:
             if score.problem is not None:
-                console.print(Text(f"{score.planner}: {score.problem}"))
+                yield Text(f"{score.planner}: {score.problem}")
     if comparison.missing:
-        console.print(Text(f"\nInterrupted: {comparison.missing} more were not ready."))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+        yield Text(f"\nInterrupted: {comparison.missing} more were not ready.")
 
 
 def render_plan(plan: Plan) -> str:

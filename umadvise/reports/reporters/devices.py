@@ -1,18 +1,15 @@
 """The device catalogue for people: all of it as a table, one device with every source."""
 
-import io
 from collections.abc import Iterable
 
 import msgspec
-from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
 from umadvise.records.device import DTYPES, DeviceProfile, Fact, FactOrNone
 from umadvise.records.units import format_bytes, format_duration_ns
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH, LEAST_WIDTH, as_json, printed
 
-DEFAULT_WIDTH = 110
-LEAST_WIDTH = 80
 MARK = "?"
 """Behind what is uncertain."""
 
@@ -37,7 +34,7 @@ def render_list(devices: Iterable[DeviceProfile], width: int = DEFAULT_WIDTH) ->
             _paging(device),
         )
     note = f"peaks in dense TFLOP/s; {MARK} uncertain; `umadvise devices NAME` shows where each number comes from"
-    return _text([grid, Text(), Text(note)], width)
+    return printed([grid, Text(), Text(note)], max(width, LEAST_WIDTH))
 
 
 def render_device(device: DeviceProfile, width: int = DEFAULT_WIDTH) -> str:
@@ -51,21 +48,17 @@ def render_device(device: DeviceProfile, width: int = DEFAULT_WIDTH) -> str:
     for name, fact in _facts(device, ""):
         grid.add_row(name, _value(name, fact) + (f" {MARK}" if fact.uncertain else "  "), fact.source)
     lines = [Text(line) for line in (heading, *also, f"link {device.link.kind}; {MARK} uncertain, - unknown or none")]
-    return _text([*lines, Text(), grid], width)
+    return printed([*lines, Text(), grid], max(width, LEAST_WIDTH))
 
 
 def json_list(devices: Iterable[DeviceProfile]) -> str:
     """The devices as one JSON document."""
-    return _json({"schema": "umadvise.devices/1", "devices": list(devices)})
+    return as_json({"schema": "umadvise.devices/1", "devices": list(devices)})
 
 
 def json_device(device: DeviceProfile) -> str:
     """A device as JSON: the fields of its file with all defaults; what is unknown is null."""
-    return _json(device)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+    return as_json(device)
 
 
 def _facts(record: msgspec.Struct, prefix: str) -> Iterable[tuple[str, Fact[object] | FactOrNone[object]]]:
@@ -103,19 +96,3 @@ def _paging(device: DeviceProfile) -> str:
     if device.unified_memory.supported.value is None:
         return "unknown"
     return "no" if not device.pages_managed_memory else "yes, coherent" if device.coherent else "yes"
-
-
-def _text(parts: Iterable[RenderableType], width: int) -> str:
-    output = io.StringIO()
-    console = Console(
-        file=output,
-        width=max(width, LEAST_WIDTH),
-        color_system=None,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-    for part in parts:
-        console.print(part)
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())

@@ -2,11 +2,9 @@
 
 import textwrap
 
-import msgspec
-
 from umadvise.doctor.records import Diagnosis
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH, as_json
 
-DEFAULT_WIDTH = 110
 _LEAST_WIDTH = 60
 _NAME_WIDTH = 22
 
@@ -40,5 +38,5 @@ def _paragraph(start: str, text: str, width: int) -> list[str]:
 
 
 def json(diagnosis: Diagnosis) -> str:
-    """The same as data, with a `schema` field; what is unknown is null."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1).decode() + "\n"
+    """A diagnosis as data, with a `schema` field; what is unknown is null."""
+    return as_json(diagnosis)

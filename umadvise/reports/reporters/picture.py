@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from umadvise.records.counters import Phase
-from umadvise.records.fault_profile import BIN_COUNT, Pattern, Step
+from umadvise.records.counters import PhaseWord
+from umadvise.records.fault_profile import BIN_COUNT, MeasuredStep, Pattern
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _JOINS = (1, 2, 3, 4, 6, 8)
@@ -24,7 +24,7 @@ def joined(values: Sequence[int], columns: int) -> list[int]:
     return [sum(values[start : start + join]) for start in range(0, len(values), join)]
 
 
-def joined_phases(phases: Sequence[Phase | None], columns: int) -> list[Phase | None]:
+def joined_phases(phases: Sequence[PhaseWord | None], columns: int) -> list[PhaseWord | None]:
     """The phase that most of the joined bins have; the earlier one of two."""
     join = len(phases) // columns
     groups = [phases[start : start + join] for start in range(0, len(phases), join)]
@@ -52,16 +52,16 @@ def blocks(shares_: Sequence[float], *, heat: bool) -> Text:
     return text
 
 
-def phase_ruler(phases: Sequence[Phase | None]) -> str:
+def phase_ruler(phases: Sequence[PhaseWord | None]) -> str:
     """A line that says which columns are which phase: "├forward───├backward──"; spaces where that is unknown."""
     return "".join(_ruler_part(phase, length) for phase, length in _runs(phases))
 
 
-def _ruler_part(phase: Phase | None, length: int) -> str:
+def _ruler_part(phase: PhaseWord | None, length: int) -> str:
     return " " * length if phase is None else f"├{phase}"[:length].ljust(length, "─")
 
 
-def _runs(phases: Sequence[Phase | None]) -> Iterator[tuple[Phase | None, int]]:
+def _runs(phases: Sequence[PhaseWord | None]) -> Iterator[tuple[PhaseWord | None, int]]:
     start = 0
     for end in range(1, len(phases) + 1):
         if end == len(phases) or phases[end] != phases[start]:
@@ -69,7 +69,7 @@ def _runs(phases: Sequence[Phase | None]) -> Iterator[tuple[Phase | None, int]]:
             start = end
 
 
-def step_shares(steps: Sequence[Step]) -> list[float] | None:
+def step_shares(steps: Sequence[MeasuredStep]) -> list[float] | None:
     """Part of each step's time that went into fault service; None when that is unknown of any."""
     if any(step.counters.fault_service_ns is None for step in steps):
         return None

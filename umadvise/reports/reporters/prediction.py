@@ -1,15 +1,12 @@
 """What a simulator predicts of a step, for people: one line for each way to run it."""
 
-import io
-
-from rich.console import Console
 from rich.text import Text
 
 from umadvise.planners.judging.prediction import PLAN, SWAP, Prediction, Way
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.reporters.tables import new_grid
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH, new_grid, printed
 
-DEFAULT_WIDTH = 110
+_HEADINGS = ("step", "compute", "stalled", "to device", "to host", "faults", "evictions", "memory")
 _LABELS = {
     "resident": "resident",
     "noadvise": "unified, no advice",
@@ -23,23 +20,13 @@ _LABELS = {
 def render(prediction: Prediction, width: int = DEFAULT_WIDTH) -> str:
     """A table of the ways, and below it why the others do not work."""
     size = format_bytes(prediction.budget_bytes)
-    grid = new_grid(f"{prediction.workload or 'the step'} in {size} on {prediction.device}, simulated")
-    grid.add_column("way", no_wrap=True)
-    for heading in ("step", "compute", "stalled", "to device", "to host", "faults", "evictions", "memory"):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    title = f"{prediction.workload or 'the step'} in {size} on {prediction.device}, simulated"
+    grid = new_grid(title, ("way",), _HEADINGS)
     for way in prediction.ways:
         if way.problem is None:
             grid.add_row(_LABELS[way.name], *_cells(way))
-    lines = [
-        Text(f"{_LABELS[way.name]}: {way.problem}{_need(way)}") for way in prediction.ways if way.problem is not None
-    ]
-    buffer = io.StringIO()
-    console = Console(file=buffer, width=width, no_color=True, highlight=False, emoji=False)
-    if grid.rows:
-        console.print(grid)
-    for line in lines:
-        console.print(line)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    problems = [Text(f"{_LABELS[way.name]}: {way.problem}{_need(way)}") for way in prediction.ways if way.problem]
+    return printed([*([grid] if grid.rows else []), *problems], width)
 
 
 def _need(way: Way) -> str:

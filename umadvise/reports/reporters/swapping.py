@@ -6,9 +6,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from umadvise.records.counters import Swaps
-from umadvise.records.fault_profile import FaultProfile, PlannedSteps, Step
+from umadvise.records.fault_profile import FaultProfile, MeasuredStep, PlannedSteps
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.reporters.tables import PerStep, new_grid, percent_of, swap_sums
+from umadvise.reports.reporters.printing import new_grid
+from umadvise.reports.reporters.tables import PerStep, percent_of, swap_sums
 
 _FIRST_SHOWN, _LATEST_SHOWN = 4, 8
 
@@ -61,11 +62,8 @@ def steps(profile: FaultProfile) -> Iterator[Grid]:
     swapped = [step for step in profile.steps if step.swaps is not None]
     if len(swapped) < 2:
         return
-    grid = new_grid("By step")
-    for heading in ("step", "time", "waits for\ncopies", "waits for\nroom", "waits\nof step"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("swapped\nin", "swapped\nout", "on\ndemand", "for\nroom"):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    times = ("step", "time", "waits for\ncopies", "waits for\nroom", "waits\nof step")
+    grid = new_grid("By step", (), (*times, "swapped\nin", "swapped\nout", "on\ndemand", "for\nroom"))
     grid.add_column("plan", no_wrap=True)
     shown = swapped[:_FIRST_SHOWN] + swapped[_FIRST_SHOWN:][-_LATEST_SHOWN:]
     for step in shown:
@@ -75,7 +73,7 @@ def steps(profile: FaultProfile) -> Iterator[Grid]:
     yield grid
 
 
-def _step_cells(step: Step, planned: PlannedSteps | None) -> tuple[str, ...]:
+def _step_cells(step: MeasuredStep, planned: PlannedSteps | None) -> tuple[str, ...]:
     swaps = step.swaps
     assert swaps is not None
     return (

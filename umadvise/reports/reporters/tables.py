@@ -9,7 +9,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from umadvise.records.fault_profile import FaultProfile, OpRow, ResidentTally, Table, Tables, Tally, TensorRow
-from umadvise.records.units import format_bytes, format_duration_ns
+from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
+from umadvise.reports.reporters.printing import new_grid
 
 MOST_ROWS_SHOWN = 12
 Row = TypeVar("Row", bound=ResidentTally)
@@ -77,22 +78,7 @@ _COLUMNS = (
     _Column("waits", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.time, True, "swaps"),
     _Column("waits\nof step", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.share, True, "swaps"),
 )
-_BLOCK_BYTES = 2 << 20
 _MOST_NEIGHBOURS = 255
-
-
-def new_grid(title: str) -> Grid:
-    """A table without lines, as all of this report are."""
-    return Grid(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        caption_style="dim",
-        header_style="underline",
-        box=None,
-        pad_edge=False,
-    )
 
 
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
@@ -140,7 +126,7 @@ def _tensor_cells(row: TensorRow) -> tuple[str, ...]:
 
 def _neighbours(row: TensorRow) -> str:
     """The driver moves blocks of 2 MiB: what is smaller has its neighbours' traffic too."""
-    if row.neighbours == 0 or row.bytes >= _BLOCK_BYTES:
+    if row.neighbours == 0 or row.bytes >= BLOCK_BYTES:
         return ""
     more = "+" if row.neighbours == _MOST_NEIGHBOURS else ""
     return f", shares its block with {row.neighbours}{more} other{'s' if row.neighbours > 1 else ''}"

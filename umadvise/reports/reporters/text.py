@@ -1,22 +1,20 @@
 """The report for people: what faulted, what was swapped, and what would help."""
 
-import io
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
 from umadvise.records.counters import CAUSES, PHASES, ROLES, BytesByCause, MemoryKind, MemoryStats, Placed
-from umadvise.records.fault_profile import Environment, FaultProfile, Pattern
+from umadvise.records.fault_profile import FaultProfile, Pattern, RunEnvironment
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import role_words
 from umadvise.reports.reporters import picture, swapping
-from umadvise.reports.reporters.tables import PerStep, grids, new_grid, word
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH, LEAST_WIDTH, new_grid, printed
+from umadvise.reports.reporters.tables import PerStep, grids, word
 
-DEFAULT_WIDTH = 110
-LEAST_WIDTH = 80
 _INDENT = 9
 
 
@@ -31,24 +29,15 @@ def render(profile: FaultProfile, width: int = DEFAULT_WIDTH, *, color: bool = F
     Returns:
         Lines without trailing spaces; the same text for the same arguments, whatever the environment says.
     """
-    output = io.StringIO()
-    console = Console(
-        file=output,
-        width=max(width, LEAST_WIDTH),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    for index, section in enumerate(_sections(profile, console.width)):
+    width = max(width, LEAST_WIDTH)
+    return printed(_parts(profile, width), width, color=color)
+
+
+def _parts(profile: FaultProfile, width: int) -> Iterator[RenderableType]:
+    for index, section in enumerate(_sections(profile, width)):
         if index:
-            console.print()
-        for part in section:
-            console.print(part)
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+            yield Text()
+        yield from section
 
 
 def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType]]:
@@ -208,7 +197,7 @@ def _live_by_role(memory: MemoryStats | None) -> str:
     return "all tensors, wherever they are" + (f"; by role at most {by_role}" if by_role else "")
 
 
-def _limit(environment: Environment) -> str:
+def _limit(environment: RunEnvironment) -> str:
     limits = [environment.capacity_bytes, environment.budget_bytes]
     return f"of {format_bytes(min(limit for limit in limits if limit is not None))}"
 

@@ -34,7 +34,7 @@ class MemoryFunctions:
     def free_and_total(self) -> tuple[int, int]:
         """What is not occupied on the device, and its capacity, in bytes."""
         total_bytes = self._info().total_bytes
-        return max(0, total_bytes - self.peaks.for_script().held.resident_bytes), total_bytes
+        return max(0, total_bytes - (self.peaks.for_script().held.resident_bytes or 0)), total_bytes
 
     def summary(self) -> str:
         """One line for each number that is not 0."""

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Allocation, ProgramStatus, SwapCounters
+from umadvise._native.abi import Allocation, ProgramStatus
 from umadvise.errors import NativeError, StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.counters import SwapCounters
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 

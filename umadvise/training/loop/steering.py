@@ -11,7 +11,7 @@ from umadvise.errors import NativeError
 from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planners.paging.advice import by_role
 from umadvise.recording.recorded_step import RecordedStep
-from umadvise.records.fault_profile import Prediction, RungChange
+from umadvise.records.fault_profile import RungChange, RungPrediction
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
@@ -127,7 +127,7 @@ class Steering:
         assert self._maker is not None
         return self._maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
 
-    def predictions(self) -> tuple[Prediction, ...]:
+    def predictions(self) -> tuple[RungPrediction, ...]:
         """What the simulator says that the steady step takes on each rung; nothing where none was recorded."""
         step = self.driver.step
         return () if step is None else predicted_rungs(self._state, step, self.split)

@@ -3,7 +3,7 @@
 from umadvise._native.abi import Memory
 from umadvise.devices.rungs import ADVISE, SWAP, WINDOW
 from umadvise.recording.recorded_step import RecordedStep
-from umadvise.records.fault_profile import Prediction
+from umadvise.records.fault_profile import RungPrediction
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
@@ -15,7 +15,7 @@ SEARCH_SECONDS = 5.0
 """That a report may take to plan a step for each rung."""
 
 
-def predicted_rungs(state: Runtime, step: RecordedStep, split: MemorySplit) -> tuple[Prediction, ...]:
+def predicted_rungs(state: Runtime, step: RecordedStep, split: MemorySplit) -> tuple[RungPrediction, ...]:
     """Simulated times of a recorded step on the rungs that it can run on.
 
     Args:
@@ -31,4 +31,4 @@ def predicted_rungs(state: Runtime, step: RecordedStep, split: MemorySplit) -> t
     ]
     maker = PlanMaker(planning_device(state.device), PlanCache.of_user(), SEARCH_SECONDS)
     predicted = maker.predict(step, {rung.name: split.for_plans(rung.memory) for rung in rungs})
-    return tuple(Prediction(rung=rung, step_ns=step_ns) for rung, step_ns in predicted.items() if step_ns > 0)
+    return tuple(RungPrediction(rung=rung, step_ns=step_ns) for rung, step_ns in predicted.items() if step_ns > 0)

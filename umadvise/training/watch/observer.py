@@ -18,9 +18,7 @@ from umadvise import _native
 from umadvise._native.abi import Counting, Memory
 from umadvise._native.readings import (
     chunks_from,
-    counters_from,
     events_from,
-    memory_from,
     placed_from,
     residency_from,
     swaps_from,
@@ -31,7 +29,7 @@ from umadvise.recording import cut, live
 from umadvise.recording.recorded_step import RecordedStep, recorded_step
 from umadvise.records.counters import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
 from umadvise.records.enums import Advice, Phase, Role
-from umadvise.records.fault_profile import Environment, FaultProfile, Prediction, RungChange, Step
+from umadvise.records.fault_profile import FaultProfile, MeasuredStep, RunEnvironment, RungChange, RungPrediction
 from umadvise.records.trace import Target, Trace
 from umadvise.records.units import MAX_BYTES, format_bytes, format_duration_ns
 from umadvise.reports.counters.builder import ProfileBuilder
@@ -127,7 +125,7 @@ class Observer:
         self._device_name = ""
         self.step_count = 0
         self.steps_are_marked = False
-        self.last_step: Step | None = None
+        self.last_step: MeasuredStep | None = None
         self.rungs: list[RungChange] = []
         self.steering: Steering | None = None
         self._told_of_oversized_ops = self._told_of_ended_exports = False
@@ -391,8 +389,8 @@ class Observer:
             return self._last
         device = self._runtime.device
         return _Readings(
-            counters_from(device.counters()),
-            memory_from(device.memory()),
+            device.counters(),
+            device.memory(),
             device.dropped_events(),
             self._sampler.reading() if self._sampler is not None else None,
             swaps_from(swapped := device.swap_counters()),
@@ -413,7 +411,7 @@ class Observer:
         now, before = self._readings().placed, self._placed_before
         return placed_from({kind: now.get(kind, 0) - before.get(kind, 0) for kind in {**now, **before}})
 
-    def profile(self, predictions: Sequence[Prediction] = ()) -> FaultProfile:
+    def profile(self, predictions: Sequence[RungPrediction] = ()) -> FaultProfile:
         """The fault profile so far; `predictions`: of other rungs."""
         if self._builder is None:
             raise StateError("nothing was watched: expected attach() first")
@@ -429,9 +427,9 @@ class Observer:
             predictions=predictions,
         )
 
-    def _environment(self) -> Environment:
+    def _environment(self) -> RunEnvironment:
         info = self._runtime.device.info()
-        return Environment(
+        return RunEnvironment(
             device_name=info.name,
             provider="emulated" if self._runtime.emulated else "cuda",
             counting="ordered" if info.counting == Counting.ORDERED else "raw",
@@ -444,7 +442,7 @@ class Observer:
         )
 
 
-def in_words(step: Step) -> str:
+def in_words(step: MeasuredStep) -> str:
     """What a step cost, in a line."""
     counted = step.counters
     service, groups = format_duration_ns(counted.fault_service_ns), counted.fault_groups

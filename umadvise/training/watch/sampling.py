@@ -4,7 +4,6 @@ import msgspec
 import torch
 
 from umadvise import _native
-from umadvise._native.readings import counters_from, sampling_from
 from umadvise.errors import UsageError
 from umadvise.records.counters import Counters, Sampling
 
@@ -43,15 +42,13 @@ class Sampler:
 
     def after_step(self) -> tuple[Counters, int] | None:
         """What a step that has just ended counted, and when the device had done all of it; None: it was not sampled."""
-        native = self._device.sampling()
+        steps = self._device.sampling().steps
         self._profiled = self._profiled or torch._C._autograd._profiler_enabled()  # it may have taken the buffers over
-        if native.steps == self._sampled or self._profiled:
-            return None
-        return counters_from(native.last), native.last_end_ns
+        return None if steps == self._sampled or self._profiled else self._device.last_sample()
 
     def reading(self) -> Sampling:
         """How it went so far."""
-        reading = sampling_from(self._device.sampling(), self._before)
+        reading = self._device.sampling().minus(self._before)
         if self._profiled and self._every:
             reason = "torch.profiler was active in the last step: counters are read while it is not"
             reading = msgspec.structs.replace(reading, reason=reason)

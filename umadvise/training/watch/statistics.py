@@ -1,6 +1,5 @@
 """What the device in use counted and holds, for scripts that call `patch()` and open no session."""
 
-from umadvise._native.readings import counters_from, memory_from
 from umadvise.records.counters import Counters, MemoryStats
 from umadvise.torch_seam import runtime
 
@@ -11,7 +10,7 @@ def read_counters() -> Counters:
     Raises:
         StateError: nothing is patched.
     """
-    return counters_from(runtime.current().device.counters())
+    return runtime.current().device.counters()
 
 
 def memory_stats() -> MemoryStats:
@@ -20,4 +19,4 @@ def memory_stats() -> MemoryStats:
     Raises:
         StateError: nothing is patched.
     """
-    return memory_from(runtime.current().device.memory())
+    return runtime.current().device.memory()
