@@ -29,7 +29,7 @@ from umadvise.commands._options import parse_competitors
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import CheckFailedError, UmadviseError
 from umadvise.planners.bounds.bound import lower_bound
-from umadvise.planners.judging.comparison import Comparison, Competitor, compare
+from umadvise.planners.judging.comparison import Competitor, PlannerComparison, compare
 from umadvise.recording.dry import recorder as dry
 from umadvise.records import trace_file as io
 from umadvise.records.device import DeviceProfile
@@ -113,7 +113,7 @@ def _plans(name: str, trace: Trace, device: DeviceProfile, budget_bytes: int) ->
 
 def tables(
     networks: Sequence[str], competitors: Sequence[Competitor], count: int, cache: Path, *, regrets: bool
-) -> Iterator[tuple[str, Comparison]]:
+) -> Iterator[tuple[str, PlannerComparison]]:
     """Compares, network by network."""
     for network in networks:
         case = CASES[network]

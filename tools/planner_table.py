@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from umadvise.planners.judging.comparison import Comparison
+from umadvise.planners.judging.comparison import PlannerComparison
 from umadvise.planners.judging.score import Score
 from umadvise.records.units import format_bytes, format_duration_ns
 
@@ -33,13 +33,13 @@ def planner_of(name: str) -> str:
     return name.partition(":")[0]
 
 
-def by_budget(comparison: Comparison) -> Iterator[tuple[int, list[Score]]]:
+def by_budget(comparison: PlannerComparison) -> Iterator[tuple[int, list[Score]]]:
     """From the largest budget down."""
     for budget_bytes, scores in groupby(comparison.scores, key=lambda score: score.budget_bytes):
         yield budget_bytes, list(scores)
 
 
-def table(network: str, comparison: Comparison) -> str:
+def table(network: str, comparison: PlannerComparison) -> str:
     """A row a planner: its overhead in each budget, and the longest that it took to plan; below, the least regrets."""
     budgets = list(by_budget(comparison))
     heads = [f"{format_bytes(size)} ({size / max(comparison.peak_bytes, 1):.0%})" for size, _ in budgets]
@@ -95,7 +95,7 @@ class Claim:
         return f"- {self.words}: {verdict}. {self.because}"
 
 
-def claims(comparisons: Sequence[tuple[str, Comparison]]) -> list[Claim]:
+def claims(comparisons: Sequence[tuple[str, PlannerComparison]]) -> list[Claim]:
     """What is to hold of `best` in all comparisons."""
     cases = [
         (f"{network} in {format_bytes(size)}", scores)
@@ -151,7 +151,7 @@ def _regrets(cases: Sequence[Case]) -> Claim:
     return Claim(words, holds, f"{median:.1%} and {worst:.1%} ({where}), of {len(regrets)}.")
 
 
-def _half(network: str, comparison: Comparison) -> Claim:
+def _half(network: str, comparison: PlannerComparison) -> Claim:
     """At the budget nearest to half the peak."""
     words = f"{network}: at half the peak `best` has half the overhead of the best published, or {NEAR:.0%} regret"
     cases = [(abs(size - comparison.peak_bytes / 2), size, scores) for size, scores in by_budget(comparison)]

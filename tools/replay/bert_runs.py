@@ -16,7 +16,7 @@ from umadvise.records.advice import parse_advice
 from umadvise.records.counters import BytesByCause
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Role
-from umadvise.simulator.unified import Simulation, simulate_unified
+from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 
 _ITERATIONS = 100  # section 5.1
 Words = tuple[str, str, str]  # advice for parameters, inputs and intermediates
@@ -63,7 +63,7 @@ class BertRuns:
         return _run(simulate_unified(trace, self.device, advice=advice, allocator="caching"))
 
 
-def _run(simulation: Simulation) -> BertRun:
+def _run(simulation: UnifiedSimulation) -> BertRun:
     steps, steady = simulation.steps, simulation.steady
 
     def mean(values: Iterable[int]) -> float:

@@ -28,7 +28,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.trace import UNKNOWN, Trace
 from umadvise.simulator.steady import mean_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
-from umadvise.simulator.unified import Simulation, simulate_unified
+from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 from umadvise.training.plans.maker import staying_bytes
 from umadvise.training.plans.view import transferred, view_of
 from umadvise.training.policy.course import course_of_rung
@@ -221,7 +221,7 @@ class Predictor:
         if rung == "window":
             plan = planners.run(course_of_rung(rung).planner or "", self._trace, self._device, budget_bytes)
             advice = by_role(plan)
-        simulation: Simulation = simulate_unified(
+        simulation: UnifiedSimulation = simulate_unified(
             self._trace, self._device, budget_bytes=budget_bytes, advice=advice, plan=plan
         )
         mean = mean_step(simulation)

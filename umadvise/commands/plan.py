@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from umadvise import planners
-    from umadvise.planners.judging.comparison import Comparison, with_regret
+    from umadvise.planners.judging.comparison import PlannerComparison, with_regret
     from umadvise.planners.judging.score import score
     from umadvise.records import plan_file as io
     from umadvise.reports.reporters import comparison as reporter
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_regret:
         with contextlib.suppress(KeyboardInterrupt):  # the plan is there
             worth = with_regret(worth, trace, device)
-    comparison = Comparison.of(trace, device, [worth])
+    comparison = PlannerComparison.of(trace, device, [worth])
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
     else:

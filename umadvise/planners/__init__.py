@@ -122,3 +122,14 @@ def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Paramete
     if odd:
         raise UsageError(f"planner {name!r} has no option {odd[0]!r}: expected {', '.join(known) or 'none at all'}")
     return known
+
+
+def check_range(name: str, value: float | None, low: float, high: float | None = None) -> None:
+    """Returns where an option of a planner is within its range, or is not given.
+
+    Raises:
+        UsageError: it is not; the message says what was expected.
+    """
+    if value is not None and not low <= value <= (value if high is None else high):
+        expected = f"at least {low}" if high is None else f"{low} to {high}"
+        raise UsageError(f"{name}: expected {expected}, found {value}")

@@ -7,9 +7,9 @@ Then it plans itself, in three nested choices, each judged by the simulated step
 1. What is dropped and made again (`recompute_choice`): a share of what exceeds the budget, those storages first that
    take the least time for their bytes, in chains up to a length. What other planners' plans make again is tried too.
    The step with these recomputations as ops (`unrolled`) is a step like any other from here on.
-2. In which gaps between two uses storages leave (`swap_choice`): those that last longest beyond their copies, at the
-   fullest moment first. What stays clean leaves without a copy, what nobody needs any more leaves at once, and skip
-   connections leave within forward, by the same rule.
+2. In which gaps between two uses storages leave (`swap_schedule.enough`): those that last longest beyond their copies,
+   at the fullest moment first. What stays clean leaves without a copy, what nobody needs any more leaves at once, and
+   skip connections leave within forward, by the same rule.
 3. When copies begin (`swap_schedule`): to the host at once, back as early as there is room, in the order of need, with
    the stalls that the simulation of the schedule before has shown.
 
@@ -30,12 +30,11 @@ from numpy.typing import NDArray
 from umadvise import planners
 from umadvise.errors import BudgetError, NoRoomError, UmadviseError, UsageError
 from umadvise.planners import Progress
-from umadvise.planners.gaps import Gaps, gaps
+from umadvise.planners.gaps import SwapGaps, gaps
 from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages, score
-from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest, recompute_actions
-from umadvise.planners.swap_choice import enough, slack_ns
-from umadvise.planners.swap_schedule import Times, schedule
+from umadvise.planners.step_lists import StepLists
+from umadvise.planners.swap_schedule import Times, enough, schedule, slack_ns
 from umadvise.planners.unrolled import Unrolled, unroll
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, ActionKind, Plan
@@ -98,9 +97,8 @@ def best(
     """
     if trials is None:
         trials = min(MOST_TRIALS, TRIALS_OF_OPS // max(len(trace.ops), 1))
-    if trials < 0:
-        raise UsageError(f"trials: expected at least 0, found {trials}")
-    search = _Search(trace, device, budget_bytes, _Limits(recompute, paging, seconds))
+    planners.check_range("trials", trials, 0)
+    search = _SwapSearch(trace, device, budget_bytes, _Limits(recompute, paging, seconds))
     try:
         search.begin_with(plans)
         if not search.ideal:
@@ -134,7 +132,7 @@ class _Solution:
     """A choice of recomputations and of gaps, and how long the step is with it."""
 
     unrolled: Unrolled
-    gaps: Gaps
+    gaps: SwapGaps
     leaves: NDArray[np.bool_]
     times: Times
     step_ns: int
@@ -142,7 +140,7 @@ class _Solution:
     plan: Plan | None = None
 
 
-class _Search:
+class _SwapSearch:
     def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int, limits: _Limits) -> None:
         self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
         self.limits = limits
@@ -202,7 +200,7 @@ class _Search:
 
     def run(self, trials: int, progress: Progress) -> None:
         """Tries choices of recomputations, and then changes of the best one."""
-        self.step = Step(self.trace)
+        self.step = StepLists(self.trace)
         self.gaps = gaps(self.trace, self.device)
         self.known = candidates(self.step) if self.limits.recompute else []
         self.alike = self._kinds()
@@ -236,13 +234,13 @@ class _Search:
         tried: dict[frozenset[int], int] = {}
 
         def step_ns(share: float, chain: float) -> int:
-            again = self._cheapest(share, chain * self.budget_bytes)
-            if again not in tried and self.limits.over and tried:
-                tried[again] = _NO_STEP_NS
-            elif again not in tried:
-                solution = self._solve(again)
+            again = cheapest(self.gaps, self.step, self.known, self.budget_bytes, share, chain * self.budget_bytes)
+            if again not in tried:
+                late = self.limits.over and bool(tried)
+                solution = None if late else self._solve(again)
                 tried[again] = _NO_STEP_NS if solution is None else solution.step_ns
-                take(solution)
+                if not late:
+                    take(solution)
             return tried[again]
 
         _, share, chain = min((step_ns(share, chain), share, chain) for share in SHARES for chain in CHAINS)
@@ -265,9 +263,6 @@ class _Search:
             for chain in LONG_CHAINS:
                 chain_bytes = chain * self.budget_bytes
                 take(self._solve(cheapest(self.gaps, self.step, cheap, self.budget_bytes, _ALL, chain_bytes)))
-
-    def _cheapest(self, share: float, chain_bytes: float) -> frozenset[int]:
-        return cheapest(self.gaps, self.step, self.known, self.budget_bytes, share, chain_bytes)
 
     def _solve(self, again: frozenset[int]) -> _Solution | None:
         """Without what finds no room to be made again."""

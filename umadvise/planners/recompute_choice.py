@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from umadvise.planners.gaps import Gaps
-from umadvise.planners.recomputation import DEVICE, GONE, Rerun, Segments, Step, find_rerun
+from umadvise.planners.gaps import SwapGaps
+from umadvise.planners.recomputation import Rerun, Segments, find_rerun, unless_gone
 from umadvise.planners.recompute_walk import walk
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.plan import Action
 
 _WITHOUT_END = 1 << 61
@@ -32,24 +33,21 @@ class Candidate:
     rerun: Rerun
 
 
-def candidates(step: Step) -> list[Candidate]:
+def candidates(step: StepLists) -> list[Candidate]:
     """All of them, those first that take the least time for each byte."""
     found = []
     for storage, (last, following) in step.gaps.items():
         if step.sizes[storage] < SMALL_BYTES:
             continue
-
-        def place(each: int, following: int = following) -> int:
-            return DEVICE if step.births[each] < following <= step.deaths[each] else GONE
-
-        rerun = find_rerun(step, storage, following, place, Segments({storage: 0}, [0], [True]))
+        alone = Segments({storage: 0}, [0], [True])
+        rerun = find_rerun(step, storage, following, unless_gone(step, following), alone)
         if rerun is not None:
             found.append(Candidate(storage, last, following, rerun))
     return sorted(found, key=lambda each: each.rerun.duration_ns / step.sizes[each.storage])
 
 
 def cheapest(
-    gaps: Gaps, step: Step, known: Sequence[Candidate], budget_bytes: int, share: float, chain_bytes: float
+    gaps: SwapGaps, step: StepLists, known: Sequence[Candidate], budget_bytes: int, share: float, chain_bytes: float
 ) -> frozenset[int]:
     """Storages to make again, in order, until at every point they take away a share of the excess.
 
@@ -65,7 +63,7 @@ def cheapest(
     chosen: dict[int, int] = {}  # with the bytes of their chains
     for each in known:
         size = step.sizes[each.storage]
-        begin, end = int(gaps.point[each.last]) + 1, int(gaps.point[each.following])
+        begin, end = int(gaps.points.op_at[each.last]) + 1, int(gaps.points.op_at[each.following])
         if begin >= end or excess[begin:end].max() <= 0:
             continue
         chain = size + sum(chosen.get(needed, 0) for needed in each.rerun.inputs)
@@ -75,7 +73,7 @@ def cheapest(
     return frozenset(chosen)
 
 
-def recompute_actions(step: Step, storages: Iterable[int]) -> list[Action]:
+def recompute_actions(step: StepLists, storages: Iterable[int]) -> list[Action]:
     """Drops and recomputations of these storages, each once; what cannot be made again after all stays."""
     segments = {storage: index for index, storage in enumerate(sorted(storages))}
     count = len(segments)

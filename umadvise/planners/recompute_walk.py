@@ -5,10 +5,9 @@ What is dropped is made again before the op in backward that needs it; what has 
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from umadvise.errors import BudgetError
-from umadvise.planners.recomputation import DEVICE, DROPPED, GONE, HOST, Segments, Step, find_rerun
+from umadvise.planners.recomputation import DEVICE, DROPPED, GONE, HOST, Segments, find_rerun
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.plan import Action, ActionKind
 from umadvise.records.units import format_bytes
 
@@ -36,7 +35,7 @@ class Walk:
         recompute_ns: durations of the ops that run again.
     """
 
-    step: Step
+    step: StepLists
     segments: Segments
     budget_bytes: int
     swappable: frozenset[int] = frozenset()
@@ -56,17 +55,14 @@ class Walk:
         self._used_bytes = sum(size for size, birth in zip(step.sizes, step.births, strict=True) if birth < 0)
         self._places = [DEVICE if birth < 0 else GONE for birth in step.births]
         self._recent: dict[int, None] = {}
-        self._next_use = step.uses.first[:-1].tolist()
-        self._uses, self._ends = step.uses.op.tolist(), step.uses.first[1:].tolist()
-        scratch = np.zeros(len(step.trace.ops), np.int64)
-        transient = step.uses.transient
-        np.add.at(scratch, step.trace.births[transient], step.trace.storages.bytes[transient])
+        uses = step.graph.uses
+        self._next_use: list[int] = uses.first[:-1].tolist()
+        self._uses, self._ends = uses.at.tolist(), uses.first[1:].tolist()
         self._require(-1, 0, frozenset())
         self._end_lives(-1)
-        storages, first = (column.tolist() for column in step.uses.by_op)
-        for op in range(len(first) - 1):
-            needed = [each for each in storages[first[op] : first[op + 1]] if not step.transient[each]]
-            self._before(op, needed, int(scratch[op]))
+        scratch_bytes = step.graph.scratch_bytes.tolist()
+        for op, needed in enumerate(step.needed):
+            self._before(op, needed, scratch_bytes[op])
             self._end_lives(op)
             for storage in needed:
                 self._after(op, storage)
@@ -144,18 +140,12 @@ class Walk:
 
     def _require(self, op: int, bytes_: int, locked: frozenset[int]) -> None:
         """Makes room; what has been used longest ago leaves first."""
-        excess_bytes = self._used_bytes + bytes_ - self.budget_bytes
-        leaving: list[int] = []
-        if excess_bytes > 0:
-            for storage in self._recent:
-                if storage not in locked:
-                    leaving.append(storage)
-                    excess_bytes -= self.step.sizes[storage]
-                if excess_bytes <= 0:
-                    break
-        for storage in leaving:
-            self._evict(op, storage)
-        if excess_bytes > 0:
+        for storage in [*self._recent] if self._used_bytes + bytes_ > self.budget_bytes else ():
+            if self._used_bytes + bytes_ <= self.budget_bytes:
+                break
+            if storage not in locked:
+                self._evict(op, storage)
+        if self._used_bytes + bytes_ > self.budget_bytes:
             raise BudgetError(
                 f"op {op} needs {format_bytes(self._used_bytes + bytes_)} with what this planner never moves: it keeps "
                 f"no budget of {format_bytes(self.budget_bytes)}; give at least that, or make the batch smaller"
@@ -165,9 +155,8 @@ class Walk:
     def _evict(self, op: int, storage: int) -> None:
         use = self._next_use[storage]
         wanted = use < self._ends[storage] and self.step.needs_contents(self._uses[use], storage)
-        # Where the host's copy is still valid this copies nothing.
-        kind = ActionKind.SWAP_OUT if wanted else ActionKind.DROP
-        self.actions.append(Action(kind, op, storage))
+        # Where the host's copy is still valid a swap-out copies nothing.
+        self.actions.append(Action(ActionKind.SWAP_OUT if wanted else ActionKind.DROP, op, storage))
         self._leave(storage, HOST if wanted else GONE)
 
     def _enter(self, storage: int) -> None:
@@ -184,13 +173,13 @@ class Walk:
         self._recent.pop(storage, None)
 
     def _end_lives(self, op: int) -> None:
-        for storage in self.step.freed_by.get(op, ()):
+        for storage in self.step.freed_by[op]:
             if not self.step.transient[storage]:
                 self._leave(storage, GONE)
 
 
 def walk(
-    step: Step,
+    step: StepLists,
     segments: Segments,
     budget_bytes: int,
     swappable: frozenset[int] = frozenset(),

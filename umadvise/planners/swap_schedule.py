@@ -1,4 +1,6 @@
-"""When to copy what leaves the device: from gaps in which storages leave to a plan of swaps.
+"""In which gaps storages leave the device, and when they are copied: from gaps to a plan of swaps.
+
+Those leave that hide their copies best, enough of them for every op to find room.
 
 A storage leaves after the use that begins its gap. It comes back as early as there is room for it from then until its
 use: those needed first choose first. Room is what the budget leaves beside all that stays, works or is on its way out,
@@ -14,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.gaps import Gaps
+from umadvise.planners.gaps import SwapGaps
+from umadvise.planners.room import Room
 from umadvise.records.plan import ActionKind, Actions, Plan, check
-from umadvise.records.timeline import SpanKind, Track
 from umadvise.simulator.swap import SwapSimulation
 
 _FIRST = -1
@@ -30,15 +32,15 @@ class Times:
     start_ns: NDArray[np.float64]
 
     @classmethod
-    def of_compute(cls, gaps: Gaps) -> "Times":
+    def of_compute(cls, gaps: SwapGaps) -> "Times":
         """Without a stall."""
         return cls(np.concatenate([[0.0], np.cumsum(gaps.points.duration_ns)]))
 
     @classmethod
-    def of_simulation(cls, gaps: Gaps, simulation: SwapSimulation) -> "Times":
+    def of_simulation(cls, gaps: SwapGaps, simulation: SwapSimulation) -> "Times":
         """Of a step's last iteration."""
-        start_ns = op_starts_ns(simulation, len(gaps.point))
-        return cls(np.maximum.accumulate(np.append(start_ns[np.maximum(gaps.op, 0)], simulation.step_ns)))
+        start_ns = simulation.op_starts_ns().astype(np.float64)
+        return cls(np.maximum.accumulate(np.append(start_ns[np.maximum(gaps.points.op, 0)], simulation.step_ns)))
 
     @property
     def two_steps_ns(self) -> NDArray[np.float64]:
@@ -46,17 +48,57 @@ class Times:
         return np.concatenate([self.start_ns[:-1], self.start_ns + self.start_ns[-1]])
 
 
-def op_starts_ns(simulation: SwapSimulation, ops: int) -> NDArray[np.float64]:
-    """When each op began, from the first op's beginning on."""
-    timeline = simulation.timeline
-    assert timeline is not None
-    rows = (timeline.track == Track.COMPUTE) & (timeline.kind == SpanKind.OP)
-    result = np.zeros(ops)
-    result[timeline.op[rows]] = timeline.start_ns[rows]
-    return result - result[:1]
+def slack_ns(gaps: SwapGaps, times: Times) -> NDArray[np.float64]:
+    """How much longer than its copies each gap lasts; below 0 for one that is too short to win anything."""
+    begin_ns, link = times.two_steps_ns, gaps.points.device.link
+    copies_ns = gaps.bytes * (1e9 / link.d2h.bytes_per_s.value + 1e9 / link.h2d.bytes_per_s.value)
+    result: NDArray[np.float64] = begin_ns[gaps.end] - begin_ns[gaps.begin + 1] - copies_ns
+    return result
 
 
-def schedule(gaps: Gaps, leaves: NDArray[np.bool_], budget_bytes: int, times: Times) -> Plan:
+def enough(
+    gaps: SwapGaps, leaves: NDArray[np.bool_], budget_bytes: int, worth: NDArray[np.float64]
+) -> NDArray[np.bool_] | None:
+    """Adds gaps until every point finds room, were copies to the host to take no time; None where that cannot be.
+
+    At the fullest point those gaps are next which are worth most, and of what exceeds the excess there that which is
+    worth most for what it takes away of it.
+
+    Args:
+        gaps: of the step.
+        leaves: in which gaps storages leave already.
+        budget_bytes: of device memory.
+        worth: of each gap; below 0 it comes after all others.
+    """
+    leaves = leaves & gaps.needed
+    rows = np.flatnonzero(leaves)
+    count = len(gaps.points)
+    used = gaps.kept_bytes - gaps.bytes_in(rows, gaps.begin[rows] + 1, gaps.end[rows])
+    waiting = gaps.needed & ~leaves
+    while len(used) and int(used.max()) > budget_bytes:
+        point = int(used.argmax())
+        inside = ((gaps.begin < point) & (point < gaps.end)) | (point + count < gaps.end)
+        found = np.flatnonzero(waiting & inside)
+        if not len(found):
+            return None
+        excess = int(used[point]) - budget_bytes
+        ranked = found[np.argsort(-worth[found], kind="stable")]
+        whole = int(np.searchsorted(np.cumsum(gaps.bytes[ranked]), excess, "right"))
+        chosen, rest = ranked[:whole], ranked[whole:]
+        excess -= int(gaps.bytes[chosen].sum())
+        if excess > 0 and len(rest):
+            share = np.minimum(gaps.bytes[rest], excess) / gaps.bytes[rest]
+            chosen = np.append(chosen, rest[np.where(worth[rest] > 0, worth[rest] * share, worth[rest]).argmax()])
+        leaves[chosen], waiting[chosen] = True, False
+        for begin, end, size in zip(
+            (gaps.begin[chosen] + 1).tolist(), gaps.end[chosen].tolist(), gaps.bytes[chosen].tolist(), strict=True
+        ):
+            used[begin : min(end, count)] -= size
+            used[: max(end - count, 0)] -= size
+    return leaves
+
+
+def schedule(gaps: SwapGaps, leaves: NDArray[np.bool_], budget_bytes: int, times: Times) -> Plan:
     """The plan in which storages leave in these gaps, and what nobody needs any more leaves at once.
 
     Args:
@@ -74,9 +116,9 @@ def schedule(gaps: Gaps, leaves: NDArray[np.bool_], budget_bytes: int, times: Ti
     return _plan(gaps, rows, back, budget_bytes)
 
 
-def _departures_ns(gaps: Gaps, rows: NDArray[np.int64], times: Times) -> NDArray[np.float64]:
+def _departures_ns(gaps: SwapGaps, rows: NDArray[np.int64], times: Times) -> NDArray[np.float64]:
     """When each copy to the host has ended: one after the other, in the order of the uses before."""
-    way = gaps.device.link.d2h
+    way = gaps.points.device.link.d2h
     start_ns = times.two_steps_ns[gaps.begin[rows] + 1]
     ends_ns = start_ns.copy()
     copied = np.flatnonzero(gaps.copied_out(rows))
@@ -92,44 +134,35 @@ def _departures_ns(gaps: Gaps, rows: NDArray[np.int64], times: Times) -> NDArray
 
 
 def _arrivals(
-    gaps: Gaps, rows: NDArray[np.int64], free: NDArray[np.int64], used_bytes: NDArray[np.int64], budget_bytes: int
+    gaps: SwapGaps, rows: NDArray[np.int64], free: NDArray[np.int64], used_bytes: NDArray[np.int64], budget_bytes: int
 ) -> NDArray[np.int64]:
     """The op before which each storage comes back, in the next step counted on from the number of ops."""
-    count, ops = len(gaps.points), len(gaps.point)
-    most = budget_bytes - gaps.bytes
-    used = np.concatenate([used_bytes, used_bytes])
-    anchors = np.searchsorted(gaps.op, np.arange(ops))
+    count, ops = len(gaps.points), len(gaps.points.op_at)
+    room = Room(budget_bytes - used_bytes)
+    anchors = np.searchsorted(gaps.points.op, np.arange(ops))
     anchors = np.concatenate([anchors, anchors + count])
     result = np.zeros(len(rows), np.int64)
     for each in np.argsort(gaps.end[rows] % count, kind="stable").tolist():
         row = rows[each]
-        first, end = int(free[each]), int(gaps.end[row])
-        full = np.flatnonzero(used[first:end] > most[row])
-        if len(full):
-            first += int(full[-1]) + 1
-        op = int(np.searchsorted(anchors, first, "left"))
-        op = min(max(op, int(gaps.first_op[row])), int(gaps.last_op[row]))
-        result[each] = op
-        begin = int(anchors[op])
-        for shift in (-count, 0, count):
-            low, high = max(begin + shift, 0), min(end + shift, 2 * count)
-            if low < high:
-                used[low:high] += gaps.bytes[row]
+        end, bytes_ = int(gaps.end[row]), int(gaps.bytes[row])
+        op = int(np.searchsorted(anchors, room.since(int(free[each]), end, bytes_), "left"))
+        result[each] = op = min(max(op, int(gaps.first_op[row])), int(gaps.last_op[row]))
+        room.take(int(anchors[op]), end, bytes_)
     return result
 
 
-def _plan(gaps: Gaps, rows: NDArray[np.int64], back: NDArray[np.int64], budget_bytes: int) -> Plan:
+def _plan(gaps: SwapGaps, rows: NDArray[np.int64], back: NDArray[np.int64], budget_bytes: int) -> Plan:
     """The actions. Who comes back before one op comes in the order of need."""
-    trace, known, ops = gaps.trace, gaps.points, len(gaps.point)
+    trace, known, ops = gaps.points.trace, gaps.points, len(gaps.points.op_at)
     leaving, dead = gaps.begin[rows], np.flatnonzero(~gaps.needed)
     ended, last = gaps.ended
     # In the first step of all they are there.
     begins = gaps.heir[dead[gaps.end[dead] > len(known)]]
     returning = np.where(back >= ops, gaps.heir[rows], gaps.storage[rows])
     anchored: list[tuple[Any, ...]] = [  # kind, op, whether after it, storages, and their order there
-        (ActionKind.SWAP_OUT, gaps.op[leaving], True, gaps.storage[rows], leaving),
+        (ActionKind.SWAP_OUT, gaps.points.op[leaving], True, gaps.storage[rows], leaving),
         (ActionKind.SWAP_IN, back % ops, False, returning, gaps.end[rows] % len(known)),
-        (ActionKind.DROP, gaps.op[gaps.begin[dead]], True, gaps.storage[dead], _FIRST),
+        (ActionKind.DROP, gaps.points.op[gaps.begin[dead]], True, gaps.storage[dead], _FIRST),
         (ActionKind.DROP, last, True, ended, _FIRST),
         (ActionKind.DROP, 0, False, begins, _FIRST),
         (ActionKind.SWAP_OUT, 0, True, gaps.idle, _FIRST),

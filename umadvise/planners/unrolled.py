@@ -7,11 +7,11 @@ what these ops make besides takes room as long as they need it, and what they wr
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from umadvise.planners.recomputation import most_bytes
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
 
@@ -97,7 +97,7 @@ class _Builder:
         self.bytes: list[int] = trace.storages.bytes.tolist()
         count = len(trace.storages)
         self.storage = list(range(count))
-        self.now = list(range(count))  # what each storage of the original is called
+        self.now = self.storage.copy()  # what each storage of the original is called
         self.alive = [False] * count
         self.last_writer = [-1] * count
         self.dropped: set[int] = set()
@@ -188,12 +188,8 @@ class _Builder:
         self.dropped.remove(target)
         self.now[target] = self._made(new, target, self.bytes[target])
         self.new_accesses.append((new, self.now[target], 0, self.bytes[target], _ALL))
-        room = [0] * (last - first + 2)
-        for storage, (begin, end) in borrowed.items():
-            room[begin - first] += self.bytes[storage]
-            room[end - first + 1] -= self.bytes[storage]
         if borrowed:
-            scratch = self._made(new, -1, max(accumulate(room)))
+            scratch = self._made(new, -1, most_bytes(first, last, borrowed, self.bytes))
             self.new_events.append((EventKind.FREE, new, 1, scratch, 0, 0))
 
     def _made(self, op: int, storage: int, bytes_: int) -> int:

@@ -2,21 +2,21 @@
 
 from umadvise.records.timeline import Span, SpanKind, Timeline, Track
 from umadvise.simulator.swap import Residence, SwapSimulation, simulate_resident, simulate_swap
-from umadvise.simulator.unified import Simulation, simulate_unified
-from umadvise.simulator.unified_memory import Block, PageCounters, Record, UnifiedMemory
+from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
+from umadvise.simulator.unified_memory import Block, PageCounters, PageRecord, UnifiedMemory
 
 __all__ = [
     "Block",
     "PageCounters",
-    "Record",
+    "PageRecord",
     "Residence",
-    "Simulation",
     "Span",
     "SpanKind",
     "SwapSimulation",
     "Timeline",
     "Track",
     "UnifiedMemory",
+    "UnifiedSimulation",
     "simulate_resident",
     "simulate_swap",
     "simulate_unified",

@@ -12,6 +12,7 @@ when they are asked for: `engine_rules` simulates that, on traces in whole chunk
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ from umadvise.devices.link import native_link
 from umadvise.errors import NativeError, NoRoomError, UsageError
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan, check
-from umadvise.records.timeline import Timeline
+from umadvise.records.timeline import SpanKind, Timeline, Track
 from umadvise.records.trace import Trace
 
 AllocatorModel: TypeAlias = Literal["exact", "caching", "best_fit", "va_chunks"]
@@ -62,6 +63,14 @@ class SwapSimulation:
     def step_ns(self) -> int:
         """Length of the steady step."""
         return self.result.step_ns
+
+    def op_starts_ns(self) -> NDArray[np.int64]:
+        """Nanoseconds from the first op's beginning to that of each op, in the last iteration of a timeline."""
+        assert self.timeline is not None
+        rows = (self.timeline.track == Track.COMPUTE) & (self.timeline.kind == SpanKind.OP)
+        result = np.zeros(len(self.live_bytes), np.int64)
+        result[self.timeline.op[rows]] = self.timeline.start_ns[rows]
+        return result - result[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,21 +194,11 @@ def simulate_resident(
     Raises:
         UsageError: an option is wrong.
     """
-    fits = True
+    run = partial(simulate_swap, trace, device, None, allocator=allocator, op_issue_ns=op_issue_ns, spans=spans)
     try:
-        simulation = simulate_swap(trace, device, None, allocator=allocator, op_issue_ns=op_issue_ns, spans=spans)
+        return Residence(True, run())
     except NoRoomError:
-        fits = False
-        simulation = simulate_swap(
-            trace,
-            device,
-            None,
-            budget_bytes=_WITHOUT_END,
-            allocator=allocator,
-            op_issue_ns=op_issue_ns,
-            spans=spans,
-        )
-    return Residence(fits, simulation)
+        return Residence(False, run(budget_bytes=_WITHOUT_END))
 
 
 def _check_options(allocator: str, eviction: str) -> None:

@@ -64,7 +64,7 @@ class GpuCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UnifiedStep:
     """One iteration, or what lies before the trace's first op.
 
     Attributes:
@@ -101,7 +101,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class UnifiedSimulation:
     """A trace's iterations on a simulated device.
 
     Attributes:
@@ -111,8 +111,8 @@ class Simulation:
         addresses: of each of the trace's storages in the last iteration; 0 where it had no memory.
     """
 
-    setup: Step
-    steps: tuple[Step, ...]
+    setup: UnifiedStep
+    steps: tuple[UnifiedStep, ...]
     timeline: Timeline
     addresses: NDArray[np.uint64]
 
@@ -127,7 +127,7 @@ class Simulation:
         return tuple(step.counters for step in self.steps)
 
     @property
-    def steady(self) -> tuple[Step, ...]:
+    def steady(self) -> tuple[UnifiedStep, ...]:
         """The iterations after the warm-up; the last one where there are no more."""
         return self.steps[WARM_UP:] or self.steps[-1:]
 
@@ -150,7 +150,7 @@ def simulate_unified(
     service: Service = Service.GUARD,
     concurrency: Concurrency | None = None,
     allocator: Allocator = "umadvise",
-) -> Simulation:
+) -> UnifiedSimulation:
     """Repeats a trace under unified memory with advice by role.
 
     Args:
@@ -207,7 +207,7 @@ def simulate_unified(
     setup, *steps = map(_step, simulation.steps)
     peak_bytes = max(step.memory.resident_peak_bytes or 0 for step in (setup, *steps))
     timeline = Timeline.from_spans(simulation.spans, peak_bytes)
-    return Simulation(setup, tuple(steps), timeline, simulation.addresses)
+    return UnifiedSimulation(setup, tuple(steps), timeline, simulation.addresses)
 
 
 def _check(trace: Trace, plan: Plan | None) -> None:
@@ -258,8 +258,8 @@ def _placements(trace: Trace, advice: Mapping[Role, Advice | str]) -> NDArray[np
     return placements
 
 
-def _step(native: Structure) -> Step:
+def _step(native: Structure) -> UnifiedStep:
     records_h2d, records_d2h = native.gpu_records
     copy_h2d_ns, copy_d2h_ns = native.copy_ns
     gpu = GpuCounters(native.gpu_fault_groups, native.gpu_batches, native.gpu_faults, records_h2d, records_d2h)
-    return read(Step, native, gpu=gpu, copy_h2d_ns=copy_h2d_ns, copy_d2h_ns=copy_d2h_ns)
+    return read(UnifiedStep, native, gpu=gpu, copy_h2d_ns=copy_h2d_ns, copy_d2h_ns=copy_d2h_ns)

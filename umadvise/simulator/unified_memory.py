@@ -28,7 +28,7 @@ from umadvise.records.counters import CAUSES, EVENT_KINDS, CauseWord, Count, Cou
 from umadvise.records.device import DeviceProfile, Direction
 from umadvise.records.units import parse_bytes
 
-__all__ = ["Block", "PageCounters", "Processor", "Record", "TouchOrder", "UnifiedMemory"]
+__all__ = ["Block", "PageCounters", "PageRecord", "Processor", "TouchOrder", "UnifiedMemory"]
 
 Processor = Literal["gpu", "cpu"]
 TouchOrder = Literal["serial", "backward", "reverse", "random", "parallel"]
@@ -60,7 +60,7 @@ class Block:
     bytes: int
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class PageRecord(msgspec.Struct, frozen=True, gc=False):
     """A transfer, or a fault group: one service of one 2 MiB block of one fault batch.
 
     A transfer is a run of adjacent pages that move for the same cause, as CUPTI and nsys record it: the page that
@@ -150,7 +150,7 @@ class UnifiedMemory:
             costs=page_costs(self.device),
         )
         self._live: dict[int, Block] = {}
-        self._records: list[Record] = []
+        self._records: list[PageRecord] = []
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
@@ -230,11 +230,14 @@ class UnifiedMemory:
             )
         if not isinstance(order, str) or order not in _ORDERS:
             raise UsageError(f"unknown order {order!r}: expected one of {', '.join(_ORDERS)}")
-        costs = self.device.unified_memory.costs
-        parallel = order == "parallel"
         step = 0 if stride is None else parse_bytes(stride)
         if stride is not None and step == 0:
             raise InvalidSizeError("a stride of 0 bytes never ends: expected at least 1")
+        window = run = 1
+        services, costs = 0, self.device.unified_memory.costs
+        if order == "parallel":
+            window, run = self._pages_of(costs.window_pages.value), self._pages_of(costs.run_pages.value)
+            services = costs.faults_per_service.value
         self._pages.touch(
             allocation=number,
             offset_bytes=start,
@@ -243,13 +246,9 @@ class UnifiedMemory:
             host=_is_host(processor),
             write=bool(write),
             order=_ORDERS[order],
-            window_pages=_at_least_one(
-                "window_pages", window_pages, self._pages_of(costs.window_pages.value) if parallel else 1
-            ),
-            run_pages=_at_least_one("run_pages", run_pages, self._pages_of(costs.run_pages.value) if parallel else 1),
-            faults_per_service=_at_least_one("faults_per_service", faults_per_service, costs.faults_per_service.value)
-            if parallel or faults_per_service is not None
-            else 0,
+            window_pages=_at_least_one("window_pages", window_pages, window),
+            run_pages=_at_least_one("run_pages", run_pages, run),
+            faults_per_service=_at_least_one("faults_per_service", faults_per_service, services),
         )
 
     def _pages_of(self, small_pages: int) -> int:
@@ -308,16 +307,16 @@ class UnifiedMemory:
         shared = read(Counters, native.shared)
         return read(PageCounters, native, **{name: getattr(shared, name) for name in Counters.__struct_fields__})
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[PageRecord]:
         """Every transfer and every fault group since the start, in order; a fault group comes before its transfers."""
         rows = self._pages.records(len(self._records))
         columns = [rows[name].tolist() for name in _RECORD]
         for start, end, address, bytes_, faults, kind, cause in zip(*columns, strict=True):
             direction = _DIRECTIONS.get(EVENT_KINDS[kind])
             self._records.append(
-                Record("transfer", direction, CAUSES[cause], bytes_, address, start, end, 0)
+                PageRecord("transfer", direction, CAUSES[cause], bytes_, address, start, end, 0)
                 if direction
-                else Record("fault_group", None, None, 0, address, start, end, faults)
+                else PageRecord("fault_group", None, None, 0, address, start, end, faults)
             )
         return list(self._records)
 

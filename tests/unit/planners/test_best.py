@@ -19,8 +19,8 @@ from umadvise.planners.best import best
 from umadvise.planners.bounds.bound import lower_bound, optimum, regret
 from umadvise.planners.gaps import gaps
 from umadvise.planners.judging.score import score
-from umadvise.planners.recomputation import Step
 from umadvise.planners.recompute_choice import candidates, cheapest
+from umadvise.planners.step_lists import StepLists
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.dry import recorder as dry
 from umadvise.records.enums import Phase, Role
@@ -115,7 +115,7 @@ def test_the_cheapest_are_made_again_until_their_share_is_reached() -> None:
     """Five maps of one size, made in 4, 1, 3, 2 and 5 ms, and room for three: at the turn half of the excess is one
     map, which is the cheapest one; all of it are the two cheapest. The last map has no gap to leave in."""
     trace = layers([8 * MIB] * 5, [4 * MS, MS, 3 * MS, 2 * MS, 5 * MS])
-    step, its = Step(trace), gaps(trace, V100)
+    step, its = StepLists(trace), gaps(trace, V100)
     known = candidates(step)
     assert [each.storage for each in known] == [1, 3, 2, 0, 4]
     assert [(each.rerun.first, each.rerun.last) for each in known] == [(1, 1), (3, 3), (2, 2), (0, 0), (4, 4)]

@@ -1,8 +1,12 @@
 """Planners: cases worked by hand, and random steps on which the simulator executes every plan."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -11,7 +15,7 @@ from traces import layers, traces
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, FormatError, PolicyError, UsageError
-from umadvise.planners.uses import Uses
+from umadvise.planners.step_graph import step_graph, sum_over
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records import plan_file as io
 from umadvise.records.enums import Role
@@ -80,11 +84,57 @@ def test_what_the_host_does_after_an_op_is_a_use() -> None:
     builder.event(EventKind.HOST_WRITE, a, 0, MIB)
     builder.event(EventKind.HOST_READ, b, 0, MIB)
     builder.event(EventKind.HOST_WRITE, c, 0, MIB // 2)
-    uses = Uses(builder.finish(target="cuda", source="synthetic"))
+    uses = step_graph(builder.finish(target="cuda", source="synthetic")).uses
     assert [uses.of(each).tolist() for each in (a, b, c)] == [[0, 2], [0, 2], [1, 2]]
     assert uses.accessed.tolist() == [True, False, True, False, False, False]
     assert uses.written_whole.tolist() == [True, True, True, False, True, False]
     assert uses.writes.tolist() == [True, True, True, False, True, True]
+
+
+def test_a_graph_is_built_once_while_somebody_has_it() -> None:
+    trace, other = layers(3), layers(3)
+    graph = step_graph(trace)
+    assert step_graph(trace) is graph and step_graph(other) is not graph
+    gone = weakref.ref(step_graph(other))
+    gc.collect()
+    assert gone() is None and step_graph(trace) is graph
+
+
+def test_what_is_live_goes_on_by_the_names_of_the_next_step() -> None:
+    """A gradient of the step before dies in op 0, and op 1 makes its successor; a weight stays."""
+    builder = TraceBuilder()
+    weight, old = builder.allocate(MIB, Role.PARAMETER), builder.allocate(2 * MIB, Role.GRADIENT)
+    builder.begin_op("aten::zero_")
+    scratch = builder.allocate(8 * MIB, Role.WORKSPACE)
+    builder.free(scratch)
+    builder.end_op()
+    builder.free(old)
+    builder.begin_op("aten::mm")
+    new = builder.allocate(2 * MIB, Role.GRADIENT)
+    builder.access(weight, Access.READ)
+    builder.end_op()
+    trace = builder.finish(target="cuda", source="synthetic")
+    successor = np.full(4, -1)
+    successor[old] = new
+    graph = step_graph(replace(trace, storages=replace(trace.storages, successor=successor)))
+    assert graph.heir[[weight, old, scratch, new]].tolist() == [weight, -1, -1, old]
+    assert graph.continues.tolist() == [True, True, False, False]
+    assert graph.transient.tolist() == [False, False, True, False]
+    assert (graph.bytes_before, graph.begin_bytes.tolist()) == (3 * MIB, [3 * MIB, MIB])
+    assert (graph.peak_bytes.tolist(), graph.scratch_bytes.tolist()) == ([11 * MIB, 3 * MIB], [8 * MIB, 0])
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_sums_over_ranges_are_those_of_a_loop(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 9))
+    ends = st.integers(0, count)
+    ranges = data.draw(
+        st.lists(st.tuples(ends, ends, st.integers(0, 99)).map(lambda each: (*sorted(each[:2]), each[2])))
+    )
+    begin, end, amounts = np.array(ranges, np.int64).reshape(-1, 3).T
+    expected = [sum(amount for low, high, amount in ranges if low <= place < high) for place in range(count)]
+    assert sum_over(count, begin, end, amounts).tolist() == expected
 
 
 def test_a_step_ends_as_it_began() -> None:

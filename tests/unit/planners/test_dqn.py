@@ -12,10 +12,10 @@ from traces import traces
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.papers.dqn_environment import NOTHING, Environment, State
-from umadvise.planners.papers.dqn_graph import FEATURES, VALID, Choice, Graph
-from umadvise.planners.papers.dqn_network import Network, initial_weights, load_weights
-from umadvise.planners.papers.dqn_training import Schedule, Trainer
+from umadvise.planners.papers.dqn_environment import NOTHING, PlanningEnvironment, State
+from umadvise.planners.papers.dqn_graph import FEATURES, VALID, Decision, VariableGraph
+from umadvise.planners.papers.dqn_network import QNetwork, initial_weights, load_weights
+from umadvise.planners.papers.dqn_training import Trainer, TrainingSchedule
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.enums import Phase, Role
 from umadvise.records.plan import ActionKind, Plan
@@ -114,7 +114,7 @@ def test_a_budget_below_an_op() -> None:
 # ---- the environment -----------------------------------------------------------------------------------------------
 
 
-def act(environment: Environment, state: State, choice: Choice, storage: int) -> tuple[float, State]:
+def act(environment: PlanningEnvironment, state: State, choice: Decision, storage: int) -> tuple[float, State]:
     """Chooses an action by what it does."""
     actions = environment.graph.actions
     row = next(
@@ -124,7 +124,7 @@ def act(environment: Environment, state: State, choice: Choice, storage: int) ->
     return environment.act(state, row)
 
 
-def storages(environment: Environment, state: State, choice: Choice) -> set[int]:
+def storages(environment: PlanningEnvironment, state: State, choice: Decision) -> set[int]:
     """H0 or H1 of a state."""
     rows = np.flatnonzero(state.possible)
     gaps = [environment.graph.actions[row].gap for row in rows if environment.graph.actions[row].choice == choice]
@@ -135,47 +135,50 @@ def test_the_transitions_of_the_papers_figure_4() -> None:
     """Ops take a second's share of 1, a transfer 1.5: after it the agent is two nodes on, and after others one."""
     op_ns = round((2900 + MAP / 12.8) / 1.5)
     trace = chain(8, forward_ns=op_ns, backward_ns=op_ns)
-    environment = Environment(trace, GTX, 6 * MAP + MIB)
+    environment = PlanningEnvironment(trace, GTX, 6 * MAP + MIB)
     start = environment.initial
-    assert (start.op, storages(environment, start, Choice.OFFLOAD)) == (1, {1})  # map 0 is storage 1, behind the weight
-    assert storages(environment, start, Choice.REMOVE) == {1}
+    assert (start.op, storages(environment, start, Decision.OFFLOAD)) == (
+        1,
+        {1},
+    )  # map 0 is storage 1, behind the weight
+    assert storages(environment, start, Decision.REMOVE) == {1}
     assert start.possible[NOTHING]
     _, nothing = environment.act(start, NOTHING)
-    assert (nothing.op, storages(environment, nothing, Choice.OFFLOAD)) == (2, {1, 2})
-    _, removed = act(environment, start, Choice.REMOVE, 1)
-    assert (removed.op, storages(environment, removed, Choice.REMOVE)) == (2, {2})
-    _, offloaded = act(environment, start, Choice.OFFLOAD, 1)
-    assert (offloaded.op, storages(environment, offloaded, Choice.OFFLOAD)) == (3, {2, 3})
+    assert (nothing.op, storages(environment, nothing, Decision.OFFLOAD)) == (2, {1, 2})
+    _, removed = act(environment, start, Decision.REMOVE, 1)
+    assert (removed.op, storages(environment, removed, Decision.REMOVE)) == (2, {2})
+    _, offloaded = act(environment, start, Decision.OFFLOAD, 1)
+    assert (offloaded.op, storages(environment, offloaded, Decision.OFFLOAD)) == (3, {2, 3})
 
 
 def test_ops_wait_for_room_and_the_reward_has_the_pause() -> None:
     """Five maps, room for three: op 3 finds none. A map that leaves after op 2 keeps it waiting for the whole copy."""
     trace = chain(5, forward_ns=10**6, backward_ns=10**7)
-    environment = Environment(trace, GTX, 3 * MAP + MIB)
+    environment = PlanningEnvironment(trace, GTX, 3 * MAP + MIB)
     _, state = environment.act(environment.initial, NOTHING)
     assert state.op == 2
     assert not state.possible[NOTHING]  # op 3 would have no room
-    reward, state = act(environment, state, Choice.OFFLOAD, 1)
+    reward, state = act(environment, state, Decision.OFFLOAD, 1)
     assert state.op == 2
     assert -reward * environment.graph.mean_ns == pytest.approx(2900 + MAP / 12.8, abs=2)
 
 
 def test_removing_costs_the_ops_that_run_again() -> None:
     trace = chain(5, forward_ns=6 * 10**5, backward_ns=10**7)
-    environment = Environment(trace, GTX, 3 * MAP + MIB)
-    reward, _ = act(environment, environment.initial, Choice.REMOVE, 1)
+    environment = PlanningEnvironment(trace, GTX, 3 * MAP + MIB)
+    reward, _ = act(environment, environment.initial, Decision.REMOVE, 1)
     assert reward * environment.graph.mean_ns == pytest.approx(-6 * 10**5)
 
 
 def test_what_is_dearer_to_make_again_than_to_copy_is_not_removed() -> None:
-    environment = Environment(chain(5, forward_ns=10**6, backward_ns=10**7), GTX, 3 * MAP + MIB)
-    assert {action.choice for action in environment.graph.actions} == {Choice.NOTHING, Choice.OFFLOAD}
+    environment = PlanningEnvironment(chain(5, forward_ns=10**6, backward_ns=10**7), GTX, 3 * MAP + MIB)
+    assert {action.choice for action in environment.graph.actions} == {Decision.NOTHING, Decision.OFFLOAD}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rewards_sum_up_to_the_simulated_overhead(seed: int) -> None:
     trace = chain(9, forward_ns=7 * 10**5, backward_ns=2 * 10**6)
-    environment = Environment(trace, GTX, 4 * MAP + MIB)
+    environment = PlanningEnvironment(trace, GTX, 4 * MAP + MIB)
     random, state, total = np.random.default_rng(seed), environment.initial, 0.0
     while not state.terminal:
         reward, state = environment.act(state, int(random.choice(np.flatnonzero(state.possible))))
@@ -189,14 +192,14 @@ def test_rewards_sum_up_to_the_simulated_overhead(seed: int) -> None:
 # ---- the network ---------------------------------------------------------------------------------------------------
 
 
-def network_and_states() -> tuple[Network, Graph, np.ndarray]:
-    graph = Environment(chain(6, forward_ns=10**6, backward_ns=2 * 10**6), GTX, 4 * MAP + MIB).graph
+def network_and_states() -> tuple[QNetwork, VariableGraph, np.ndarray]:
+    graph = PlanningEnvironment(chain(6, forward_ns=10**6, backward_ns=2 * 10**6), GTX, 4 * MAP + MIB).graph
     random = np.random.default_rng(5)
     valid = random.random((3, len(graph.op))) < 0.3
-    return Network(initial_weights(5, random), rounds=4, learning_rate=0.01), graph, valid
+    return QNetwork(initial_weights(5, random), rounds=4, learning_rate=0.01), graph, valid
 
 
-def neighbours(graph: Graph) -> list[list[int]]:
+def neighbours(graph: VariableGraph) -> list[list[int]]:
     """Every node's, itself among them."""
     found = [{row, row - 1, row + 1} & set(range(len(graph.op))) for row in range(len(graph.op))]
     for earlier, later in zip(graph.earlier.tolist(), graph.later.tolist(), strict=True):
@@ -205,7 +208,7 @@ def neighbours(graph: Graph) -> list[list[int]]:
     return [sorted(each) for each in found]
 
 
-def naive_states(network: Network, graph: Graph, valid: np.ndarray) -> np.ndarray:
+def naive_states(network: QNetwork, graph: VariableGraph, valid: np.ndarray) -> np.ndarray:
     """Equation 1, node by node and edge by edge."""
     weights, time = network.weights, times(graph)
     states = np.zeros((len(graph.op), 5))
@@ -222,7 +225,7 @@ def naive_states(network: Network, graph: Graph, valid: np.ndarray) -> np.ndarra
     return states
 
 
-def times(graph: Graph) -> np.ndarray:
+def times(graph: VariableGraph) -> np.ndarray:
     """When each node's op begins, in the graph's unit, in the chain above."""
     forward = np.clip(graph.op, 0, 6) * 10**6
     backward = np.clip(graph.op - 6, 0, None) * 2 * 10**6
@@ -281,8 +284,10 @@ def test_fitting_brings_q_to_its_target() -> None:
 # ---- training ------------------------------------------------------------------------------------------------------
 
 
-def trained(trace: Trace, budget_bytes: int, network: Network, episodes: int) -> Trainer:
-    trainer = Trainer(Environment(trace, GTX, budget_bytes), network, Schedule(episodes, 1.0, 0.8, 32, 60.0), 0)
+def trained(trace: Trace, budget_bytes: int, network: QNetwork, episodes: int) -> Trainer:
+    trainer = Trainer(
+        PlanningEnvironment(trace, GTX, budget_bytes), network, TrainingSchedule(episodes, 1.0, 0.8, 32, 60.0), 0
+    )
     trainer.train()
     return trainer
 
@@ -319,11 +324,11 @@ def test_weights_go_to_a_file_and_back(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = Environment(chain(8, forward_ns=10**6, backward_ns=2 * 10**6), GTX, 4 * MAP + MIB)
+    environment = PlanningEnvironment(chain(8, forward_ns=10**6, backward_ns=2 * 10**6), GTX, 4 * MAP + MIB)
     trainer = Trainer(
         environment,
-        Network(initial_weights(4, np.random.default_rng(0)), rounds=2, learning_rate=0.01),
-        Schedule(100, 1.0, 0.8, 2, 60.0),
+        QNetwork(initial_weights(4, np.random.default_rng(0)), rounds=2, learning_rate=0.01),
+        TrainingSchedule(100, 1.0, 0.8, 2, 60.0),
         0,
     )
     act = environment.act

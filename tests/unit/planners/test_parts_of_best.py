@@ -14,11 +14,10 @@ from random_traces import random_ops, random_step
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
-from umadvise.planners.gaps import Gaps, gaps
-from umadvise.planners.recomputation import Step
+from umadvise.planners.gaps import SwapGaps, gaps
 from umadvise.planners.recompute_choice import candidates, recompute_actions
-from umadvise.planners.swap_choice import enough, slack_ns
-from umadvise.planners.swap_schedule import Times, schedule
+from umadvise.planners.step_lists import StepLists
+from umadvise.planners.swap_schedule import Times, enough, schedule, slack_ns
 from umadvise.planners.unrolled import unroll
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.enums import Role
@@ -43,7 +42,7 @@ def budgets(trace: Trace) -> Iterator[int]:
     return (least + int((most - least) * share) for share in SHARES)
 
 
-def nothing(its: Gaps) -> NDArray[np.bool_]:
+def nothing(its: SwapGaps) -> NDArray[np.bool_]:
     """No gap at all."""
     return np.zeros(len(its), bool)
 
@@ -101,8 +100,10 @@ def test_gaps_are_those_of_a_walk(seed: int) -> None:
     assert {tuple(int(each) for each in row[:4]) for row in found if row[4]} == needed_gaps(trace)
     assert (its.bytes == trace.storages.bytes[its.storage]).all()
     # What comes back before the last op that it can finds its room there at least.
-    assert (its.op[its.end % len(its.op)] + len(trace.ops) * (its.end >= len(its.op)) == its.last_op).all()
-    assert (its.op[its.begin] + 1 == its.first_op).all()
+    assert (
+        its.points.op[its.end % len(its.points.op)] + len(trace.ops) * (its.end >= len(its.points.op)) == its.last_op
+    ).all()
+    assert (its.points.op[its.begin] + 1 == its.first_op).all()
 
 
 @given(make=MAKERS, seed=SEEDS)
@@ -113,11 +114,11 @@ def test_what_is_kept_is_what_the_simulator_has(make: Callable[[Random], Trace],
     plan = schedule(its, nothing(its), PLENTY, Times.of_compute(its))
     live = simulate_swap(trace, V100, plan, spans=False).live_bytes
     kept = np.zeros(len(trace.ops), np.int64)
-    inside = its.op >= 0
-    np.maximum.at(kept, its.op[inside], its.kept_bytes[inside])
+    inside = its.points.op >= 0
+    np.maximum.at(kept, its.points.op[inside], its.kept_bytes[inside])
     assert (kept >= live).all()
     # What is there before the first op counts at that, what nobody uses up to its end: so it is in the first step.
-    idle = (trace.births < 0) & (its.points.first[1:] == its.points.first[:-1])
+    idle = (trace.births < 0) & ~its.points.used
     until = np.where(trace.deaths < len(trace.ops), trace.deaths, 0)[idle].max(initial=0)
     assert (kept == live)[int(until) + 1 :].all()
 
@@ -163,7 +164,7 @@ def test_enough_leaves_wherever_that_is_possible(make: Callable[[Random], Trace]
 
     def fullest_bytes(leaves: NDArray[np.bool_]) -> int:
         """Point by point, what is kept without what has left."""
-        count, most = len(its.op), 0
+        count, most = len(its.points.op), 0
         for point in range(count):
             away = leaves & (((its.begin < point) & (point < its.end)) | (point + count < its.end))
             most = max(most, int(its.kept_bytes[point] - its.bytes[away].sum()))
@@ -229,7 +230,7 @@ def test_what_the_host_has_just_written_stays_up_to_the_first_op() -> None:
 
 
 def recomputations(trace: Trace, random: Random, budget_bytes: int) -> Iterator[list[Action]]:
-    step = Step(trace)
+    step = StepLists(trace)
     known = candidates(step)
     yield recompute_actions(step, [each.storage for each in known if random.random() < 0.5])
     yield recompute_actions(step, [each.storage for each in known])

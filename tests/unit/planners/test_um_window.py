@@ -16,24 +16,24 @@ from umadvise.devices.rungs import ADVISE
 from umadvise.errors import BudgetError, InvalidAdviceError, PolicyError, UsageError
 from umadvise.planners.judging.score import score
 from umadvise.planners.paging.advice import by_role
-from umadvise.planners.paging.um_room import Room
+from umadvise.planners.room import Room
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records import plan_file as io
 from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
-from umadvise.simulator.unified import Simulation, simulate_unified
+from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 
 V100 = load_device("v100-16gb")
 MIB = 1 << 20
 MS = 1_000_000
 
 
-def simulated(trace: Trace, plan: Plan) -> Simulation:
+def simulated(trace: Trace, plan: Plan) -> UnifiedSimulation:
     return simulate_unified(trace, V100, capacity_bytes=plan.budget_bytes, advice=by_role(plan), plan=plan)
 
 
-def advised(trace: Trace, budget_bytes: int, advice: dict[Role, Advice]) -> Simulation:
+def advised(trace: Trace, budget_bytes: int, advice: dict[Role, Advice]) -> UnifiedSimulation:
     return simulate_unified(trace, V100, capacity_bytes=budget_bytes, advice=advice)
 
 

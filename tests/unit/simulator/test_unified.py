@@ -21,7 +21,7 @@ from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator import SpanKind, Track
-from umadvise.simulator.unified import Simulation, simulate_unified
+from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -250,7 +250,7 @@ def test_a_repeated_trace_goes_on_with_what_outlives_it(device: DeviceProfile, a
 # ---- any trace -------------------------------------------------------------------------------------------------------
 
 
-def check_timeline(simulation: Simulation) -> None:
+def check_timeline(simulation: UnifiedSimulation) -> None:
     timeline = simulation.timeline
     for track in Track:
         rows = np.flatnonzero(timeline.track == track)
@@ -287,7 +287,7 @@ def check_timeline(simulation: Simulation) -> None:
     allocator=st.sampled_from(["umadvise", "caching"]),
 )
 def test_any_trace_can_be_repeated(trace: Trace, advice: Any, capacity: int, budget: int, allocator: Any) -> None:
-    def run() -> Simulation:
+    def run() -> UnifiedSimulation:
         return simulate_unified(
             trace,
             "v100-pcie-16gb",

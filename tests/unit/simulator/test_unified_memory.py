@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umadvise.errors import InvalidAdviceError, InvalidSizeError, PolicyError, StateError, UmadviseError, UsageError
-from umadvise.simulator import Block, Record, UnifiedMemory
+from umadvise.simulator import Block, PageRecord, UnifiedMemory
 
 MIB = 1 << 20
 BLOCK = 2 * MIB
@@ -244,7 +244,7 @@ def test_coherent_machines_count_accesses_and_have_large_pages() -> None:
 
 
 def test_random_touches_are_the_same_in_every_run() -> None:
-    def run() -> list[Record]:
+    def run() -> list[PageRecord]:
         um = UnifiedMemory("v100-pcie-16gb", memory_bytes="8MiB")
         block = um.allocate(8 * BLOCK)
         um.touch(block, 0, block.bytes, order="random", write=True)

@@ -7,7 +7,7 @@ from benchmark_planners import budgets
 from planner_table import claims, table
 
 from umadvise.devices.catalogue import load_device
-from umadvise.planners.judging.comparison import Comparison
+from umadvise.planners.judging.comparison import PlannerComparison
 from umadvise.planners.judging.score import Score
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.enums import Role
@@ -33,8 +33,8 @@ def score(planner: str, gib: int, seconds: float | None, regret: float | None = 
     )
 
 
-def comparison(*scores: Score) -> Comparison:
-    return Comparison(
+def comparison(*scores: Score) -> PlannerComparison:
+    return PlannerComparison(
         workload="w",
         device="v100-pcie-16gb",
         peak_bytes=10 * GIB,

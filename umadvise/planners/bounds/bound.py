@@ -50,13 +50,13 @@ import numpy as np
 from umadvise.errors import UsageError
 from umadvise.planners.bounds.bound_cells import cells
 from umadvise.planners.bounds.bound_lp import MS, Programme, facets
-from umadvise.planners.bounds.bound_points import Points, points
 from umadvise.planners.bounds.bound_search import COARSE, search
 from umadvise.planners.bounds.bound_solver import integer
+from umadvise.planners.points import Points
 from umadvise.records.device import DeviceProfile
 from umadvise.records.trace import Trace
 
-Kind: TypeAlias = Literal["feasibility", "compute", "link", "programme", "optimum"]
+BoundKind: TypeAlias = Literal["feasibility", "compute", "link", "programme", "optimum"]
 _TOLERANCE = 1e-6
 """Of the solver, relative; HiGHS ends within 1e-7 of feasible and optimal."""
 
@@ -74,7 +74,7 @@ class Bound:
             `solve_ns`, and whether plans may `recompute`.
     """
 
-    kind: Kind
+    kind: BoundKind
     step_ns: int
     feasible: bool
     details: dict[str, int | bool] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def lower_bound(
     """
     if coarse is not None and coarse < 1:
         raise UsageError(f"coarse: expected at least one op, found {coarse}")
-    known = points(trace, device)
+    known = Points(trace, device)
     simple = _simple(known, device, budget_bytes, recompute)
     if not simple.feasible or simple.details["excess_bytes"] <= 0:
         return simple
@@ -136,7 +136,7 @@ def optimum(
     Raises:
         UmadviseError: the solver gives up, or scipy is not installed.
     """
-    known = points(trace, device)
+    known = Points(trace, device)
     simple = _simple(known, device, budget_bytes, recompute)
     if not simple.feasible or simple.details["excess_bytes"] <= 0:
         return simple
@@ -182,7 +182,7 @@ def _link_ns(known: Points, device: DeviceProfile, budget_bytes: int) -> float:
     return max(a * back + b * dirty for a, b in facets(device))
 
 
-def _better(simple: Bound, kind: Kind, found_ms: float, seconds: float, programme: Programme) -> Bound:
+def _better(simple: Bound, kind: BoundKind, found_ms: float, seconds: float, programme: Programme) -> Bound:
     step_ns = int(found_ms * MS * (1 - _TOLERANCE))
     details = simple.details | {
         "programme_ns": step_ns,

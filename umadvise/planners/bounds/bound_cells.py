@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.bounds.bound_points import NONE, Points
 from umadvise.planners.bounds.bound_rerun import rerun_ns
+from umadvise.planners.points import Points
+from umadvise.planners.step_graph import NONE
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int, *, recomp
     """What happens to each storage of at least so many bytes at and between the chosen points."""
     width, count = len(points) + 1, len(points.bytes)
     everyone = np.arange(count)
-    key = np.append(points.storage * width + points.point, count * width)
-    needs, point = np.append(points.needs, False), np.append(points.point, width)
+    key = np.append(points.storage * width + points.at, count * width)
+    needs, point = np.append(points.needs, False), np.append(points.at, width)
     writes = np.concatenate([[0], np.cumsum(points.writes), [0]])
     writes[-1] = writes[-2]
     first, end = points.first[:-1, None], points.first[1:, None]
@@ -48,7 +49,7 @@ def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int, *, recomp
     here = np.searchsorted(key, place, "left")
     later = np.searchsorted(key, place, "right")
     at = (here < end) & (key[here] == place)
-    opening = points.opening()[:, None]
+    opening = points.opening[:, None]
     opens = opening >= 0
     waits = ~at & np.where(here < end, needs[here], opens & needs[opening])
     until = np.append(chosen[1:], width)[None, :]
@@ -56,8 +57,8 @@ def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int, *, recomp
     last = np.arange(len(chosen)) == len(chosen) - 1
     heirs = last[None, :] & ~own & opens & (point[opening] <= chosen[0])
     stop = np.concatenate([here[:, 1:], end], axis=1)
-    heir = np.maximum(points.heir, 0)
-    carried = np.where(points.heir >= 0, writes[here[heir, 0]] - writes[first[heir, 0]], 0)
+    heir = np.maximum(points.graph.heir, 0)
+    carried = np.where(points.graph.heir >= 0, writes[here[heir, 0]] - writes[first[heir, 0]], 0)
     changes = writes[stop] - writes[here]
     changes[:, -1] += carried
     keep = np.flatnonzero((points.bytes >= max(least_bytes, 1)) & waits.any(axis=1))
@@ -70,6 +71,6 @@ def cells(points: Points, chosen: NDArray[np.int64], least_bytes: int, *, recomp
         fetched=np.where(own, needs[later], heirs & needs[opening])[keep],
         touched=(own | heirs)[keep],
         written=changes[keep] > 0,
-        following=row[points.heir[keep]],
+        following=row[points.graph.heir[keep]],
         rerun_ns=rerun_ns(points, keep, chosen, here[keep]) if recompute else np.full((len(keep), len(chosen)), np.inf),
     )

@@ -2,17 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.bounds.bound_cells import Cells
-from umadvise.planners.bounds.bound_points import NONE
+from umadvise.planners.step_graph import NONE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gap:
+class CellGap:
     """Cells in a row in which a storage waits and nothing uses it, so that its bytes may be elsewhere.
 
     Cells and slots count on through the step that follows: after the last one comes the first again. A byte that is
@@ -45,7 +45,7 @@ class Chain:
     """
 
     written: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[CellGap, ...]
     bytes: int
     largest_bytes: int
 
@@ -72,7 +72,7 @@ def chains(cells: Cells, short: NDArray[np.bool_]) -> list[Chain]:
         for each in members:
             again = cells.rerun_ns[row[each], first[each] : last[each] + 1] / size  # up to the row's last cell
             begin, end = int(first[each] + turn[each]), int(last[each] + turn[each])
-            gaps.append(Gap(begin, end, bool(fetched[each]), again))
+            gaps.append(CellGap(begin, end, bool(fetched[each]), again))
         result.append(Chain(slot, tuple(gaps), size, size))
     return result
 
@@ -87,18 +87,15 @@ def merged(each: Iterable[Chain]) -> list[Chain]:
     for chain in each:
         shape = tuple((gap.first, gap.last, gap.fetched, np.isfinite(gap.rerun_ns).tobytes()) for gap in chain.gaps)
         alike[chain.written, shape].append(chain)
-    return [
-        Chain(
-            chains[0].written,
-            tuple(
-                Gap(gap.first, gap.last, gap.fetched, np.min([chain.gaps[index].rerun_ns for chain in chains], axis=0))
-                for index, gap in enumerate(chains[0].gaps)
-            ),
-            sum(chain.bytes for chain in chains),
-            max(chain.largest_bytes for chain in chains),
-        )
-        for chains in alike.values()
-    ]
+    return [_joined(chains) for chains in alike.values()]
+
+
+def _joined(alike: list[Chain]) -> Chain:
+    gaps = []
+    for each in zip(*(chain.gaps for chain in alike), strict=True):
+        gaps.append(replace(each[0], rerun_ns=np.min([gap.rerun_ns for gap in each], axis=0)))
+    largest_bytes = max(chain.largest_bytes for chain in alike)
+    return Chain(alike[0].written, tuple(gaps), sum(chain.bytes for chain in alike), largest_bytes)
 
 
 def _gaps(cells: Cells) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.bounds.bound_cells import Cells
-from umadvise.planners.bounds.bound_gaps import Chain, Gap, chains, merged
-from umadvise.planners.bounds.bound_points import NONE, TO_DEVICE, TO_HOST, Points
+from umadvise.planners.bounds.bound_gaps import CellGap, Chain, chains, merged
+from umadvise.planners.points import TO_DEVICE, TO_HOST, Points
+from umadvise.planners.step_graph import NONE
 from umadvise.records.device import DeviceProfile
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Programme:
         self.rows.put(self._engines[way], columns, -self._fixed_ms[way] * self._unit_bytes / chain.largest_bytes)
         return columns
 
-    def _lose(self, gap: Gap, amount: float, moves: list[_Move]) -> list[_Move]:
+    def _lose(self, gap: CellGap, amount: float, moves: list[_Move]) -> list[_Move]:
         """What is dropped when a gap begins, and made again in the same step: besides what else leaves it."""
         rows, count = self.rows, len(self.chosen)
         can = np.flatnonzero(np.isfinite(gap.rerun_ns))
@@ -216,7 +217,7 @@ class Programme:
             rows.put(new[upon[upon < len(cells)]], columns[upon < len(cells)], -sign)
         return again
 
-    def _miss(self, gap: Gap, amount: float, moves: list[_Move]) -> None:
+    def _miss(self, gap: CellGap, amount: float, moves: list[_Move]) -> None:
         """Counts in each of a gap's cells what has left before and not come back."""
         rows, count = self.rows, len(self.chosen)
         if self.gone is None:

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.bounds.bound_points import NONE, Points
+from umadvise.planners.points import Points
+from umadvise.planners.step_graph import NONE
 
 _STEPS = 16
 """How often a range of ops is extended: stopping early only makes it shorter."""
@@ -36,12 +37,12 @@ def rerun_ns(points: Points, storages: _Index, chosen: _Index, coming: _Index) -
     start = np.where(last >= 0, begun[last], NONE)
     can = (last >= 0) & (start >= points.first[storages][:, None])
     passed = np.concatenate([[0], np.cumsum(points.op_ns)])
-    made = np.where(begun >= first, points.point[begun], NONE)  # by the last op before each use that does not read it
+    made = np.where(begun >= first, points.at[begun], NONE)  # by the last op before each use that does not read it
     for column, point in enumerate(chosen):
         rows = np.flatnonzero(can[:, column])
-        begin, end = points.point[start[rows, column]], points.point[last[rows, column]]
+        begin, end = points.at[start[rows, column]], points.at[last[rows, column]]
         gone = ~points.begins & (points.death[points.storage] < point)
-        begin = _extended(_lowest(points.point[gone], made[gone], len(points)), begin, end)
+        begin = _extended(_lowest(points.at[gone], made[gone], len(points)), begin, end)
         cost[rows, column] = np.where(begin >= 0, passed[end + 1] - passed[begin], np.inf)
     return cost
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from umadvise.planners.bounds.bound_cells import cells
 from umadvise.planners.bounds.bound_lp import Programme
-from umadvise.planners.bounds.bound_points import Points
 from umadvise.planners.bounds.bound_solver import Solution, linear
+from umadvise.planners.points import Points
 from umadvise.records.device import DeviceProfile
 
 COARSE = 50
@@ -77,7 +77,7 @@ class _Slices:
 
     def __init__(self, points: Points, device: DeviceProfile) -> None:
         again = points.first[points.storage + 1] - points.first[points.storage] > 1
-        moving = np.bincount(points.point, weights=points.bytes[points.storage] * again, minlength=len(points))
+        moving = np.bincount(points.at, weights=points.bytes[points.storage] * again, minlength=len(points))
         spans_ns = np.maximum(points.duration_ns, moving * 1e9 / device.bandwidth_h2d)
         self._begin_ns = np.concatenate([[0.0], np.cumsum(spans_ns)])
         self._load_bytes = points.load_bytes()

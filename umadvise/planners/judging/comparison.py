@@ -19,7 +19,6 @@ from umadvise.records import plan_file as io
 from umadvise.records.counters import Count, Record
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Option, Plan
-from umadvise.records.timeline import SpanKind, Track
 from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
 
@@ -37,7 +36,7 @@ class Curve(Record, frozen=True):
     bytes: tuple[int, ...]
 
 
-class Comparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+class PlannerComparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     """Scores, by budget from the largest down, and therein in the order in which the planners were named.
 
     Attributes:
@@ -61,7 +60,7 @@ class Comparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     curves: tuple[Curve, ...] = ()
 
     @classmethod
-    def of(cls, trace: Trace, device: DeviceProfile, scores: Sequence[Score]) -> "Comparison":
+    def of(cls, trace: Trace, device: DeviceProfile, scores: Sequence[Score]) -> "PlannerComparison":
         """Scores of one step on one device."""
         return cls(
             workload=trace.workload,
@@ -160,7 +159,7 @@ def compare(
     regrets: bool = True,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Comparison:
+) -> PlannerComparison:
     """Runs planners and simulates their plans. An interrupt (Ctrl-C) ends that early, with what is ready.
 
     A planner that begins with others' plans begins with those of the others here, and waits for them.
@@ -223,7 +222,7 @@ def compare(
             done += 1
             progress(done, len(jobs) + len(bounds))
     ready = [job for job in jobs if job in scores]
-    comparison = Comparison.of(trace, device, [_judged(scores[job], bounds) for job in ready])
+    comparison = PlannerComparison.of(trace, device, [_judged(scores[job], bounds) for job in ready])
     return msgspec.structs.replace(comparison, missing=len(jobs) - len(ready), curves=_of_smallest(drawn, taking_part))
 
 
@@ -270,12 +269,7 @@ def memory_over_time(trace: Trace, device: DeviceProfile, plan: Plan, budget_byt
     if pages(plan) or not len(trace.ops):
         return None
     simulation = simulate_swap(trace, device, plan, budget_bytes=budget_bytes)
-    timeline = simulation.timeline
-    assert timeline is not None
-    rows = (timeline.track == Track.COMPUTE) & (timeline.kind == SpanKind.OP)
-    start_ns = np.zeros(len(trace.ops), np.int64)
-    start_ns[timeline.op[rows]] = timeline.start_ns[rows]
-    start_ns = np.maximum.accumulate(start_ns - start_ns.min())
+    start_ns = np.maximum.accumulate(simulation.op_starts_ns())
     bins = np.arange(0, len(start_ns), -(-len(start_ns) // MOST_POINTS))
     most = np.maximum.reduceat(simulation.live_bytes, bins)
     return Curve(

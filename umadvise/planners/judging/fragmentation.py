@@ -5,6 +5,7 @@ Narihira 2020 show the same in figure 3: the largest budget with which their sch
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from umadvise import planners
 from umadvise._version import __version__
@@ -42,7 +43,7 @@ class Taken(Record, frozen=True):
     fragmentation_bytes: Count
 
 
-class Step(Record, frozen=True):
+class FragmentedStep(Record, frozen=True):
     """One step in all budgets.
 
     Attributes:
@@ -81,7 +82,7 @@ class Fragmentation(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     planner: str
     allocators: tuple[str, ...]
     umadvise_version: str
-    steps: tuple[Step, ...]
+    steps: tuple[FragmentedStep, ...]
 
 
 def fragmentation(
@@ -129,7 +130,9 @@ def fragmentation(
             if pages(plan):
                 raise UsageError(f"planner {planner} plans for unified memory: expected one that swaps, such as window")
             rows += (_taken(trace, device, plan, each, memory_bytes, chunk_bytes) for each in allocators)
-        steps.append(Step(name=name, peak_bytes=trace.peak_bytes, rows=tuple(rows), without_plan=without_plan))
+        steps.append(
+            FragmentedStep(name=name, peak_bytes=trace.peak_bytes, rows=tuple(rows), without_plan=without_plan)
+        )
     progress(len(traces) * len(ordered), len(traces) * len(ordered))
     return Fragmentation(
         device=device.name,
@@ -145,26 +148,16 @@ def fragmentation(
 def _taken(
     trace: Trace, device: DeviceProfile, plan: Plan, allocator: AllocatorModel, memory_bytes: int, chunk_bytes: int
 ) -> Taken:
-    def simulated(limit_bytes: int, *, fits: bool) -> Taken:
-        result = simulate_swap(
-            trace,
-            device,
-            plan,
-            budget_bytes=limit_bytes,
-            allocator=allocator,
-            chunk_bytes=chunk_bytes,
-            spans=False,
-        ).result
-        return Taken(
-            budget_bytes=plan.budget_bytes,
-            allocator=allocator,
-            fits=fits,
-            peak_live_bytes=result.peak_live_bytes,
-            peak_reserved_bytes=result.peak_reserved_bytes,
-            fragmentation_bytes=result.peak_reserved_bytes - result.peak_live_bytes,
-        )
-
+    run = partial(simulate_swap, trace, device, plan, allocator=allocator, chunk_bytes=chunk_bytes, spans=False)
     try:
-        return simulated(memory_bytes, fits=True)
+        fits, result = True, run(budget_bytes=memory_bytes).result
     except NoRoomError:
-        return simulated(_WITHOUT_END, fits=False)
+        fits, result = False, run(budget_bytes=_WITHOUT_END).result
+    return Taken(
+        budget_bytes=plan.budget_bytes,
+        allocator=allocator,
+        fits=fits,
+        peak_live_bytes=result.peak_live_bytes,
+        peak_reserved_bytes=result.peak_reserved_bytes,
+        fragmentation_bytes=result.peak_reserved_bytes - result.peak_live_bytes,
+    )

@@ -3,7 +3,7 @@
 from umadvise._version import __version__
 from umadvise.devices.rungs import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
 from umadvise.errors import BudgetError, PolicyError, UsageError
-from umadvise.planners.judging.score import score
+from umadvise.planners.judging.score import Score, score
 from umadvise.recording.dry.roofline import retimed
 from umadvise.records.counters import Count, Record
 from umadvise.records.device import DeviceProfile
@@ -11,7 +11,7 @@ from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.stalls import Stalls
-from umadvise.simulator.steady import mean_step
+from umadvise.simulator.steady import SteadyStep, mean_step, swapped_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 
@@ -23,7 +23,7 @@ PLAN = "plan"
 WAYS = (RESIDENT.name, UNADVISED.name, ADVISE.name, SWAP)
 
 
-class Way(Record, frozen=True):
+class PredictedWay(Record, frozen=True):
     """One way to run the step. Where `problem` says why it cannot be, all numbers but the need are unknown.
 
     Attributes:
@@ -51,14 +51,14 @@ class Way(Record, frozen=True):
     needed_bytes: Count | None = None
 
 
-class Prediction(Record, frozen=True, tag_field="schema", tag=SCHEMA):
+class StepPrediction(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     """A step on a device, run in several ways."""
 
     workload: str
     device: str
     budget_bytes: Count
     umadvise_version: str
-    ways: tuple[Way, ...]
+    ways: tuple[PredictedWay, ...]
 
 
 def predict(
@@ -69,7 +69,7 @@ def predict(
     advice: dict[Role, Advice] | None = None,
     plan: Plan | None = None,
     iterations: int = WARM_UP + 5,
-) -> Prediction:
+) -> StepPrediction:
     """Simulates a step in every way there is.
 
     Args:
@@ -103,81 +103,44 @@ def predict(
         _swapped(trace, device, budget_bytes),
         *(() if plan is None else (_planned(plan, trace, device, budget_bytes, iterations),)),
     )
-    return Prediction(trace.workload, device.name, budget_bytes, __version__, ways)
+    return StepPrediction(trace.workload, device.name, budget_bytes, __version__, ways)
 
 
-def _resident(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
+def _resident(trace: Trace, device: DeviceProfile, budget_bytes: int) -> PredictedWay:
     residence = simulate_resident(trace, device)
-    needed_bytes = residence.needed_bytes
-    if needed_bytes > budget_bytes:
-        return Way(RESIDENT.name, problem="does not fit", needed_bytes=needed_bytes)
-    result = residence.simulation.result
-    return Way(
-        RESIDENT.name,
-        step_ns=result.step_ns,
-        compute_ns=result.compute_ns,
-        stalls=Stalls(wait_copy_ns=result.wait_copy_ns),
-        bytes_h2d=0,
-        bytes_d2h=0,
-        evictions=0,
-        needed_bytes=needed_bytes,
-    )
+    if residence.needed_bytes > budget_bytes:
+        return PredictedWay(RESIDENT.name, problem="does not fit", needed_bytes=residence.needed_bytes)
+    return _way(RESIDENT.name, swapped_step(residence.simulation.result), residence.needed_bytes)
 
 
 def _unified(
     name: str, advice: dict[Role, Advice], trace: Trace, device: DeviceProfile, budget_bytes: int, iterations: int
-) -> Way:
+) -> PredictedWay:
     try:
         simulation = simulate_unified(trace, device, capacity_bytes=budget_bytes, advice=advice, iterations=iterations)
     except (PolicyError, BudgetError) as error:
-        return Way(name, problem=str(error))
-    mean = mean_step(simulation)
-    return Way(
-        name,
-        step_ns=mean.step_ns,
-        compute_ns=mean.compute_ns,
-        stalls=mean.stalls,
-        bytes_h2d=mean.bytes_h2d,
-        bytes_d2h=mean.bytes_d2h,
-        fault_groups=mean.fault_groups,
-        evictions=mean.evictions,
-        needed_bytes=max(step.memory.reserved_peak_bytes for step in simulation.steady),
-    )
+        return PredictedWay(name, problem=str(error))
+    return _way(name, mean_step(simulation), max(step.memory.reserved_peak_bytes for step in simulation.steady))
 
 
-def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Way:
+def _swapped(trace: Trace, device: DeviceProfile, budget_bytes: int) -> PredictedWay:
     try:
         simulation = simulate_swap(
             trace, device, None, budget_bytes=budget_bytes, allocator="va_chunks", eviction="belady", spans=False
         )
     except BudgetError as error:
-        return Way(SWAP, problem=str(error))
-    result = simulation.result
-    return Way(
-        SWAP,
-        step_ns=result.step_ns,
-        compute_ns=result.compute_ns,
-        stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
-        bytes_h2d=result.swap_in_bytes,
-        bytes_d2h=result.swap_out_bytes,
-        evictions=result.evictions,
-        needed_bytes=result.peak_reserved_bytes,
-    )
+        return PredictedWay(SWAP, problem=str(error))
+    return _way(SWAP, swapped_step(simulation.result), simulation.result.peak_reserved_bytes)
 
 
-def _planned(plan: Plan, trace: Trace, device: DeviceProfile, budget_bytes: int, iterations: int) -> Way:
+def _planned(plan: Plan, trace: Trace, device: DeviceProfile, budget_bytes: int, iterations: int) -> PredictedWay:
     try:
         result = score(trace, device, plan, budget_bytes=budget_bytes, iterations=iterations)
     except (PolicyError, BudgetError) as error:
-        return Way(PLAN, problem=str(error))
-    return Way(
-        PLAN,
-        step_ns=result.step_ns,
-        compute_ns=result.compute_ns,
-        stalls=result.stalls,
-        bytes_h2d=result.bytes_h2d,
-        bytes_d2h=result.bytes_d2h,
-        fault_groups=result.fault_groups,
-        evictions=result.evictions,
-        needed_bytes=result.peak_bytes,
-    )
+        return PredictedWay(PLAN, problem=str(error))
+    return _way(PLAN, result, result.peak_bytes)
+
+
+def _way(name: str, step: SteadyStep | Score, needed_bytes: int | None) -> PredictedWay:
+    columns = {each: getattr(step, each) for each in SteadyStep.__struct_fields__}
+    return PredictedWay(name, needed_bytes=needed_bytes, **columns)

@@ -1,5 +1,8 @@
 """What a plan is worth: its step simulated by the rules of its kind, beside the same step with unlimited memory."""
 
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from umadvise.planners.paging.advice import by_role
@@ -8,7 +11,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.stalls import Stalls
-from umadvise.simulator.steady import mean_step
+from umadvise.simulator.steady import SteadyStep, mean_step, swapped_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 
@@ -114,28 +117,17 @@ def score(
     return _swapped(trace, device, plan, budget_bytes, planning_ns)
 
 
-def _part_more(value: int, of: int) -> float | None:
-    return (value - of) / of if of > 0 else None
-
-
 def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, planning_ns: int | None) -> Score:
     result = simulate_swap(trace, device, plan, budget_bytes=budget_bytes, spans=False).result
     pool = simulate_swap(trace, device, plan, budget_bytes=_WITHOUT_END, allocator="best_fit", spans=False).result
-    unlimited_ns = unlimited_step_ns(trace, device)
-    return Score(
-        planner=plan.planner,
+    return _score(
+        plan,
+        swapped_step(result),
+        unlimited_step_ns(trace, device),
         budget_bytes=budget_bytes,
         peak_bytes=result.peak_live_bytes,
-        step_ns=result.step_ns,
-        unlimited_ns=unlimited_ns,
-        overhead=_part_more(result.step_ns, unlimited_ns),
-        compute_ns=result.compute_ns,
         recompute_ns=result.recompute_ns,
         recomputed_ops=result.recomputed_ops,
-        stalls=Stalls(wait_copy_ns=result.wait_copy_ns, wait_room_ns=result.wait_room_ns),
-        bytes_h2d=result.swap_in_bytes,
-        bytes_d2h=result.swap_out_bytes,
-        evictions=result.evictions,
         fragmentation_bytes=pool.fragmentation_bytes,
         planning_ns=planning_ns,
     )
@@ -153,22 +145,21 @@ def _paged(
         plan=None if made_by(plan) == "advice" else plan,
         iterations=iterations,
     )
-    steps, mean, unlimited_ns = simulation.steady, mean_step(simulation), unlimited_step_ns(trace, device)
-    return Score(
-        planner=plan.planner,
+    memory = [step.memory for step in simulation.steady]
+    return _score(
+        plan,
+        mean_step(simulation),
+        unlimited_step_ns(trace, device),
         budget_bytes=budget_bytes,
-        peak_bytes=max(step.memory.resident_peak_bytes or 0 for step in steps),
-        step_ns=mean.step_ns,
-        unlimited_ns=unlimited_ns,
-        overhead=_part_more(mean.step_ns, unlimited_ns),
-        compute_ns=mean.compute_ns,
+        peak_bytes=max(each.resident_peak_bytes or 0 for each in memory),
         recompute_ns=0,
         recomputed_ops=0,
-        stalls=mean.stalls,
-        bytes_h2d=mean.bytes_h2d,
-        bytes_d2h=mean.bytes_d2h,
-        fault_groups=mean.fault_groups,
-        evictions=mean.evictions,
-        fragmentation_bytes=max(step.memory.reserved_peak_bytes - step.memory.requested_peak_bytes for step in steps),
+        fragmentation_bytes=max(each.reserved_peak_bytes - each.requested_peak_bytes for each in memory),
         planning_ns=planning_ns,
     )
+
+
+def _score(plan: Plan, step: SteadyStep, unlimited_ns: int, **rest: int | None) -> Score:
+    overhead = (step.step_ns - unlimited_ns) / unlimited_ns if unlimited_ns > 0 else None
+    columns: dict[str, Any] = {**msgspec.structs.asdict(step), **rest}
+    return Score(planner=plan.planner, unlimited_ns=unlimited_ns, overhead=overhead, **columns)

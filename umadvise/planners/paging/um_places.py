@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives
+from umadvise.planners.step_graph import sum_over
 from umadvise.records.columns import Columns
 from umadvise.records.trace import EventKind
 
@@ -72,17 +73,17 @@ class Places:
 
     def shared_blocks(self) -> NDArray[np.int64]:
         """For each op the blocks of which something has had a part: no action of its storage alone moves them."""
-        count = len(self.trace.ops)
-        change = np.zeros(2 * count + 1, np.int64)
-        np.add.at(change, self._made[~self._whole], 1)
-        np.add.at(change, self._reused[~self._whole], -1)
-        there = np.cumsum(change)[: 2 * count]
-        result: NDArray[np.int64] = there[:count] + there[count:]
-        return result
+        count, parts = len(self.trace.ops), ~self._whole
+        there = sum_over(2 * count, self._made[parts], self._reused[parts], np.ones(np.count_nonzero(parts), np.int64))
+        return there[:count] + there[count:]
 
     def remains(self) -> Remains:
         """Of all storages that end in the step."""
-        ends = (self.trace.deaths[self._storage] < len(self.trace.ops)) & self._whole & self.lives.used[self._storage]
+        ends = (
+            (self.trace.deaths[self._storage] < len(self.trace.ops))
+            & self._whole
+            & self.lives.graph.uses.used[self._storage]
+        )
         storage, offset, reused = self._storage[ends], self._offset[ends], self._reused[ends]
         joined = (np.diff(storage) == 0) & (np.diff(reused) == 0)
         first = np.flatnonzero(np.append(True, ~joined)[: len(storage)])

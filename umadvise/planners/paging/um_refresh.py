@@ -12,11 +12,12 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Gaps, Lives
+from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives, PagingGaps
+from umadvise.planners.step_lists import grouped
 from umadvise.records.plan import Action, ActionKind
 
 
-def refreshes(lives: Lives, gaps: Gaps, leaving: NDArray[np.int64], room: NDArray[np.int64]) -> list[Action]:
+def refreshes(lives: Lives, gaps: PagingGaps, leaving: NDArray[np.int64], room: NDArray[np.int64]) -> list[Action]:
     """Prefetches of what is there.
 
     Args:
@@ -33,7 +34,7 @@ def refreshes(lives: Lives, gaps: Gaps, leaving: NDArray[np.int64], room: NDArra
 
 
 class _Order:
-    def __init__(self, lives: Lives, gaps: Gaps, leaving: NDArray[np.int64], room: NDArray[np.int64]) -> None:
+    def __init__(self, lives: Lives, gaps: PagingGaps, leaving: NDArray[np.int64], room: NDArray[np.int64]) -> None:
         self.lives, self.count = lives, len(room)
         self.room: list[int] = room.tolist()
         self.sizes: list[int] = lives.blocks.tolist()
@@ -46,11 +47,13 @@ class _Order:
             self.leaves.setdefault(begin % self.count, []).append((name, int(leaving[gap])))
             if gaps.returns[gap]:
                 self.returns.setdefault(end, []).append(int(gaps.heir[gap]))
-        self.births = _by_op(lives.trace.births, lives.blocks)
-        self.deaths = _by_op(lives.trace.deaths, lives.blocks)
-        self.begins = [each for each in self.births.get(-1, ()) if lives.trace.deaths[each] >= 0]
+        whole = np.flatnonzero(lives.blocks)
+        # The last entry, [-1], is what is there before the first op.
+        self.births = grouped(lives.trace.births[whole] % (self.count + 1), whole, self.count + 1)
+        self.deaths = grouped(lives.trace.deaths[whole] % (self.count + 1), whole, self.count + 1)
+        self.begins = [each for each in self.births[-1] if lives.trace.deaths[each] >= 0]
         there = set(self.begins)
-        self.heirs = {each: heir for each, heir in enumerate(lives.heir.tolist()) if heir in there}
+        self.heirs = {each: heir for each, heir in enumerate(lives.graph.heir.tolist()) if heir in there}
         self.served: OrderedDict[int, None] = OrderedDict.fromkeys(self.begins)  # the least recently first
         self.idle: dict[int, int] = {}  # blocks that are not needed and still there
         self.idle_blocks = 0
@@ -66,9 +69,9 @@ class _Order:
                 self.idle[storage] = self.parts[storage] = blocks
                 self.idle_blocks += blocks
             self._make_room(op)
-            for storage in self.births.get(op, ()):
+            for storage in self.births[op]:
                 self._serve(storage)
-            for storage in self.deaths.get(op, ()):
+            for storage in self.deaths[op]:
                 self._end(storage)
                 self.served.pop(storage, None)
         self.served = OrderedDict.fromkeys(self.heirs[each] for each in self.served if each in self.heirs)
@@ -107,11 +110,3 @@ class _Order:
         self._serve(storage)
         offset, bytes_ = first * BLOCK_BYTES, blocks * BLOCK_BYTES
         self.actions.append(Action(ActionKind.PREFETCH, op, storage, offset_bytes=offset, bytes=bytes_))
-
-
-def _by_op(ops: NDArray[np.int64], blocks: NDArray[np.int64]) -> dict[int, list[int]]:
-    """Storages with whole blocks by op."""
-    result: dict[int, list[int]] = {}
-    for storage in np.flatnonzero(blocks).tolist():
-        result.setdefault(int(ops[storage]), []).append(storage)
-    return result

@@ -19,10 +19,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Gaps, Lives
+from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives, PagingGaps
 from umadvise.planners.paging.um_places import Places, Remains
 from umadvise.planners.paging.um_refresh import refreshes
-from umadvise.planners.paging.um_room import Room
+from umadvise.planners.room import Room
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, ActionKind
 
@@ -41,7 +41,7 @@ class ScheduleOptions:
     ahead_ns: int = 0
 
 
-class Schedule:
+class PagingSchedule:
     """One schedule.
 
     Attributes:
@@ -159,7 +159,9 @@ def _pieces(blocks: int) -> Iterator[tuple[int, int]]:
         yield first, min(PIECE_BLOCKS, blocks - first)
 
 
-def _leaving(gaps: Gaps, sizes: NDArray[np.int64], load: NDArray[np.int64], budget_blocks: int) -> NDArray[np.int64]:
+def _leaving(
+    gaps: PagingGaps, sizes: NDArray[np.int64], load: NDArray[np.int64], budget_blocks: int
+) -> NDArray[np.int64]:
     """Blocks that leave in each gap, so that the rest fits at every op as far as that can be."""
     count = len(load)
     leaving = np.zeros(len(gaps), np.int64)

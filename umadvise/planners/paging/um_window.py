@@ -16,14 +16,14 @@ from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives
 from umadvise.planners.paging.um_places import Places
-from umadvise.planners.paging.um_schedule import Evictions, Schedule, ScheduleOptions, evicts_faster
+from umadvise.planners.paging.um_schedule import Evictions, PagingSchedule, ScheduleOptions, evicts_faster
 from umadvise.records.advice import PAPER_WORDS, parse_advice
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
-from umadvise.simulator.unified import WARM_UP, Simulation, simulate_unified
+from umadvise.simulator.unified import WARM_UP, UnifiedSimulation, simulate_unified
 
 RESERVES = (0.02, 0.0)
 """Parts of the budget that are tried as what a schedule leaves free."""
@@ -75,7 +75,7 @@ def um_window(
         raise UsageError(f"reserve {reserve}, ahead_ns {ahead_ns}: expected a reserve of 0 to 1, and at least 0 ns")
     ways = _ways(evictions, device)
     first = Advice.PREFERRED_LOCATION if advice is None else parse_advice(advice)
-    search = _Search(trace, device, budget_bytes, dict.fromkeys(ARENA_ROLES, first), ahead_ns)
+    search = _ReserveSearch(trace, device, budget_bytes, dict.fromkeys(ARENA_ROLES, first), ahead_ns)
     if reserve is not None:
         return search.schedule(reserve, ways[0])
     if not search.fits:
@@ -96,7 +96,7 @@ def _ways(evictions: str | None, device: DeviceProfile) -> tuple[Evictions, ...]
     raise UsageError(f"evictions {evictions!r}: expected one of {', '.join(known)}")
 
 
-class _Search:
+class _ReserveSearch:
     """Plans of which the fastest one is wanted: the first of those.
 
     Attributes:
@@ -121,7 +121,7 @@ class _Search:
         """A plan with actions."""
         blocks = int(self.budget_bytes // BLOCK_BYTES * (1 - reserve))
         options = ScheduleOptions(evictions, self.ahead_ns)
-        actions = Schedule(self.lives, self.places, self.device, blocks, options).actions
+        actions = PagingSchedule(self.lives, self.places, self.device, blocks, options).actions
         return self._plan(actions, self.words, reserve, evictions)
 
     def try_schedules(self, ways: Sequence[Evictions]) -> None:
@@ -154,7 +154,7 @@ class _Search:
             self.trace, actions, planner="um-window", budget_bytes=self.budget_bytes, options=options
         )
 
-    def _run(self, plan: Plan, advised: Mapping[Role, Advice]) -> Simulation:
+    def _run(self, plan: Plan, advised: Mapping[Role, Advice]) -> UnifiedSimulation:
         simulation = simulate_unified(
             self.trace,
             self.device,

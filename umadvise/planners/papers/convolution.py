@@ -11,12 +11,13 @@ fastest algorithm, whose speed is what efficiencies of devices are about.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.uses import Uses
+from umadvise.planners.step_graph import step_graph
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import ARITHMETIC, Access, EventKind, Events, OpClass, Storages, Trace, event_positions
 
@@ -51,8 +52,7 @@ def tiled_fft_bytes(batch: int, inputs: int, outputs: int, side: float, kernel: 
 def workspace_bytes(trace: Trace) -> NDArray[np.int64]:
     """For each op the workspace of its fastest algorithm; 0 where there is only one, or the recording has its own."""
     result = np.zeros(len(trace.ops), np.int64)
-    uses = Uses(trace)
-    recorded = set(trace.births[uses.transient].tolist())
+    recorded = set(trace.births[step_graph(trace).transient].tolist())
     batch = _batch(trace)
     of_operands: dict[tuple[int, int], int] = {}
     for op in np.flatnonzero(trace.ops.op_class == OpClass.CONVOLUTION).tolist():
@@ -90,14 +90,9 @@ def with_algorithms(trace: Trace, fast: NDArray[np.bool_]) -> Trace:
 
 
 def _with_workspaces(table: Storages, bytes_: NDArray[np.int64]) -> Storages:
-    count = len(bytes_)
-    return Storages(
-        bytes=np.append(table.bytes, bytes_),
-        role=np.append(table.role, np.full(count, Role.WORKSPACE)),
-        name=np.append(table.name, np.zeros(count)),
-        module=np.append(table.module, np.zeros(count)),
-        successor=np.append(table.successor, np.full(count, -1)),
-    )
+    new: dict[str, Any] = {"bytes": bytes_, "role": Role.WORKSPACE, "name": 0, "module": 0, "successor": -1}
+    columns = {name: np.broadcast_to(value, bytes_.shape) for name, value in new.items()}
+    return Storages(**{name: np.append(getattr(table, name), column) for name, column in columns.items()})
 
 
 def _with_their_lives(trace: Trace, ops: NDArray[np.int64]) -> Events:
@@ -109,14 +104,10 @@ def _with_their_lives(trace: Trace, ops: NDArray[np.int64]) -> Events:
     inside = (last >= 0) & (made[last] >= before) if len(made) else np.zeros(len(ops), bool)
     at = np.repeat(np.where(inside, made[last] + 1 if len(made) else 0, before), 2)
     storages = len(trace.storages) + np.arange(len(ops))
-    return Events(
-        kind=np.insert(events.kind, at, np.tile([EventKind.ALLOCATE, EventKind.FREE], len(ops))),
-        op=np.insert(events.op, at, np.repeat(ops, 2)),
-        inside=np.insert(events.inside, at, 1),
-        storage=np.insert(events.storage, at, np.repeat(storages, 2)),
-        offset_bytes=np.insert(events.offset_bytes, at, 0),
-        bytes=np.insert(events.bytes, at, 0),
-    )
+    kinds = np.tile([EventKind.ALLOCATE, EventKind.FREE], len(ops))
+    new: dict[str, Any] = {"kind": kinds, "op": np.repeat(ops, 2), "inside": 1, "storage": np.repeat(storages, 2)}
+    new |= {"offset_bytes": 0, "bytes": 0}
+    return Events(**{name: np.insert(getattr(events, name), at, value) for name, value in new.items()})
 
 
 def _pairs(storages: list[int]) -> list[tuple[int, int]]:
@@ -145,15 +136,6 @@ def _item_bytes(trace: Trace) -> NDArray[np.int64]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A kernel that the sizes allow: the better, the smaller `misfit`."""
-
-    misfit: tuple[bool, float]
-    kernel: int
-    inputs: int
-
-
 def _forward_workspace(trace: Trace, op: int, batch: int) -> int:
     """Operands of a convolution are an image and weights, and its result comes last."""
     table, rows = trace.accesses, slice(trace.first_access[op], trace.first_access[op + 1])
@@ -176,8 +158,7 @@ def _forward_workspace(trace: Trace, op: int, batch: int) -> int:
         padding = side - image_side + kernel - 1  # of both sides together, if the stride is 1
         if -_ROUNDING <= padding <= 2 * (kernel - 1) + _ROUNDING:
             broken = abs(image_side - round(image_side)) > _ROUNDING
-            candidates.append(_Candidate((broken, abs(padding - (kernel - 1))), kernel, inputs))
-    if not candidates:
-        return 0
-    best = min(candidates, key=lambda each: each.misfit)
-    return tiled_fft_bytes(batch, best.inputs, outputs, side, best.kernel) if best.kernel > 1 else 0
+            misfit = (broken, abs(padding - (kernel - 1)))
+            candidates.append((misfit, kernel, inputs))
+    _, kernel, inputs = min(candidates, default=(None, 1, 0))
+    return tiled_fft_bytes(batch, inputs, outputs, side, kernel) if kernel > 1 else 0

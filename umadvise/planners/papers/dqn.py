@@ -7,15 +7,14 @@ file each: when what left comes back (`dqn_layout`), the graph (`dqn_graph`), st
 decided, and said, there. It gives no sizes, rates or numbers of episodes.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
-from umadvise.errors import UsageError
-from umadvise.planners.papers.dqn_environment import Environment
-from umadvise.planners.papers.dqn_network import Network, initial_weights, load_weights, save_weights
-from umadvise.planners.papers.dqn_training import Schedule, Trainer
+from umadvise.planners import check_range
+from umadvise.planners.papers.dqn_environment import PlanningEnvironment
+from umadvise.planners.papers.dqn_network import QNetwork, initial_weights, load_weights, save_weights
+from umadvise.planners.papers.dqn_training import Trainer, TrainingSchedule
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
@@ -66,18 +65,18 @@ def dqn(
         UsageError: an option is out of its range, or `initial` is no network.
         BudgetError: with all that can be offloaded, the step does not fit.
     """
-    _check("episodes", episodes, 1)
-    _check("epsilon", epsilon, 0, 1)
-    _check("gamma", gamma, 0, 1)
-    _check("batch", batch, 1)
-    _check("p", p, 1)
-    _check("rounds", rounds, 1)
-    _check("learning_rate", learning_rate, 0)
-    _check("time_limit_s", time_limit_s, 0)
+    check_range("episodes", episodes, 1)
+    check_range("epsilon", epsilon, 0, 1)
+    check_range("gamma", gamma, 0, 1)
+    check_range("batch", batch, 1)
+    check_range("p", p, 1)
+    check_range("rounds", rounds, 1)
+    check_range("learning_rate", learning_rate, 0)
+    check_range("time_limit_s", time_limit_s, 0)
     weights = initial_weights(p, np.random.default_rng(seed)) if initial is None else load_weights(initial)
-    network = Network(weights, rounds=rounds, learning_rate=learning_rate)
-    environment = Environment(trace, device, budget_bytes)
-    trainer = Trainer(environment, network, Schedule(episodes, epsilon, gamma, batch, time_limit_s), seed)
+    network = QNetwork(weights, rounds=rounds, learning_rate=learning_rate)
+    environment = PlanningEnvironment(trace, device, budget_bytes)
+    trainer = Trainer(environment, network, TrainingSchedule(episodes, epsilon, gamma, batch, time_limit_s), seed)
     trainer.train(progress)
     if save is not None:
         save_weights(save, network.weights)
@@ -96,9 +95,3 @@ def dqn(
         "save": save,
     }
     return environment.plan(trainer.best, options)
-
-
-def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
-    if not low <= value <= high:
-        expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
-        raise UsageError(f"{name}: expected {expected}, found {value}")

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
-from umadvise.planners.papers.dqn_graph import Choice, Clock, build_graph
-from umadvise.planners.papers.dqn_layout import Absence, Arranger, Gap, GapTable, Layout
-from umadvise.planners.recomputation import Step
+from umadvise.planners.papers.dqn_graph import Clock, Decision, build_graph
+from umadvise.planners.papers.dqn_layout import Absence, Arranger, Layout, VariableGap, VariableGaps
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, Option, Plan
 from umadvise.records.trace import Trace
@@ -61,7 +61,7 @@ class State:
     terminal: bool = False
 
 
-class Environment:
+class PlanningEnvironment:
     """The simulator that the agent learns from.
 
     Args:
@@ -80,16 +80,16 @@ class Environment:
 
     def __init__(self, trace: Trace, device: DeviceProfile, budget_bytes: int) -> None:
         self.trace, self.device, self.budget_bytes = trace, device, budget_bytes
-        self.step = Step(trace)
+        self.step = StepLists(trace)
         self.clock = Clock(self.step, device)
         self.arranger = Arranger(self.step)
-        self._all_gaps = GapTable(self.arranger.gaps)
+        self._all_gaps = VariableGaps(self.arranger.gaps)
         self._require_room()
         self.unlimited_ns = self.step_ns((), _UNLIMITED)
         base = self.arranger.arrange((), budget_bytes)
         self.graph = build_graph(self.step, self._candidates(base), self.clock)
         self._gaps = [each.gap for each in self.graph.actions[1:] if each.gap is not None]
-        self._table = GapTable(self._gaps)
+        self._table = VariableGaps(self._gaps)
         self.initial = self._settle(State(-1, (), base, self._possible(-1, (), base)))
 
     def _require_room(self) -> None:
@@ -103,15 +103,12 @@ class Environment:
                 f"budget of {format_bytes(self.budget_bytes)}; give at least that, or make the batch smaller"
             )
 
-    def _candidates(self, base: Layout) -> list[Gap]:
+    def _candidates(self, base: Layout) -> list[VariableGap]:
         sizes = self.step.sizes
         excess_bytes = int(base.needed_bytes.max(initial=0)) - self.budget_bytes
         spanning = self._all_gaps.spans(base.over, -1).tolist()
-        large = [
-            gap
-            for gap, spans in zip(self.arranger.gaps, spanning, strict=True)
-            if spans and sizes[gap.storage] * _SMALLEST_SHARE >= excess_bytes
-        ]
+        able = (gap for gap, spans in zip(self.arranger.gaps, spanning, strict=True) if spans)
+        large = [gap for gap in able if sizes[gap.storage] * _SMALLEST_SHARE >= excess_bytes]
         large.sort(key=lambda gap: -sizes[gap.storage])
         return sorted(large[:_MOST_GAPS], key=lambda gap: (gap.last, gap.storage, gap.wraps))
 
@@ -157,7 +154,7 @@ class Environment:
 
     def _leave(self, state: State, action: int) -> State:
         gap = self._gaps[action - 1]
-        removed = self.graph.actions[action].choice == Choice.REMOVE
+        removed = self.graph.actions[action].choice == Decision.REMOVE
         after = gap.last if gap.wraps else state.op
         absences, layout = self._arrange((*state.absences, Absence(gap, after, removed)))
         rises = (layout.needed_bytes > self.budget_bytes) & (layout.needed_bytes > state.layout.needed_bytes)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.devices.link import native_link
-from umadvise.planners.papers.dqn_layout import Gap
-from umadvise.planners.recomputation import Step
+from umadvise.planners.papers.dqn_layout import VariableGap
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 
 Floats = NDArray[np.float32]
@@ -29,7 +29,7 @@ VALID = 5
 """The feature that changes: whether the node's action can be executed."""
 
 
-class Choice(IntEnum):
+class Decision(IntEnum):
     """What a node's action does."""
 
     NOTHING = 0
@@ -42,12 +42,12 @@ class NodeAction:
     """An action, and the node that stands for it."""
 
     node: int
-    choice: Choice
-    gap: Gap | None
+    choice: Decision
+    gap: VariableGap | None
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class VariableGraph:
     """What does not change while a plan is made.
 
     Attributes:
@@ -72,7 +72,7 @@ class Graph:
 class Clock:
     """Times of a step, without any stall."""
 
-    def __init__(self, step: Step, device: DeviceProfile) -> None:
+    def __init__(self, step: StepLists, device: DeviceProfile) -> None:
         self.begin_ns = np.concatenate([[0], np.cumsum(step.durations)]).astype(np.int64)
         link = native_link(device)
         self.fixed_ns: int = link.fixed_ns[1]
@@ -82,13 +82,13 @@ class Clock:
         """To copy so much to the host."""
         return round(self.fixed_ns + bytes_ / self.bytes_per_s * 1e9)
 
-    def away_ns(self, gap: Gap) -> int:
+    def away_ns(self, gap: VariableGap) -> int:
         """From the end of the use before a gap to the use after it."""
         away_ns = int(self.begin_ns[gap.following] - self.begin_ns[gap.last + 1])
         return away_ns + int(self.begin_ns[-1]) if gap.wraps else away_ns
 
 
-def build_graph(step: Step, gaps: Sequence[Gap], clock: Clock) -> Graph:
+def build_graph(step: StepLists, gaps: Sequence[VariableGap], clock: Clock) -> VariableGraph:
     """The graph of a step whose variables may leave in some gaps."""
     nodes, place = _nodes(step, sorted({gap.storage for gap in gaps}))
     mean_ns = float(np.mean([clock.transfer_ns(step.sizes[gap.storage]) for gap in gaps])) if gaps else 1.0
@@ -98,35 +98,35 @@ def build_graph(step: Step, gaps: Sequence[Gap], clock: Clock) -> Graph:
     for row, (_, _, storage) in enumerate(nodes[1:], 1):
         features[row, 0] = step.sizes[storage] / mean_bytes
         features[row, 1] = np.log1p(clock.transfer_ns(step.sizes[storage]) / mean_ns)
-    actions = [NodeAction(0, Choice.NOTHING, None)]
+    actions = [NodeAction(0, Decision.NOTHING, None)]
     for gap in gaps:
         use = place[gap.storage, gap.last, _USE]
-        actions.append(NodeAction(use, Choice.OFFLOAD, gap))
+        actions.append(NodeAction(use, Decision.OFFLOAD, gap))
         features[use, 3] = np.log1p(clock.away_ns(gap) / mean_ns)
-        features[use, 4] = Choice.OFFLOAD
+        features[use, 4] = Decision.OFFLOAD
         if gap.recompute_ns is not None and gap.recompute_ns <= clock.transfer_ns(step.sizes[gap.storage]):
             malloc = place[gap.storage, step.births[gap.storage], _MALLOC]
-            actions.append(NodeAction(malloc, Choice.REMOVE, gap))
-            features[malloc, 4] = Choice.REMOVE
+            actions.append(NodeAction(malloc, Decision.REMOVE, gap))
+            features[malloc, 4] = Decision.REMOVE
             features[[use, malloc], 2] = np.log1p(gap.recompute_ns / mean_ns)
             features[malloc, 3] = features[use, 3]
     earlier, later = _edges([storage for _, _, storage in nodes])
     lag = _lags(begin, earlier, later, mean_ns)
     ops = np.array([op for op, _, _ in nodes], np.int64)
-    return Graph(ops, earlier, later, lag, features, tuple(actions), mean_ns)
+    return VariableGraph(ops, earlier, later, lag, features, tuple(actions), mean_ns)
 
 
 _MALLOC, _USE, _FREE = range(3)
 _Node = tuple[int, int, int]
 
 
-def _nodes(step: Step, storages: Sequence[int]) -> tuple[list[_Node], dict[tuple[int, int, int], int]]:
+def _nodes(step: StepLists, storages: Sequence[int]) -> tuple[list[_Node], dict[tuple[int, int, int], int]]:
     """Op, kind and storage of each node in the order of time, and the other way round."""
     nodes: list[_Node] = [(-1, -1, -1)]
     for storage in storages:
         if step.births[storage] >= 0:
             nodes.append((step.births[storage], _MALLOC, storage))
-        nodes += [(op, _USE, storage) for op in step.uses.of(storage).tolist()]
+        nodes += [(op, _USE, storage) for op in step.graph.uses.of(storage).tolist()]
         if step.deaths[storage] < len(step.durations):
             nodes.append((step.deaths[storage], _FREE, storage))
     nodes.sort()

@@ -13,16 +13,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.recomputation import DEVICE, DROPPED, GONE, HOST, Segments, Step, find_rerun, recomputable
+from umadvise.planners.recomputation import DROPPED, GONE, HOST, Segments, find_rerun, recomputable, unless_gone
+from umadvise.planners.room import Room
+from umadvise.planners.step_graph import sum_over
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.plan import Action, ActionKind
-from umadvise.records.trace import EventKind
 
 _DEEPEST = 64
 """Removed variables that making one again may need one after the other; a longer chain is offloaded instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class VariableGap:
     """Between two uses of a variable it could be away.
 
     Attributes:
@@ -46,7 +48,7 @@ class Gap:
 class Absence:
     """A gap that is used: the variable leaves after op `after`, and is made again (`removed`) or fetched."""
 
-    gap: Gap
+    gap: VariableGap
     after: int
     removed: bool
 
@@ -70,10 +72,10 @@ class Layout:
     actions: tuple[Action, ...]
 
 
-class GapTable:
+class VariableGaps:
     """Gaps as columns."""
 
-    def __init__(self, gaps: Sequence[Gap]) -> None:
+    def __init__(self, gaps: Sequence[VariableGap]) -> None:
         self.last = np.array([gap.last for gap in gaps], np.int64)
         self.following = np.array([gap.following for gap in gaps], np.int64)
         self.wraps = np.array([gap.wraps for gap in gaps], bool)
@@ -90,42 +92,38 @@ class GapTable:
 class Arranger:
     """The gaps of a trace, and the layout of every choice of them."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepLists) -> None:
         self.step = step
         self.op_count = len(step.trace.ops)
-        self.entry_bytes, self.peak_bytes = _levels(step)
+        # What is there before the first op counts at that.
+        self.entry_bytes, self.peak_bytes = step.graph.begin_bytes.copy(), step.graph.peak_bytes.copy()
+        for first_op in (self.entry_bytes[:1], self.peak_bytes[:1]):
+            np.maximum(first_op, step.graph.bytes_before, out=first_op)
         # Whatever is removed is a segment of its own: others that were removed are made again first, and stay.
         removable = recomputable(step, {each: each for each in step.gaps}, [0] * len(step.sizes))
         self.segments = Segments(removable, [0] * len(step.sizes), [True] * len(step.sizes))
         self.gaps = tuple(self._find_gaps())
 
-    def _find_gaps(self) -> list[Gap]:
-        step, uses, op_count = self.step, self.step.uses, self.op_count
-        events = step.trace.events
-        fixed = step.uses.transient | (step.trace.storages.bytes == 0)
-        copied = (events.kind != EventKind.ALLOCATE) & (events.kind != EventKind.FREE)
-        fixed[events.storage[copied]] = True
+    def _find_gaps(self) -> list[VariableGap]:
+        step, op_count = self.step, self.op_count
+        fixed = step.graph.transient | step.graph.host_touched | (step.trace.storages.bytes == 0)
         gaps = []
         for storage in np.flatnonzero(~fixed).tolist():
-            ops = uses.of(storage).tolist()
+            ops = step.graph.uses.of(storage).tolist()
             for last, following in pairwise(ops):
                 if following > last + 1:
                     overwritten = not step.needs_contents(following, storage)
                     recompute_ns = self._recompute_ns(storage, last, following)
-                    gaps.append(Gap(storage, last, following, False, overwritten, recompute_ns))
+                    gaps.append(VariableGap(storage, last, following, False, overwritten, recompute_ns))
             stays = step.births[storage] < 0 and step.deaths[storage] >= op_count
             if stays and ops and op_count - 1 - ops[-1] + ops[0] > 0:
-                gaps.append(Gap(storage, ops[-1], ops[0], True, False, None))
+                gaps.append(VariableGap(storage, ops[-1], ops[0], True, False, None))
         return gaps
 
     def _recompute_ns(self, storage: int, last: int, following: int) -> int | None:
         if storage not in self.segments.of or self.step.gaps[storage] != (last, following):
             return None
-
-        def place(each: int) -> int:
-            return DEVICE if self.step.births[each] < following <= self.step.deaths[each] else GONE
-
-        rerun = find_rerun(self.step, storage, following, place, self.segments)
+        rerun = find_rerun(self.step, storage, following, unless_gone(self.step, following), self.segments)
         return None if rerun is None else rerun.duration_ns
 
     def arrange(self, absences: Sequence[Absence], budget_bytes: int) -> Layout:
@@ -134,28 +132,23 @@ class Arranger:
         returns.find()
         needed = self._needed(returns)
         over = np.flatnonzero(needed > budget_bytes)
-        actions = () if returns.stuck else tuple(self._actions(returns, needed.copy(), budget_bytes))
+        actions = () if returns.stuck else tuple(self._actions(returns, needed, budget_bytes))
         return Layout(needed, over, returns.back, tuple(returns.stuck), actions)
 
     def _needed(self, returns: "_Returns") -> NDArray[np.int64]:
-        change = np.zeros(self.op_count + 1, np.int64)
-        for absence, back in returns.back.items():
-            size = self.step.sizes[absence.gap.storage]
-            if absence.gap.wraps:
-                change[0] += size
-                change[-1] -= size
-                change[back] -= size
-                change[absence.after + 1] += size
-            elif back > absence.after + 1:
-                change[absence.after + 1] += size
-                change[back] -= size
-        away = np.cumsum(change)[:-1]
-        result: NDArray[np.int64] = np.maximum(self.peak_bytes, self.entry_bytes + returns.room_bytes) - away
-        return result
+        count = self.op_count
+        rows = [
+            (each.after + 1, back + count if each.gap.wraps else max(back, each.after + 1), each.gap.storage)
+            for each, back in returns.back.items()
+        ]
+        begin, end, storage = np.array(rows, np.int64).reshape(-1, 3).T
+        away = sum_over(2 * count, begin, end, self.step.trace.storages.bytes[storage])
+        needed: NDArray[np.int64] = np.maximum(self.peak_bytes, self.entry_bytes + returns.room_bytes)
+        return needed - away[:count] - away[count:]
 
     def _actions(self, returns: "_Returns", needed: NDArray[np.int64], budget_bytes: int) -> list[Action]:
-        leaving, arriving = [], []
-        earliest = 0
+        leaving, arriving, earliest = [], [], 0
+        room = Room(budget_bytes - needed)
         for absence, back in sorted(returns.back.items(), key=lambda item: (item[1], item[0].gap.storage)):
             gap = absence.gap
             if absence.removed or gap.overwritten:
@@ -163,10 +156,8 @@ class Arranger:
                 continue
             low = max(earliest, 0 if gap.wraps else absence.after + 1)
             size = self.step.sizes[gap.storage]
-            full = np.flatnonzero(needed[low:back] > budget_bytes - size)
-            begin = low + int(full[-1]) + 1 if len(full) else min(low, back)
-            needed[begin:back] += size
-            earliest = begin
+            earliest = begin = min(room.since(low, back, size), back)
+            room.take(begin, back, size)
             if gap.wraps or begin > absence.after + 1:
                 leaving.append(Action(ActionKind.SWAP_OUT, absence.after, gap.storage, after=True))
                 arriving.append(Action(ActionKind.SWAP_IN, begin, gap.storage))
@@ -213,14 +204,12 @@ class _Returns:
 
     def _make_again(self, absence: Absence, op: int, depth: int) -> bool:
         def place(storage: int) -> int:
-            if not self.step.births[storage] < op <= self.step.deaths[storage]:
-                return GONE
             away = self._away(storage, op)
-            if away is None:
-                return DEVICE
+            if away is None or lives(storage) == GONE:
+                return lives(storage)
             return DROPPED if away.removed else GONE if away.gap.overwritten else HOST
 
-        storage = absence.gap.storage
+        storage, lives = absence.gap.storage, unless_gone(self.step, op)
         rerun = find_rerun(self.step, storage, op, place, self.segments)
         if rerun is None or depth > _DEEPEST:
             return False
@@ -238,18 +227,3 @@ class _Returns:
         room_bytes = rerun.room_bytes - self.step.sizes[storage]
         self.room_bytes[op] = max(int(self.room_bytes[op]), room_bytes)
         return True
-
-
-def _levels(step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of all live storages when each op begins, and at its peak."""
-    events, op_count = step.trace.events, len(step.trace.ops)
-    live = step.trace.live_bytes
-    first = np.searchsorted(events.op, np.arange(op_count))
-    before = np.concatenate([[0], live]).astype(np.int64)
-    entry = before[first]
-    if op_count:
-        entry[0] = int(before[: first[0] + 1].max())
-    peak = entry.copy()
-    inside = events.op >= 0
-    np.maximum.at(peak, events.op[inside], live[inside])
-    return entry, peak

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import UsageError
-from umadvise.planners.papers.dqn_graph import FEATURES, VALID, Floats, Graph
+from umadvise.planners.papers.dqn_graph import FEATURES, VALID, Floats, VariableGraph
 
 Weights = dict[str, Floats]
 _ADAM_DECAY = (0.9, 0.999)
@@ -80,7 +80,7 @@ class Embedding:
         return self.states[-1]
 
 
-class Network:
+class QNetwork:
     """Q of the actions of a state, and how to bring it nearer to what was seen.
 
     Args:
@@ -97,7 +97,7 @@ class Network:
         self._second = {name: np.zeros_like(each) for name, each in weights.items()}
         self._steps = 0
 
-    def embed(self, graph: Graph, valid: NDArray[np.bool_]) -> Embedding:
+    def embed(self, graph: VariableGraph, valid: NDArray[np.bool_]) -> Embedding:
         """Equation 1. `valid` says of each state's nodes whether their action can be executed: (states, nodes)."""
         weights = self.weights
         inputs = np.repeat(graph.features[:, None], len(valid), axis=1)
@@ -124,7 +124,7 @@ class Network:
         values: Floats = (np.maximum(joined, 0) @ self.weights["W7"].T)[:, 0]
         return values
 
-    def q_of_all(self, graph: Graph, valid: NDArray[np.bool_], current: NDArray[np.int64]) -> Floats:
+    def q_of_all(self, graph: VariableGraph, valid: NDArray[np.bool_], current: NDArray[np.int64]) -> Floats:
         """Q of every node of several states as an action: (states, nodes); minus infinity where it is not valid."""
         embedding = self.embed(graph, valid)
         p = self.weights["W8"].shape[0]
@@ -135,7 +135,7 @@ class Network:
 
     def fit(
         self,
-        graph: Graph,
+        graph: VariableGraph,
         valid: NDArray[np.bool_],
         current: NDArray[np.int64],
         action: NDArray[np.int64],
@@ -160,7 +160,7 @@ class Network:
 
     def _gradients(
         self,
-        graph: Graph,
+        graph: VariableGraph,
         embedding: Embedding,
         graph_state: Floats,
         current: NDArray[np.int64],
@@ -184,7 +184,7 @@ class Network:
         np.add.at(of_states, (action, rows), action_ @ weights["W8"])
         return gradients | self._embedding_gradients(graph, embedding, of_states)
 
-    def _embedding_gradients(self, graph: Graph, embedding: Embedding, of_states: Floats) -> Weights:
+    def _embedding_gradients(self, graph: VariableGraph, embedding: Embedding, of_states: Floats) -> Weights:
         weights = self.weights
         p = len(weights["W2"])
         of_fixed = np.zeros_like(of_states)
@@ -222,7 +222,7 @@ def _times(states: Floats, matrix: Floats) -> Floats:
     return result
 
 
-def neighbour_sum(graph: Graph, states: Floats) -> Floats:
+def neighbour_sum(graph: VariableGraph, states: Floats) -> Floats:
     """Of each node the sum over itself and its neighbours; nodes come first."""
     total = states.copy()
     total[1:] += states[:-1]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.planners.papers.dqn_environment import Environment, State
+from umadvise.planners.papers.dqn_environment import PlanningEnvironment, State
 from umadvise.planners.papers.dqn_graph import Floats
-from umadvise.planners.papers.dqn_network import Network
+from umadvise.planners.papers.dqn_network import QNetwork
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TrainingSchedule:
     """How to train.
 
     Attributes:
@@ -55,7 +55,9 @@ class Trainer:
         episodes: that have come to their end.
     """
 
-    def __init__(self, environment: Environment, network: Network, schedule: Schedule, seed: int) -> None:
+    def __init__(
+        self, environment: PlanningEnvironment, network: QNetwork, schedule: TrainingSchedule, seed: int
+    ) -> None:
         self.environment, self.network, self.schedule = environment, network, schedule
         self.best: State | None = environment.initial if environment.initial.terminal else None
         self.episodes = 0

@@ -1,6 +1,6 @@
 """Layers of a trace, for planners that work layer by layer: runs of ops of one module and one kind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -10,7 +10,7 @@ from umadvise.records.enums import Phase
 from umadvise.records.trace import Access, OpClass, Trace
 
 
-class Kind(Enum):
+class LayerKind(Enum):
     """What a layer is."""
 
     COMPUTE = "compute"  # convolution, product, attention: what takes the time
@@ -29,13 +29,13 @@ class Layer:
     Attributes:
         first: op.
         last: op.
-        kind: see Kind.
+        kind: see LayerKind.
         op_class: of its ops.
     """
 
     first: int
     last: int
-    kind: Kind
+    kind: LayerKind
     op_class: OpClass
 
 
@@ -78,7 +78,7 @@ class Layers:
         if all(layer.op_class != OpClass.CONVOLUTION for layer in self.forward):
             return count
         while count and (
-            self.forward[count - 1].kind in (Kind.ACTIVATION, Kind.LOSS)
+            self.forward[count - 1].kind in (LayerKind.ACTIVATION, LayerKind.LOSS)
             or self.forward[count - 1].op_class == OpClass.MATMUL
         ):
             count -= 1
@@ -104,7 +104,7 @@ def find_layers(trace: Trace) -> Layers:
         here = (phase, module, op_class)
         if phase == Phase.FORWARD and op in reading:
             if here == before and op_class not in _COMPUTE:
-                forward[-1] = Layer(forward[-1].first, op, forward[-1].kind, forward[-1].op_class)
+                forward[-1] = replace(forward[-1], last=op)
             else:
                 known.setdefault((module, op_class), []).append(len(forward))
                 forward.append(Layer(op, op, _kind(trace, op), OpClass(op_class)))
@@ -123,10 +123,10 @@ def find_layers(trace: Trace) -> Layers:
     return Layers(tuple(forward), tuple(backward), of_op)
 
 
-def _kind(trace: Trace, op: int) -> Kind:
+def _kind(trace: Trace, op: int) -> LayerKind:
     op_class, name = trace.ops.op_class[op], trace.strings[trace.ops.name[op]]
     if op_class in _COMPUTE:
-        return Kind.COMPUTE
+        return LayerKind.COMPUTE
     if op_class == OpClass.ELEMENTWISE:
-        return Kind.ACTIVATION
-    return Kind.LOSS if "loss" in name or "softmax" in name else Kind.OTHER
+        return LayerKind.ACTIVATION
+    return LayerKind.LOSS if "loss" in name or "softmax" in name else LayerKind.OTHER

@@ -1,5 +1,7 @@
 """Topological levels of the ops of a step, from what they read and write."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,22 +41,18 @@ class Levels:
 
 def _levels(trace: Trace) -> tuple[list[int], list[int]]:
     """Of each op its level, and the op of the level before that it depends on (-1: none)."""
-    first = trace.first_access.tolist()
-    storages = trace.accesses.storage.tolist()
     writes = ((trace.accesses.flags & Access.WRITE) != 0).tolist()
+    rows = list(zip(trace.accesses.storage.tolist(), writes, strict=True))
     nothing = (0, -1)  # the level that comes after an op, and the op
     written = [nothing] * len(trace.storages)
     touched = [nothing] * len(trace.storages)  # written or read since
-    levels, parents = [], []
-    for op in range(len(trace.ops)):
-        rows = range(first[op], first[op + 1])
-        level, parent = max((touched if writes[row] else written)[storages[row]] for row in rows) if rows else nothing
-        levels.append(level)
-        parents.append(parent)
-        after = (level + 1, op)
-        for row in rows:
-            storage = storages[row]
+    found = []
+    for op, (begin, end) in enumerate(pairwise(trace.first_access.tolist())):
+        here = rows[begin:end]
+        found.append(max(((touched if writes else written)[storage] for storage, writes in here), default=nothing))
+        after = (found[-1][0] + 1, op)
+        for storage, writes in here:
             touched[storage] = max(touched[storage], after)
-            if writes[row]:
+            if writes:
                 written[storage] = after
-    return levels, parents
+    return [level for level, _ in found], [parent for _, parent in found]

@@ -24,9 +24,17 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.papers.lms_graph import SEQUENTIAL, SYNCHRONOUS_IN, SYNCHRONOUS_OUT, Graph, Settings, Swaps
-from umadvise.planners.uses import Uses
+from umadvise.errors import BudgetError
+from umadvise.planners import check_range
+from umadvise.planners.papers.lms_graph import (
+    SEQUENTIAL,
+    SYNCHRONOUS_IN,
+    SYNCHRONOUS_OUT,
+    LevelGraph,
+    LevelSwaps,
+    Settings,
+)
+from umadvise.planners.step_graph import step_graph
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Trace
@@ -61,12 +69,12 @@ def lms(
         BudgetError: no setting, or not this one, keeps the budget.
         UsageError: an option is out of its range.
     """
-    _check("swapout_threshold", swapout_threshold, 0, None)
-    _check("swapin_ahead", swapin_ahead, SEQUENTIAL, None)
-    _check("swapin_groupby", swapin_groupby, 0, None)
-    _check("sync_mode", sync_mode, 0, 3)
-    Uses(trace).require_room(budget_bytes)
-    graph = Graph(trace)
+    check_range("swapout_threshold", swapout_threshold, 0)
+    check_range("swapin_ahead", swapin_ahead, SEQUENTIAL)
+    check_range("swapin_groupby", swapin_groupby, 0)
+    check_range("sync_mode", sync_mode, 0, 3)
+    step_graph(trace).require_room(budget_bytes)
+    graph = LevelGraph(trace)
     given = (swapout_threshold, swapin_ahead, swapin_groupby, sync_mode)
     if None in given:
         settings = _Tuner(graph, budget_bytes).tune(*given)
@@ -82,32 +90,25 @@ def lms(
     return Plan.from_actions(trace, actions, planner="lms", budget_bytes=budget_bytes, options=asdict(settings))
 
 
-def _check(name: str, value: int | None, low: int, high: int | None) -> None:
-    if value is not None and (value < low or (high is not None and value > high)):
-        expected = f"at least {low}" if high is None else f"{low} to {high}"
-        raise UsageError(f"{name}: expected {expected}, found {value}")
-
-
 def _words(settings: Settings) -> str:
     return ", ".join(f"{name} {value}" for name, value in asdict(settings).items())
 
 
-def _actions(swaps: Swaps, sync_mode: int) -> list[Action]:
+def _actions(swaps: LevelSwaps, sync_mode: int) -> list[Action]:
     """In the order in which those of one anchor are to be executed: what leaves makes room for what comes."""
     by_need = np.argsort(swaps.dest, kind="stable")
-    rows = [
-        (int(swaps.storage[row]), int(swaps.last[row]), int(swaps.dest[row]), int(swaps.trigger[row]), row)
-        for row in by_need
-    ]
+    columns = (swaps.storage, swaps.last, swaps.dest, swaps.trigger, swaps.copied, swaps.synchronous)
     leaving, arriving = [], []
-    for storage, last, dest, trigger, row in rows:
-        if not swaps.copied[row]:
+    for storage, last, dest, trigger, copied, synchronous in zip(
+        *(each[by_need].tolist() for each in columns), strict=True
+    ):
+        if not copied:
             leaving.append(Action(ActionKind.DROP, last, storage, after=True))
             continue
         leaving.append(Action(ActionKind.SWAP_OUT, last, storage, after=True))
         if sync_mode & SYNCHRONOUS_OUT:
             leaving.append(Action(ActionKind.WAIT, last, storage, after=True))
-        if swaps.synchronous[row]:
+        if synchronous:
             arriving.append(Action(ActionKind.SWAP_IN, dest, storage))
             arriving.append(Action(ActionKind.WAIT, dest, storage))
         else:
@@ -123,7 +124,7 @@ class _Tuner:
     searches halve as if whatever fits with a value fitted with all smaller ones, which need not be so.
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int) -> None:
+    def __init__(self, graph: LevelGraph, budget_bytes: int) -> None:
         self.graph = graph
         self.budget_bytes = budget_bytes
         self.most_bytes = (budget_bytes - graph.lasting_bytes) * MEMORY_RATIO
@@ -141,12 +142,9 @@ class _Tuner:
             BudgetError: nothing that the tuner tries fits.
         """
         levels = max(self.graph.levels.count, 1)
-        tightest = Settings(
-            swapout_threshold=1 if swapout_threshold is None else swapout_threshold,
-            swapin_ahead=1 if swapin_ahead is None else swapin_ahead,
-            swapin_groupby=0 if swapin_groupby is None else swapin_groupby,
-            sync_mode=0 if sync_mode is None else sync_mode,
-        )
+        given = (swapout_threshold, swapin_ahead, swapin_groupby, sync_mode)
+        least = (1, 1, 0, 0)
+        tightest = Settings(*(low if each is None else each for each, low in zip(given, least, strict=True)))
         if swapout_threshold is swapin_ahead is swapin_groupby is None:
             resident = replace(tightest, swapout_threshold=levels)
             if self._fits(resident):

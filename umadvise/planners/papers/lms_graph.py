@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.planners.papers.levels import Levels
-from umadvise.planners.uses import Uses
-from umadvise.records.trace import EventKind, Trace
+from umadvise.planners.step_graph import step_graph, sum_over
+from umadvise.records.trace import Trace
 
 SMALLEST_BYTES = 64 << 10
 """Of a candidate: a vector, such as the statistics of a normalisation, is smaller."""
@@ -32,12 +32,12 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Swaps:
+class LevelSwaps:
     """One row an absence of a storage, in the order of storages and then time.
 
     Attributes:
         storage: which one.
-        use: row of `Graph` of the use that ends it.
+        use: row of `LevelGraph` of the use that ends it.
         last: op after which the storage leaves.
         dest: op that needs it again.
         trigger: op after which the swap-in may start; where it is synchronous, the one before `dest`.
@@ -56,34 +56,27 @@ class Swaps:
     ahead: NDArray[np.int64]
 
 
-class Graph:
+class LevelGraph:
     """The step as LMS sees it: levels, and the uses of the candidates, by storage and then in the trace's order."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.levels = Levels(trace)
-        self.uses = Uses(trace)
+        self.step = step_graph(trace)
+        uses = self.step.uses
+        own = (trace.births >= 0) & ~self.step.transient
+        self.candidates = own & (trace.storages.bytes >= SMALLEST_BYTES) & ~self.step.host_touched
         # What an op makes without touching it, as aten::empty does, is of no level yet.
-        self._touches = self.uses.accessed
-        candidates = self._candidates()
-        rows = self._touches & candidates[self.uses.storage]
-        self.storage = self.uses.storage[rows]
-        self.op = self.uses.op[rows]
+        rows = uses.accessed & self.candidates[uses.storage]
+        self._others = np.flatnonzero(uses.accessed & (own & ~self.candidates)[uses.storage])
+        self.storage, self.op = uses.storage[rows], uses.at[rows]
         self.level = self.levels.level[self.op]
-        self.overwrites = self.uses.written_whole[rows]
+        self.overwrites = uses.written_whole[rows]
         self.begins = np.diff(self.storage, prepend=-1) != 0
-        self.candidates = candidates
         here = np.arange(len(self.op))
-        writers = np.maximum.accumulate(np.where(self.uses.writes[rows] | self.begins, here, 0))
+        writers = np.maximum.accumulate(np.where(uses.writes[rows] | self.begins, here, 0))
         self.source = np.where(self.begins, here, np.roll(writers, 1))
         self.distance = self.level - self.level[self.source]
-
-    def _candidates(self) -> NDArray[np.bool_]:
-        trace = self.trace
-        of_host = np.isin(trace.events.kind, (EventKind.HOST_READ, EventKind.HOST_WRITE))
-        result = (trace.births >= 0) & ~self.uses.transient & (trace.storages.bytes >= SMALLEST_BYTES)
-        result[trace.events.storage[of_host]] = False
-        return result
 
     @property
     def lasting_bytes(self) -> int:
@@ -91,7 +84,7 @@ class Graph:
         lasting = (self.trace.births < 0) & (self.trace.deaths >= 0)
         return int(self.trace.storages.bytes[lasting].sum())
 
-    def swaps(self, settings: Settings) -> Swaps:
+    def swaps(self, settings: Settings) -> LevelSwaps:
         """What is absent when."""
         use = np.flatnonzero(self._leaves_before(settings))
         dest, last = self.op[use], self.op[use - 1]
@@ -99,7 +92,7 @@ class Graph:
         trigger = self.levels.ancestors(dest, ahead + 1)
         synchronous = (trigger <= last) | bool(settings.sync_mode & SYNCHRONOUS_IN)
         copied = ~self.overwrites[use]
-        return Swaps(
+        return LevelSwaps(
             storage=self.storage[use],
             use=use,
             last=last,
@@ -135,22 +128,11 @@ class Graph:
 
     # ---- memory by the trace: what the executor will find -------------------------------------------------------
 
-    @cached_property
-    def _most_live_bytes(self) -> NDArray[np.int64]:
-        """For what is before the first op, and for each op, the most bytes that are live within it and after it."""
-        events, live = self.trace.events, self.trace.live_bytes
-        before = np.searchsorted(events.op, np.arange(-1, len(self.trace.ops)))  # events of earlier ops
-        most = np.where(before > 0, np.append(live, 0)[before - 1], 0)
-        np.maximum.at(most, events.op.astype(np.int64) + 1, live)
-        return most
-
-    def peak_bytes(self, swaps: Swaps) -> int:
+    def peak_bytes(self, swaps: LevelSwaps) -> int:
         """The most bytes on the device at any op, when every swap-out that has started has ended."""
-        change = np.zeros(len(self.trace.ops) + 2, np.int64)
         sizes = self.trace.storages.bytes[swaps.storage]
-        np.subtract.at(change, swaps.last + 2, sizes)
-        np.add.at(change, swaps.trigger + 2, sizes)
-        return int((self._most_live_bytes + np.cumsum(change)[:-1]).max(initial=0))
+        away = sum_over(len(self.trace.ops), swaps.last + 1, swaps.trigger + 1, sizes)
+        return int((self.step.peak_bytes - away).max(initial=self.step.bytes_before))
 
     # ---- memory by levels: what the tuner's simulator finds ------------------------------------------------------
 
@@ -166,47 +148,43 @@ class Graph:
         return np.searchsorted(np.sort(self.levels.level), np.arange(self.levels.count + 1))
 
     @cached_property
-    def _other_change(self) -> NDArray[np.int64]:
-        """Bytes that storages which are no candidates add at each place, and one more entry."""
-        other = (self.trace.births >= 0) & ~self.uses.transient & ~self.candidates
-        rows = self._touches & other[self.uses.storage]
-        storage, place = self.uses.storage[rows], self._place[self.uses.op[rows]]
-        change = np.zeros(len(self._place) + 1, np.int64)
+    def _other_bytes(self) -> NDArray[np.int64]:
+        """Bytes at each place of storages that are no candidates."""
+        uses = self.step.uses
+        storage, place = uses.storage[self._others], self._place[uses.at[self._others]]
         begins = np.flatnonzero(np.diff(storage, prepend=-1))
-        if len(begins):
-            self._count(change, storage[begins], np.minimum.reduceat(place, begins), np.maximum.reduceat(place, begins))
-        return change
+        return self._lives(storage[begins], *_spans(place, begins))
 
-    def _count(
-        self, change: NDArray[np.int64], storage: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
-    ) -> None:
-        sizes = self.trace.storages.bytes[storage]
-        end = len(change) - 1
-        np.add.at(change, low, sizes)
-        np.subtract.at(change, np.minimum(high + 1, end), sizes)
+    def _lives(self, storage: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes at each place of storages that live from one place to another."""
+        count = len(self._place)
+        return sum_over(count, low, np.minimum(high + 1, count), self.trace.storages.bytes[storage])
 
-    def replayed_peak_bytes(self, swaps: Swaps, settings: Settings) -> int:
+    def replayed_peak_bytes(self, swaps: LevelSwaps, settings: Settings) -> int:
         """The most bytes beside the variables by TFLMS's simulator: tensors live from their op to their last consumer.
 
         Ops run level by level. One that leaves lingers for one op more, unless ops wait for swap-outs. One that comes
         is there from the level on that is `swapin_ahead` before its consumer's. Scratch memory is not known.
         """
-        change = self._other_change.copy()
-        if len(self.op):
-            starts = self.begins.copy()
-            starts[swaps.use] = True
-            rows = np.flatnonzero(starts)
-            place = self._place[self.op]
-            low, high = np.minimum.reduceat(place, rows), np.maximum.reduceat(place, rows)
-            which = np.searchsorted(rows, swaps.use)
-            early = self._first_place[np.maximum(self.level[swaps.use] - swaps.ahead, 0)]
-            early = np.maximum(early, high[which - 1] + 1)
-            early = np.where(swaps.synchronous | ~swaps.copied, low[which], early)
-            low[which] = np.minimum(low[which], early)
-            if not settings.sync_mode & SYNCHRONOUS_OUT:
-                high[which - 1] += swaps.copied
-            final = np.append(self.begins[rows][1:], True)
-            outlives = final & (self.trace.deaths[self.storage[rows]] == len(self.trace.ops))
-            high[outlives] = len(self._place)
-            self._count(change, self.storage[rows], low, high)
-        return int(np.cumsum(change)[:-1].max(initial=0))
+        starts = self.begins.copy()
+        starts[swaps.use] = True
+        rows = np.flatnonzero(starts)
+        low, high = _spans(self._place[self.op], rows)
+        which = np.searchsorted(rows, swaps.use)
+        early = self._first_place[np.maximum(self.level[swaps.use] - swaps.ahead, 0)]
+        early = np.maximum(early, high[which - 1] + 1)
+        early = np.where(swaps.synchronous | ~swaps.copied, low[which], early)
+        low[which] = np.minimum(low[which], early)
+        if not settings.sync_mode & SYNCHRONOUS_OUT:
+            high[which - 1] += swaps.copied
+        final = np.append(self.begins[rows][1:], True)[: len(rows)]
+        outlives = final & (self.trace.deaths[self.storage[rows]] == len(self.trace.ops))
+        high[outlives] = len(self._place)
+        return int((self._other_bytes + self._lives(self.storage[rows], low, high)).max(initial=0))
+
+
+def _spans(place: NDArray[np.int64], begins: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Lowest and highest place of each run of rows, given where the runs begin."""
+    if not len(begins):
+        return begins, begins
+    return np.minimum.reduceat(place, begins), np.maximum.reduceat(place, begins)

@@ -9,14 +9,11 @@ import heapq
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from umadvise.errors import BudgetError
-from umadvise.planners.uses import Uses
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, ActionKind, Plan
-from umadvise.records.trace import EventKind, Trace
-from umadvise.records.units import format_bytes
+from umadvise.records.trace import Trace
 
 NEVER = 2**62
 """The op of a next use that does not come."""
@@ -45,12 +42,12 @@ Rank = Callable[[int, int], int]
 
 
 def _plan(name: str, trace: Trace, budget_bytes: int, rank: Rank) -> Plan:
-    uses = Uses(trace)
-    uses.require_room(budget_bytes)
+    step = StepLists(trace)
+    step.graph.require_room(budget_bytes)
     # What is where when the step begins is what the step before left there: the first pass finds that out.
     there = frozenset(np.flatnonzero(trace.births < 0).tolist())
     for _ in range(2):
-        run = _Run(uses, budget_bytes, rank, there)
+        run = _Run(step, budget_bytes, rank, there)
         run.execute()
         there = frozenset(run.carried_over())
     run.end_as_it_began()
@@ -60,63 +57,51 @@ def _plan(name: str, trace: Trace, budget_bytes: int, rank: Rank) -> Plan:
 class _Run:
     """One step: what is on the device, and what must move before each op."""
 
-    def __init__(self, uses: Uses, budget_bytes: int, rank: Rank, there: frozenset[int]) -> None:
-        self.uses = uses
-        self.trace = uses.trace
+    def __init__(self, step: StepLists, budget_bytes: int, rank: Rank, there: frozenset[int]) -> None:
+        self.step, self.trace, self.uses = step, step.trace, step.graph.uses
         self.budget_bytes = budget_bytes
         self.rank = rank
         self.actions: list[Action] = []
-        self.sizes: NDArray[np.int64] = self.trace.storages.bytes
+        self.sizes = step.sizes
         self.present: set[int] = set()
         self.used_bytes = 0
-        self.cursor: NDArray[np.int64] = uses.first[:-1].copy()
+        self.cursor: list[int] = self.uses.first[:-1].tolist()
+        self.ends: list[int] = self.uses.first[1:].tolist()
+        self.use_ops: list[int] = self.uses.at.tolist()
         self.last_use = dict.fromkeys(there, -1)
         self.order: list[tuple[int, int]] = []  # a heap of ranks, with entries that are out of date
         self.begins_on_host = self.trace.births < 0
         before = np.flatnonzero(self.begins_on_host).tolist()
-        stays = {each for each in before if not len(uses.of(each))}
+        stays = {each for each in before if not self.uses.used[each]}
         for storage in sorted(stays):  # without a rank: nothing could bring it back
             self.present.add(storage)
-            self.used_bytes += int(self.sizes[storage])
-        first = [each for each in before if uses.host_begins[each] and each not in stays]
+            self.used_bytes += self.sizes[storage]
+        first = [each for each in before if step.graph.host_begins[each] and each not in stays]
         for storage in first:
             self._enter(storage)
         self._require(self.used_bytes, -1)
         for storage in sorted(there - stays - {*first}):
-            if self.used_bytes + int(self.sizes[storage]) <= budget_bytes:
+            if self.used_bytes + self.sizes[storage] <= budget_bytes:
                 self._enter(storage)
         self.begins_on_host[list(self.present)] = False
         self.began_with = frozenset(self.present - stays)
 
     def _require(self, needed_bytes: int, op: int) -> None:
-        if needed_bytes > self.budget_bytes:
-            where = f"op {op} ({self.trace.op(op).name})" if op >= 0 else "the beginning of the step"
-            raise BudgetError(
-                f"{where} needs {format_bytes(needed_bytes)} at once with what no op uses; the budget is "
-                f"{format_bytes(self.budget_bytes)}: give more, or make the batch smaller"
-            )
+        self.step.graph.require(needed_bytes, self.budget_bytes, op, "at once with what no op uses")
 
     def execute(self) -> None:
         """Runs the step."""
-        storages, first = self.uses.by_op
-        transient = self.uses.transient
-        events = self.trace.events
-        freed: dict[int, list[int]] = {}
-        scratch = np.zeros(len(self.trace.ops), np.int64)
-        for row in np.flatnonzero(events.kind == EventKind.FREE):
-            freed.setdefault(int(events.op[row]), []).append(int(events.storage[row]))
-        np.add.at(scratch, self.trace.births[transient], self.sizes[transient])
-        for storage in freed.get(-1, ()):
+        scratch_bytes = self.step.graph.scratch_bytes.tolist()
+        for storage in self.step.freed_by[-1]:
             self._leave(storage)
-        for op in range(len(self.trace.ops)):
-            needed = [int(each) for each in storages[first[op] : first[op + 1]] if not transient[each]]
-            self._before(op, needed, int(scratch[op]))
-            for storage in freed.get(op, ()):
+        for op, needed in enumerate(self.step.needed):
+            self._before(op, needed, scratch_bytes[op])
+            for storage in self.step.freed_by[op]:
                 self._leave(storage)
 
     def _before(self, op: int, needed: list[int], scratch_bytes: int) -> None:
         missing = [storage for storage in needed if storage not in self.present]
-        room_bytes = scratch_bytes + sum(int(self.sizes[storage]) for storage in missing)
+        room_bytes = scratch_bytes + sum(self.sizes[storage] for storage in missing)
         self._make_room(op, room_bytes, frozenset(needed))
         for storage in missing:
             # Where the step begins, what no action brings is on the device already.
@@ -145,8 +130,8 @@ class _Run:
             heapq.heappush(self.order, entry)
 
     def _evict(self, op: int, storage: int) -> None:
-        use = int(self.cursor[storage])
-        comes_again = use < self.uses.first[storage + 1]
+        use = self.cursor[storage]
+        comes_again = use < self.ends[storage]
         # Where the host's copy is still valid a swap-out copies nothing.
         overwritten = comes_again and self.uses.written_whole[use]
         self.actions.append(Action(ActionKind.DROP if overwritten else ActionKind.SWAP_OUT, op, storage))
@@ -154,20 +139,20 @@ class _Run:
 
     def _enter(self, storage: int) -> None:
         self.present.add(storage)
-        self.used_bytes += int(self.sizes[storage])
+        self.used_bytes += self.sizes[storage]
         self._rank(storage)
 
     def _leave(self, storage: int) -> None:
         if storage in self.present:
             self.present.remove(storage)
-            self.used_bytes -= int(self.sizes[storage])
+            self.used_bytes -= self.sizes[storage]
 
     def _rank(self, storage: int) -> None:
         heapq.heappush(self.order, (self._rank_of(storage), storage))
 
     def _rank_of(self, storage: int) -> int:
-        use = int(self.cursor[storage])
-        following = int(self.uses.op[use]) if use < self.uses.first[storage + 1] else NEVER
+        use = self.cursor[storage]
+        following = self.use_ops[use] if use < self.ends[storage] else NEVER
         return self.rank(self.last_use.get(storage, -1), following)
 
     def carried_over(self) -> set[int]:
@@ -179,7 +164,7 @@ class _Run:
         last = len(self.trace.ops) - 1
         moves: list[Action] = []
         for begins, ends in self._continued():
-            if not len(self.uses.of(begins)):
+            if not self.uses.used[begins]:
                 continue
             if ends in self.present and begins not in self.began_with:
                 moves.insert(0, Action(ActionKind.SWAP_OUT, last, ends, after=True))
@@ -189,8 +174,5 @@ class _Run:
 
     def _continued(self) -> Iterator[tuple[int, int]]:
         """Of what is there when a step begins and when it ends, the storage that it is at either."""
-        heirs, deaths = self.trace.storages.successor, self.trace.deaths
-        for begins in np.flatnonzero(self.trace.births < 0).tolist():
-            ends = int(heirs[begins]) if heirs[begins] >= 0 else begins
-            if deaths[ends] == len(self.trace.ops):
-                yield begins, ends
+        begins = np.flatnonzero(self.step.graph.continues)
+        return zip(begins.tolist(), self.step.graph.source[begins].tolist(), strict=True)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.recomputation import Segments, Step, recomputable
+from umadvise.planners.recomputation import Segments, recomputable
 from umadvise.planners.recompute_walk import Walk, walk
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
@@ -48,12 +49,12 @@ def sqrt_recompute(
     """
     if ntrial < 0 or (threshold is not None and threshold < 0):
         raise UsageError("threshold, ntrial: expected 0 or more")
-    stages = _Stages(Step(trace))
+    stages = _Stages(StepLists(trace))
     kept = Walk(stages.step, Segments({}, [], []), _UNLIMITED).run()
-    if threshold is None:
-        trials = [kept] if kept.peak_bytes <= budget_bytes else _search(stages, ntrial)
+    if kept.peak_bytes <= budget_bytes:
+        trials = [kept]
     else:
-        trials = [kept] if kept.peak_bytes <= budget_bytes else [stages.plan(threshold * _MEBIBYTE).walk]
+        trials = _search(stages, ntrial) if threshold is None else [stages.plan(threshold * _MEBIBYTE).walk]
     fitting = [each for each in trials if each.peak_bytes <= budget_bytes]
     if not fitting:
         least = min(each.peak_bytes for each in trials)
@@ -92,34 +93,26 @@ def _search(stages: "_Stages", ntrial: int) -> list[Walk]:
 class _Stages:
     """Where stages may end, and the plan of a threshold."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepLists) -> None:
         self.step = step
         op_count = len(step.forward)
         self.output_bytes = [0] * op_count
         # When forward is done with a storage: what is never used in backward too.
         self.until: dict[int, int] = {}
-        for storage, movable in enumerate(step.movable):
-            if not movable or not step.touched_by[storage]:
-                continue
-            begin = step.touched_by[storage][0]
-            if not step.forward[begin]:
-                continue
-            self.output_bytes[begin] += step.sizes[storage]
-            gap = step.gaps.get(storage)
-            self.until[storage] = gap[0] if gap else step.touched_by[storage][-1]
+        for storage, (movable, touched) in enumerate(zip(step.movable, step.touched_by, strict=True)):
+            if movable and touched and step.forward[touched[0]]:
+                self.output_bytes[touched[0]] += step.sizes[storage]
+                self.until[storage] = step.gaps.get(storage, touched[-1:])[0]
         self.candidates = self._candidates(op_count)
 
     def _candidates(self, op_count: int) -> NDArray[np.bool_]:
-        across = np.zeros(op_count + 1, np.int64)
-        largest = np.zeros(op_count + 1, np.int64)
+        across, largest = np.zeros(op_count, np.int64), np.zeros(op_count, np.int64)
         for storage, until in self.until.items():
-            begin, size = self.step.touched_by[storage][0], self.step.sizes[storage]
-            across[begin] += size
-            across[until] -= size
-            np.maximum(largest[begin:until], size, out=largest[begin:until])
-        across = np.cumsum(across)[:op_count]
+            lives, size = slice(self.step.touched_by[storage][0], until), self.step.sizes[storage]
+            across[lives] += size
+            np.maximum(largest[lives], size, out=largest[lives])
         forward = np.array(self.step.forward, bool)
-        single: NDArray[np.bool_] = forward & (across > 0) & (largest[:op_count] * 10 >= across * 9)
+        single: NDArray[np.bool_] = forward & (across > 0) & (largest * 10 >= across * 9)
         enough = np.count_nonzero(single) >= isqrt(int(np.count_nonzero(forward)))
         return single if enough else forward
 

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.recomputation import Segments, Step, recomputable
+from umadvise.planners.recomputation import Segments, recomputable
 from umadvise.planners.recompute_walk import Walk, walk
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import OpClass, Trace
@@ -56,8 +57,8 @@ def superneurons(
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
-    step = Step(trace)
-    step.uses.require_room(budget_bytes)
+    step = StepLists(trace)
+    step.graph.require_room(budget_bytes)
     walked = _walk(step, budget_bytes, strategy, recompute_on=recompute_on, lru_on=lru_on)
     options = {"recompute_on": recompute_on, "lru_on": lru_on, "strategy": strategy}
     return Plan.from_actions(
@@ -65,7 +66,7 @@ def superneurons(
     )
 
 
-def _walk(step: Step, budget_bytes: int, strategy: Strategy, *, recompute_on: bool, lru_on: bool) -> Walk:
+def _walk(step: StepLists, budget_bytes: int, strategy: Strategy, *, recompute_on: bool, lru_on: bool) -> Walk:
     nothing = Segments({}, [], [])
     try:
         return Walk(step, nothing, budget_bytes).run()
@@ -85,7 +86,7 @@ def _walk(step: Step, budget_bytes: int, strategy: Strategy, *, recompute_on: bo
     return walk(step, frugal, budget_bytes, swappable, liveness=True)
 
 
-def _segments(step: Step, strategy: Strategy) -> Segments:
+def _segments(step: StepLists, strategy: Strategy) -> Segments:
     """What is between two checkpoint layers, in the order of forward."""
     segment_of, first_op = [], [0]
     for op, checkpoint in enumerate(_checkpoint_ops(step)):
@@ -107,7 +108,7 @@ def _segments(step: Step, strategy: Strategy) -> Segments:
     return result
 
 
-def _checkpoint_ops(step: Step) -> list[bool]:
+def _checkpoint_ops(step: StepLists) -> list[bool]:
     """Which ops of forward are the layers whose outputs stay."""
     ops, strings = step.trace.ops, step.trace.strings
     readers: dict[int, set[int]] = {}
@@ -128,15 +129,12 @@ def _checkpoint_ops(step: Step) -> list[bool]:
     return checkpoint
 
 
-def _joins(step: Step, op: int) -> bool:
-    sizes: dict[int, int] = {}
-    for touch in step.touches[op]:
-        if touch.reads and step.movable[touch.storage]:
-            sizes[touch.storage] = step.sizes[touch.storage]
-    return len(sizes) > 1 and len(set(sizes.values())) < len(sizes)
+def _joins(step: StepLists, op: int) -> bool:
+    read = {touch.storage for touch in step.touches[op] if touch.reads and step.movable[touch.storage]}
+    return len({step.sizes[each] for each in read}) < len(read)
 
 
-def _bytes_at_once(step: Step, members: list[int], working_sets: NDArray[np.int64]) -> int:
+def _bytes_at_once(step: StepLists, members: list[int], working_sets: NDArray[np.int64]) -> int:
     """What is on the device of a segment that is made again at once, with the first op that needs it."""
     first = min(step.gaps[each][1] for each in members)
     used = {touch.storage for touch in step.touches[first]}

@@ -18,6 +18,7 @@ Where the paper, which has linear networks, leaves something open:
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,8 +29,8 @@ from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.papers.convolution import workspace_bytes
-from umadvise.planners.papers.layers import Backward, Kind, find_layers
-from umadvise.planners.uses import Uses
+from umadvise.planners.papers.layers import Backward, LayerKind, find_layers
+from umadvise.planners.step_graph import step_graph, sum_over
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Phase, Role
 from umadvise.records.plan import Action, ActionKind, Option, Plan
@@ -73,13 +74,12 @@ def vdnn_dyn(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
     step = _Step(trace)
     choice = _choose(step, budget_bytes)
     options: dict[str, Option] = {"transfer": choice.transfer, "algorithms": choice.algorithms}
-    return Plan.from_actions(
-        trace, step.offload(choice.transfer).actions(), planner="vdnn-dyn", budget_bytes=budget_bytes, options=options
-    )
+    actions = step.offload(choice.transfer).actions()
+    return Plan.from_actions(trace, actions, planner="vdnn-dyn", budget_bytes=budget_bytes, options=options)
 
 
 @dataclass(frozen=True)
-class Choice:
+class VdnnChoice:
     """What `dyn` chose.
 
     Attributes:
@@ -93,7 +93,7 @@ class Choice:
     fast: NDArray[np.bool_]
 
 
-def choose(trace: Trace, budget_bytes: int) -> Choice:
+def choose(trace: Trace, budget_bytes: int) -> VdnnChoice:
     """The trials of `dyn`: with the fastest algorithms nothing, convolutions' X and all X leave; then greedily so.
 
     Greedily, a convolution whose workspace would overflow the budget takes the memory-optimal algorithm.
@@ -104,16 +104,16 @@ def choose(trace: Trace, budget_bytes: int) -> Choice:
     return _choose(_Step(trace), budget_bytes)
 
 
-def _choose(step: "_Step", budget_bytes: int) -> Choice:
+def _choose(step: "_Step", budget_bytes: int) -> VdnnChoice:
     none = np.zeros_like(step.workspace)
     step.offload("all").require(budget_bytes, none)
     transfers: tuple[Transfer, ...] = ("none", "conv", "all")
     for transfer in transfers:
         if step.offload(transfer).peak(step.workspace) <= budget_bytes:
-            return Choice(transfer, "performance_optimal", step.workspace > 0)
+            return VdnnChoice(transfer, "performance_optimal", step.workspace > 0)
     downgraded: Transfer = "conv" if step.offload("conv").peak(none) <= budget_bytes else "all"
     fits = step.offload(downgraded).op_peaks + step.workspace <= budget_bytes
-    return Choice(downgraded, "greedy", fits & (step.workspace > 0))
+    return VdnnChoice(downgraded, "greedy", fits & (step.workspace > 0))
 
 
 def _static(trace: Trace, budget_bytes: int, transfer: Transfer, algorithm: Algorithm) -> Plan:
@@ -150,7 +150,7 @@ class _Step:
     """What all policies ask of a trace."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        self.trace, self.graph = trace, step_graph(trace)
         self.layers = find_layers(trace)
         self._offloads: dict[Transfer, _Offload] = {}
 
@@ -158,22 +158,6 @@ class _Step:
     def workspace(self) -> NDArray[np.int64]:
         """Of the fastest algorithm of each op."""
         return workspace_bytes(self.trace)
-
-    @cached_property
-    def op_peaks(self) -> NDArray[np.int64]:
-        """For each op the most bytes live from its begin until the next one's."""
-        events, live = self.trace.events, self.trace.live_bytes
-        before = np.searchsorted(events.op, np.arange(len(self.trace.ops)))
-        peaks = np.append(live, 0)[before - 1]
-        here = events.op >= 0
-        np.maximum.at(peaks, events.op[here], live[here])
-        result: NDArray[np.int64] = peaks
-        return result
-
-    @property
-    def peak_before(self) -> int:
-        """Most bytes live before the first op."""
-        return int(self.trace.live_bytes[self.trace.events.op < 0].max(initial=0))
 
     def offload(self, transfer: Transfer) -> "_Offload":
         """What leaves by a policy, and when it comes back."""
@@ -184,14 +168,14 @@ class _Step:
     def _maps(self, transfer: Transfer) -> Iterator[_Map]:
         if transfer == "none":
             return
-        trace, layers, uses = self.trace, self.layers, Uses(self.trace)
+        trace, layers, uses = self.trace, self.layers, self.graph.uses
         extraction = layers.classifier
-        compute = [index for index in range(extraction) if layers.forward[index].kind is Kind.COMPUTE]
+        compute = [index for index in range(extraction) if layers.forward[index].kind is LayerKind.COMPUTE]
         last_compute = compute[-1] if compute else -1
-        movable = np.isin(trace.storages.role, (Role.INPUT, Role.INTERMEDIATE)) & ~uses.transient
+        movable = np.isin(trace.storages.role, (Role.INPUT, Role.INTERMEDIATE)) & ~self.graph.transient
         for storage in np.flatnonzero(movable & (trace.storages.bytes > 0)).tolist():
             rows = slice(uses.first[storage], uses.first[storage + 1])
-            ops = uses.op[rows]
+            ops = uses.at[rows]
             backward = np.flatnonzero(trace.ops.phase[ops] == Phase.BACKWARD)
             if not len(backward) or backward[0] == 0:
                 continue
@@ -221,21 +205,19 @@ class _Offload:
     def _prefetches(self) -> dict[int, Backward]:
         """By storage: the backward that hides its copy. Figure 8, for every layer in the order of backward."""
         layers = self.step.layers
-        waiting: dict[int, list[_Map]] = {}
+        waiting: defaultdict[int, list[_Map]] = defaultdict(list)
         for each in self.maps:
-            waiting.setdefault(each.layer, []).append(each)
-        compute = {index for index, layer in enumerate(layers.forward) if layer.kind is Kind.COMPUTE}
+            waiting[each.layer].append(each)
+        compute = {index for index, layer in enumerate(layers.forward) if layer.kind is LayerKind.COMPUTE}
         stops = sorted(compute | set(waiting))  # no search ends anywhere else
         found: dict[int, Backward] = {}
         for run in layers.backward:
             for position in range(bisect_left(stops, run.layer) - 1, -1, -1):
                 layer = stops[position]
-                if layer in waiting:
-                    for each in waiting.pop(layer):
+                if layer in waiting or layer in compute:
+                    for each in waiting.pop(layer, ()):
                         if layers.forward[layer].last < run.first <= each.back:
                             found[each.storage] = run
-                    break
-                if layer in compute:
                     break
         return found
 
@@ -244,17 +226,17 @@ class _Offload:
 
     @cached_property
     def op_peaks(self) -> NDArray[np.int64]:
-        """Likewise without what is away, from the end of the layer to the begin of what brings it back."""
-        away = np.zeros(len(self.step.trace.ops) + 1, np.int64)
-        for each in self.maps:
-            size = self.step.trace.storages.bytes[each.storage]
-            away[self.step.layers.forward[each.layer].last + 1] += size
-            away[self._returns(each)] -= size
-        return self.step.op_peaks - np.cumsum(away)[:-1]
+        """Most bytes that are live from each op's begin until the next one's, without what is away by then."""
+        columns = [
+            (self.step.layers.forward[each.layer].last + 1, self._returns(each), each.storage) for each in self.maps
+        ]
+        begin, end, storage = np.array(columns, np.int64).reshape(-1, 3).T
+        sizes = self.step.trace.storages.bytes
+        return self.step.graph.peak_bytes - sum_over(len(self.step.trace.ops), begin, end, sizes[storage])
 
     def peak(self, workspace: NDArray[np.int64]) -> int:
         """Bytes of device memory that it takes with such workspaces."""
-        return max(int((self.op_peaks + workspace).max(initial=0)), self.step.peak_before)
+        return max(int((self.op_peaks + workspace).max(initial=0)), self.step.graph.bytes_before)
 
     def require(self, budget_bytes: int, workspace: NDArray[np.int64]) -> None:
         """Returns where the budget does.

@@ -27,18 +27,17 @@ waited for. All that the next step uses is on the host when a step begins.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.errors import BudgetError, UsageError
-from umadvise.planners.uses import Uses
+from umadvise.errors import UsageError
+from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import ActionKind, Actions, Plan, check
 from umadvise.records.trace import Trace
-from umadvise.records.units import format_bytes
 
 WINDOW_OF_BUDGET = 1.5
 """Default schedule_window over budget: the prefetch_size of nnabla.lms.SwapInOutScheduler."""
@@ -72,9 +71,9 @@ def window(
         schedule_window = int(WINDOW_OF_BUDGET * budget_bytes)
     if schedule_window < 0:
         raise UsageError(f"schedule_window: expected bytes, at least 0, found {schedule_window}")
-    uses = Uses(trace)
-    uses.require_room(budget_bytes)
-    schedule = _Schedule(_Sequence(uses), budget_bytes, schedule_window, refined)
+    step = StepLists(trace)
+    step.graph.require_room(budget_bytes)
+    schedule = _WindowWalk(_Sequence(step), budget_bytes, schedule_window, refined)
     schedule.execute()
     rows = np.array(schedule.actions, np.int64)
     rows = rows[rows >= 0]
@@ -90,11 +89,15 @@ def window(
     return plan
 
 
+_NUMBERS = ("head", "tail", "taken", "leaving_bytes", "window_bytes")
+"""Where a schedule stands before an op, besides its lists."""
+
+
 class _Sequence:
     """The sequence of variables: one entry for each storage that an op uses, in the order of ops.
 
     Attributes:
-        uses: of the trace.
+        step: of the trace.
         storage: of each entry.
         first: entry with which each op begins, and one more.
         following: next entry of the same storage, or -1.
@@ -102,55 +105,34 @@ class _Sequence:
         made: likewise; the op makes it.
     """
 
-    def __init__(self, uses: Uses) -> None:
-        trace = uses.trace
-        order = np.lexsort((uses.storage, uses.op))
-        storage, op = uses.storage[order], uses.op[order]
-        by_storage = np.argsort(storage, kind="stable")
-        same = storage[by_storage][1:] == storage[by_storage][:-1]
-        following = np.full(len(storage), -1, np.int64)
-        following[by_storage[:-1][same]] = by_storage[1:][same]
-        first_entry = np.ones(len(storage), bool)
-        first_entry[following[following >= 0]] = False
-        made = trace.births[storage] == op
+    def __init__(self, step: StepLists) -> None:
+        trace, graph, uses = step.trace, step.graph, step.graph.uses
+        order = np.lexsort((uses.storage, uses.at))
+        entry = np.empty_like(order)
+        entry[order] = np.arange(len(order))
+        following = np.full(len(order), -1, np.int64)
+        following[entry[uses.inner]] = entry[uses.inner + 1]
+        begins = uses.first[uses.storage] == np.arange(len(order))
         # What is there before the step begins on the device unless a swap-in says that it does not.
-        whole = uses.written_whole[order] & ~((trace.births[storage] < 0) & first_entry)
-        self.uses = uses
-        self.storage: list[int] = storage.tolist()
-        self.first: list[int] = np.searchsorted(op, np.arange(len(trace.ops) + 1)).tolist()
+        whole = uses.written_whole & ~((trace.births[uses.storage] < 0) & begins)
+        self.step = step
+        self.storage: list[int] = uses.storage[order].tolist()
+        self.first: list[int] = np.searchsorted(uses.at[order], np.arange(len(trace.ops) + 1)).tolist()
         self.following: list[int] = following.tolist()
-        self.whole: list[bool] = whole.tolist()
-        self.made: list[bool] = made.tolist()
+        self.whole: list[bool] = whole[order].tolist()
+        self.made: list[bool] = (trace.births[uses.storage] == uses.at)[order].tolist()
         # Of storages that are there before the first op: what no op uses, or what the host copies before it.
-        self.begins_on_device: NDArray[np.bool_] = (trace.births < 0) & ((np.diff(uses.first) == 0) | uses.host_begins)
+        self.begins_on_device: NDArray[np.bool_] = (trace.births < 0) & (~uses.used | graph.host_begins)
 
     def needed_after_the_step(self) -> list[bool]:
         """Storages that are on the host when the next step begins: they are used again after their last use."""
-        trace = self.uses.trace
-        result = trace.deaths == len(trace.ops)
-        successor = trace.storages.successor
-        ancestors = np.flatnonzero(successor >= 0)
-        result[np.flatnonzero(self.begins_on_device & (successor < 0))] = False
-        result[successor[ancestors]] &= ~self.begins_on_device[ancestors]
-        found: list[bool] = result.tolist()
-        return found
+        trace, heir = self.step.trace, self.step.graph.heir
+        stays = (heir >= 0) & self.begins_on_device[heir]
+        result: list[bool] = ((trace.deaths == len(trace.ops)) & ~stays).tolist()
+        return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """Where a schedule stands before an op: what lists hold is undone by the log, the rest is here."""
-
-    head: int
-    tail: int
-    taken: int
-    leaving_bytes: int
-    window_bytes: int
-    changes: int
-    actions: int
-    leaving: int
-
-
-class _Schedule:
+class _WindowWalk:
     """One walk over the ops.
 
     A storage's bytes count from the decision to bring or to make it to the wait for its swap-out, so that what the
@@ -158,11 +140,10 @@ class _Schedule:
     """
 
     def __init__(self, sequence: _Sequence, budget_bytes: int, schedule_window: int, refined: bool) -> None:
-        trace = sequence.uses.trace
+        trace = sequence.step.trace
         self.sequence, self.trace = sequence, trace
         self.budget_bytes, self.schedule_window, self.refined = budget_bytes, schedule_window, refined
-        self.sizes: list[int] = trace.storages.bytes.tolist()
-        self.deaths: list[int] = trace.deaths.tolist()
+        self.sizes, self.deaths = sequence.step.sizes, sequence.step.deaths
         self.needed_later = sequence.needed_after_the_step()
         self.storages = max(len(self.sizes), 1)
         self.actions: list[int] = []  # ((2 * op + after) * _KINDS + kind) * storages + storage; -1: taken back
@@ -177,29 +158,22 @@ class _Schedule:
         self.leaving_bytes = self.window_bytes = 0
         self.passed = [0] * len(sequence.storage)  # op at which the window took an entry in
         self.not_before = [0] * len(sequence.storage)  # op at which it may
-        self.moments: list[_Moment] = []
+        self.moments: list[tuple[list[int], list[int]]] = []  # before each op: what undoing sets back, and cuts off
         self.log: list[tuple[list[int], int, int]] = []
         self._require(self.taken, -1)
 
     def _require(self, needed_bytes: int, op: int) -> None:
-        if needed_bytes > self.budget_bytes:
-            where = f"op {op} ({self.trace.op(op).name})" if op >= 0 else "the beginning of the step"
-            raise BudgetError(
-                f"{where} needs {format_bytes(needed_bytes)} with what the window cannot move; the budget is "
-                f"{format_bytes(self.budget_bytes)}: give more, or make the batch smaller"
-            )
+        self.sequence.step.graph.require(needed_bytes, self.budget_bytes, op, "with what the window cannot move")
 
     def execute(self) -> None:
         """Plans every op."""
-        freed: dict[int, list[int]] = {}
-        count = len(self.trace.ops)
-        for storage in np.flatnonzero(self.trace.deaths < count).tolist():
-            freed.setdefault(self.deaths[storage], []).append(storage)
-        self._free(freed.get(-1, ()))
+        freed, count = self.sequence.step.freed_by, len(self.trace.ops)
+        self._free(freed[-1])
         op = 0
         while op < count:
             if self.refined:
-                self.moments.append(self._moment())
+                numbers = [getattr(self, name) for name in _NUMBERS]
+                self.moments.append((numbers, [len(each) for each in self._grown()]))
             self._look_ahead(op)
             back_to = self._make_room_for_due(op) if self.refined else None
             if back_to is not None:
@@ -207,7 +181,7 @@ class _Schedule:
                 op = back_to
                 continue
             self._move_on(op)
-            self._free(freed.get(op, ()))
+            self._free(freed[op])
             op += 1
         while self.refined and self.tail < len(self.leaving):
             self._wait(2 * count - 1)
@@ -343,24 +317,16 @@ class _Schedule:
             self.log.append((column, index, column[index]))
         column[index] = value
 
-    def _moment(self) -> _Moment:
-        return _Moment(
-            self.head,
-            self.tail,
-            self.taken,
-            self.leaving_bytes,
-            self.window_bytes,
-            len(self.log),
-            len(self.actions),
-            len(self.leaving),
-        )
-
     def _undo(self, op: int) -> None:
         """Goes back to before an op. Starting again from the first op would lead to the same point."""
-        then = self.moments[op]
+        numbers, lengths = self.moments[op]
         del self.moments[op:]
-        for column, index, value in reversed(self.log[then.changes :]):
+        for column, index, value in reversed(self.log[lengths[0] :]):
             column[index] = value
-        del self.log[then.changes :], self.actions[then.actions :], self.leaving[then.leaving :]
-        self.head, self.tail, self.taken = then.head, then.tail, then.taken
-        self.leaving_bytes, self.window_bytes = then.leaving_bytes, then.window_bytes
+        for grown, length in zip(self._grown(), lengths, strict=True):
+            del grown[length:]
+        for name, number in zip(_NUMBERS, numbers, strict=True):
+            setattr(self, name, number)
+
+    def _grown(self) -> tuple[list[Any], ...]:
+        return self.log, self.actions, self.leaving

@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from umadvise.planners.judging.comparison import Comparison
+from umadvise.planners.judging.comparison import PlannerComparison
 from umadvise.planners.judging.score import Score
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -35,12 +35,12 @@ _TIMES_THE_MEDIAN = 4
 _LEAST_MOST = 100.0
 
 
-def render(comparison: Comparison, width: int = DEFAULT_WIDTH) -> str:
+def render(comparison: PlannerComparison, width: int = DEFAULT_WIDTH) -> str:
     """A table for each budget; below it why planners have an "x"."""
     return printed(_parts(comparison), width, table_width=TABLE_WIDTH)
 
 
-def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+def _parts(comparison: PlannerComparison) -> Iterator[RenderableType]:
     yield Text(
         f"{comparison.workload or 'the step'} on {comparison.device}, simulated: in unlimited memory "
         f"{format_duration_ns(comparison.unlimited_ns)} and {format_bytes(comparison.peak_bytes)}"
@@ -70,7 +70,7 @@ def render_plan(plan: Plan) -> str:
     return f"{plan.planner}{options}: {what or 'nothing has to move'}\n"
 
 
-def draw(comparison: Comparison) -> str:
+def draw(comparison: PlannerComparison) -> str:
     """Overhead against memory, and memory over time where that was asked for, as SVG."""
     names = list(dict.fromkeys(score.planner for score in comparison.scores))
     overheads = {

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from umadvise.planners.judging.fragmentation import Fragmentation, Step, Taken
+from umadvise.planners.judging.fragmentation import Fragmentation, FragmentedStep, Taken
 from umadvise.records.units import format_bytes
 from umadvise.reports.reporters.printing import TABLE_WIDTH, new_grid, printed
 
@@ -36,7 +36,7 @@ def _parts(found: Fragmentation) -> Iterator[RenderableType]:
     yield _largest(found)
 
 
-def _budgets(found: Fragmentation, step: Step) -> Table:
+def _budgets(found: Fragmentation, step: FragmentedStep) -> Table:
     headings = (heading for allocator in found.allocators for heading in (allocator, "not live"))
     grid = new_grid("", (), ("budget", *headings))
     for budget_bytes, rows in groupby(step.rows, key=lambda row: row.budget_bytes):

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from umadvise.planners.judging.prediction import PLAN, SWAP, Prediction, Way
+from umadvise.planners.judging.prediction import PLAN, SWAP, PredictedWay, StepPrediction
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.reporters.printing import DEFAULT_WIDTH, new_grid, printed
 
@@ -17,7 +17,7 @@ _LABELS = {
 }
 
 
-def render(prediction: Prediction, width: int = DEFAULT_WIDTH) -> str:
+def render(prediction: StepPrediction, width: int = DEFAULT_WIDTH) -> str:
     """A table of the ways, and below it why the others do not work."""
     size = format_bytes(prediction.budget_bytes)
     title = f"{prediction.workload or 'the step'} in {size} on {prediction.device}, simulated"
@@ -29,11 +29,11 @@ def render(prediction: Prediction, width: int = DEFAULT_WIDTH) -> str:
     return printed([*([grid] if grid.rows else []), *problems], width)
 
 
-def _need(way: Way) -> str:
+def _need(way: PredictedWay) -> str:
     return "" if way.needed_bytes is None else f", it needs {format_bytes(way.needed_bytes)}"
 
 
-def _cells(way: Way) -> tuple[str, ...]:
+def _cells(way: PredictedWay) -> tuple[str, ...]:
     return (
         format_duration_ns(way.step_ns),
         format_duration_ns(way.compute_ns),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
+from umadvise.planners.step_graph import step_graph
 from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Option, Plan, check
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Storages, Trace
 from umadvise.records.units import format_bytes
@@ -69,7 +70,9 @@ def view_of(
     if movable is not None:
         large &= movable
     trace = _with_contents(trace)
-    idle = _idle(trace)
+    graph = step_graph(trace)
+    # There when the step begins, and nobody reads or writes it in it.
+    idle = (trace.births < 0) & ~graph.uses.used & ~graph.host_begins
     resized = _resized(trace, np.where(large & ~idle, _rounded(sizes, chunk_bytes), 0), idle)
     return PlanningView(resized, room_bytes, chunk_bytes)
 
@@ -85,23 +88,13 @@ def executed(trace: Trace, in_chunks: NDArray[np.bool_]) -> Trace:
     return _resized(trace, np.where(in_chunks, trace.storages.bytes, 0), np.zeros(len(trace.storages), bool))
 
 
-def _idle(trace: Trace) -> NDArray[np.bool_]:
-    """Storages that are there when the step begins, and that nobody reads or writes in it."""
-    used = np.zeros(len(trace.storages), bool)
-    used[trace.accesses.storage] = True
-    used[trace.events.storage[np.isin(trace.events.kind, (EventKind.HOST_WRITE, EventKind.HOST_READ))]] = True
-    idle: NDArray[np.bool_] = (trace.births < 0) & ~used
-    return idle
-
-
 def _with_contents(trace: Trace) -> Trace:
     """What goes on in the next step and was made by nothing in this one is written when it is allocated."""
     events = trace.events
     written = np.zeros(len(trace.storages), bool)
     written[trace.accesses.storage[(trace.accesses.flags & Access.WRITE) != 0]] = True
     written[events.storage[events.kind == EventKind.HOST_WRITE]] = True
-    goes_on = np.zeros(len(trace.storages), bool)
-    goes_on[trace.storages.successor[trace.storages.successor >= 0]] = True
+    goes_on = np.isin(np.arange(len(trace.storages)), trace.storages.successor)
     made = (events.kind == EventKind.ALLOCATE) & (events.op >= 0) & (goes_on & ~written)[events.storage]
     rows = np.flatnonzero(made)
     if not len(rows):
