@@ -75,18 +75,18 @@ def rows() -> Iterator[dict[str, float | str]]:
     device = umadvise.EmulatedDevice(capacity=4 * BLOCKS * _BLOCK_BYTES)
     with torch.no_grad(), umadvise.session(model, device=device, policy="swap:lru") as session:
         views = [block.detach()[:16] for block in model.blocks]
-        driver = session._steered().driver
+        cycle = session._open_loop().cycle
 
         def in_step(make_plan: Callable[[RecordedStep], Plan | None] | None) -> float:
-            driver.change(make_plan)
+            cycle.change(make_plan)
             for _ in range(SETTLING + 1):  # a program that is new is not in the processor's caches yet
                 with session.step():
                     took = cpu_ns(lambda: _ops(views))
-            if make_plan is not None and not driver.followed:
+            if make_plan is not None and not cycle.followed:
                 raise RuntimeError("a step was not followed: expected all of them to be alike")
             return took
 
-        while driver.program is None:
+        while cycle.program is None:
             with session.step():
                 _ops(views)
         before = session.swap_counters()

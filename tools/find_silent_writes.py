@@ -26,7 +26,7 @@ from op_trial.subjects import OpSubject, subjects
 from read_only import Board, can_be_protected, read_only, signal_of_child
 from torch.utils._pytree import tree_leaves
 
-from umadvise.recording.operators import SILENT_WRITES, Kind, TensorArgument, derive
+from umadvise.recording.operators import SILENT_WRITES, OpKind, TensorArgument, derive
 from umadvise.records.trace import Access
 
 MOST_SAMPLES = 8
@@ -58,7 +58,7 @@ class SilentWrites:
     def look(self, func: Any, arguments: Arguments) -> None:
         """Tries each argument that the operator does not say it writes."""
         info = derive(func)
-        if info.kind is not Kind.OPERATION:
+        if info.kind is not OpKind.OPERATION:
             return
         for argument in info.arguments:
             write = (info.name, argument.name)

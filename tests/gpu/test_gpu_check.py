@@ -58,13 +58,13 @@ def check(program: Callable[[str], ModuleType], tmp_path: Path) -> Any:
 
 def test_the_table_has_errors_and_their_geometric_mean() -> None:
     from replay import measured_table
-    from replay.measured import Comparison
+    from replay.measured import MeasuredRow
 
     rows = [
-        Comparison("net", "vanilla", {"step_ns": 1e6}, {"step_ns": 1e6}, calibrates=True),
-        Comparison("net", "swap", {"step_ns": 4e6, "evictions": 0}, {"step_ns": 2e6, "evictions": 0}),
-        Comparison("net", "advise", {"step_ns": 1e6, "bytes_h2d": None}, {"step_ns": 8e6, "bytes_h2d": MIB}),
-        Comparison("net", "window", {}, {}, problem="dropped: no time was left"),
+        MeasuredRow("net", "vanilla", {"step_ns": 1e6}, {"step_ns": 1e6}, calibrates=True),
+        MeasuredRow("net", "swap", {"step_ns": 4e6, "evictions": 0}, {"step_ns": 2e6, "evictions": 0}),
+        MeasuredRow("net", "advise", {"step_ns": 1e6, "bytes_h2d": None}, {"step_ns": 8e6, "bytes_h2d": MIB}),
+        MeasuredRow("net", "window", {}, {}, problem="dropped: no time was left"),
     ]
     lines = list(measured_table.lines(rows))
     cells = {line.split("  ")[1].strip(): line.split() for line in lines[2:6]}

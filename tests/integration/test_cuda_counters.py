@@ -42,14 +42,14 @@ weight = device.allocate({BYTES}, parameters)
 _native.label(weight, Role.PARAMETER, "weight")
 for step in range(5):
     _native.prefetch(weight, {BYTES}, to_host=True)
-    observer.begin_step()
+    observer.clock.begin_step()
     made = device.allocate({BYTES}, intermediates)
     accesses = [(weight, {BYTES}, False), (made, {BYTES}, True)]
     device.op_begin("aten::add", Phase.FORWARD, "layer", accesses)
     ctypes.memmove(made, weight, {BYTES})
     device.op_end([made])
     _native.free(made)
-    observer.end_step()
+    observer.clock.end_step()
 sys.stdout.buffer.write(profile.encode(observer.profile()))
 observer.detach()
 """

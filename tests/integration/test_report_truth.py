@@ -140,7 +140,7 @@ def test_a_tensor_that_shares_its_block_says_so() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with umadvise.session(model, optimizer, device="emulated", capacity="40MiB", policy="advise") as um:
         train(um, model, optimizer, 3)
-        profile, predictions = um.profile(), um._steered().predictions()
+        profile, predictions = um.profile(), um._open_loop().predictions()
     assert profile.tables is not None
     small = [row for row in profile.tables.tensor.rows if row.bytes == 4096 and row.role == "parameter"]
     assert max(row.neighbours for row in small) >= 1

@@ -27,6 +27,9 @@ FLOORS = (
 )
 """From the roof to the ground; what stands on one floor knows each other."""
 HEIGHT = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}
+TRAINING_FLOORS = ("session script", "loop", "memory_split", "plans", "policy recompute watch")
+"""Within `umadvise/training`: what watches knows of no plan, and what plans of no loop."""
+TRAINING_HEIGHT = {name: -number for number, floor in enumerate(TRAINING_FLOORS) for name in floor.split()}
 CORE = Path(__file__).parents[2] / "csrc"
 CORE_FLOORS = ("capi", "replay", "planning", "engine", "memory", "cupti", "devices", "driver", "um", "base")
 CORE_HEIGHT = {name: -number for number, name in enumerate(CORE_FLOORS)}
@@ -71,6 +74,23 @@ def test_nothing_lies_loose() -> None:
 
 def test_imports_run_down() -> None:
     assert upward() == set()
+
+
+def test_imports_within_training_run_down() -> None:
+    found = {
+        (module.removeprefix("training."), name.removeprefix("training."))
+        for module, path in modules()
+        if module.startswith("training.") and not module.endswith("__init__")
+        for name in imported(path)
+        if name.startswith("training.")
+    }
+    assert {part for pair in found for part in (each.partition(".")[0] for each in pair)} <= TRAINING_HEIGHT.keys()
+    below = {pair for pair in found if height(pair[1]) <= height(pair[0])}
+    assert found - below == set()
+
+
+def height(name: str) -> int:
+    return TRAINING_HEIGHT[name.partition(".")[0]]
 
 
 def test_includes_run_down() -> None:

@@ -7,7 +7,7 @@ package's own logger: warnings, with -v what sessions decide and why, with -vv e
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PACKAGE, COMMAND = logging.getLogger("umadvise"), logging.getLogger("umadvise.command")
@@ -50,6 +50,22 @@ def shown(verbosity: int) -> Iterator[None]:
         PACKAGE.removeHandler(handler)
         PACKAGE.setLevel(before[0])
         COMMAND.setLevel(before[1])
+
+
+def show(data: object, text: Callable[[], str], *, as_json: bool) -> None:
+    """Prints what a command found.
+
+    Args:
+        data: a record.
+        text: makes the words for people.
+        as_json: whether data is wanted in place of text.
+    """
+    import msgspec
+
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+    else:
+        sys.stdout.write(text())
 
 
 class _Line(logging.Formatter):

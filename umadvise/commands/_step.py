@@ -26,6 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> 
     )
 
 
+def planner_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a planner is told."""
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the planner, as its paper names it"
+    )
+
+
+def regret_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whether plans are compared with the lower bound."""
+    parser.add_argument(
+        "--no-regret",
+        action="store_true",
+        help="do not look for the lower bound, which takes seconds for large steps",
+    )
+
+
 def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
     """The step with the durations of the device, and the device: see `read_step`."""
     return read_step(arguments.trace, arguments)

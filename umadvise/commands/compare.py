@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umadvise.commands import _step
+from umadvise.commands._messages import show
 from umadvise.commands._options import parse_competitors
 from umadvise.errors import UsageError
 
@@ -35,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='planners, their options, and files of `umadvise plan`, such as "window,lms:sync_mode=3,mine.plan"; '
         "all planners",
     )
-    parser.add_argument(
-        "--no-regret",
-        action="store_true",
-        help="do not look for the lower bound, which takes seconds for large steps",
-    )
+    _step.regret_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print data instead of text")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw overhead against memory, and memory over time, to a file"
@@ -48,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the comparison; 1 where it was interrupted."""
-    import msgspec
-
     from umadvise import planners
     from umadvise.planners.judging.comparison import compare
     from umadvise.records.files import write_atomically
@@ -71,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.plot is not None:
         write_atomically(arguments.plot, reporter.draw(comparison).encode())
-    if arguments.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
-    else:
-        sys.stdout.write(reporter.render(comparison))
+    show(comparison, lambda: reporter.render(comparison), as_json=arguments.json)
     if comparison.missing:
         newline = "\n" if sys.stderr.isatty() else ""
         print(f"{newline}umadvise compare: interrupted, {comparison.missing} not ready", file=sys.stderr)

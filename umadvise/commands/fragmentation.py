@@ -5,11 +5,11 @@ plan executed by the simulator of swaps with a model of each allocator.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umadvise.commands import _step
+from umadvise.commands._messages import show
 from umadvise.commands._options import planner_options
 from umadvise.errors import UsageError
 
@@ -36,16 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chunk-bytes", metavar="SIZE", help="physical chunk of va_chunks; 20MiB")
     parser.add_argument("--planner", metavar="NAME", default="window", help="an algorithm that swaps; window")
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the planner, as its paper names it"
-    )
+    _step.planner_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print data instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what budgets take."""
-    import msgspec
-
     from umadvise.planners.judging.fragmentation import STEPS_OF_MEMORY, fragmentation
     from umadvise.records.units import parse_bytes
     from umadvise.reports.reporters import fragmentation as reporter
@@ -69,10 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         chunk_bytes=CHUNK_BYTES if arguments.chunk_bytes is None else parse_bytes(arguments.chunk_bytes),
         progress=_step.progress("fragmentation"),
     )
-    if arguments.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    else:
-        sys.stdout.write(reporter.render(found))
+    show(found, lambda: reporter.render(found), as_json=arguments.json)
     return 0
 
 

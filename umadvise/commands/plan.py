@@ -6,12 +6,11 @@ TRACE is what `umadvise record` or `umadvise run --record` wrote. The plan goes 
 
 import argparse
 import contextlib
-import sys
 import time
 from pathlib import Path
 
 from umadvise.commands import _step
-from umadvise.commands._messages import COMMAND
+from umadvise.commands._messages import COMMAND, show
 from umadvise.commands._options import planner_options
 from umadvise.errors import UsageError
 
@@ -20,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A trace, a device, a budget, and what plans."""
     _step.add_arguments(parser)
     parser.add_argument("--planner", metavar="NAME", required=True, help="an algorithm; a wrong name lists them")
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the planner, as its paper names it"
-    )
+    _step.planner_arguments(parser)
     parser.add_argument(
         "--budget",
         metavar="SIZE",
@@ -36,18 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a plan of the same step, than which the one that `best` makes is no slower; repeatable",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the plan goes")
-    parser.add_argument(
-        "--no-regret",
-        action="store_true",
-        help="do not look for the lower bound, which takes seconds for large steps",
-    )
+    _step.regret_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print data instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plans, writes the file, and prints what the plan is worth."""
-    import msgspec
-
     from umadvise import planners
     from umadvise.planners.judging.comparison import PlannerComparison, with_regret
     from umadvise.planners.judging.score import score
@@ -71,9 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.suppress(KeyboardInterrupt):  # the plan is there
             worth = with_regret(worth, trace, device)
     comparison = PlannerComparison.of(trace, device, [worth])
-    if arguments.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
-    else:
-        sys.stdout.write(reporter.render_plan(plan) + reporter.render(comparison))
+    show(comparison, lambda: reporter.render_plan(plan) + reporter.render(comparison), as_json=arguments.json)
     COMMAND.info("plan in %s", arguments.output)
     return 0

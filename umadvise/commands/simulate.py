@@ -5,9 +5,9 @@ device's roofline, memory and paging follow the rules of its allocator and drive
 """
 
 import argparse
-import sys
 
 from umadvise.commands import _step
+from umadvise.commands._messages import show
 
 _ADVICE = ("parameter", "input", "intermediate")
 
@@ -31,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction."""
-    import msgspec
-
     from umadvise.planners.judging.prediction import predict
     from umadvise.records import plan_file as io
     from umadvise.records.advice import parse_advice
@@ -51,8 +49,5 @@ def run(arguments: argparse.Namespace) -> int:
         plan=io.read(arguments.plan, trace) if arguments.plan is not None else None,
         iterations=arguments.iterations,
     )
-    if arguments.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(prediction), indent=1) + b"\n")
-    else:
-        sys.stdout.write(reporter.render(prediction))
+    show(prediction, lambda: reporter.render(prediction), as_json=arguments.json)
     return 0

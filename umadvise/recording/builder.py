@@ -1,9 +1,11 @@
-"""Building a trace row by row, as recorders and tests do."""
+"""Building a trace row by row, as tests and tools do."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
+from umadvise.recording.tables import AnyTable
+from umadvise.records.columns import Columns
 from umadvise.records.device import DType
 from umadvise.records.enums import Phase, Role
 from umadvise.records.fault_profile import clean_name
@@ -32,29 +34,26 @@ class TraceBuilder:
 
     def __init__(self) -> None:
         self._strings: dict[str, int] = {"": 0}
-        self._storages: dict[str, list[int]] = {name: [] for name in Storages.DTYPES}
-        self._ops: dict[str, list[int]] = {name: [] for name in Ops.DTYPES}
-        self._accesses: dict[str, list[int]] = {name: [] for name in Accesses.DTYPES}
-        self._events: dict[str, list[int]] = {name: [] for name in Events.DTYPES}
+        self._rows: dict[type[Columns], list[dict[str, int]]] = {Storages: [], Ops: [], Accesses: [], Events: []}
         self._inside = 0
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(clean_name(text), len(self._strings))
 
+    def _table(self, kind: type[AnyTable]) -> AnyTable:
+        rows = self._rows[kind]
+        return kind(**{name: np.array([row[name] for row in rows]) for name in kind.DTYPES})
+
     @property
     def op_count(self) -> int:
         """Ops that have begun."""
-        return len(self._ops["name"])
+        return len(self._rows[Ops])
 
     def allocate(self, bytes_: int, role: Role, name: str = "", module: str = "") -> int:
         """A storage comes to be; returns its index."""
-        storages = self._storages
-        index = len(storages["bytes"])
-        storages["bytes"].append(bytes_)
-        storages["role"].append(role)
-        storages["name"].append(self._string(name))
-        storages["module"].append(self._string(module))
-        storages["successor"].append(-1)
+        names = {"name": self._string(name), "module": self._string(module)}
+        self._rows[Storages].append({"bytes": bytes_, "role": role, "successor": -1} | names)
+        index = len(self._rows[Storages]) - 1
         self.event(EventKind.ALLOCATE, index)
         return index
 
@@ -62,24 +61,15 @@ class TraceBuilder:
         """A storage is gone."""
         self.event(EventKind.FREE, storage)
 
-    def relabel(self, storage: int, role: Role, name: str) -> None:
-        """What a storage is became known later, as a gradient's role does."""
-        self._storages["role"][storage] = role
-        self._storages["name"][storage] = self._string(name)
-
     def set_successor(self, storage: int, successor: int) -> None:
         """When the trace is repeated, `successor` is what `storage` was."""
-        self._storages["successor"][storage] = successor
+        self._rows[Storages][storage]["successor"] = successor
 
     def event(self, kind: EventKind, storage: int, offset_bytes: int = 0, bytes_: int = 0) -> None:
         """Something happens to a storage."""
-        events = self._events
-        events["kind"].append(kind)
-        events["op"].append(self.op_count - 1)
-        events["inside"].append(self._inside)
-        events["storage"].append(storage)
-        events["offset_bytes"].append(offset_bytes)
-        events["bytes"].append(bytes_)
+        place = {"op": self.op_count - 1, "inside": self._inside}
+        row = {"kind": kind, "storage": storage, "offset_bytes": offset_bytes, "bytes": bytes_}
+        self._rows[Events].append(place | row)
 
     def begin_op(
         self,
@@ -113,23 +103,16 @@ class TraceBuilder:
             "run_pages": run_pages,
             "faults_per_service": faults_per_service,
         }
-        for column, value in row.items():
-            self._ops[column].append(value)
+        self._rows[Ops].append(row)
         self._inside = 1
         return self.op_count - 1
 
-    def set_duration(self, op: int, duration_ns: int) -> None:
-        """How long an op took, where that is known only afterwards."""
-        self._ops["duration_ns"][op] = duration_ns
-
     def access(self, storage: int, flags: Access, offset_bytes: int = 0, bytes_: int | None = None) -> None:
         """The op that began last touches a range; all of the storage where `bytes_` is None."""
-        accesses = self._accesses
-        accesses["op"].append(self.op_count - 1)
-        accesses["storage"].append(storage)
-        accesses["offset_bytes"].append(offset_bytes)
-        accesses["bytes"].append(self._storages["bytes"][storage] - offset_bytes if bytes_ is None else bytes_)
-        accesses["flags"].append(flags)
+        if bytes_ is None:
+            bytes_ = self._rows[Storages][storage]["bytes"] - offset_bytes
+        row = {"op": self.op_count - 1, "storage": storage, "flags": int(flags)}
+        self._rows[Accesses].append(row | {"offset_bytes": offset_bytes, "bytes": bytes_})
 
     def end_op(self) -> None:
         """What happens from now on is after the op."""
@@ -159,10 +142,10 @@ class TraceBuilder:
             torch_version=torch_version,
             workload=workload,
             strings=tuple(self._strings),
-            storages=Storages(**{name: np.array(column) for name, column in self._storages.items()}),
-            ops=Ops(**{name: np.array(column) for name, column in self._ops.items()}),
-            accesses=Accesses(**{name: np.array(column) for name, column in self._accesses.items()}),
-            events=Events(**{name: np.array(column) for name, column in self._events.items()}),
+            storages=self._table(Storages),
+            ops=self._table(Ops),
+            accesses=self._table(Accesses),
+            events=self._table(Events),
         )
         check(trace)
         return trace

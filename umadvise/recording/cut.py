@@ -2,18 +2,15 @@
 
 import dataclasses
 from collections import defaultdict
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import UsageError
 from umadvise.recording.present import in_order_of_use
-from umadvise.records.columns import Columns
+from umadvise.recording.tables import rows
 from umadvise.records.trace import EventKind, Events, Trace, event_positions
 from umadvise.records.trace_check import check
-
-Kind = TypeVar("Kind", bound=Columns)
 
 
 def step(trace: Trace, number: int, first_event: int | None = None, end_event: int | None = None) -> Trace:
@@ -56,9 +53,9 @@ def step_and_rows(
     accesses = np.arange(trace.first_access[first], trace.first_access[end])
     cut = dataclasses.replace(
         trace,
-        storages=_rows(trace.storages, kept, successor=np.full(len(kept), -1)),
-        ops=_rows(trace.ops, np.arange(first, end), step=np.ones(end - first)),
-        accesses=_rows(
+        storages=rows(trace.storages, kept, successor=np.full(len(kept), -1)),
+        ops=rows(trace.ops, np.arange(first, end), step=np.ones(end - first)),
+        accesses=rows(
             trace.accesses,
             accesses,
             op=trace.accesses.op[accesses] - first,
@@ -66,16 +63,10 @@ def step_and_rows(
         ),
         events=_events(trace, present, within, new_index, first),
     )
-    cut = dataclasses.replace(
-        cut, storages=_rows(cut.storages, np.arange(len(kept)), successor=_successors(cut, len(present)))
-    )
+    successors = _successors(cut, len(present))
+    cut = dataclasses.replace(cut, storages=rows(cut.storages, ..., successor=successors))
     check(cut)
     return in_order_of_use(cut), kept
-
-
-def _rows(table: Kind, chosen: NDArray[np.int64], **columns: NDArray[np.generic]) -> Kind:
-    taken = {name: getattr(table, name)[chosen] for name in table.DTYPES}
-    return type(table)(**{**taken, **columns})
 
 
 def _alive_after(trace: Trace, count: int) -> NDArray[np.int64]:

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from umadvise import _native
 from umadvise.errors import StateError
+from umadvise.recording import tables
 from umadvise.recording.operators import OperatorInfo, derive
+from umadvise.recording.tables import filled
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, Accesses, EventKind, Events, OpClass, Ops, Storages, Target, Trace
 from umadvise.records.trace_check import check
@@ -108,30 +110,24 @@ def _births(recording: _native.Recording) -> Numbers:
 def _storages(allocations: Rows, name: Numbers, module: Numbers) -> Storages:
     role = allocations["role"].copy()
     role[(role == Role.INTERMEDIATE) & (allocations["seen"] == 0)] = Role.WORKSPACE
-    nobody = np.full(len(role), -1)
-    return Storages(bytes=allocations["bytes"], role=role, name=name, module=module, successor=nobody)  # type: ignore[arg-type]
+    return filled(Storages, len(role), bytes=allocations["bytes"], role=role, name=name, module=module)
 
 
 def _ops(ops: Rows, name: Numbers, module: Numbers, infos: list[OperatorInfo | None]) -> Ops:
     classes = np.array([info.op_class if info else OpClass.OTHER for info in infos], np.uint8)
     waits = np.array([info is not None and info.host_touch for info in infos], np.uint8)
-    unknown, default = np.full(len(ops), -1), np.zeros(len(ops))
-    columns: dict[str, Any] = {
-        "name": name,
-        "phase": np.minimum(ops["phase"], max(Phase)),
-        "module": module,
-        "step": ops["step"],
-        "op_class": classes[name],
-        "arithmetic": default,
-        "duration_ns": ops["duration_ns"],
-        "flops": unknown,
-        "creates": ops["creates"],
-        "host_touch": waits[name],
-        "window_pages": default,
-        "run_pages": default,
-        "faults_per_service": default,
-    }
-    return Ops(**columns)
+    return filled(
+        Ops,
+        len(ops),
+        name=name,
+        phase=np.minimum(ops["phase"], max(Phase)),
+        module=module,
+        step=ops["step"],
+        op_class=classes[name],
+        duration_ns=ops["duration_ns"],
+        creates=ops["creates"],
+        host_touch=waits[name],
+    )
 
 
 def _accesses(
@@ -141,15 +137,14 @@ def _accesses(
     op, rows = _of_ops(recording.ops, "access", recording.accesses)
     made_op, made = _made(recording, births)
     sizes = recording.allocations["bytes"].astype(np.int64)
-    columns: dict[str, Any] = {
-        "op": np.concatenate([op, made_op]),
-        "storage": np.concatenate([_index_of(rows["allocation"], recording.allocations), made]),
-        "offset_bytes": np.concatenate([rows["offset_bytes"].astype(np.int64), np.zeros(len(made), np.int64)]),
-        "bytes": np.concatenate([rows["bytes"].astype(np.int64), sizes[made]]),
-        "flags": np.concatenate([_flags(rows, op_name[op], infos), np.full(len(made), _MADE)]),
-    }
-    in_order = np.argsort(columns["op"], kind="stable")
-    return Accesses(**{name: column[in_order] for name, column in columns.items()})
+    accesses = Accesses(
+        op=np.concatenate([op, made_op]),
+        storage=np.concatenate([_index_of(rows["allocation"], recording.allocations), made]),
+        offset_bytes=np.concatenate([rows["offset_bytes"].astype(np.int64), np.zeros(len(made), np.int64)]),
+        bytes=np.concatenate([rows["bytes"].astype(np.int64), sizes[made]]),
+        flags=np.concatenate([_flags(rows, op_name[op], infos), np.full(len(made), _MADE)]),
+    )
+    return tables.rows(accesses, np.argsort(accesses.op, kind="stable"))
 
 
 def _of_ops(ops: Rows, what: str, rows: Rows) -> tuple[Numbers, Rows]:
@@ -192,15 +187,16 @@ def _overwrites(info: OperatorInfo | None, index: int) -> bool:
 
 def _events(recording: _native.Recording) -> Events:
     events = recording.events
-    columns: dict[str, Any] = {
-        "kind": events["kind"],
-        "op": events["op"].astype(np.int64),
-        "inside": _inside(recording),
-        "storage": _index_of(events["allocation"], recording.allocations),
-        "offset_bytes": events["offset_bytes"],
-        "bytes": events["bytes"],
-    }
-    return Events(**columns)
+    return filled(
+        Events,
+        len(events),
+        kind=events["kind"],
+        op=events["op"].astype(np.int64),
+        inside=_inside(recording),
+        storage=_index_of(events["allocation"], recording.allocations),
+        offset_bytes=events["offset_bytes"],
+        bytes=events["bytes"],
+    )
 
 
 def edges_of(recording: _native.Recording, step: int) -> tuple[int | None, int | None]:

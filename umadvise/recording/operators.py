@@ -56,7 +56,7 @@ HOST_TOUCHES = _aten(
 )
 
 
-class Kind(Enum):
+class OpKind(Enum):
     """Whether an op has accesses: views have none, and ops that only make memory neither."""
 
     UNTOUCHING = 0
@@ -87,7 +87,7 @@ class OperatorInfo:
 
     Attributes:
         name: with its overload, such as "aten::add_.Tensor".
-        kind: see Kind.
+        kind: see OpKind.
         arguments: those that may hold tensors, in the order of the schema.
         training_index: of the argument named training, -1 without one.
         op_class: what limits its speed.
@@ -96,7 +96,7 @@ class OperatorInfo:
     """
 
     name: str
-    kind: Kind
+    kind: OpKind
     arguments: tuple[TensorArgument, ...]
     training_index: int
     op_class: OpClass
@@ -124,17 +124,17 @@ def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
     returned = any("Tensor" in str(result.type) for result in schema.returns)
     returns_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     if base in CREATIONS:
-        kind = Kind.CREATION
+        kind = OpKind.CREATION
     elif base in RESIZES:
-        kind = Kind.OPERATION
+        kind = OpKind.OPERATION
     elif (
         not (arguments or returned)
         or (base.startswith("aten::") and (returns_view or torch.Tag.inplace_view in func.tags))
         or base in UNANNOTATED_BYSTANDERS
     ):
-        kind = Kind.UNTOUCHING
+        kind = OpKind.UNTOUCHING
     else:
-        kind = Kind.OPERATION
+        kind = OpKind.OPERATION
     training = [index for index, argument in enumerate(schema.arguments) if argument.name in _TRAINING]
     return OperatorInfo(
         name=name,

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from umadvise.records.trace import EventKind, Events, Trace, event_positions
+from umadvise.recording.tables import rows
+from umadvise.records.trace import EventKind, Trace, event_positions
 
 
 def in_order_of_use(trace: Trace) -> Trace:
@@ -20,13 +21,13 @@ def in_order_of_use(trace: Trace) -> Trace:
     first = np.full(len(trace.storages), never, np.int64)
     order = event_positions(trace)[others] * len(events) + np.arange(len(others))
     np.minimum.at(first, events.storage[others], order)
-    rows = np.arange(len(trace.accesses))
+    access_rows = np.arange(len(trace.accesses))
     touched = trace.accesses.op.astype(np.int64) * 3 * max(len(events), 1)
     # Within one op, whose accesses come before its events, the row decides.
     first_row = np.full(len(trace.storages), never, np.int64)
     np.minimum.at(first, trace.accesses.storage, touched)
-    np.minimum.at(first_row, trace.accesses.storage, rows)
+    np.minimum.at(first_row, trace.accesses.storage, access_rows)
     storage = events.storage[present]
     chosen = present[np.lexsort((np.arange(len(present)), first_row[storage], first[storage]))]
     rank = np.concatenate([chosen, others])
-    return dataclasses.replace(trace, events=Events(**{name: getattr(events, name)[rank] for name in events.DTYPES}))
+    return dataclasses.replace(trace, events=rows(events, rank))

@@ -19,8 +19,9 @@ from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
+from umadvise.recording.tables import filled, rows
 from umadvise.records.enums import Role
-from umadvise.records.trace import Accesses, EventKind, Events, Ops, Storages, Trace
+from umadvise.records.trace import EventKind, Ops, Storages, Trace
 from umadvise.records.trace_check import check
 
 _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
@@ -102,12 +103,12 @@ def _up_to_the_next(recording: _native.Recording, number: int, alive: Sequence[A
     gone = np.setdiff1d(present, events[events["kind"] == EventKind.FREE]["allocation"])
     now = np.array([each.serial for each in alive], np.uint64)
     gone, come = np.setdiff1d(gone, now), np.setdiff1d(now, known)
-    rows = recording.allocations[np.isin(recording.allocations["allocation"], known)]
+    known_rows = recording.allocations[np.isin(recording.allocations["allocation"], known)]
     return dataclasses.replace(
         recording,
         ops=recording.ops[:end],
         allocations=np.concatenate(
-            [rows, _allocations([each for each in alive if each.serial in set(come.tolist())], rows.dtype)]
+            [known_rows, _allocations([each for each in alive if each.serial in set(come.tolist())], known_rows.dtype)]
         ),
         events=np.concatenate(
             [
@@ -133,10 +134,6 @@ def _events_after(op: int, kind: EventKind, serials: NDArray[np.uint64], dtype: 
     return rows
 
 
-def _rows(storages: Storages, chosen: Numbers, **columns: Any) -> Storages:
-    return Storages(**{name: getattr(storages, name)[chosen] for name in Storages.DTYPES} | columns)
-
-
 def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
     """The same step with its storages in the order in which it uses them, and which ones they were before.
 
@@ -144,10 +141,10 @@ def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
     """
     count = len(trace.storages)
     first = np.full(count, len(trace.events) + len(trace.accesses), np.int64)
-    rows = np.flatnonzero(~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE)))
+    used = np.flatnonzero(~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE)))
     # Accesses of an op before its events: then each in its own order.
-    place = np.concatenate([trace.accesses.op * 2, trace.events.op[rows] * 2 + 1]).astype(np.int64)
-    storage = np.concatenate([trace.accesses.storage, trace.events.storage[rows]])
+    place = np.concatenate([trace.accesses.op * 2, trace.events.op[used] * 2 + 1]).astype(np.int64)
+    storage = np.concatenate([trace.accesses.storage, trace.events.storage[used]])
     order = np.argsort(place, kind="stable")
     np.minimum.at(first, storage[order], np.arange(len(order)))
     chosen = np.argsort(first, kind="stable").astype(np.int64)
@@ -159,17 +156,14 @@ def renumbered(trace: Trace, chosen: Numbers) -> Trace:
     new_index = np.full(len(trace.storages) + 1, -1, np.int64)  # one more: the successor of none
     new_index[chosen] = np.arange(len(chosen))
     kept = new_index[trace.events.storage] >= 0
-    events = {name: getattr(trace.events, name)[kept] for name in Events.DTYPES}
-    first = (events["op"] == -1) & (events["kind"] == EventKind.ALLOCATE)
-    events["storage"] = new_index[events["storage"]]
-    rank = np.lexsort((np.where(first, events["storage"], np.arange(len(first))), ~first))
-    accesses = {name: getattr(trace.accesses, name) for name in Accesses.DTYPES}
-    accesses["storage"] = new_index[accesses["storage"]]
+    events = rows(trace.events, kept, storage=new_index[trace.events.storage[kept]])
+    first = (events.op == -1) & (events.kind == EventKind.ALLOCATE)
+    rank = np.lexsort((np.where(first, events.storage, np.arange(len(first))), ~first))
     return dataclasses.replace(
         trace,
-        storages=_rows(trace.storages, chosen, successor=new_index[trace.storages.successor[chosen]]),
-        accesses=Accesses(**accesses),
-        events=Events(**{name: column[rank] for name, column in events.items()}),
+        storages=rows(trace.storages, chosen, successor=new_index[trace.storages.successor[chosen]]),
+        accesses=rows(trace.accesses, ..., storage=new_index[trace.accesses.storage]),
+        events=rows(events, rank),
     )
 
 
@@ -186,16 +180,6 @@ def structure_of(trace: Trace) -> Trace:
     names = sorted({step.strings[name] for name in np.unique(step.ops.name)} - {""})
     index = {text: number for number, text in enumerate(("", *names))}
     new_name = np.array([index.get(text, 0) for text in step.strings], np.int64)
-    ops: dict[str, Any] = dict.fromkeys(Ops.DTYPES, np.zeros(len(step.ops)))
-    ops |= {"name": new_name[step.ops.name], "creates": step.ops.creates}
-    ops |= {
-        "step": np.ones(len(step.ops)),
-        "duration_ns": np.full(len(step.ops), -1),
-        "flops": np.full(len(step.ops), -1),
-    }
-    nothing = np.zeros(len(step.storages))
-    storages: dict[str, Any] = dict.fromkeys(Storages.DTYPES, nothing)
-    storages |= {"bytes": step.storages.bytes, "successor": step.storages.successor}
     structure = Trace(
         target=step.target,
         source="live",
@@ -203,8 +187,10 @@ def structure_of(trace: Trace) -> Trace:
         torch_version="",
         workload="",
         strings=("", *names),
-        storages=Storages(**storages),
-        ops=Ops(**ops),
+        storages=filled(Storages, len(step.storages), bytes=step.storages.bytes, successor=step.storages.successor),
+        ops=filled(
+            Ops, len(step.ops), name=new_name[step.ops.name], creates=step.ops.creates, step=np.ones(len(step.ops))
+        ),
         accesses=step.accesses,
         events=step.events,
     )

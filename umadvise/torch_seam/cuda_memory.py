@@ -6,7 +6,6 @@ the process, as the allocator stays; whoever was patched before, and plain memor
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -59,29 +58,17 @@ class CudaMemory:
 
     def install(self, replaced: Replacements) -> None:
         """Answers torch."""
-        answers: dict[str, Callable[[int], Any]] = {
-            "Stats": self.statistics,
-            "resetPeak": self.reset_peaks,
-            "resetAccumulated": self.reset_accumulated,
+        answers: dict[Callable[[int], Any], tuple[str, str]] = {  # torch.accelerator asks the same in other words
+            self.statistics: ("_cuda_memoryStats", "_accelerator_getDeviceStats"),
+            self.reset_peaks: ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"),
+            self.reset_accumulated: ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"),
         }
-        names = {
-            "_cuda_memoryStats": "Stats",
-            "_cuda_resetPeakMemoryStats": "resetPeak",
-            "_cuda_resetAccumulatedMemoryStats": "resetAccumulated",
-            # torch.accelerator asks the same in other words
-            "_accelerator_getDeviceStats": "Stats",
-            "_accelerator_resetPeakStats": "resetPeak",
-            "_accelerator_resetAccumulatedStats": "resetAccumulated",
-        }
-        for name, answer in names.items():
-            replaced.replace(torch._C, name, partial(_always, answers[answer]))
+        for answer, names in answers.items():
+            for name in names:
+                replaced.put(torch._C, name, answer)
         # It asks torch's own allocator, which was never set up, whether there is anything to tell, or to give back.
-        replaced.replace(torch._C, "_accelerator_isAllocatorInitialized", lambda _: lambda: torch.cuda.is_initialized())
-        replaced.replace(torch._C, "_accelerator_emptyCache", lambda _: lambda: torch._C._cuda_emptyCache())
-
-
-def _always(answer: Callable[[int], Any], _original: Any) -> Callable[[int], Any]:
-    return answer
+        replaced.put(torch._C, "_accelerator_isAllocatorInitialized", lambda: torch.cuda.is_initialized())
+        replaced.put(torch._C, "_accelerator_emptyCache", lambda: torch._C._cuda_emptyCache())
 
 
 def free_and_total(device: _native.Device, budget_bytes: int | None) -> tuple[int, int]:
@@ -119,5 +106,5 @@ def answer_free_memory(state: Runtime) -> None:
 
     replacement = for_cuda(torch.cuda.mem_get_info)
     for owner in (torch.cuda, torch.cuda.memory):
-        state.replaced.replace(owner, "mem_get_info", lambda _: replacement)
+        state.replaced.put(owner, "mem_get_info", replacement)
     state.replaced.replace(torch._C, "_accelerator_getMemoryInfo", for_accelerator)

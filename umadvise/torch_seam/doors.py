@@ -92,7 +92,7 @@ def _asker() -> str:
 
 
 def _for_life(
-    original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None] = _export_for_life
+    original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None]
 ) -> Callable[..., Any]:
     """A door whose user cannot be followed."""
 
@@ -157,16 +157,25 @@ def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
     return door
 
 
+def _install_lasting(runtime: Runtime, export: Callable[[int], None]) -> None:
+    """Replaces the doors whose users cannot be followed."""
+
+    def opened(address: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return lambda original: _for_life(original, address, export)
+
+    replaced = runtime.replaced
+    for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
+        replaced.replace(torch.Tensor, name, opened(address_of))
+    for module in (torch, torch.utils.dlpack):
+        replaced.replace(module, "to_dlpack", opened(address_of))
+    replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
+
+
 def install(runtime: Runtime) -> None:
     """Replaces torch's doors, and sees to it that nobody takes our signal."""
     replaced = runtime.replaced
     replaced.replace(torch.Tensor, "numpy", _numpy)
-    for name in ("data_ptr", "const_data_ptr"):
-        replaced.replace(torch.Tensor, name, lambda original: _for_life(original, address_of))
-    replaced.replace(torch.Tensor, "__dlpack__", lambda original: _for_life(original, address_of))
-    for module in (torch, torch.utils.dlpack):
-        replaced.replace(module, "to_dlpack", lambda original: _for_life(original, address_of))
-    replaced.replace(torch.UntypedStorage, "data_ptr", lambda original: _for_life(original, storage_address))
+    _install_lasting(runtime, _export_for_life)
     replaced.replace(torch.UntypedStorage, "_write_file", _write_file)
     replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
     replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
@@ -187,14 +196,5 @@ def _array_interface(original: property) -> property:
 
 def install_on_cuda(runtime: Runtime) -> None:
     """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
-
-    def opened(address: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return lambda original: _for_life(original, address, _export_chunks_for_life)
-
-    replaced = runtime.replaced
-    for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
-        replaced.replace(torch.Tensor, name, opened(address_of))
-    for module in (torch, torch.utils.dlpack):
-        replaced.replace(module, "to_dlpack", opened(address_of))
-    replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
-    replaced.replace(torch.Tensor, "__cuda_array_interface__", _array_interface)
+    _install_lasting(runtime, _export_chunks_for_life)
+    runtime.replaced.replace(torch.Tensor, "__cuda_array_interface__", _array_interface)

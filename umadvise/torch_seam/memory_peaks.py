@@ -37,8 +37,8 @@ class Peaks:
 
     def install(self, replaced: Replacements) -> None:
         """The profile reads the device; it gets its own peaks."""
-        replaced.replace(self._device, "memory", lambda _: lambda: self._for_profile().held)
-        replaced.replace(self._device, "reset_memory_peaks", lambda _: self._reset_for_profile)
+        replaced.put(self._device, "memory", lambda: self._for_profile().held)
+        replaced.put(self._device, "reset_memory_peaks", self._reset_for_profile)
 
     def _read(self) -> Reading:
         return Reading(self._held(), self._device.memory_history())

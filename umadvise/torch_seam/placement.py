@@ -1,7 +1,6 @@
 """Moving tensors between the emulated device and ordinary memory, as `.to("cuda...")` and `.to("cpu")` do."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ import torch
 from umadvise import _native
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
+from umadvise.torch_seam.tensors import is_dense
 
 _to = torch._C.TensorBase.to
 _clone = torch._C.TensorBase.clone
@@ -85,25 +85,13 @@ _copy_out_traced: Callable[[torch.Tensor], torch.Tensor] = _CopyOut.apply
 def copy_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's values in ordinary memory, copied from wherever they lie, in no op if they lie in one run."""
     with routed(HOST):
-        in_one_run = tensor.layout is torch.strided and _is_dense(tensor.size(), tensor.stride())
+        in_one_run = tensor.layout is torch.strided and is_dense(tensor)
         if not in_one_run or tensor.is_conj() or tensor.is_neg():
             return _clone(tensor.detach())  # through ops: torch knows how to gather it
         host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if tensor.numel() > 0:
         _native.copy_to_host(address_of(host), address_of(tensor), tensor.numel() * tensor.element_size())
     return host
-
-
-def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements fill one run of memory without gaps or overlaps, in any order of dimensions."""
-    if math.prod(size) == 0:
-        return True
-    expected = 1
-    for step, extent in sorted((step, extent) for step, extent in zip(stride, size, strict=True) if extent != 1):
-        if step != expected:
-            return False
-        expected *= extent
-    return True
 
 
 def host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:

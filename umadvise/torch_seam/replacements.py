@@ -20,6 +20,10 @@ class Replacements:
         self._done.append((owner, name, vars(owner).get(name), replacement))
         setattr(owner, name, replacement)
 
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Sets `owner.name` to something that needs no original."""
+        self.replace(owner, name, lambda _original: replacement)
+
     def undo(self) -> None:
         """Puts everything back, last first."""
         while self._done:
@@ -30,3 +34,17 @@ class Replacements:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def refusing(error: type[Exception], *words: str) -> Callable[..., Any]:
+    """A function that raises an error whatever it is called with.
+
+    Args:
+        error: class of the error.
+        words: its arguments.
+    """
+
+    def refuse(*_arguments: Any, **_named: Any) -> Any:
+        raise error(*words)
+
+    return refuse

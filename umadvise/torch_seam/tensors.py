@@ -26,3 +26,13 @@ def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [tensor] if tensor.layout is torch.strided else []
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor's elements fill one run of memory, without gaps or overlaps, in any order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)) if tensor.numel() > 0 else ():
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -16,6 +16,7 @@ from umadvise.errors import UntranslatedError, UsageError
 from umadvise.records.advice import Target, parse_advice, parse_target
 from umadvise.records.enums import Role
 from umadvise.torch_seam.placement import to_device, to_host
+from umadvise.torch_seam.replacements import refusing
 from umadvise.torch_seam.runtime import Runtime, address_of, current, on_device, placed, routed
 
 
@@ -27,7 +28,7 @@ class _Move:
     dtype: torch.dtype | None = None
     non_blocking: bool = False
     copy: bool = False
-    memory_format: torch.memory_format | None = None
+    memory_format: torch.memory_format = torch.preserve_format
 
 
 def _bind_to(
@@ -41,18 +42,19 @@ def _bind_to(
     target = _target(device)
     if target is None and str(device).partition(":")[0] != "cpu":
         return None
-    return _Move(target, dtype, non_blocking, copy, memory_format)
+    return _Move(target, dtype, non_blocking, copy, memory_format or torch.preserve_format)
 
 
 def _bind_cuda(
     device: Any = None, non_blocking: bool = False, memory_format: torch.memory_format | None = None
 ) -> _Move | None:
-    target = _target("cuda" if device is None else device)
-    if target is None and _names_another_gpu(device):
-        return None
-    if target is None:
+    wanted = "cuda" if device is None else device
+    if _parsed(wanted) is None:
         raise UsageError(f"cuda({device!r}) names no CUDA device: expected an index, 'cuda:<index>' or 'cuda:<advice>'")
-    return _Move(target, non_blocking=non_blocking, memory_format=memory_format)
+    target = _target(wanted)
+    if target is None:
+        return None
+    return _Move(target, non_blocking=non_blocking, memory_format=memory_format or torch.preserve_format)
 
 
 def _target(device: Any) -> Target | None:
@@ -86,11 +88,6 @@ def _is_another_gpu(target: Target) -> bool:
     return not alone and torch.cuda.current_device() != ordinal
 
 
-def _names_another_gpu(device: Any) -> bool:
-    target = _parsed("cuda" if device is None else device)
-    return target is not None and _is_another_gpu(target)
-
-
 def _move_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> _Move | None:
     """The move that the arguments of a `.to` ask for; None where they name no device (a dtype, another tensor)."""
     device = named.get("device", arguments[0] if arguments else None)
@@ -100,7 +97,6 @@ def _move_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> _Move | None:
 
 def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[..., torch.Tensor]) -> torch.Tensor:
     runtime = current()
-    memory_format = move.memory_format or torch.preserve_format
     if not runtime.emulated:
         return _moved_on_cuda(tensor, move, role, original)
     if tensor.is_meta:
@@ -109,11 +105,11 @@ def _moved(tensor: torch.Tensor, move: _Move, role: Role, original: Callable[...
         return original(tensor, "cpu", move.dtype)
     if move.target is not None:
         return to_device(
-            tensor, role, move.target.advice, dtype=move.dtype, copy=move.copy, memory_format=memory_format
+            tensor, role, move.target.advice, dtype=move.dtype, copy=move.copy, memory_format=move.memory_format
         )
     if on_device(tensor):
-        return to_host(tensor, dtype=move.dtype, memory_format=memory_format)
-    return original(tensor, "cpu", move.dtype, move.non_blocking, move.copy, memory_format=memory_format)
+        return to_host(tensor, dtype=move.dtype, memory_format=move.memory_format)
+    return original(tensor, "cpu", move.dtype, move.non_blocking, move.copy, memory_format=move.memory_format)
 
 
 def _moved_on_cuda(
@@ -131,14 +127,7 @@ def _moved_on_cuda(
         copy = copy or allocation is None or advice_differs
     advice = move.target.advice if move.target else None
     with routed(placed(runtime.policy.placement(role, advice))):
-        return original(
-            tensor,
-            device,
-            move.dtype,
-            move.non_blocking,
-            copy,
-            memory_format=move.memory_format or torch.preserve_format,
-        )
+        return original(tensor, device, move.dtype, move.non_blocking, copy, memory_format=move.memory_format)
 
 
 def _tensor_to(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -181,13 +170,9 @@ def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         floating = tensor.is_floating_point() or tensor.is_complex()
-        suits = move.memory_format is not None and tensor.dim() in (4, 5)
-        each = _Move(
-            move.target,
-            move.dtype if floating else None,
-            move.non_blocking,
-            memory_format=move.memory_format if suits else None,
-        )
+        suits = move.memory_format != torch.preserve_format and tensor.dim() in (4, 5)  # what is lazy has none yet
+        memory_format = move.memory_format if suits else torch.preserve_format
+        each = _Move(move.target, move.dtype if floating else None, move.non_blocking, memory_format=memory_format)
         return _moved(tensor, each, Role.PARAMETER, torch._C.TensorBase.to)
 
     module._apply(convert)
@@ -229,11 +214,8 @@ def _module_cuda(original: Callable[..., torch.nn.Module]) -> Callable[..., torc
     return cuda
 
 
-def _module_cpu(_original: Any) -> Callable[..., torch.nn.Module]:
-    def cpu(self: torch.nn.Module) -> torch.nn.Module:
-        return _move_module(self, _Move(None))
-
-    return cpu
+def _module_cpu(module: torch.nn.Module) -> torch.nn.Module:
+    return _move_module(module, _Move(None))
 
 
 def set_unified(advice: str) -> None:
@@ -253,21 +235,21 @@ def set_unified(advice: str) -> None:
     runtime.set_policy(runtime.policy)
 
 
-def _no_cuda() -> None:
-    """Where torch itself arrives when CUDA is asked for where there is none, as by `torch.ones(2, device="cuda")`."""
-    raise UntranslatedError(
-        'device="cuda", outside of `umadvise run`,',
-        'new tensors are on it without that, and only .to("cuda") and .cuda() are known here',
-        'leave device= out or write device="cpu", use um.to_device(batch) in a session, or start the script, as it is, '
-        "by `umadvise run --device emulated`",
-    )
+_no_cuda = refusing(
+    UntranslatedError,
+    'device="cuda", outside of `umadvise run`,',
+    'new tensors are on it without that, and only .to("cuda") and .cuda() are known here',
+    'leave device= out or write device="cpu", use um.to_device(batch) in a session, or start the script, as it is, '
+    "by `umadvise run --device emulated`",
+)
+"""Where torch itself arrives when CUDA is asked for where there is none, as by `torch.ones(2, device="cuda")`."""
 
 
 def install(runtime: Runtime) -> None:
     """Replaces torch's methods."""
     replaced = runtime.replaced
     if runtime.emulated and not torch.cuda.is_available():
-        replaced.replace(torch.cuda, "_lazy_init", lambda _: _no_cuda)
+        replaced.put(torch.cuda, "_lazy_init", _no_cuda)
     replaced.replace(torch.Tensor, "to", _tensor_to)
     replaced.replace(torch.Tensor, "cuda", _tensor_cuda)
     replaced.replace(torch.Tensor, "cpu", _tensor_cpu)
@@ -275,5 +257,5 @@ def install(runtime: Runtime) -> None:
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
     replaced.replace(torch.nn.Module, "to", _module_to)
     replaced.replace(torch.nn.Module, "cuda", _module_cuda)
-    replaced.replace(torch.nn.Module, "cpu", _module_cpu)
-    replaced.replace(torch.cuda, "set_unified", lambda _: set_unified)
+    replaced.put(torch.nn.Module, "cpu", _module_cpu)
+    replaced.put(torch.cuda, "set_unified", set_unified)

@@ -20,7 +20,7 @@ from umadvise.records.units import format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.maker import Memory as PlanMemory
+from umadvise.training.plans.maker import PlanMemory
 
 log = logging.getLogger("umadvise")
 
@@ -61,17 +61,16 @@ class MemorySplit:
         follows: live tensors of models and optimizers move to where new ones are.
     """
 
-    def __init__(self, state: Runtime, budget_bytes: int | None, persistent_sizes: Sequence[int] = ()) -> None:
+    def __init__(self, state: Runtime, persistent_sizes: Sequence[int] = ()) -> None:
         """Nothing is set yet.
 
         Args:
-            state: of the process.
-            budget_bytes: of the session; None: what was patched with, or else all of the device.
+            state: patched state of the process, with the budget that holds.
             persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
         """
         self._state = state
         capacity = state.device.info().total_bytes
-        self.room_bytes = min(capacity, budget_bytes or state.budget_bytes or capacity)
+        self.room_bytes = min(capacity, state.limit_bytes or capacity)
         known = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes, self.room_bytes)
         self.chunk_bytes = state.device.swap_counters().chunk_bytes or known  # those that there are stay
         self._chunk_budget_bytes = 0

@@ -5,7 +5,6 @@ On the emulated device it may be written for CUDA: see `cuda_spellings`.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet, ref
@@ -19,10 +18,9 @@ from umadvise.devices.open_device import EmulatedDevice
 from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.trace import Trace
-from umadvise.reports.findings import stands_still
-from umadvise.torch_seam import cuda_spellings, patching, signals
+from umadvise.torch_seam import cuda_spellings, patching
 from umadvise.torch_seam.adoption import Adoption
-from umadvise.training.loop.steering import steer
+from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
 from umadvise.training.watch.observer import Observer
@@ -97,26 +95,26 @@ class ScriptRun:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
-        self._observer = Observer.shared = Observer(self._runtime, self._script, self._sample_every, self._policy)
-        self._steering = self._observer.steering = steer(
-            self._runtime,
-            self._observer,
-            self._course,
-            budget_bytes=self._runtime.budget_bytes,
-            follow=partial(Adoption((), self._optimizers).follow, self._runtime),
-        )
-        self._observer.attach()
+        observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
+        adoption = Adoption((), self._optimizers)
+        self._loop = Loop.shared = Loop(self._runtime, observer, adoption, self._course, state_is_known=False)
+        observer.attach()
         if self._records:
-            self._observer.start_recording()
+            observer.recorder.start()
+        self._clock = observer.clock
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._begin_step()
         return self
 
     def _begin_step(self) -> None:
-        signals.keep()
-        if self._observer.steering is self._steering:  # no session of the script has taken over
-            self._steering.before_step(self._observer.step_count + 1)
-        self._observer.begin_step()
+        if self._drives:
+            self._loop.before_step(self._clock.step_count + 1)
+        self._clock.begin_step()
+
+    @property
+    def _drives(self) -> bool:
+        """Whether no session of the script has taken over."""
+        return Loop.shared is self._loop
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -125,11 +123,11 @@ class ScriptRun:
         for handle in self._handles:
             handle.remove()
         if not self._runtime.forked:
-            self._steering.close()
-            self._observer.detach()
-            self._steering.split.release()
+            self._loop.close()
+            self._loop.observer.detach()
+            self._loop.split.release()
         self._translation.close()
-        Observer.shared = None
+        Loop.shared = None
         patching.finish(self._runtime)
 
     def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -150,10 +148,10 @@ class ScriptRun:
             self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
-        if self._leader.steps(optimizer) and not self._observer.steps_are_marked:
-            self._observer.end_step()
-            if self._observer.steering is self._steering:
-                self._steering.after_step(self._observer.step_count, whole=True)
+        if self._leader.steps(optimizer) and not self._clock.steps_are_marked:
+            self._clock.end_step()
+            if self._drives:
+                self._loop.after_step(self._clock.step_count, whole=True)
             self._begin_step()
 
     @property
@@ -167,7 +165,7 @@ class ScriptRun:
         Raises:
             StateError: it is not, or the recording is not whole.
         """
-        return self._observer.trace()
+        return self._loop.observer.recorder.trace()
 
     def profile(self, *, predict: bool = False) -> FaultProfile:
         """The fault profile so far; a step that had not ended counts as outside of the steps.
@@ -175,7 +173,4 @@ class ScriptRun:
         Args:
             predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
         """
-        profile = self._observer.profile()
-        if not predict or self._observer.steering is not self._steering or not stands_still(profile):
-            return profile
-        return self._observer.profile(self._steering.predictions())
+        return self._loop.profile(predict=predict and self._drives)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -22,22 +21,22 @@ from umadvise.records.fault_profile import FaultProfile, write
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes, parse_bytes
-from umadvise.reports.findings import stands_still
 from umadvise.reports.reporters import text
 from umadvise.simulator.swap import SwapSimulation
 from umadvise.torch_seam import patching, runtime, signals
 from umadvise.torch_seam.adoption import Adoption, check_kind
 from umadvise.torch_seam.placement import to_device
 from umadvise.torch_seam.torch_api import moved_in
-from umadvise.training.loop.steering import Steering, steer
+from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import AUTO, course_of
 from umadvise.training.policy.degraded import fit_course
 from umadvise.training.policy.governor import FAULT_THRESHOLD, check_threshold
-from umadvise.training.watch.observer import Observer, as_list
+from umadvise.training.watch.observer import Observer
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
 log = logging.getLogger("umadvise")
 Batch = TypeVar("Batch")
+Part = TypeVar("Part")
 
 
 class Session:
@@ -95,16 +94,15 @@ class Session:
         self._device = device
         self._budget = parse_budget(budget)
         self._most_managed = None if most_managed is None else parse_bytes(most_managed)
-        self._models: list[torch.nn.Module] = as_list(model)
-        self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
+        self._models: list[torch.nn.Module] = _as_list(model)
+        self._optimizers: list[torch.optim.Optimizer] = _as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
         self._records = record
         self._sample_every = check_every(sample_every)
         self._owns_patch = False
         self._unified = True  # the budget is for unified memory too
-        self._steering: Steering | None = None
+        self._loop: Loop | None = None
         self._runtime: runtime.Runtime | None = None
-        self._observer: Observer | None = None
         self._policy_before: Policy | None = None
         self._handles: list[Any] = []
 
@@ -135,7 +133,7 @@ class Session:
         else:
             state = runtime.current()
             self._course, self._unified = fit_course(self._course, state.device)
-        if Observer.shared is None:
+        if Loop.shared is None:
             state.watch("a session")
         self._runtime = state
         self._policy_before = state.policy
@@ -152,32 +150,29 @@ class Session:
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
         state.session_budget_bytes = budget_bytes
-        self._observer = Observer.shared or Observer(state, sample_every=self._sample_every, policy=self._policy)
-        if self._observer.steering is not None:  # that of `umadvise run`: the session's own rules from here on
-            self._observer.steering.close()
-        self._steering = self._observer.steering = steer(
-            state,
-            self._observer,
-            self._course,
-            budget_bytes=budget_bytes,
-            fault_threshold=self._threshold,
-            persistent_sizes=self._adoption.persistent_sizes,
-            follow=partial(self._adoption.follow, state),
+        shared = Loop.shared
+        observer = shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy)
+        if shared is not None:  # that of `umadvise run`: the session's own rules from here on
+            shared.close()
+        self._loop = Loop(
+            state, observer, self._adoption, self._course, state_is_known=True, fault_threshold=self._threshold
         )
+        if shared is not None:
+            Loop.shared = self._loop
         if self._records:
-            self._observer.start_recording()
+            observer.recorder.start()
         self._adoption.take_in(state)
         for index, model in enumerate(self._models):
-            self._observer.name_module(model, f"{index}." if len(self._models) > 1 else "")
+            observer.names.learn(model, f"{index}." if len(self._models) > 1 else "")
         for optimizer in self._optimizers:
-            self._observer.label_state(optimizer)
+            observer.names.label_state(optimizer)
         # Loading a checkpoint replaces the optimizer's state by tensors in ordinary memory.
         self._handles = [
             optimizer.register_load_state_dict_post_hook(lambda _: self._adoption.take_in(state))
             for optimizer in self._optimizers
         ]
-        if Observer.shared is None:
-            self._observer.attach()
+        if shared is None:
+            observer.attach()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -194,22 +189,28 @@ class Session:
         signals.keep()  # tensors are touched on the way out
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
-            if self._steering is not None and not state.forked:
-                stack.callback(self._steering.split.release)
             if not state.forked:
-                stack.callback(self._adoption.give_back, state)
-            if self._observer is not None and not state.forked and Observer.shared is None:
-                stack.callback(self._observer.detach)
-            if self._observer is not None and self._records and not state.forked:
-                stack.callback(self._observer.stop_recording)
-            if self._steering is not None and not state.forked:
-                stack.callback(self._steering.close)
+                self._end_loop(state, stack)
             for handle in self._handles:
                 stack.callback(handle.remove)
 
+    def _end_loop(self, state: runtime.Runtime, stack: ExitStack) -> None:
+        """What the stack does, the last first."""
+        loop = self._loop
+        if loop is not None:
+            stack.callback(loop.split.release)
+        stack.callback(self._adoption.give_back, state)
+        if loop is None:
+            return
+        if Loop.shared is None:
+            stack.callback(loop.observer.detach)
+        if self._records:
+            stack.callback(loop.observer.recorder.stop)
+        stack.callback(loop.close)
+
     def _leave(self, state: runtime.Runtime) -> None:
         state.session_budget_bytes = None
-        if Observer.shared is None:
+        if Loop.shared is None:
             state.watched_by = None
         if self._owns_patch:
             self._name_survivors(state)
@@ -229,14 +230,13 @@ class Session:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one training step."""
-        state, observer, steering = self._state(), self._watching(), self._steering
-        assert steering is not None
-        observer.steps_are_marked = True
-        number = observer.step_count + 1
+        state, loop = self._state(), self._open_loop()
+        clock = loop.observer.clock
+        clock.steps_are_marked = True
+        number = clock.step_count + 1
         if not state.forked:
-            signals.keep()
-            steering.before_step(number)
-        observer.begin_step()
+            loop.before_step(number)
+        clock.begin_step()
         whole = refused = False
         try:
             yield
@@ -246,8 +246,8 @@ class Session:
             raise
         finally:
             if not state.forked:  # a child may leave through here
-                observer.end_step()
-                steering.after_step(number, whole=whole, refused=refused)
+                clock.end_step()
+                loop.after_step(number, whole=whole, refused=refused)
 
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form.
@@ -274,10 +274,7 @@ class Session:
             predict: while the session is open, where steps stand still too long: also ask the simulator how long they
                 would take on other rungs, so that findings can name one. That takes some seconds.
         """
-        profile = self._watching().profile()
-        if not predict or self._runtime is None or not stands_still(profile):
-            return profile
-        return self._watching().profile(self._steered().predictions())
+        return self._open_loop().profile(predict=predict and self._runtime is not None)
 
     def trace(self, step: int | None = None) -> Trace:
         """What a session with `record=True` did since its entry; after the session too.
@@ -290,7 +287,7 @@ class Session:
             StateError: it does not record, or the recording is not whole.
             UsageError: there is no such step.
         """
-        return self._watching().trace(step)
+        return self._open_loop().observer.recorder.trace(step)
 
     def report(self, path: str | Path | None = None) -> None:
         """Prints the report, and writes the profile to a file for `umadvise report` where one is named."""
@@ -301,26 +298,26 @@ class Session:
 
     def counters(self) -> Counters:
         """The device's totals since it was opened; None for what cannot be seen."""
-        return self._watching().counters()
+        return self._open_loop().observer.reader.now().counters
 
     def memory_stats(self) -> MemoryStats:
         """Requested, reserved, resident, host and workspace bytes, by role, with the peaks of the last step."""
-        return self._watching().memory()
+        return self._open_loop().observer.reader.now().memory
 
     @property
     def rung(self) -> str:
         """The rung of the ladder that steps run on now, or ran on last."""
-        return self._steered().rung
+        return self._open_loop().rung
 
     @property
     def plan(self) -> Plan | None:
         """The plan that drives the steps now; None while there is none, and on rungs without one."""
-        return self._steered().plan
+        return self._open_loop().plan
 
     @property
     def planned_step(self) -> Trace | None:
         """The recorded step that the plan is for; without a plan the steady one that was recorded last."""
-        return self._steered().planned_step
+        return self._open_loop().planned_step
 
     def predicted_step(self) -> SwapSimulation | None:
         """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
@@ -331,25 +328,29 @@ class Session:
         Raises:
             NoRoomError: by the simulator's rules an op finds no room.
         """
-        return self._steered().predicted()
+        return self._open_loop().predicted()
 
     def swap_counters(self) -> SwapCounters:
         """What explicit swapping did since the device was opened, and where its chunks are."""
         if self._runtime is None:
-            return self._steered().driver.counters
+            return self._open_loop().cycle.counters
         return self._runtime.device.swap_counters()
 
-    def _steered(self) -> Steering:
-        if self._steering is None:
-            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
-        return self._steering
-
-    def _watching(self) -> Observer:
-        if self._observer is None:
-            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
-        return self._observer
+    def _open_loop(self) -> Loop:
+        return _opened(self._loop)
 
     def _state(self) -> runtime.Runtime:
-        if self._runtime is None:
-            raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
-        return self._runtime
+        return _opened(self._runtime)
+
+
+def _opened(part: Part | None) -> Part:
+    if part is None:
+        raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
+    return part
+
+
+def _as_list(value: Any) -> list[Any]:
+    """One thing or an iterable of them, as a list; None is none."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, torch.nn.Module) else [value]

@@ -18,7 +18,8 @@ from umadvise.records.enums import Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.training.recompute.regions import Choice, Region, Regions, choose, ops_of
+from umadvise.training.recompute.choice import Region, RerunChoice, choose, ops_of
+from umadvise.training.recompute.regions import Regions
 
 
 @pytest.fixture
@@ -116,12 +117,12 @@ def bits(tensor: torch.Tensor) -> str:
     return tensor.detach().contiguous().numpy().tobytes().hex()
 
 
-def everything_repeatable(regions: Regions) -> Choice:
+def everything_repeatable(regions: Regions) -> RerunChoice:
     chosen = {
         region.place: frozenset(index for index, repeatable in enumerate(region.repeatable) if repeatable)
         for region in regions.recorded
     }
-    return Choice(chosen, frozenset(), frozenset())
+    return RerunChoice(chosen, frozenset(), frozenset())
 
 
 STEPS = 5
@@ -399,7 +400,7 @@ def test_other_ways_to_checkpoint_stay_torchs(regions: Regions) -> None:
 def test_a_plan_that_needs_a_region() -> None:
     marked = Region(0, 2, ("aten::mm", "aten::native_dropout", "aten::relu"), (True, False, True))
     choice = choose({1, 2, 3, 4, 9}, [marked])
-    assert choice == Choice({0: frozenset({0, 2})}, frozenset({1, 9}), frozenset({3}))
+    assert choice == RerunChoice({0: frozenset({0, 2})}, frozenset({1, 9}), frozenset({3}))
     assert choice.complaint is not None
     assert "2 ops again that lie in no marked region" in choice.complaint
     assert choose({2}, [marked]).complaint is None

@@ -55,8 +55,8 @@ def casting(target: Target) -> Iterator[None]:
             overload = _overload(name)
             if overload is not None:
                 library.impl(name, casts.kernel(overload, name.partition(".")[0]), _KEY_NAME)
-        stack.enter_context(mock.patch.object(autocast, "__enter__", casts.entering(autocast.__enter__)))
-        stack.enter_context(mock.patch.object(autocast, "__exit__", casts.leaving(autocast.__exit__)))
+        for edge in ("__enter__", "__exit__"):
+            stack.enter_context(mock.patch.object(autocast, edge, casts.around(getattr(autocast, edge))))
         if target == "cuda":  # this machine may have no GPU; the recorded one does
             stack.enter_context(mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False))
             stack.enter_context(mock.patch("torch.cuda.is_bf16_supported", lambda *_: True))
@@ -80,21 +80,15 @@ class _Casts:
         self._target = target
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
-        def __enter__(region: autocast) -> Any:  # noqa: N807  # what it replaces
-            result = enter(region)
+    def around(self, edge: Callable[..., Any]) -> Callable[..., Any]:
+        """The beginning or end of an autocast region, which may switch casts on or off."""
+
+        def passed(region: autocast, *error: Any) -> Any:
+            result = edge(region, *error)
             self._switch()
             return result
 
-        return __enter__
-
-    def leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
-        def __exit__(region: autocast, *error: Any) -> Any:  # noqa: N807
-            result = leave(region, *error)
-            self._switch()
-            return result
-
-        return __exit__
+        return passed
 
     def _switch(self) -> None:
         on = torch.is_autocast_enabled(self._target)

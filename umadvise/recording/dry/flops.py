@@ -55,9 +55,9 @@ def _lstm_layer(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) ->
     return 2 * int(tokens) * int(of_input.numel() + of_hidden.numel())
 
 
-def _lstm_layer_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-    """Gradients of inputs and of weights: twice the forward."""
-    return 2 * _lstm_layer(args, kwargs, result)
+def _twice(forward: Formula) -> Formula:
+    """Backward: gradients of inputs and of weights."""
+    return lambda args, kwargs, result: 2 * (forward(args, kwargs, result) or 0)
 
 
 def _cudnn_rnn(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> int:
@@ -66,15 +66,11 @@ def _cudnn_rnn(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> 
     return 2 * int(tokens) * sum(int(weight.numel()) for weight in weights if weight.dim() > 1)
 
 
-def _cudnn_rnn_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-    return 2 * _cudnn_rnn(args, kwargs, result)
-
-
 _OWN: dict[Any, Formula] = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     aten.mkldnn_rnn_layer: _lstm_layer,
-    aten.mkldnn_rnn_layer_backward: _lstm_layer_backward,
+    aten.mkldnn_rnn_layer_backward: _twice(_lstm_layer),
     aten._cudnn_rnn: _cudnn_rnn,
-    aten._cudnn_rnn_backward: _cudnn_rnn_backward,
+    aten._cudnn_rnn_backward: _twice(_cudnn_rnn),
 }

@@ -17,6 +17,8 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from umadvise.torch_seam.tensors import is_dense
+
 aten = torch.ops.aten
 ADD, INDEX_PUT = aten.add.Tensor, aten.index_put.default
 _ENGINE = _engine_run_backward.__code__
@@ -30,19 +32,9 @@ def twin(func: torch._ops.OpOverload, args: Sequence[Any]) -> torch._ops.OpOverl
     if func is INDEX_PUT:
         return aten._index_put_impl_.default
     old = args[0]
-    if isinstance(args[1], torch.Tensor) and _counts(old) == counts_of_sole_owner() and _is_dense(old):
+    if isinstance(args[1], torch.Tensor) and _counts(old) == counts_of_sole_owner() and is_dense(old):
         return aten.add_.Tensor
     return None
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Non-overlapping, without gaps."""
-    expected = 1
-    for stride, size in sorted((tensor.stride(index), size) for index, size in enumerate(tensor.shape) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:

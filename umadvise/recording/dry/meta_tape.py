@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from umadvise.errors import UsageError
 from umadvise.recording.dry import in_place, workspace
 from umadvise.recording.dry.flops import Formula, formula_of
+from umadvise.recording.dry.op_origins import OpOrigins
 from umadvise.recording.dry.roofline import arithmetic_of
-from umadvise.recording.operators import Kind, OperatorInfo, derive
+from umadvise.recording.dry.scratch import Scratch
+from umadvise.recording.operators import OperatorInfo, OpKind, derive
 from umadvise.recording.present import in_order_of_use
-from umadvise.recording.program import Program
-from umadvise.recording.watch import Watch
+from umadvise.recording.tables import filled
 from umadvise.records.enums import Role
 from umadvise.records.trace import (
     ARITHMETIC,
@@ -41,6 +42,10 @@ _MADE = int(Access.WRITE | Access.WHOLE)
 _WHOLE, _READ, _WRITE = int(Access.WHOLE), int(Access.READ), int(Access.WRITE)
 
 
+Touch = tuple[int, int, int, int, int]
+"""A row of accesses: op, storage, offset and length in bytes, flags."""
+
+
 class _Death(weakref.ref[torch.UntypedStorage]):
     """Tells that a storage is gone, and which one it was."""
 
@@ -57,8 +62,8 @@ class _Operator:
     def __init__(self, func: torch._ops.OpOverload, info: OperatorInfo, name: int, target: Target) -> None:
         self.info = info
         self.name = name
-        self.untouching = info.kind is Kind.UNTOUCHING
-        self.creates = info.kind is Kind.CREATION
+        self.untouching = info.kind is OpKind.UNTOUCHING
+        self.creates = info.kind is OpKind.CREATION
         self.arguments = [(each.index, each.name, int(each.flags), each.only_in_training) for each in info.arguments]
         self.training_index = info.training_index
         self.formula: Formula | None = formula_of(func, info.op_class)
@@ -68,9 +73,9 @@ class _Operator:
 class MetaTape(TorchDispatchMode):
     """A recorder of ops on meta tensors. `place` what is there already, then run the step with the mode on."""
 
-    def __init__(self, watch: Watch, target: Target) -> None:
+    def __init__(self, origins: OpOrigins, target: Target) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch = watch
+        self._origins = origins
         self._target: Target = target
         self._host_counts = target == "cpu"  # on a GPU, tensors of the host are no part of the trace
         self._strings: dict[str, int] = {"": 0}
@@ -81,7 +86,7 @@ class MetaTape(TorchDispatchMode):
         self._bytes = self._columns["bytes"]
         self._ops: list[tuple[int, ...]] = []
         self._arithmetic: list[torch.dtype | None] = []
-        self._accesses: list[tuple[int, int, int, int, int]] = []
+        self._accesses: list[Touch] = []
         self._events: list[tuple[int, int, int, int]] = []
         self._present: list[int] = []  # storages from before the trace, in the order in which they were met
         self._on = False
@@ -184,12 +189,12 @@ class MetaTape(TorchDispatchMode):
         if operator.info.composite:  # in inference mode nothing above has taken it apart
             with self:
                 return func.decompose(*args, **kwargs)
-        touched: list[tuple[int, int, int, int, int]] = []
+        touched: list[Touch] = []
         arithmetic = None
         if not operator.creates:
             arithmetic = self._gather(operator, args, kwargs, touched)
         result = func(*args, **kwargs)
-        phase, module = self._watch.now()
+        phase, module = self._origins.now()
         made = self._made(result, module)
         if touched or made or self._host_counts:
             program = operator.workspace(args, kwargs, result) if operator.workspace else ()
@@ -207,11 +212,7 @@ class MetaTape(TorchDispatchMode):
         return operator
 
     def _gather(
-        self,
-        operator: _Operator,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        touched: list[tuple[int, int, int, int, int]],
+        self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any], touched: list[Touch]
     ) -> torch.dtype | None:
         """The accesses of an op's arguments; returns the first tensor's dtype."""
         given = len(args)
@@ -229,7 +230,7 @@ class MetaTape(TorchDispatchMode):
                     self._touch(tensor, flags, touched)
         return dtype
 
-    def _touch(self, tensor: torch.Tensor, flags: int, touched: list[tuple[int, int, int, int, int]]) -> None:
+    def _touch(self, tensor: torch.Tensor, flags: int, touched: list[Touch]) -> None:
         count = tensor.numel()
         if count == 0:
             return
@@ -266,20 +267,14 @@ class MetaTape(TorchDispatchMode):
                     made.append(self._add(storage, Role.INTERMEDIATE, module=module))
         return made
 
-    def _write(
-        self,
-        operator: _Operator,
-        where: tuple[int, int],
-        touched: list[tuple[int, int, int, int, int]],
-        made: list[int],
-    ) -> None:
+    def _write(self, operator: _Operator, where: tuple[int, int], touched: list[Touch], made: list[int]) -> None:
         at = len(self._ops)
         self._ops.append((operator.name, *where, operator.info.op_class, operator.creates, operator.info.host_touch))
         self._accesses += touched
         if not operator.creates:
             self._accesses += [(at, index, 0, self._bytes[index], _MADE) for index in made]
 
-    def _allocate(self, program: Program, made: list[int], result: Any) -> None:
+    def _allocate(self, program: Scratch, made: list[int], result: Any) -> None:
         """An op's results and scratch come and go as the program says, what it does not name at the end."""
         at = len(self._ops) - 1
         scratch: list[int] = []
@@ -311,13 +306,8 @@ class MetaTape(TorchDispatchMode):
         """What was recorded; durations are unknown."""
         names, phases, modules, classes, creates, touches, flops = _columns_of(self._ops, 7)
         at, storage, offset, span, flags = _columns_of(self._accesses, 5)
-        events = np.concatenate(
-            [
-                np.array([(EventKind.ALLOCATE, -1, 0, index) for index in self._present], np.int64).reshape(-1, 4),
-                np.array(self._events, np.int64).reshape(-1, 4),
-            ]
-        )
-        zeros = np.zeros(len(self._ops), np.int32)
+        present = [(EventKind.ALLOCATE, -1, 0, index) for index in self._present]
+        events = np.array(present + self._events, np.int64).reshape(-1, 4)
         formats = {dtype: ARITHMETIC.index(arithmetic_of(dtype)) for dtype in set(self._arithmetic)}
         self._link_successors()
         trace = Trace(
@@ -328,29 +318,22 @@ class MetaTape(TorchDispatchMode):
             workload=workload,
             strings=tuple(self._strings),
             storages=Storages(**{name: np.array(column) for name, column in self._columns.items()}),
-            ops=Ops(
+            ops=filled(
+                Ops,
+                len(self._ops),
                 name=names,
                 phase=phases,
                 module=modules,
-                step=zeros + 1,
+                step=np.ones(len(self._ops)),
                 op_class=classes,
                 arithmetic=np.array([formats[dtype] for dtype in self._arithmetic]),
-                duration_ns=np.full(len(self._ops), UNKNOWN, np.int64),
                 flops=flops,
                 creates=creates,
                 host_touch=touches,
-                window_pages=zeros,
-                run_pages=zeros,
-                faults_per_service=zeros,
             ),
             accesses=Accesses(op=at, storage=storage, offset_bytes=offset, bytes=span, flags=flags),
-            events=Events(
-                kind=events[:, 0],
-                op=events[:, 1],
-                inside=events[:, 2],
-                storage=events[:, 3],
-                offset_bytes=np.zeros(len(events), np.int64),
-                bytes=np.zeros(len(events), np.int64),
+            events=filled(
+                Events, len(events), kind=events[:, 0], op=events[:, 1], inside=events[:, 2], storage=events[:, 3]
             ),
         )
         check_trace(trace)

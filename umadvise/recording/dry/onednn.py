@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from umadvise.recording.program import Program, Step
+from umadvise.recording.dry.scratch import Scratch, ScratchStep
 
 _PADDED_BIAS_BYTES = 192
 _REDUCTION_BYTES = 8448
@@ -50,7 +50,7 @@ def _handles(inputs: Tensor, groups: int) -> bool:
     return inputs.dtype is torch.float32 and groups == 1
 
 
-def convolution(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Program:
+def convolution(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Scratch:
     """Copies of source, weights and result."""
     inputs, weight, transposed = args[0], args[1], args[6]
     if not _handles(inputs, args[8]):
@@ -66,26 +66,26 @@ def convolution(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Pr
         sizes.append(shape.copy(inputs, read))
     sizes += [shape.weights(read, shape.rounded(outside)), shape.copy(result, shape.rounded(outside))]
     last = len(sizes)
-    freed: list[Step] = [("-", each) for each in range(last - 1, 0, -1)]
+    freed: list[ScratchStep] = [("-", each) for each in range(last - 1, 0, -1)]
     return [*(("+", size) for size in sizes), *freed, ("=", 0), ("-", last)]
 
 
-def _transposed(shape: _Shape, inputs: Tensor, result: Tensor) -> Program:
+def _transposed(shape: _Shape, inputs: Tensor, result: Tensor) -> Scratch:
     source, target = shape.copy(inputs, shape.inside), shape.copy(result, shape.outside)
     weights = shape.weights(shape.rounded(shape.inside), shape.rounded(shape.outside))
     sizes = (source // 2 + _TRANSPOSED_SCRATCH_BYTES, source, weights, target)
-    kept: list[Step] = [("+", target), ("=", 0), ("-", 4), ("-", 5)]
+    kept: list[ScratchStep] = [("+", target), ("=", 0), ("-", 4), ("-", 5)]
     return [*(("+", size) for size in sizes), ("-", 3), ("-", 2), ("-", 1), *kept]
 
 
-def convolution_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def convolution_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """First the gradient of the source, then those of weights and bias."""
     gradient, inputs, weight, biases, transposed, wanted = *args[:4], args[7], args[10]
     if not _handles(inputs, args[9]):
         return [("=", 0), ("=", 2), ("=", 1)]
     inside, outside = int(inputs.shape[1]), int(gradient.shape[1])
     shape = _Shape(inside, outside, weight.numel() // (inside * outside), inputs.itemsize)
-    steps: list[Step] = []
+    steps: list[ScratchStep] = []
     if not gradient.is_contiguous():
         steps.append(("+", gradient.numel() * shape.item_bytes))
     if wanted[0]:
@@ -98,18 +98,18 @@ def convolution_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     return steps
 
 
-def _source_gradient(shape: _Shape, gradient: Tensor, inputs: Tensor, made: int, *, blocked: bool) -> list[Step]:
+def _source_gradient(shape: _Shape, gradient: Tensor, inputs: Tensor, made: int, *, blocked: bool) -> list[ScratchStep]:
     outside, inside = shape.rounded(shape.outside), shape.rounded(shape.inside)
     if not blocked:
         outside, inside = shape.outside, shape.inside
     sizes = (shape.copy(gradient, outside), shape.weights(inside, outside), shape.copy(inputs, inside))
-    freed: list[Step] = [("-", made + 2), ("-", made + 1), ("=", 0), ("-", made + 3)]
+    freed: list[ScratchStep] = [("-", made + 2), ("-", made + 1), ("=", 0), ("-", made + 3)]
     return [*(("+", size) for size in sizes), *freed]
 
 
 def _weight_gradient(
     shape: _Shape, gradient: Tensor, inputs: Tensor, made: int, *, has_bias: bool, blocked: bool
-) -> list[Step]:
+) -> list[ScratchStep]:
     inside, outside = shape.inside, shape.outside
     direct = inside <= _DIRECT_CHANNELS_MOST and shape.taps > 1
     if blocked and (shape.taps == 1 or inside >= shape.block):
@@ -124,7 +124,7 @@ def _weight_gradient(
     sizes += [weights, weights + _REDUCTION_BYTES]
     if has_bias:
         sizes.append(shape.outside * shape.item_bytes)
-    steps: list[Step] = [("+", size) for size in sizes]
+    steps: list[ScratchStep] = [("+", size) for size in sizes]
     steps += [("-", made + copies + 2), *(("-", made + each) for each in range(copies, 0, -1))]
     steps += [("=", 2), ("=", 1), ("-", made + copies + 1)]
     return [*steps, ("-", made + len(sizes))] if has_bias else steps

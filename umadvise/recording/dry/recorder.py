@@ -20,10 +20,10 @@ from umadvise.devices import catalogue
 from umadvise.errors import UsageError
 from umadvise.recording.dry import in_place
 from umadvise.recording.dry.meta_tape import MetaTape
+from umadvise.recording.dry.op_origins import OpOrigins
 from umadvise.recording.dry.roofline import retimed
 from umadvise.recording.dry.targets import pretending
 from umadvise.recording.dry.workspace import CUBLAS_BYTES
-from umadvise.recording.watch import Watch
 from umadvise.recording.workload import Workload
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Role
@@ -75,9 +75,9 @@ class _OnMeta(TorchFunctionMode):
 
 def _recorded(workload: Workload, target: Target) -> MetaTape:
     in_place.counts_of_sole_owner()
-    watch = Watch(workload.modules)
-    tape = MetaTape(watch, target)
-    with watch.watching(), torch.device("meta"), _in_words("the step cannot be recorded without data"):
+    origins = OpOrigins(workload.modules)
+    tape = MetaTape(origins, target)
+    with origins.followed(), torch.device("meta"), _in_words("the step cannot be recorded without data"):
         workload.step()
         for name, role, tensor in tensors_of(workload):
             tape.place(tensor, role, name)
@@ -115,26 +115,25 @@ def _in_words(problem: str) -> Iterator[None]:
         ) from error
 
 
-def _parameters(workload: Workload) -> list[tuple[str, torch.nn.Parameter]]:
+def _modules(workload: Workload) -> list[tuple[str, torch.nn.Module]]:
+    """The modules with what comes before their names."""
     several = len(workload.modules) > 1
-    return [
-        (f"{index}." * several + name, parameter)
-        for index, module in enumerate(workload.modules)
-        for name, parameter in module.named_parameters()
-    ]
+    return [(f"{index}." * several, module) for index, module in enumerate(workload.modules)]
+
+
+def _parameters(workload: Workload) -> list[tuple[str, torch.nn.Parameter]]:
+    return [(prefix + name, each) for prefix, module in _modules(workload) for name, each in module.named_parameters()]
 
 
 def tensors_of(workload: Workload) -> list[tuple[str, Role, torch.Tensor]]:
     """What is there between two steps: (name, role, tensor)."""
-    several = len(workload.modules) > 1
     found: list[tuple[str, Role, torch.Tensor]] = []
     for name, parameter in _parameters(workload):
         found.append((name, Role.PARAMETER, parameter))
         if parameter.grad is not None:
             found.append((f"{name}.grad", Role.GRADIENT, parameter.grad))
-    for index, module in enumerate(workload.modules):
-        for name, buffer in module.named_buffers():
-            found.append((f"{index}." * several + name, Role.PARAMETER, buffer))
+    for prefix, module in _modules(workload):
+        found += [(prefix + name, Role.PARAMETER, buffer) for name, buffer in module.named_buffers()]
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in _parameters(workload)}
     for optimizer in workload.optimizers:
         for entry, owner, tensor in tensors_of_state(optimizer):

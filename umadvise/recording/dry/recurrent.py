@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -97,12 +97,7 @@ def mkldnn_rnn_layer_backward(
 
 
 def _on_cuda(
-    mode: int,
-    inputs: Tensor,
-    hidden: Tensor,
-    cell: Tensor | None,
-    params: Sequence[Tensor],
-    *settings: Any,
+    mode: int, inputs: Tensor, hidden: Tensor, cell: Tensor | None, params: Sequence[Tensor], *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """cudnn/RNN.cpp, _cudnn_impl."""
     has_biases, num_layers, dropout, train, bidirectional, batch_first = settings
@@ -119,19 +114,15 @@ def lstm_on_cuda(inputs: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor],
     return _on_cuda(_LSTM, inputs, hx[0], hx[1], params, *settings)
 
 
-def gru_on_cuda(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
-    """RNN.cpp, gru."""
-    return _on_cuda(_GRU, inputs, hx, None, params, *settings)[:2]
+def _without_cell(mode: int) -> Callable[..., Any]:
+    def layers(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
+        return _on_cuda(mode, inputs, hx, None, params, *settings)[:2]
+
+    return layers
 
 
-def rnn_tanh_on_cuda(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
-    """RNN.cpp, rnn_tanh."""
-    return _on_cuda(_TANH, inputs, hx, None, params, *settings)[:2]
-
-
-def rnn_relu_on_cuda(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
-    """RNN.cpp, rnn_relu."""
-    return _on_cuda(_RELU, inputs, hx, None, params, *settings)[:2]
+# RNN.cpp, gru, rnn_tanh and rnn_relu
+gru_on_cuda, rnn_tanh_on_cuda, rnn_relu_on_cuda = map(_without_cell, (_GRU, _TANH, _RELU))
 
 
 def cudnn_rnn(inputs: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

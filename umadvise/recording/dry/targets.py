@@ -74,28 +74,43 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return product if bias is None else product.add_(bias)
 
 
+def _attention_with(fused: Callable[..., Tensor | None]) -> Callable[..., Tensor]:
+    """Attention in a target's fused kernel, else by its parts."""
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+        output = fused(*arguments, scale) if query.dim() == 4 and not enable_gqa else None
+        if output is None:
+            output = aten._scaled_dot_product_attention_math(*arguments, None, scale=scale, enable_gqa=enable_gqa)[0]
+        return output
+
+    return attention
+
+
 # ---- cpu -----------------------------------------------------------------------------------------------------------
 
 
-def _attention_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+def _flash_on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: Any
+) -> Tensor | None:
     """transformers/sdp_utils_cpp.cpp, select_sdp_backend_cpp: the flash kernel knows no dropout."""
     heads = query.shape[-1] == key.shape[-1] == value.shape[-1]
     strides = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    masked = attn_mask is not None and (attn_mask.requires_grad or attn_mask.dim() not in (2, 4))
-    if dropout_p > 0 or query.dim() != 4 or enable_gqa or masked or not heads or not strides:
-        return _attention_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    masked = mask is not None and (mask.requires_grad or mask.dim() not in (2, 4))
+    if dropout_p > 0 or masked or not heads or not strides:
+        return None
     output: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, dropout_p, is_causal, attn_mask=_additive(attn_mask, query.dtype), scale=scale
+        query, key, value, dropout_p, is_causal, attn_mask=_additive(mask, query.dtype), scale=scale
     )[0]
     return output
 
@@ -107,56 +122,29 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.where(mask, 0.0, torch.full((), float("-inf"), dtype=dtype, device=mask.device))
 
 
-def _attention_by_parts(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> Tensor:
-    output: Tensor = aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
-    return output
-
-
 # ---- cuda ----------------------------------------------------------------------------------------------------------
 
 
-def _attention_on_cuda(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+def _fused_on_cuda(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: Any
+) -> Tensor | None:
     """transformers/cuda/sdp_utils.cpp, select_sdp_backend: flash, else memory-efficient, else the parts.
 
     Of an Ampere or newer: before it there is no flash kernel, and fp16 takes the memory-efficient one.
     """
-    if query.dim() != 4 or enable_gqa or query.dtype not in (*_HALVES, torch.float32):
-        return _attention_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    output: Tensor
-    if query.dtype in _HALVES and attn_mask is None and query.shape[-1] <= _FLASH_HEAD_MOST:
-        output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[
-            0
-        ]
-        return output
-    bias = _additive(attn_mask, query.dtype)
+    if query.dtype not in (*_HALVES, torch.float32):
+        return None
+    if query.dtype in _HALVES and mask is None and query.shape[-1] <= _FLASH_HEAD_MOST:
+        flash = aten._scaled_dot_product_flash_attention
+        attended: Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return attended
+    bias = _additive(mask, query.dtype)
     if bias is not None:
         bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    output = aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, trains, dropout_p, is_causal, scale=scale
-    )[0]
-    return output
+    efficient = aten._scaled_dot_product_efficient_attention
+    result: Tensor = efficient(query, key, value, bias, trains, dropout_p, is_causal, scale=scale)[0]
+    return result
 
 
 def _batch_norm_on_cuda(
@@ -249,12 +237,12 @@ def _multi_tensor_in_place() -> list[str]:
 _COMPOSITES: dict[Target, dict[str, Callable[..., Any]]] = {
     "cpu": {
         "linear": _linear,
-        "scaled_dot_product_attention": _attention_on_cpu,
+        "scaled_dot_product_attention": _attention_with(_flash_on_cpu),
         "lstm.input": recurrent.lstm_on_cpu,
     },
     "cuda": {
         "linear": _linear,
-        "scaled_dot_product_attention": _attention_on_cuda,
+        "scaled_dot_product_attention": _attention_with(_fused_on_cuda),
         "batch_norm": _batch_norm_on_cuda,
         "dropout": _dropout_on_cuda,
         "lstm.input": recurrent.lstm_on_cuda,

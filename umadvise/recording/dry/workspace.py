@@ -15,10 +15,10 @@ from torch import Tensor
 
 from umadvise.recording.dry import onednn
 from umadvise.recording.dry.recurrent import leading_dimension
-from umadvise.recording.program import Program, Step
+from umadvise.recording.dry.scratch import Scratch, ScratchStep
 from umadvise.records.trace import Target
 
-Model = Callable[[Sequence[Any], dict[str, Any], Any], Program]
+Model = Callable[[Sequence[Any], dict[str, Any], Any], Scratch]
 """Called with an op's arguments, keyword arguments and result."""
 
 CUBLAS_BYTES = (2 * 4096 + 8 * 16) << 10
@@ -33,20 +33,20 @@ def model_of(name: str, target: Target) -> Model | None:
     return _MODELS[target].get(name)
 
 
-def _batch_norm(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _batch_norm(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """Statistics of each channel, twice."""
-    each: Step = ("+", args[0].shape[1] * _FLOAT_BYTES)
+    each: ScratchStep = ("+", args[0].shape[1] * _FLOAT_BYTES)
     if not args[5]:
         return ()
     return [("=", 0), ("=", 1), ("=", 2), each, each, ("-", 1), ("-", 2), each, each, ("-", 3), ("-", 4)]
 
 
-def _batch_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _batch_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """A gradient of the source that is dropped for another one."""
     return [("+", _bytes(args[1])), ("=", 1), ("=", 2), ("=", 0), ("-", 1)]
 
 
-def _layer_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _layer_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """Sums of each thread for weight and bias."""
     normalized = 1
     for size in args[2]:
@@ -55,26 +55,26 @@ def _layer_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     return [("=", 0), ("=", 1), ("=", 2), ("+", sums), ("-", 1)]
 
 
-def _group_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _group_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """Two sums of each image and channel."""
     sums = args[1].shape[0] * args[1].shape[1] * _FLOAT_BYTES
     return [("=", 0), ("=", 1), ("=", 2), ("+", sums), ("+", sums), ("-", 1), ("-", 2)]
 
 
-def _weight_first(_args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _weight_first(_args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """No scratch, but the second result is made first."""
     return [("=", 1), ("=", 0)]
 
 
-def _safe_softmax(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _safe_softmax(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """Which values are minus infinity, and which rows have no other."""
     inputs, dimension = args[:2]
     count = inputs.numel()
-    steps: list[Step] = [("=", 0), ("+", count), ("+", count // inputs.shape[dimension]), ("+", inputs.itemsize)]
+    steps: list[ScratchStep] = [("=", 0), ("+", count), ("+", count // inputs.shape[dimension]), ("+", inputs.itemsize)]
     return [*steps, ("-", 3), ("-", 2), ("-", 1)]
 
 
-def _number_as_tensor(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Program:
+def _number_as_tensor(args: Sequence[Any], _kwargs: dict[str, Any], result: Any) -> Scratch:
     """A Python number beside a tensor is converted to the type of the result."""
     other = args[1] if len(args) > 1 else None
     if isinstance(other, Tensor) or not isinstance(result, Tensor):
@@ -85,7 +85,7 @@ def _number_as_tensor(args: Sequence[Any], _kwargs: dict[str, Any], result: Any)
     return [("+", result.itemsize), ("=", 0), ("-", 1)] if converted else ()
 
 
-def _scalar_as_tensor(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Program:
+def _scalar_as_tensor(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Scratch:
     """The same where the number becomes a tensor within the op."""
     converted = _number_as_tensor(args, kwargs, result)
     if not converted:
@@ -102,23 +102,23 @@ def _lstm_weights(args: Sequence[Any]) -> tuple[int, int, int, int]:
     return row * of_input.shape[1] * item, row * hidden * item, 4 * hidden * item, scratchpad
 
 
-def _lstm_layer(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _lstm_layer(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     of_input, of_hidden, bias, scratchpad = _lstm_weights(args)
-    steps: list[Step] = [("=", 0), ("=", 1), ("=", 2), ("+", bias), ("=", 3)]
+    steps: list[ScratchStep] = [("=", 0), ("=", 1), ("=", 2), ("+", bias), ("=", 3)]
     return [*steps, ("+", of_input), ("+", of_hidden), ("+", scratchpad), *(("-", n) for n in (4, 3, 2, 1))]
 
 
-def _lstm_layer_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Program:
+def _lstm_layer_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """Packed weights and packed gradients of the weights."""
     of_input, of_hidden, bias, scratchpad = _lstm_weights(args)
     weight, recurrent = args[1:3]
     transposed = [
         leading_dimension(each.shape[1], each.itemsize) * each.shape[0] * each.itemsize for each in (weight, recurrent)
     ]
-    before: list[Step] = [("+", bias)] * 3
-    made: list[Step] = [("=", each) for each in (0, 5, 6, 1, 2, 3)]
+    before: list[ScratchStep] = [("+", bias)] * 3
+    made: list[ScratchStep] = [("=", each) for each in (0, 5, 6, 1, 2, 3)]
     sizes = [*transposed, of_input, of_hidden, bias, scratchpad]
-    freed: list[Step] = [("-", 3 + each) for each in range(len(sizes), 0, -1)]
+    freed: list[ScratchStep] = [("-", 3 + each) for each in range(len(sizes), 0, -1)]
     return [*before, *made, *(("+", size) for size in sizes), *freed, ("=", 4), ("-", 3), ("-", 2), ("-", 1)]
 
 

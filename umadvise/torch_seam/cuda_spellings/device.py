@@ -14,7 +14,7 @@ from umadvise.errors import UntranslatedError
 from umadvise.torch_seam.cuda_spellings import streams
 from umadvise.torch_seam.cuda_spellings.memory import MemoryFunctions
 from umadvise.torch_seam.cuda_spellings.words import asked_by_torch, check_index, target_of
-from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.replacements import Replacements, refusing
 from umadvise.torch_seam.runtime import Runtime
 
 CAPABILITY = (8, 0)
@@ -32,7 +32,7 @@ _REFUSED_MODULES = ("comm", "nccl", "tunable", "jiterator")
 
 
 @dataclass(frozen=True)
-class Properties:
+class EmulatedProperties:
     """`torch.cuda.get_device_properties()`."""
 
     name: str
@@ -90,10 +90,6 @@ def _unless_torch_asks(answer: Any) -> Callable[[Any], Any]:
     return make
 
 
-def _always(replacement: Any) -> Callable[[Any], Any]:
-    return lambda _original: replacement
-
-
 def _set_rng_state(state: torch.Tensor, device: Any = None) -> None:
     target_of(device)
     if state.numel() != torch.get_rng_state().numel():
@@ -116,14 +112,14 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
     of_the_device = {
         "get_device_name": lambda: info.name,
         "get_device_capability": lambda: CAPABILITY,
-        "get_device_properties": lambda: Properties(info.name, info.total_bytes),
+        "get_device_properties": lambda: EmulatedProperties(info.name, info.total_bytes),
         "set_device": lambda: None,
         "synchronize": lambda: None,
         "current_stream": lambda: streams.CURRENT,
         "default_stream": lambda: streams.CURRENT,
         "get_rng_state": torch.get_rng_state,
         "utilization": lambda: 0,
-        **{name: answer for name, answer in memory.functions().items() if "fraction" not in name},
+        **memory.functions(),
     }
     of_nothing = {
         "current_device": lambda: 0,
@@ -135,7 +131,8 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         "get_sync_debug_mode": lambda: 0,
         "initial_seed": torch.initial_seed,
         "get_rng_state_all": lambda: [torch.get_rng_state()],
-        **{name: answer for name, answer in memory.functions().items() if "fraction" in name},
+        "get_per_process_memory_fraction": lambda: 1.0,
+        "set_per_process_memory_fraction": _set_memory_fraction,
         # There is no cache of its own, and no generator of its own: torch.manual_seed seeds the one that it draws from.
         **dict.fromkeys(
             ("init", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_stream"),
@@ -160,29 +157,33 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
 
 def _refused(name: str, original: Any) -> Any:
     """Refuses every call; what was a class stays one, since annotations name it."""
-
-    def refuse(*_arguments: Any, **_named: Any) -> Any:
-        raise UntranslatedError(name, "nothing on it means the same", "leave it out, or run the script on a GPU")
-
+    words = "nothing on it means the same", "leave it out, or run the script on a GPU"
+    refuse = refusing(UntranslatedError, name, *words)
     return type(original.__name__, (), {"__new__": refuse}) if isinstance(original, type) else refuse
 
 
-def _lazy_init() -> None:
-    """Where torch itself arrives when CUDA is used in a way that nothing here has translated."""
-    raise UntranslatedError(
-        "this use of CUDA (the line is in the traceback)",
-        "torch would set CUDA up for it",
-        'write "cpu" there, or tensor.device, or run the script on a GPU',
-    )
+_set_memory_fraction = refusing(
+    UntranslatedError,
+    "torch.cuda.set_per_process_memory_fraction",
+    "its memory is what --capacity says",
+    "use --budget instead",
+)
+_lazy_init = refusing(
+    UntranslatedError,
+    "this use of CUDA (the line is in the traceback)",
+    "torch would set CUDA up for it",
+    'write "cpu" there, or tensor.device, or run the script on a GPU',
+)
+"""Where torch itself arrives when CUDA is used in a way that nothing here has translated."""
 
 
 def _replace_everywhere(replaced: Replacements, name: str, replacement: Any) -> None:
     """In `torch.cuda`, and in the module of it that the function is defined in."""
     original = getattr(torch.cuda, name)
-    replaced.replace(torch.cuda, name, _always(replacement))
+    replaced.put(torch.cuda, name, replacement)
     for module in (torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.graphs):
         if vars(module).get(name) is original:
-            replaced.replace(module, name, _always(replacement))
+            replaced.put(module, name, replacement)
 
 
 def install(replaced: Replacements, runtime: Runtime) -> None:
@@ -198,18 +199,18 @@ def install(replaced: Replacements, runtime: Runtime) -> None:
             replaced.replace(torch.cuda, name, _unless_torch_asks(answers[name]))
         elif name not in LEFT_ALONE and not name.endswith(("Tensor", "Storage")):
             _replace_everywhere(replaced, name, _refused(f"torch.cuda.{name}", getattr(torch.cuda, name)))
-    replaced.replace(torch.cuda, "_lazy_init", lambda _: _lazy_init)
+    replaced.put(torch.cuda, "_lazy_init", _lazy_init)
     for module in _REFUSED_MODULES:
         owner = importlib.import_module(f"torch.cuda.{module}")
         for name, value in list(vars(owner).items()):
             if isinstance(value, FunctionType) and value.__module__.startswith("torch."):
-                replaced.replace(owner, name, _always(_refused(f"{owner.__name__}.{name}", value)))
+                replaced.put(owner, name, _refused(f"{owner.__name__}.{name}", value))
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
-        replaced.replace(torch.cuda.nvtx, name, lambda _: _of_nothing(lambda: 0))
-    replaced.replace(torch.cuda.nvtx, "range", lambda _: _nothing_within)
+        replaced.put(torch.cuda.nvtx, name, _of_nothing(lambda: 0))
+    replaced.put(torch.cuda.nvtx, "range", _nothing_within)
     for name in ("start", "stop"):
-        replaced.replace(torch.cuda.profiler, name, lambda _: _of_nothing(lambda: None))
-    replaced.replace(torch.cuda.profiler, "profile", lambda _: _nothing_within)
+        replaced.put(torch.cuda.profiler, name, _of_nothing(lambda: None))
+    replaced.put(torch.cuda.profiler, "profile", _nothing_within)
     _install_accelerator(replaced, functions)
 
 
@@ -228,4 +229,4 @@ def _install_accelerator(replaced: Replacements, functions: dict[str, Any]) -> N
     others = {"get_memory_info": "mem_get_info", "set_device_index": "set_device", "set_device_idx": "set_device"}
     for name, cuda_name in {**same, **others}.items():
         if hasattr(torch.accelerator, name):
-            replaced.replace(torch.accelerator, name, _always(functions[cuda_name]))
+            replaced.put(torch.accelerator, name, functions[cuda_name])

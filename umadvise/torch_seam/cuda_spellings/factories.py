@@ -20,21 +20,9 @@ from umadvise.torch_seam.runtime import HOST, on_device, routed
 
 FACTORIES = (
     *("arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_quantized", "empty_strided"),
-    *(
-        "eye",
-        "full",
-        "full_like",
-        "linspace",
-        "logspace",
-        "normal",
-        "ones",
-        "ones_like",
-        "rand",
-        "rand_like",
-        "randint",
-    ),
-    *("randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "tensor", "zeros", "zeros_like"),
-    *("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),
+    *("eye", "full", "full_like", "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like"),
+    *("randint", "randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "tensor", "zeros"),
+    *("zeros_like", "bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),
     *("sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor"),
     *("sparse_csr_tensor", "tril_indices", "triu_indices"),
 )
@@ -113,10 +101,6 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
         return torch._C.Generator("cpu" if target_of(device) is not None else device)
 
 
-def _type_of_cpu(name: str) -> Callable[[Any], Any]:
-    return lambda _original: getattr(torch, f"{name}Tensor")
-
-
 def install(replaced: Replacements) -> None:
     """Replaces the factories."""
     device_contexts._device_constructors()  # it keeps what it finds first, and is asked for torch's own
@@ -130,6 +114,6 @@ def install(replaced: Replacements) -> None:
         replaced.replace(torch.nested, name, make_factory)
     replaced.replace(device_contexts.DeviceContext, "__init__", _make_context)
     replaced.replace(torch, "set_default_tensor_type", _make_default_type)
-    replaced.replace(torch, "Generator", lambda _: Generator)
+    replaced.put(torch, "Generator", Generator)
     for name in TYPES:
-        replaced.replace(torch.cuda, f"{name}Tensor", _type_of_cpu(name))
+        replaced.put(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))

@@ -6,7 +6,6 @@ Allocated is what tensors asked for; reserved is what the driver gave for them.
 from typing import Any
 
 from umadvise import _native
-from umadvise.errors import UntranslatedError
 from umadvise.torch_seam.cuda_statistics import Totals, flat, nested
 from umadvise.torch_seam.memory_peaks import Peaks
 
@@ -61,12 +60,4 @@ class MemoryFunctions:
             "memory_summary": self.summary,
             "mem_get_info": self.free_and_total,
             "device_memory_used": lambda: self._info().total_bytes - self.free_and_total()[0],
-            "set_per_process_memory_fraction": _refuse_fraction,
-            "get_per_process_memory_fraction": lambda: 1.0,
         }
-
-
-def _refuse_fraction() -> None:
-    raise UntranslatedError(
-        "torch.cuda.set_per_process_memory_fraction", "its memory is what --capacity says", "use --budget instead"
-    )

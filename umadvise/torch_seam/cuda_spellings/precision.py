@@ -74,11 +74,7 @@ def install(replaced: Replacements) -> None:
     for name in ("custom_fwd", "custom_bwd"):
         for owner in (torch.amp, autocast_mode):
             replaced.replace(owner, name, _for_cpu)
-        replaced.replace(torch.cuda.amp, name, _cpu_form(name))
+        replaced.put(torch.cuda.amp, name, functools.partial(getattr(torch.amp, name), device_type="cpu"))
     replaced.replace(torch, "is_autocast_enabled", _is_enabled)
     replaced.replace(torch, "get_autocast_dtype", _dtype_of)
-    replaced.replace(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cuda"))
-
-
-def _cpu_form(name: str) -> Callable[[Any], Any]:
-    return lambda _original: functools.partial(getattr(torch.amp, name), device_type="cpu")
+    replaced.put(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cuda"))

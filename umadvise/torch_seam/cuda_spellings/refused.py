@@ -12,29 +12,19 @@ import torch
 
 from umadvise.errors import UntranslatedError
 from umadvise.torch_seam.cuda_spellings.words import check_index
-from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.replacements import Replacements, refusing
 
 
 class NoTritonError(UntranslatedError, ModuleNotFoundError):
     """`import triton`: packages that can do without it see that it is not there."""
 
 
-def _always(name: str, why: str, what_to_do: str) -> Callable[[Any], Callable[..., Any]]:
-    def refuse(*_arguments: Any, **_named: Any) -> Any:
-        raise UntranslatedError(name, why, what_to_do)
-
-    return lambda _original: refuse
-
-
-def _init_process_group(_original: Any) -> Callable[..., None]:
-    def init_process_group(backend: Any = None, *_arguments: Any, **_named: Any) -> None:
-        raise UntranslatedError(
-            f"torch.distributed.init_process_group({backend!r})",
-            "it is one GPU in one process, and neither NCCL nor Gloo can read its memory",
-            "start the script without torchrun, or leave the process group out",
-        )
-
-    return init_process_group
+def _init_process_group(backend: Any = None, *_arguments: Any, **_named: Any) -> None:
+    raise UntranslatedError(
+        f"torch.distributed.init_process_group({backend!r})",
+        "it is one GPU in one process, and neither NCCL nor Gloo can read its memory",
+        "start the script without torchrun, or leave the process group out",
+    )
 
 
 def _load_inline(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,10 +47,12 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _no_extension(*_arguments: Any, **_named: Any) -> Any:
-    raise UntranslatedError(
-        "an extension in CUDA C++", "its kernels run on a GPU only", "use the operation of torch that it replaces"
-    )
+_no_extension = refusing(
+    UntranslatedError,
+    "an extension in CUDA C++",
+    "its kernels run on a GPU only",
+    "use the operation of torch that it replaces",
+)
 
 
 def _data_parallel(original: Callable[..., None]) -> Callable[..., None]:
@@ -88,12 +80,12 @@ class _NoTriton(importlib.abc.MetaPathFinder):
 def install(replaced: Replacements) -> None:
     """Replaces what is refused."""
     if torch.distributed.is_available():
-        replaced.replace(torch.distributed, "init_process_group", _init_process_group)
+        replaced.put(torch.distributed, "init_process_group", _init_process_group)
     replaced.replace(torch.nn.DataParallel, "__init__", _data_parallel)
     with contextlib.suppress(ImportError):  # it needs setuptools, which not everybody has
         from torch.utils import cpp_extension
 
-        replaced.replace(cpp_extension, "CUDAExtension", lambda _: _no_extension)
+        replaced.put(cpp_extension, "CUDAExtension", _no_extension)
         replaced.replace(cpp_extension, "load", _load)
         replaced.replace(cpp_extension, "load_inline", _load_inline)
 

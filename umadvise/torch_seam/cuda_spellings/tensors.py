@@ -57,34 +57,19 @@ def _type(original: Callable[..., Any]) -> Callable[..., Any]:
     return of_type
 
 
-def _pin_memory(_original: Any) -> Callable[..., torch.Tensor]:
+def _pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
     """Pinned memory is host memory; here all of it will do."""
-
-    def pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
-        return to_host(self) if on_device(self) else self
-
-    return pin_memory
+    return to_host(self) if on_device(self) else self
 
 
-def _is_pinned(_original: Any) -> Callable[..., bool]:
-    return lambda self, _device=None: not on_device(self)
+def _is_pinned(self: torch.Tensor, _device: Any = None) -> bool:
+    return not on_device(self)
 
 
-def _storage_cuda(_original: Any) -> Callable[..., Any]:
-    def cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
-        target_of(device)
-        current().take_in(self if isinstance(self, torch.UntypedStorage) else self.untyped(), Role.INPUT)
-        return self
-
-    return cuda
-
-
-def _unpinned_storage(_original: Any) -> Callable[..., Any]:
-    return lambda self, _device=None: self
-
-
-def _nothing(_original: Any) -> Callable[..., None]:
-    return lambda *_arguments, **_named: None
+def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
+    target_of(device)
+    current().take_in(self if isinstance(self, torch.UntypedStorage) else self.untyped(), Role.INPUT)
+    return self
 
 
 def install(replaced: Replacements) -> None:
@@ -95,9 +80,10 @@ def install(replaced: Replacements) -> None:
     replaced.replace(torch.Tensor, "to", _to)
     replaced.replace(torch.nn.Module, "to", _to)
     replaced.replace(torch.Tensor, "type", _type)
-    replaced.replace(torch.Tensor, "pin_memory", _pin_memory)
-    replaced.replace(torch.Tensor, "is_pinned", _is_pinned)
-    replaced.replace(torch.Tensor, "record_stream", _nothing)  # memory is freed in the order of the calling thread
+    replaced.put(torch.Tensor, "pin_memory", _pin_memory)
+    replaced.put(torch.Tensor, "is_pinned", _is_pinned)
+    # Memory is freed in the order of the calling thread.
+    replaced.put(torch.Tensor, "record_stream", lambda *_arguments, **_named: None)
     for storage in (torch.UntypedStorage, torch.TypedStorage):
-        replaced.replace(storage, "cuda", _storage_cuda)
-        replaced.replace(storage, "pin_memory", _unpinned_storage)
+        replaced.put(storage, "cuda", _storage_cuda)
+        replaced.put(storage, "pin_memory", lambda self, _device=None: self)

@@ -1,1 +1,1 @@
-"""What drives each step by its plan, and changes rungs."""
+"""The loop: what plans steps, what drives them by their plans, and what chooses the rung that they run on."""

@@ -32,11 +32,11 @@ class PlanKey:
 
     Attributes:
         structure: digest of the step's structure, see `umadvise.recording.recorded_step`.
-        budget_bytes: of device memory, for what may leave it.
+        budget_bytes: bytes of device memory, for what may leave it.
         chunk_bytes: size of a chunk; 0 for unified memory.
-        device: whose link it is for: digest of its profile, or the name of a measured one, whose numbers vary.
-        planner: that made it.
-        options: of the planner.
+        device: digest of the profile of the device that it is for, or the name of a measured one, whose numbers vary.
+        planner: name of the planner that made it.
+        options: options of the planner.
     """
 
     structure: str
@@ -72,8 +72,8 @@ class PlanCache:
         """The plan of a key, None where there is none. A damaged file is none, and the log says so.
 
         Args:
-            key: of the plan.
-            structure: the step that its numbers are of.
+            key: key of the plan.
+            structure: step that the plan's numbers are of.
         """
         path = self._path(key)
         if path is None or not path.exists():

@@ -25,9 +25,9 @@ class PlanningDevice:
     """A profile, and a name for plans that were made with it.
 
     Attributes:
-        profile: whose link copies.
-        key: equal where plans made for one are good for the other. Measured numbers are never the same twice, and
-            make no plan wrong: such a device goes by its name.
+        profile: profile of the device, whose link copies.
+        key: text that is equal where plans made for one are good for the other. Measured numbers are never the same
+            twice, and make no plan wrong: such a device goes by its name.
     """
 
     profile: DeviceProfile

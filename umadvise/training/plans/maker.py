@@ -33,13 +33,13 @@ _BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
-class Memory:
+class PlanMemory:
     """What a plan may use.
 
     Attributes:
-        budget_bytes: of device memory.
+        budget_bytes: bytes of device memory.
         chunk_bytes: size of a chunk; 0 where the driver pages.
-        staying_bytes: of the budget, the most that memory took in the step that never leaves its chunks.
+        staying_bytes: bytes of the budget that memory took at most in the step that never leaves its chunks.
         elsewhere: serial numbers of allocations that lie in no chunks.
     """
 
@@ -56,16 +56,16 @@ class PlanMaker:
         """Takes what all plans have in common.
 
         Args:
-            device: that they are for.
-            cache: where they are kept.
-            seconds: that a search may take.
+            device: device that the plans are for.
+            cache: place where plans are kept.
+            seconds: time that a search may take.
         """
         self._device = device
         self._cache = cache
         self._seconds = seconds
         self._known: dict[str, Plan] = {}
 
-    def plan(self, step: RecordedStep, course: Course, memory: Memory) -> Plan | None:
+    def plan(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
         """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none."""
         assert course.planner is not None
         try:
@@ -79,7 +79,7 @@ class PlanMaker:
             )
             return None
 
-    def _plan(self, step: RecordedStep, course: Course, memory: Memory) -> Plan:
+    def _plan(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan:
         paging = course.planner in PAGING_PLANNERS
         movable = movable_storages(step, memory)
         view = PlanningView(step.trace, memory.budget_bytes, 0) if paging else self._view(step, memory, movable)
@@ -102,7 +102,7 @@ class PlanMaker:
             return {}
         return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
 
-    def _view(self, step: RecordedStep, memory: Memory, movable: NDArray[np.bool_]) -> PlanningView:
+    def _view(self, step: RecordedStep, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
         least = staying_bytes(step.trace, memory.chunk_bytes) + _SPARE_CHUNKS * memory.chunk_bytes
         return view_of(
             step.trace,
@@ -131,7 +131,7 @@ class PlanMaker:
             options=options,
         )
 
-    def predict(self, step: RecordedStep, rungs: dict[str, Memory]) -> dict[str, int]:
+    def predict(self, step: RecordedStep, rungs: dict[str, PlanMemory]) -> dict[str, int]:
         """Nanoseconds of the step on each of some rungs, simulated; those that it cannot run on are left out."""
         predicted: dict[str, int] = {}
         for rung, memory in rungs.items():
@@ -141,7 +141,7 @@ class PlanMaker:
                 log.info("rung %s is out of the question: %s", rung, error)
         return predicted
 
-    def _predict(self, step: RecordedStep, rung: str, memory: Memory) -> int:
+    def _predict(self, step: RecordedStep, rung: str, memory: PlanMemory) -> int:
         course, profile, trace = course_of_rung(rung), self._device.profile, step.trace
         if course.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)
@@ -151,13 +151,13 @@ class PlanMaker:
             return self.simulate(step, self._plan(step, course, memory), memory).step_ns
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
-    def simulate(self, step: RecordedStep, plan: Plan, memory: Memory) -> SwapSimulation:
+    def simulate(self, step: RecordedStep, plan: Plan, memory: PlanMemory) -> SwapSimulation:
         """What the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
 
         Args:
-            step: that it is for.
-            plan: of that step.
-            memory: that the step has.
+            step: recorded step.
+            plan: plan of that step.
+            memory: memory that the step has.
 
         Raises:
             NoRoomError: an op finds no room.
@@ -173,7 +173,7 @@ class PlanMaker:
         )
 
 
-def movable_storages(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
+def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
     """Which storages of a step may leave the device when they are large enough.
 
     What is no tensor's storage stays where it is, and so does what lies in no chunks.
@@ -187,7 +187,7 @@ def movable_storages(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
     return movable
 
 
-def storages_in_chunks(step: RecordedStep, memory: Memory) -> NDArray[np.bool_]:
+def storages_in_chunks(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
     """Which storages of a step lie in chunks, or will."""
     found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
     return found

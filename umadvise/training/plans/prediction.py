@@ -37,11 +37,11 @@ def predict_swaps(
 
     Args:
         trace: the step.
-        plan: of swaps, of the step or of a view of it.
-        device: whose link copies.
-        budget_bytes: of device memory for chunks.
+        plan: plan of swaps, of the step or of a view of it.
+        device: profile of the device whose link copies.
+        budget_bytes: bytes of device memory for chunks.
         chunk_bytes: size of a chunk.
-        in_chunks: for each storage, whether it lies in chunks; None: all do.
+        in_chunks: flag of each storage, whether it lies in chunks; None: all do.
         spans: whether the timeline is wanted.
 
     Raises:

@@ -16,9 +16,9 @@ class Course:
     """What a policy's name stands for.
 
     Attributes:
-        rung: of the ladder; None for `auto`, whose rung the governor chooses.
-        planner: that plans its steps; None where nothing is planned.
-        recomputes: plans may have tensors made again.
+        rung: rung of the ladder; None for `auto`, whose rung the governor chooses.
+        planner: name of the planner of its steps; None where nothing is planned.
+        recomputes: whether plans may have tensors made again.
     """
 
     rung: str | None

@@ -34,8 +34,8 @@ def possible_course(course: Course, features: Mapping[str, str | None]) -> Cours
     there are none either.
 
     Args:
-        course: that was asked for.
-        features: of the device, with the reasons why it lacks them.
+        course: course that was asked for.
+        features: features of the device, with the reasons why it lacks them.
 
     Raises:
         PolicyError: it can do nothing of it.

@@ -38,12 +38,12 @@ class StepRecord:
     """One step as the governor sees it.
 
     Attributes:
-        number: of the step: 1, 2, ...
-        duration_ns: from its begin to its end.
-        stall_ns: of those, in fault services and in waits for copies or for room; None where nobody counted.
+        number: number of the step: 1, 2, ...
+        duration_ns: nanoseconds from its begin to its end.
+        stall_ns: nanoseconds of those in fault services and in waits for copies or room; None: nobody counted.
         fault_groups: blocks of 2 MiB served; None where nobody can count them.
-        typical: the step ran as the rung means it to. One that was recorded, or had no plan, or left its plan, says
-            little about the rung.
+        typical: whether the step ran as the rung means it to. One that was recorded, or had no plan, or left its plan,
+            says little about the rung.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Switch:
         step: the first one on the new rung.
         before: the rung until then; None at the beginning, and the same one where it stays.
         rung: the one from then on.
-        reason: with the numbers that it follows from.
+        reason: reason, with the numbers that it follows from.
     """
 
     step: int
@@ -103,7 +103,7 @@ class Governor:
             rung: the first one.
             reason: why it is that.
             rungs: those that the device has, from the lowest up.
-            threshold: see `check_threshold`.
+            threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
 
         Raises:
             UsageError: the threshold is none, or the rung is none of `rungs`.
@@ -183,13 +183,12 @@ class Governor:
             return None
         return self._to(step, above[0], f"{excess}, {self._over} steps in a row")
 
-    def choose(self, step: int, predicted_ns: Mapping[str, int], reason: str = "") -> Switch | None:
+    def choose(self, step: int, predicted_ns: Mapping[str, int]) -> Switch | None:
         """Goes to, or stays on, the rung whose step is the shortest; among those nearly as short, the lowest.
 
         Args:
-            step: that runs there first.
+            step: number of the step that runs there first.
             predicted_ns: step times by rung; those that are not there cannot be chosen. A measured one beats them.
-            reason: beside the predictions.
         """
         self._predicted_ns = dict(predicted_ns)
         known = {
@@ -207,7 +206,7 @@ class Governor:
             f"{rung} {time_ns / 1e6:.1f} ms" + (" as measured" if rung in self.measured_ns else "")
             for rung, time_ns in known.items()
         )
-        return self._to(step, chosen, f"predicted steps: {times}" + (f"; {reason}" if reason else ""))
+        return self._to(step, chosen, f"predicted steps: {times}")
 
     def go(self, step: int, rung: str, reason: str) -> Switch | None:
         """Goes to a rung because of a fact; nowhere when it is there already, or was there and left."""

@@ -14,9 +14,8 @@ every op of it passing through the dispatcher, and keeps the outputs of all ops 
 that backward has no use for, where no saved-tensor hook sees them. Here nothing runs again but the ops that were named.
 """
 
-from collections.abc import Callable, Collection, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,104 +26,17 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise.recording.operators import full_name
-from umadvise.records.plan import ActionKind, Plan
-from umadvise.records.trace import Access, Trace
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.training.recompute.region_watch import Watch, identity_of
-from umadvise.training.recompute.run_again import (
+from umadvise.training.recompute.choice import Region, RerunChoice
+from umadvise.training.recompute.side_effects import SideEffects, identity_of
+from umadvise.training.recompute.tape import (
     Tape,
     counts_as_op,
-    is_plain,
     may_run_again,
     storage_key,
-    tensors_in,
+    storages_of,
     tensors_written,
 )
-
-
-@dataclass(frozen=True)
-class Region:
-    """One call of a checkpointed function, as it was recorded.
-
-    Attributes:
-        place: how many calls of the step came before it, those that are left to torch among them.
-        first_op: how many ops of the step came before it.
-        operators: names of its ops, with their overloads, in order.
-        repeatable: of each, whether it may run again: it draws no random numbers, and what it writes to can be made
-            again.
-    """
-
-    place: int
-    first_op: int
-    operators: tuple[str, ...]
-    repeatable: tuple[bool, ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which ops run again, and what of a plan cannot be had.
-
-    Attributes:
-        by_region: for each region, by its place in the step, the indices of its ops.
-        unmarked: ops of the step in no region.
-        never_twice: ops in one that may not run again.
-    """
-
-    by_region: dict[int, frozenset[int]]
-    unmarked: frozenset[int]
-    never_twice: frozenset[int]
-
-    @property
-    def complaint(self) -> str | None:
-        """What to tell the user; None where the plan can be had whole."""
-        if not self.unmarked:
-            return None
-        return (
-            f"the plan runs {len(self.unmarked)} ops again that lie in no marked region, so their results are kept: "
-            "mark regions by calling torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False), as "
-            'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}) does. '
-            "Regions that write to tensors from outside of them, such as running statistics, stay torch's own"
-        )
-
-
-def ops_of(plan: Plan, trace: Trace) -> frozenset[int]:
-    """The ops that run again by a plan of a trace: its recomputations' ops, but those whose results are still there."""
-    written: dict[int, list[int]] = {}  # by op, the storages
-    writers: dict[int, list[int]] = {}  # by storage, the ops
-    rows = (trace.accesses.flags & Access.WRITE) != 0
-    for op, storage in zip(trace.accesses.op[rows].tolist(), trace.accesses.storage[rows].tolist(), strict=True):
-        written.setdefault(op, []).append(storage)
-        writers.setdefault(storage, []).append(op)
-    table, deaths = plan.actions, trace.deaths
-    found: set[int] = set()
-    for row in (table.kind == ActionKind.RECOMPUTE).nonzero()[0].tolist():
-        target, anchor, first = int(table.storage[row]), int(table.op[row]), int(table.argument[row])
-        last = max((op for op in writers.get(target, ()) if op < anchor), default=-1)
-        for op in range(first, last + 1):
-            if any(storage == target or deaths[storage] < anchor for storage in written.get(op, ())):
-                found.add(op)
-    return frozenset(found)
-
-
-def choose(ops: Collection[int], regions: Collection[Region]) -> Choice:
-    """Finds a step's ops in its regions.
-
-    Args:
-        ops: indices into the step's ops.
-        regions: of that step.
-    """
-    by_region: dict[int, set[int]] = {}
-    unmarked, never_twice = set(ops), set()
-    for region in regions:
-        inside = {op for op in unmarked if 0 <= op - region.first_op < len(region.operators)}
-        unmarked -= inside
-        for op in inside:
-            if region.repeatable[op - region.first_op]:
-                by_region.setdefault(region.place, set()).add(op - region.first_op)
-            else:
-                never_twice.add(op)
-    chosen = {place: frozenset(indices) for place, indices in by_region.items()}
-    return Choice(chosen, frozenset(unmarked), frozenset(never_twice))
 
 
 class Regions:
@@ -168,7 +80,7 @@ class Regions:
         """The regions that were followed in the step that was recorded last."""
         return tuple(self._recorded)
 
-    def run_again(self, choice: Choice | None) -> None:
+    def run_again(self, choice: RerunChoice | None) -> None:
         """From the next step on these ops run again; None: none."""
         self._chosen = {} if choice is None else choice.by_region
 
@@ -204,10 +116,10 @@ class Regions:
                 yield from torchs()
             else:
                 self.watched = True
-                watch = Watch(draws_twice=draws_twice)
-                with watch:
+                effects = SideEffects(draws_twice=draws_twice)
+                with effects:
                     yield from torchs()
-                self._keeps_to_itself[known] = watch.keeps_to_itself
+                self._keeps_to_itself[known] = effects.keeps_to_itself
         finally:
             self._within_torchs = False
 
@@ -218,7 +130,7 @@ class Regions:
             with ExitStack() as entered:
                 recorder = None
                 if self._recording:
-                    recorder = entered.enter_context(_Recorder(place, self._op_count() - self._ops_before))
+                    recorder = entered.enter_context(_RegionRecorder(place, self._op_count() - self._ops_before))
                 elif chosen:
                     tape = Tape(chosen)
                     entered.callback(tape.close)
@@ -231,7 +143,7 @@ class Regions:
             self._within_followed = False
 
 
-class _Recorder(TorchDispatchMode):
+class _RegionRecorder(TorchDispatchMode):
     """Writes down a region's ops."""
 
     def __init__(self, place: int, first_op: int) -> None:
@@ -258,7 +170,5 @@ class _Recorder(TorchDispatchMode):
             self._made.pop(storage_key(tensor), None)
         made = func(*args, **named)
         if repeatable:
-            self._made |= {
-                storage_key(each): StorageWeakRef(each.untyped_storage()) for each in filter(is_plain, tensors_in(made))
-            }
+            self._made |= storages_of(made)
         return made

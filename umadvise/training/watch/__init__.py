@@ -1,1 +1,1 @@
-"""What a session watches: steps, modules, ops and counters."""
+"""What watches a training loop: the names of its modules, the clock of its steps, and who records it."""

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from umadvise.records.enums import Phase
 
 
-class Watch:
+class OpOrigins:
     """Follows modules and optimizers of one thread.
 
     Autograd numbers its nodes in the order in which forward makes them, so that one entry for each change of module is
@@ -66,7 +66,7 @@ class Watch:
             self._change(self._entered.pop())
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def followed(self) -> Iterator[None]:
         """Installs the hooks.
 
         Optimizers make their step counters on the default device, which must be the host as it is in a real run: so

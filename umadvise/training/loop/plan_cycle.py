@@ -1,4 +1,4 @@
-"""Record, plan, drive: what a session does at the edges of its steps. Within a step everything is native.
+"""The cycle of record, plan, drive, at the edges of steps. Within a step everything is native.
 
 A step is recorded while nothing but the ops themselves decides what is on the device; from its trace a plan is made,
 and the steps that follow are driven by it for as long as they are like it. A step that makes state which stays, as the
@@ -11,149 +11,21 @@ for good costs two. After several steps in a row that left their plans, steps ar
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from umadvise import _native
-from umadvise._native.abi import Allocation, ProgramStatus
+from umadvise._native.abi import ProgramStatus
 from umadvise.errors import NativeError, StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.counters import SwapCounters
 from umadvise.records.plan import Plan
-from umadvise.records.trace import Trace
+from umadvise.training.loop.rhythm import PATIENCE, Rhythm
+from umadvise.training.loop.step_program import StepProgram
+from umadvise.training.watch.trace_recorder import TraceRecorder
 
 log = logging.getLogger("umadvise")
-
-MOST_UNSTEADY = 3
-"""Recordings of steps that are not steady before one is taken as it is."""
-PATIENCE = 3
-"""Steps in a row that leave their plans before steps are recorded more rarely."""
-LONGEST_PAUSE = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A step and its plan, as the device follows them.
-
-    Attributes:
-        trace: of the step.
-        plan: its plan; None where only the order of uses is known.
-        serials: the allocation that each storage is when the next step begins; 0 for those that are still to be made.
-    """
-
-    trace: Trace
-    plan: Plan | None
-    serials: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, step: RecordedStep, plan: Plan | None) -> "Program":
-        """The program of a step, from the one on that follows the recorded one."""
-        return cls(step.trace, plan, step.first_serials())
-
-    def again(self, alive: Sequence[Allocation]) -> "Program":
-        """The same program for a step that begins now, after one that did not follow it.
-
-        A storage is the allocation that it was, where that lives, else the oldest one that is like it: of its role,
-        name and size, or else of its role and size. A wrong guess shows in the op that is given another one.
-        """
-        living = {each.serial for each in alive}
-        kept = np.isin(self.serials, np.array(sorted(living), np.uint64))
-        serials = np.where(kept, self.serials, 0).astype(np.uint64)
-        wanted = np.flatnonzero((self.trace.births < 0) & (serials == 0)).tolist()
-        free = [each for each in alive if each.serial not in set(serials.tolist())]
-        free.sort(key=lambda each: each.serial)
-        for by_name in (True, False):
-            wanted = self._match(wanted, free, serials, by_name=by_name)
-        return replace(self, serials=serials)
-
-    def _match(
-        self, wanted: list[int], free: list[Allocation], serials: NDArray[np.uint64], *, by_name: bool
-    ) -> list[int]:
-        """Gives storages that have none an allocation; returns those that still have none."""
-        heirs: dict[tuple[int, int, str], list[Allocation]] = {}
-        for each in reversed(free):
-            heirs.setdefault((each.role, each.bytes, each.name if by_name else ""), []).append(each)
-        storages, left = self.trace.storages, []
-        for storage in wanted:
-            name = self.trace.strings[storages.name[storage]] if by_name else ""
-            alike = heirs.get((int(storages.role[storage]), int(storages.bytes[storage]), name))
-            if alike:
-                serials[storage] = alike.pop().serial
-            else:
-                left.append(storage)
-        taken = set(serials.tolist())
-        free[:] = [each for each in free if each.serial not in taken]
-        return left
-
-
-class Rhythm:
-    """Which steps are recorded: a pure state machine.
-
-    Attributes:
-        due: whether the next step is recorded.
-    """
-
-    def __init__(self) -> None:
-        self.due = True
-        self._unsteady = 0
-        self._left = 0
-        self._pause = 0
-
-    def planned(self) -> None:
-        """What was recorded drives from now on."""
-        self.due, self._unsteady = False, 0
-
-    def unsteady(self) -> bool:
-        """A recorded step is not like those that follow. Whether to record the next one instead."""
-        self._unsteady += 1
-        self.due = self._unsteady < MOST_UNSTEADY
-        return self.due
-
-    def followed(self) -> None:
-        """A step was driven to its end."""
-        self.due, self._left, self._pause = False, 0, 0
-
-    def left(self) -> int | None:
-        """A step left its plan; the pause in steps where recordings become rarer with it, else None."""
-        self._left += 1
-        if self._left < PATIENCE:
-            self.due = True
-            return None
-        self._pause = min(2 ** (self._left - PATIENCE + 1), LONGEST_PAUSE)
-        self.due = False
-        return self._pause
-
-    def passed(self) -> None:
-        """A step ran that nothing drove and nobody recorded."""
-        if self._pause > 0:
-            self._pause -= 1
-            self.due = self._pause <= 1
-
-    def again(self) -> None:
-        """Everything begins anew."""
-        self.__init__()  # type: ignore[misc]
-
-
-class Recorder(Protocol):
-    """What a driver needs of whoever records; `umadvise.training.watch.observer.Observer` is one."""
-
-    def start_step_recording(self) -> None:
-        """What happens from now on is recorded."""
-
-    def stop_step_recording(self) -> None:
-        """Until now."""
-
-    def recorded_step(self, number: int) -> RecordedStep:
-        """A step that was recorded.
-
-        Raises:
-            StateError: the recording is not whole.
-            UsageError: nothing ran in it.
-        """
 
 
 class RecordAgain:
@@ -163,24 +35,24 @@ class RecordAgain:
 Planning = Callable[[RecordedStep], Plan | RecordAgain | None]
 
 
-class Driver:
+class PlanCycle:
     """Records, has planned and drives the steps of one session.
 
     Attributes:
-        program: that the device follows; None while there is none.
-        step: the steady step that was recorded last.
+        program: program that the device follows; None while there is none.
+        step: steady step that was recorded last.
         followed: whether the last step was driven to its end.
-        waited_ns: that the last step stood still for copies and for room.
-        why_undriven: in words, why no plan drove the last step to its end; None: one did.
+        waited_ns: nanoseconds that the last step stood still for copies and for room.
+        why_undriven: words that say why no plan drove the last step to its end; None: one did.
     """
 
-    def __init__(self, device: _native.Device, recorder: Recorder, make_plan: Planning | None) -> None:
+    def __init__(self, device: _native.Device, recorder: TraceRecorder, make_plan: Planning | None) -> None:
         """Begins with nothing known.
 
         Args:
-            device: that runs the steps.
-            recorder: of its steps.
-            make_plan: what plans a recorded step; None: steps are recorded until one is steady, and none is driven.
+            device: device that runs the steps.
+            recorder: recorder of its steps.
+            make_plan: function that plans a recorded step; None records steps until one is steady, and drives none.
         """
         self._device = device
         self._recorder = recorder
@@ -189,7 +61,7 @@ class Driver:
         self._recording = 0  # number of the step that is recorded
         self._next: RecordedStep | None = None  # that is to be planned
         self._told_of_pause = False
-        self.program: Program | None = None
+        self.program: StepProgram | None = None
         self.step: RecordedStep | None = None
         self.followed = False
         self.waited_ns = 0
@@ -206,8 +78,8 @@ class Driver:
         """From the next step on something else plans.
 
         Args:
-            make_plan: as in the beginning.
-            afresh: for a step that is still to be recorded, not for the steady one that is known.
+            make_plan: function that plans a recorded step; None drives none.
+            afresh: whether to plan for a step that is still to be recorded, not for the steady one that is known.
         """
         self._make_plan = make_plan
         self._clear()
@@ -256,7 +128,7 @@ class Driver:
             else:
                 self._clear()
         if self._rhythm.due:
-            self._recorder.start_step_recording()
+            self._recorder.start_step()
             self._recording = number
 
     def _plan(self, step: RecordedStep) -> None:
@@ -267,13 +139,13 @@ class Driver:
             self._clear()
             self._rhythm.again()
             return
-        self._set(Program.of(step, plan).again(self._device.allocations()))
+        self._set(StepProgram.of(step, plan).again(self._device.allocations()))
 
     def after_step(self, number: int, *, whole: bool = True) -> None:
         """A step has ended; not `whole`: by an exception, and what it did says nothing about others."""
         recorded = self._recording == number
         if recorded:
-            self._recorder.stop_step_recording()
+            self._recorder.stop_step()
         waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns
         self.counters = self._device.swap_counters()
         self.waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns - waited_ns
@@ -327,7 +199,7 @@ class Driver:
 
     def _stop_recording(self) -> None:
         if self._recording:
-            self._recorder.stop_step_recording()
+            self._recorder.stop_step()
         self._recording = 0
 
     def _recorded(self) -> RecordedStep | None:
@@ -335,12 +207,12 @@ class Driver:
         if not number or self.followed:
             return None
         try:
-            return self._recorder.recorded_step(number)
+            return self._recorder.step(number)
         except (StateError, UsageError) as error:
             log.info("step %d is not planned for: %s", number, error)
             return None
 
-    def _set(self, program: Program) -> None:
+    def _set(self, program: StepProgram) -> None:
         trace, plan = program.trace, program.plan
         names = np.array([_native.intern(text) for text in trace.strings], np.uint32)[trace.ops.name]
         try:

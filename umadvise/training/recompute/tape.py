@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from umadvise.recording.operators import Kind, OperatorInfo, derive
+from umadvise.recording.operators import OperatorInfo, OpKind, derive
 from umadvise.records.trace import Access
 
 
@@ -27,7 +27,7 @@ def _info(func: Any) -> OperatorInfo:
 
 def counts_as_op(func: Any) -> bool:
     """Whether a recorder counts a call: views and their kin are no ops of a step."""
-    return isinstance(func, torch._ops.OpOverload) and _info(func).kind is not Kind.UNTOUCHING
+    return isinstance(func, torch._ops.OpOverload) and _info(func).kind is not OpKind.UNTOUCHING
 
 
 @cache
@@ -47,11 +47,11 @@ def may_run_again(func: Any, args: Any, named: dict[str, Any], is_result: Callab
 
     Args:
         func: the operator.
-        args: of the call.
-        named: of the call.
-        is_result: of a tensor, whether it can be made again itself.
+        args: positional arguments of the call.
+        named: named arguments of the call.
+        is_result: function that says of a tensor whether it can be made again itself.
     """
-    if _info(func).kind is not Kind.OPERATION or not func._schema.returns:
+    if _info(func).kind is not OpKind.OPERATION or not func._schema.returns:
         return False
     if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, named):
         return False
@@ -120,8 +120,8 @@ class _Result:
     """What one op made, and how to make it again.
 
     Attributes:
-        notes: that stand for tensors in it, as long as they live.
-        unread: of these, those that nobody has read since it was made last.
+        notes: notes that stand for tensors in it, as long as they live.
+        unread: those of the notes that nobody has read since it was made last.
     """
 
     def __init__(self, func: Any, args: Any, named: dict[str, Any], pack: Callable[[Any], Any]) -> None:
@@ -200,6 +200,11 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def storage_key(tensor: torch.Tensor) -> int:
     """Which storage it lies in; 0 for tensors that are more than that."""
     return tensor.untyped_storage()._cdata if is_plain(tensor) else 0
+
+
+def storages_of(made: Any) -> dict[int, StorageWeakRef]:
+    """The storages of an op's results; the references keep their addresses from being used again."""
+    return {storage_key(each): StorageWeakRef(each.untyped_storage()) for each in filter(is_plain, tensors_in(made))}
 
 
 class Tape(TorchDispatchMode):

@@ -1,11 +1,11 @@
-"""What happens to memory inside one op."""
+"""What one op does to memory on its way: scratch that it takes and gives back, and when its results are made."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-Step = tuple[Literal["+", "-", "="], int]
+ScratchStep = tuple[Literal["+", "-", "="], int]
 """("+", bytes) allocates scratch, ("-", n) frees the n-th scratch of the op, ("=", n) allocates its n-th result.
 
 Scratch counts from 1, results from 0; results that are not named are allocated last.
 """
-Program = Sequence[Step]
+Scratch = Sequence[ScratchStep]

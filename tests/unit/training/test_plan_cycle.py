@@ -13,8 +13,10 @@ from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Role
 from umadvise.records.trace import Access, Trace
-from umadvise.training.loop import driving
-from umadvise.training.loop.driving import Driver, Program, Rhythm
+from umadvise.training.loop import plan_cycle
+from umadvise.training.loop.plan_cycle import PlanCycle
+from umadvise.training.loop.rhythm import Rhythm
+from umadvise.training.loop.step_program import StepProgram
 
 MIB = 1 << 20
 MADE = Access.WRITE | Access.WHOLE
@@ -22,7 +24,7 @@ MADE = Access.WRITE | Access.WHOLE
 
 @pytest.fixture(autouse=True)
 def interned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving._native, "intern", lambda text: len(text))
+    monkeypatch.setattr(plan_cycle._native, "intern", lambda text: len(text))
 
 
 def trace_of(kind: str) -> Trace:
@@ -69,13 +71,13 @@ class Notes:
     def clear_program(self) -> None:
         self.program, self.status = "", ProgramStatus.NONE
 
-    def start_step_recording(self) -> None:
+    def start_step(self) -> None:
         self.recording = True
 
-    def stop_step_recording(self) -> None:
+    def stop_step(self) -> None:
         self.recording = False
 
-    def recorded_step(self, number: int) -> RecordedStep:
+    def step(self, number: int) -> RecordedStep:
         if self.unreadable:
             raise StateError(f"rows of step {number} were lost")
         trace = trace_of(self.recorded)
@@ -85,62 +87,62 @@ class Notes:
         self.planned.append(step.trace.strings[step.trace.ops.name[0]].removeprefix("aten::"))
 
 
-def drive(driver: Driver, notes: Notes, kinds: str | list[str], first: int = 1) -> list[str]:
+def drive(cycle: PlanCycle, notes: Notes, kinds: str | list[str], first: int = 1) -> list[str]:
     """Runs steps; for each what was on: r(ecorded), d(riven to its end), x (left its plan), - (neither)."""
     log = []
     for number, kind in enumerate(kinds, first):
-        driver.take_recording()
-        driver.before_step(number)
+        cycle.take_recording()
+        cycle.before_step(number)
         word = "r" if notes.recording else ""
         notes.recorded = kind if notes.recording else notes.recorded
         if notes.program:
             follows = notes.program == f"aten::{kind}"
             notes.status = ProgramStatus.WAITING if follows else ProgramStatus.DIVERGED
             word += "d" if follows else "x"
-        driver.after_step(number)
+        cycle.after_step(number)
         assert not notes.recording
-        assert driver.followed == word.endswith("d")
+        assert cycle.followed == word.endswith("d")
         log.append(word or "-")
     return log
 
 
-def driver_of(notes: Notes) -> Driver:
-    return Driver(notes, notes, notes.plan)  # type: ignore[arg-type]
+def cycle_of(notes: Notes) -> PlanCycle:
+    return PlanCycle(notes, notes, notes.plan)  # type: ignore[arg-type]
 
 
 def test_the_first_step_is_recorded_and_the_next_ones_driven() -> None:
     notes = Notes()
-    assert drive(driver_of(notes), notes, "aaaa") == ["r", "d", "d", "d"]
+    assert drive(cycle_of(notes), notes, "aaaa") == ["r", "d", "d", "d"]
     assert notes.planned == ["a"]
 
 
 def test_a_step_that_makes_state_is_recorded_but_not_planned() -> None:
     notes = Notes()
-    assert drive(driver_of(notes), notes, ["first", "a", "a", "a"]) == ["r", "r", "d", "d"]
+    assert drive(cycle_of(notes), notes, ["first", "a", "a", "a"]) == ["r", "r", "d", "d"]
     assert notes.planned == ["a"]
 
 
 def test_steps_that_never_become_steady_are_planned_all_the_same() -> None:
     notes = Notes()
-    assert drive(driver_of(notes), notes, ["first"] * 5) == ["r", "r", "r", "d", "d"]
+    assert drive(cycle_of(notes), notes, ["first"] * 5) == ["r", "r", "r", "d", "d"]
     assert notes.planned == ["first"]
 
 
 def test_an_odd_step_costs_only_itself() -> None:
     notes = Notes()
-    assert drive(driver_of(notes), notes, "aabaabaa") == ["r", "d", "x", "rd", "d", "x", "rd", "d"]
+    assert drive(cycle_of(notes), notes, "aabaabaa") == ["r", "d", "x", "rd", "d", "x", "rd", "d"]
     assert notes.planned == ["a"]
 
 
 def test_another_step_from_now_on_is_planned() -> None:
     notes = Notes()
-    assert drive(driver_of(notes), notes, "aabbbb") == ["r", "d", "x", "rx", "d", "d"]
+    assert drive(cycle_of(notes), notes, "aabbbb") == ["r", "d", "x", "rx", "d", "d"]
     assert notes.planned == ["a", "b"]
 
 
 def test_steps_that_are_never_alike_are_recorded_ever_more_rarely() -> None:
     notes = Notes()
-    log = drive(driver_of(notes), notes, [str(number) for number in range(40)])
+    log = drive(cycle_of(notes), notes, [str(number) for number in range(40)])
     assert log[:5] == ["r", "x", "rx", "x", "-"]
     recorded = [number for number, word in enumerate(log) if "r" in word]
     gaps = np.diff(recorded).tolist()
@@ -151,63 +153,63 @@ def test_steps_that_are_never_alike_are_recorded_ever_more_rarely() -> None:
 
 def test_the_pause_ends_when_steps_are_alike_again() -> None:
     notes = Notes()
-    driver = driver_of(notes)
-    drive(driver, notes, [str(number) for number in range(6)])
-    log = drive(driver, notes, "a" * 12, first=7)
+    cycle = cycle_of(notes)
+    drive(cycle, notes, [str(number) for number in range(6)])
+    log = drive(cycle, notes, "a" * 12, first=7)
     assert log[-3:] == ["d", "d", "d"]
-    assert drive(driver, notes, "ab", first=19) == ["d", "x"]
+    assert drive(cycle, notes, "ab", first=19) == ["d", "x"]
 
 
 def test_a_step_that_fails_says_nothing() -> None:
     notes = Notes()
-    driver = driver_of(notes)
-    drive(driver, notes, "aa")
-    driver.take_recording()
-    driver.before_step(3)
+    cycle = cycle_of(notes)
+    drive(cycle, notes, "aa")
+    cycle.take_recording()
+    cycle.before_step(3)
     notes.status = ProgramStatus.DIVERGED  # it ended early
-    driver.after_step(3, whole=False)
-    assert drive(driver, notes, "aa", first=4) == ["rd", "d"]
+    cycle.after_step(3, whole=False)
+    assert drive(cycle, notes, "aa", first=4) == ["rd", "d"]
     assert notes.planned == ["a"]
 
 
 def test_a_step_that_fails_while_it_is_recorded_is_recorded_again() -> None:
     notes = Notes()
-    driver = driver_of(notes)
-    driver.take_recording()
-    driver.before_step(1)
-    driver.after_step(1, whole=False)
-    assert drive(driver, notes, "aa", first=2) == ["r", "d"]
+    cycle = cycle_of(notes)
+    cycle.take_recording()
+    cycle.before_step(1)
+    cycle.after_step(1, whole=False)
+    assert drive(cycle, notes, "aa", first=2) == ["r", "d"]
 
 
 def test_a_recording_with_gaps_is_made_again() -> None:
     notes = Notes(unreadable=True)
-    driver = driver_of(notes)
-    assert drive(driver, notes, "aa") == ["r", "r"]
+    cycle = cycle_of(notes)
+    assert drive(cycle, notes, "aa") == ["r", "r"]
     notes.unreadable = False
-    assert drive(driver, notes, "aaa", first=3) == ["d", "d", "d"]
+    assert drive(cycle, notes, "aaa", first=3) == ["d", "d", "d"]
 
 
 def test_a_device_that_takes_no_program_runs_without() -> None:
     notes = Notes(refuses=True)
-    assert drive(driver_of(notes), notes, "aaaa") == ["r", "-", "-", "-"]
+    assert drive(cycle_of(notes), notes, "aaaa") == ["r", "-", "-", "-"]
 
 
 def test_without_a_planner_steps_are_only_looked_at() -> None:
     notes = Notes()
-    driver = Driver(notes, notes, None)  # type: ignore[arg-type]
-    assert drive(driver, notes, ["first", "a", "a"]) == ["r", "r", "-"]
-    assert driver.step is not None
-    driver.change(notes.plan)
-    assert drive(driver, notes, "aa", first=4) == ["d", "d"]
+    cycle = PlanCycle(notes, notes, None)  # type: ignore[arg-type]
+    assert drive(cycle, notes, ["first", "a", "a"]) == ["r", "r", "-"]
+    assert cycle.step is not None
+    cycle.change(notes.plan)
+    assert drive(cycle, notes, "aa", first=4) == ["d", "d"]
 
 
 def test_nothing_is_left_at_the_end() -> None:
     notes = Notes()
-    driver = driver_of(notes)
-    drive(driver, notes, "aa")
-    driver.take_recording()
-    driver.close()
-    assert (notes.program, driver.program, notes.recording) == ("", None, False)
+    cycle = cycle_of(notes)
+    drive(cycle, notes, "aa")
+    cycle.take_recording()
+    cycle.close()
+    assert (notes.program, cycle.program, notes.recording) == ("", None, False)
 
 
 def allocation(serial: int, size: int, role: Role, name: str = "") -> Allocation:
@@ -230,7 +232,7 @@ def test_a_program_begins_again_with_what_is_like_what_it_had() -> None:
     builder.access(builder.allocate(MIB, Role.GRADIENT), MADE)
     builder.end_op()
     trace = builder.finish(target="cpu", source="live")
-    program = Program(trace, None, np.array([1, 2, 3, 4, 5, 6, 0], np.uint64))
+    program = StepProgram(trace, None, np.array([1, 2, 3, 4, 5, 6, 0], np.uint64))
     alive = [
         allocation(1, MIB, Role.PARAMETER, "w"),
         allocation(21, MIB, Role.GRADIENT, "v.grad"),

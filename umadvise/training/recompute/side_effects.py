@@ -1,4 +1,4 @@
-"""What is to be known of a marked region before it is followed: whether it is the same to run it once or twice."""
+"""Sees whether it is the same to run a marked region once or twice; only then it is followed."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from umadvise.training.recompute.run_again import is_plain, storage_key, tensors_in, tensors_written
+from umadvise.training.recompute.tape import storage_key, storages_of, tensors_in, tensors_written
 
 
 def identity_of(function: Any) -> Hashable:
@@ -28,7 +28,7 @@ def identity_of(function: Any) -> Hashable:
     return type(function), modules, code
 
 
-class Watch(TorchDispatchMode):
+class SideEffects(TorchDispatchMode):
     """Sees whether it would matter that a region runs twice.
 
     Attributes:
@@ -55,7 +55,5 @@ class Watch(TorchDispatchMode):
             self.keeps_to_itself = False
         made = func(*args, **named)
         given = {storage_key(tensor) for tensor in tensors_in((args, named))}
-        for tensor in filter(is_plain, tensors_in(made)):
-            if storage_key(tensor) not in given:
-                self._made[storage_key(tensor)] = StorageWeakRef(tensor.untyped_storage())
+        self._made |= {key: each for key, each in storages_of(made).items() if key not in given}
         return made

@@ -1,0 +1,164 @@
+"""One training loop under a budget: what happens at the edges of its steps, in order."""
+
+import logging
+from typing import ClassVar
+
+from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, LADDER
+from umadvise.records.fault_profile import FaultProfile, RungChange, RungPrediction
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
+from umadvise.reports.findings import stands_still
+from umadvise.simulator.swap import SwapSimulation
+from umadvise.torch_seam import signals
+from umadvise.torch_seam.adoption import Adoption
+from umadvise.torch_seam.runtime import Runtime
+from umadvise.training.loop.plan_cycle import PlanCycle
+from umadvise.training.loop.rung_choice import RungChoice, first_governor
+from umadvise.training.loop.step_planner import StepPlanner
+from umadvise.training.memory_split import MemorySplit
+from umadvise.training.policy.course import Course, course_of_rung
+from umadvise.training.policy.governor import FAULT_THRESHOLD
+from umadvise.training.watch.observer import Observer
+
+log = logging.getLogger("umadvise")
+
+
+class Loop:
+    """Keeps together what watches a loop, divides its memory, plans and drives its steps, and chooses their rung.
+
+    Attributes:
+        shared: the loop of a script that `umadvise run` runs, until a session of the script puts its own in its place.
+        observer: watcher of the steps; a session in a script shares that of `umadvise run`.
+        split: division of the device's memory; to be released when no tensor of the session is left in it.
+        cycle: driver of the steps.
+    """
+
+    shared: ClassVar["Loop | None"] = None
+
+    def __init__(
+        self,
+        state: Runtime,
+        observer: Observer,
+        adoption: Adoption,
+        course: Course,
+        *,
+        state_is_known: bool,
+        fault_threshold: float = FAULT_THRESHOLD,
+    ) -> None:
+        """Sets the first rung: the one that was chosen, or what the governor guesses.
+
+        Args:
+            state: patched state of the process.
+            observer: watcher of its steps.
+            adoption: tensors of models and optimizers, which follow from rung to rung where they can.
+            course: rung and planner that the policy stands for.
+            state_is_known: whether the adoption knows already what will be there between steps.
+            fault_threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
+
+        Raises:
+            NativeError: there is no memory for the rung.
+        """
+        sizes = adoption.persistent_sizes() if state_is_known else None
+        self.observer = observer
+        self.split = MemorySplit(state, sizes or ())
+        self._choice: RungChoice | None = None
+        governor = None
+        if course.rung is None:
+            governor = first_governor(state, self.split, sizes, fault_threshold)
+            course = course_of_rung(governor.rung)
+        elif state.intermediate_advice is not None and LADDER[course.rung].memory == Memory.CHUNKED:
+            log.warning(
+                "torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung
+            )
+            course = course_of_rung(ADVISE.name)
+        plans = governor is not None or course.planner is not None
+        self._planner = StepPlanner(state, self.split, course, plans=plans)
+        try:
+            self.split.use(LADDER[self.rung])
+            self.cycle = PlanCycle(state.device, observer.recorder, self._planner.planning)
+        except BaseException:
+            self._planner.close()
+            self.split.release()
+            raise
+        if governor is None:
+            observer.rungs.append(RungChange(step=1, rung=self.rung, reason="chosen by the user"))
+        else:
+            parts = governor, self._planner, self.cycle, observer, adoption
+            self._choice = RungChoice(*parts, state_is_known=state_is_known)
+
+    def close(self) -> None:
+        """Nothing is driven any more, and torch's checkpoints are its own again."""
+        if self._choice is not None:
+            self._choice.close()
+        self._planner.close()
+        self.cycle.close()
+
+    # ---- edges of steps -------------------------------------------------------------------------------------------
+
+    def before_step(self, number: int) -> None:
+        """The step of that number is about to begin."""
+        signals.keep()
+        step = self.cycle.take_recording(typical=not self._planner.meets_regions)
+        if step is not None and self._choice is not None:
+            self._choice.consider(number, step)
+        self.cycle.before_step(number)
+        self._planner.begin_step(record=self.cycle.recording)
+
+    def after_step(self, number: int, *, whole: bool, refused: bool = False) -> None:
+        """The step of that number has ended.
+
+        Args:
+            number: number of the step.
+            whole: whether it ended without an exception.
+            refused: whether it ended because the memory that there is cannot hold it.
+        """
+        if self._choice is not None:
+            self._choice.retreat(number + 1, refused=refused)
+        recorded = self.cycle.recording
+        self.cycle.after_step(number, whole=whole)
+        if self._planner.course.planner is not None:
+            self.observer.clock.note_plan(number, self.cycle.why_undriven)
+        if self._choice is not None and whole:
+            self._choice.observe(number, recorded=recorded)
+
+    # ---- what drives ----------------------------------------------------------------------------------------------
+
+    @property
+    def rung(self) -> str:
+        """The rung of the ladder that steps run on."""
+        return self._planner.rung
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that drives the steps now."""
+        return None if self.cycle.program is None else self.cycle.program.plan
+
+    @property
+    def planned_step(self) -> Trace | None:
+        """The step that the plan is for; without a plan the steady one that was recorded last."""
+        if self.cycle.program is not None and self.cycle.program.plan is not None:
+            return self.cycle.program.trace
+        return None if self.cycle.step is None else self.cycle.step.trace
+
+    def predicted(self) -> SwapSimulation | None:
+        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+
+        Raises:
+            NoRoomError: by its rules an op finds no room.
+        """
+        plan, step = self.plan, self.cycle.step
+        return None if plan is None or step is None else self._planner.predicted(step, plan)
+
+    def predictions(self) -> tuple[RungPrediction, ...]:
+        """What the simulator says that the steady step takes on each rung; nothing where none was recorded."""
+        return () if self.cycle.step is None else self._planner.predictions(self.cycle.step)
+
+    def profile(self, *, predict: bool) -> FaultProfile:
+        """The fault profile so far.
+
+        Args:
+            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+        """
+        profile = self.observer.profile()
+        return self.observer.profile(self.predictions()) if predict and stands_still(profile) else profile

@@ -1,0 +1,271 @@
+"""The rung that the next step of `auto` runs on: the governor is asked, and what it says is done to the memory."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from umadvise import _native
+from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Policy
+from umadvise.errors import NativeError
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.fault_profile import RungChange
+from umadvise.records.units import format_bytes
+from umadvise.torch_seam.adoption import Adoption
+from umadvise.torch_seam.runtime import Runtime
+from umadvise.training.loop.plan_cycle import PlanCycle
+from umadvise.training.loop.step_planner import StepPlanner
+from umadvise.training.memory_split import MemorySplit
+from umadvise.training.policy.course import course_of_rung
+from umadvise.training.policy.degraded import CHUNKS
+from umadvise.training.policy.governor import Governor, StepRecord, Switch
+from umadvise.training.watch.observer import Observer
+
+log = logging.getLogger("umadvise")
+
+FITS = 0.9
+"""A step that needs up to this share of the budget fits; the rest is for what varies."""
+_SAME_SIZE = 0.01
+_MOST_SMALL = 0.5
+"""Part of the budget for tensors that never leave their chunks."""
+
+
+class RungChoice:
+    """Keeps the governor informed, and follows it from rung to rung."""
+
+    def __init__(
+        self,
+        governor: Governor,
+        planner: StepPlanner,
+        cycle: PlanCycle,
+        observer: Observer,
+        adoption: Adoption,
+        *,
+        state_is_known: bool,
+    ) -> None:
+        """Stays on the governor's first rung, which is in force.
+
+        Args:
+            governor: judge of the rungs.
+            planner: planner of steps, with the memory that they have.
+            cycle: driver of steps.
+            observer: watcher of steps.
+            adoption: tensors that follow a change of memory.
+            state_is_known: whether the first rung was chosen by what will be there between steps.
+        """
+        self._governor, self._planner, self._cycle = governor, planner, cycle
+        self._observer, self._adoption, self._state_is_known = observer, adoption, state_is_known
+        self._state, self._split = planner.state, planner.split
+        self._structures: set[str] = set()
+        self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
+        self._rescued = False  # an op of this step that chunks could not hold
+        if self._split.follows:
+            _native.set_rescuer(self._rescue)
+        self._note(governor.history[0])
+
+    def close(self) -> None:
+        """No op is rescued any more."""
+        if self._split.follows:
+            _native.set_rescuer(None)
+
+    # ---- a step has ended -----------------------------------------------------------------------------------------
+
+    def observe(self, number: int, *, recorded: bool) -> None:
+        """A whole step has ended.
+
+        Args:
+            number: number of the step.
+            recorded: whether it was recorded; that takes longer, and a switch would move what the recording is about.
+        """
+        clock, planned = self._observer.clock, self._planner.course.planner is not None
+        cost = clock.last_step
+        if cost is None:
+            return
+        service_ns = cost.counters.fault_service_ns or 0
+        record = StepRecord(
+            number=number,
+            duration_ns=cost.duration_ns,
+            stall_ns=service_ns + self._cycle.waited_ns if clock.faults_are_known else None,
+            fault_groups=cost.counters.fault_groups,
+            typical=self._cycle.followed if planned else bool(self._structures),
+        )
+        self._look_again(cost.counters.op_count or 0)
+        if not self._state_is_known:
+            self._look_at_state(number + 1)
+        if not recorded:
+            self._go(self._governor.observe(record))
+
+    def retreat(self, number: int, *, refused: bool) -> None:
+        """To unified memory, where an op may use more than there is, before the step of that number.
+
+        Args:
+            number: number of the next step.
+            refused: whether the last one ended because the memory that there is cannot hold it.
+        """
+        refused, self._rescued = refused or self._rescued, False
+        if not refused or LADDER[self._planner.rung].memory != Memory.CHUNKED:
+            return
+        chunked = [rung for rung in RUNGS if LADDER[rung].memory == Memory.CHUNKED]
+        reason = f"step {number - 1} found no room in chunks"
+        self._go(self._governor.retreat(number, ADVISE.name, chunked, reason))
+
+    def _rescue(self) -> bool:
+        """Chunks have no room for an op: whether it may be tried in unified memory, where this step's tensors go now.
+
+        Called by the hooks, within the op. The rest follows at the step's edge.
+        """
+        if LADDER[self._planner.rung].memory != Memory.CHUNKED:
+            return False
+        try:
+            self._split.use(ADVISE)
+        except NativeError as error:
+            log.warning("an op finds no room in chunks, and unified memory cannot be had: %s", error)
+            return False
+        if not self._rescued:
+            log.warning("an op finds no room in chunks: it and the rest of its step run in unified memory")
+        self._rescued = True
+        return True
+
+    def _look_at_state(self, number: int) -> None:
+        """After a script's first step, what there is between steps is known: where it cannot fit, chunks may be best.
+
+        On the emulated device, where what lives follows, a rung is chosen when a step is known.
+        """
+        self._state_is_known = True
+        if self._split.follows:
+            return
+        sizes = [each.bytes for each in self._state.device.allocations()]
+        rung, reason = first_rung(sizes, self._split.room_bytes, self._split.chunk_bytes)
+        if rung != ADVISE.name:
+            self._go(self._governor.go(number, rung, reason))
+
+    def _look_again(self, op_count: int) -> None:
+        """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
+        shape = op_count, self._observer.reader.now().memory.requested_peak_bytes
+        changed = not _alike(shape, self._considered) and _alike(shape, self._last)
+        self._last = shape
+        if changed and self._structures and self._planner.course.planner is None and not self._cycle.recording:
+            self._cycle.change(None, afresh=True)
+
+    # ---- a step is known ------------------------------------------------------------------------------------------
+
+    def consider(self, number: int, step: RecordedStep) -> None:
+        """A steady step is known: what each rung would make of it, when it is a new one.
+
+        Args:
+            number: number of the step that begins.
+            step: steady step that was recorded before.
+        """
+        governor, split = self._governor, self._split
+        self._considered = self._last
+        if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
+            return
+        if self._structures:
+            governor.restructure()
+        self._structures.add(step.digest)
+        stays = LADDER[governor.rung].memory == Memory.CHUNKED and not split.follows
+        if stays or self._state.intermediate_advice is not None:
+            return  # what is in chunks stays there, and where the user has advised the counters decide
+        needed, room = self._observer.reader.now().memory.requested_peak_bytes, split.room_bytes
+        if needed <= FITS * room:
+            reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
+            self._go(governor.go(number, RESIDENT.name, reason))
+            return
+        rungs = [each for each in (ADVISE, WINDOW, SWAP) if governor.has(each.name)]
+        predicted = self._planner.maker.predict(step, {each.name: split.for_plans(each.memory) for each in rungs})
+        governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
+        if SWAP.name not in predicted:
+            governor.exclude([SWAP_RECOMPUTE.name])
+        self._go(governor.choose(number, predicted))
+
+    # ---- from rung to rung ----------------------------------------------------------------------------------------
+
+    def _go(self, switch: Switch | None) -> None:
+        if switch is None:
+            return
+        if switch.rung == switch.before:
+            self._note(switch)
+            return
+        before = _policy_of(self._planner.rung)
+        if self._state.policy.memory == before.memory:
+            before = self._state.policy  # with the advice of a plan
+        try:
+            self._change(_policy_of(switch.rung), before)
+        except NativeError as error:
+            self._note(self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}"))
+            self._change(before, _policy_of(self._planner.rung))
+            return
+        self._note(switch)
+        self._planner.follow(course_of_rung(switch.rung))
+        self._cycle.change(self._planner.planning, afresh=self._planner.course.recomputes)
+
+    def _change(self, policy: Policy, before: Policy) -> None:
+        """New tensors have the memory of a policy, and where they can, those that live go with them."""
+        split = self._split
+        if split.follows and (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
+            self._change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
+            before = ADVISE
+        split.use(policy)
+        if split.follows and policy.memory != before.memory:
+            self._adoption.follow(self._state, before)
+            if Memory.CHUNKED in (policy.memory, before.memory):
+                split.divide()
+
+    def _note(self, switch: Switch) -> None:
+        self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
+        stays = " still" if switch.rung == switch.before else ""
+        log.info("policy auto: %s%s from step %d on: %s", switch.rung, stays, switch.step, switch.reason)
+
+
+def first_governor(state: Runtime, split: MemorySplit, sizes: Sequence[int] | None, threshold: float) -> Governor:
+    """The governor of a session or of a script, on the rung that it guesses.
+
+    Args:
+        state: patched state of the process.
+        split: division of the device's memory.
+        sizes: bytes of the tensors that will be there between steps; None where nobody knows them yet.
+        threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
+    """
+    rungs = rungs_of(state)
+    rung, reason = first_rung(sizes or (), split.room_bytes, split.chunk_bytes)
+    if sizes is None:
+        reason = "what parameters, gradients and optimizer state need is not known before the script runs"
+    if state.intermediate_advice is not None:  # by the user, and for unified memory
+        rung, rungs = ADVISE.name, (ADVISE.name, WINDOW.name)
+    elif split.follows or rung not in rungs:
+        rung = ADVISE.name
+    return Governor(rung, reason, rungs=rungs, threshold=threshold)
+
+
+def _policy_of(rung: str) -> Policy:
+    """Of `auto`: on `resident` what does not fit after all is paged."""
+    policy = LADDER[rung]
+    return replace(policy, memory=Memory.PREFER_DEVICE) if rung == RESIDENT.name else policy
+
+
+def rungs_of(state: Runtime) -> tuple[str, ...]:
+    """The rungs that a device has: without management of virtual memory there are no chunks."""
+    if state.device.features()[CHUNKS] is None:
+        return RUNGS
+    return tuple(rung for rung in RUNGS if LADDER[rung].memory != Memory.CHUNKED)
+
+
+def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two steps have as many ops, and about the same peak."""
+    return one[0] == other[0] and abs(one[1] - other[1]) <= _SAME_SIZE * other[1]
+
+
+def first_rung(persistent_sizes: Sequence[int], room_bytes: int, chunk_bytes: int) -> tuple[str, str]:
+    """The rung that a session starts on while nothing is known but its model and optimizer, and why.
+
+    Chunks from the beginning where that does not fit, unless most of it is in tensors that would never leave.
+    """
+    needed_bytes = sum(persistent_sizes)
+    needed, room = format_bytes(needed_bytes), format_bytes(room_bytes)
+    reason = f"parameters, gradients and optimizer state need {needed} of {room}"
+    if needed_bytes <= room_bytes:
+        return ADVISE.name, reason
+    small_bytes = sum(size for size in persistent_sizes if size * 2 <= chunk_bytes)
+    if small_bytes > _MOST_SMALL * room_bytes:
+        return ADVISE.name, f"{reason}, {format_bytes(small_bytes)} of it in tensors too small to be swapped"
+    return SWAP.name, reason

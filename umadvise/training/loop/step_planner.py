@@ -1,0 +1,160 @@
+"""What plans the steps of a session: planners for the course that it is on, and marked regions that run again."""
+
+import logging
+from dataclasses import replace
+
+from umadvise._native.abi import Memory
+from umadvise.devices.rungs import ADVISE, LADDER, SWAP, WINDOW
+from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages
+from umadvise.planners.paging.advice import by_role
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.fault_profile import RungPrediction
+from umadvise.records.plan import Plan
+from umadvise.simulator.swap import SwapSimulation
+from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.runtime import Runtime
+from umadvise.training.loop.plan_cycle import Planning, RecordAgain
+from umadvise.training.memory_split import MemorySplit
+from umadvise.training.plans.cache import PlanCache
+from umadvise.training.plans.device import planning_device
+from umadvise.training.plans.maker import PlanMaker, recomputes
+from umadvise.training.policy.course import Course, course_of_rung
+from umadvise.training.policy.degraded import CHUNKS, MIGRATION
+from umadvise.training.recompute.choice import choose, ops_of
+from umadvise.training.recompute.regions import Regions
+
+log = logging.getLogger("umadvise")
+
+_REPORT_SECONDS = 5.0
+"""That a report may take to plan a step for each rung."""
+
+
+class StepPlanner:
+    """Plans recorded steps.
+
+    Attributes:
+        state: patched state of the process.
+        split: division of the device's memory.
+        course: rung and planner that steps are planned for now.
+        has_chosen: whether ops were chosen that run again.
+    """
+
+    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool) -> None:
+        """Prepares to plan.
+
+        Args:
+            state: patched state of the process.
+            split: division of the device's memory.
+            course: rung and planner of the first step.
+            plans: whether anything is ever to be planned.
+        """
+        self.state = state
+        self.split = split
+        self._maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
+        self._regions: Regions | None = None
+        self._replaced = Replacements()
+        self.has_chosen = False
+        self.course = course
+        self._follow_regions()
+
+    def follow(self, course: Course) -> None:
+        """From the next step on another course is planned for."""
+        self.course = course
+        self._follow_regions()
+
+    def _follow_regions(self) -> None:
+        """Where tensors may be made again: regions that the user marked with torch.utils.checkpoint."""
+        if self.course.recomputes and self._regions is None:
+            device = self.state.device
+            self._regions = Regions(lambda: device.counters().op_count or 0)
+            self._regions.install(self._replaced)
+
+    def close(self) -> None:
+        """Torch's checkpoints are its own again."""
+        self._replaced.undo()
+
+    @property
+    def rung(self) -> str:
+        """The rung of the ladder that the course is on."""
+        assert self.course.rung is not None
+        return self.course.rung
+
+    @property
+    def planning(self) -> Planning | None:
+        """What plans a recorded step; None on a course without a planner."""
+        return self._plan if self.course.planner else None
+
+    @property
+    def maker(self) -> PlanMaker:
+        """The maker of plans, where anything is planned."""
+        assert self._maker is not None
+        return self._maker
+
+    @property
+    def meets_regions(self) -> bool:
+        """Whether a marked region was met for the first time, so that the next step is not like this one."""
+        return self._regions is not None and self._regions.watched
+
+    def begin_step(self, *, record: bool) -> None:
+        """A step begins.
+
+        Args:
+            record: whether it is recorded.
+        """
+        if self._regions is not None:
+            self._regions.begin_step(record=record and not self.has_chosen)
+
+    def _plan(self, step: RecordedStep) -> Plan | RecordAgain | None:
+        policy, course = LADDER[self.rung], self.course
+        memory = self.split.for_plans(policy.memory)
+        if self.has_chosen:
+            return self.maker.plan(step, course_of_rung(SWAP.name), memory)
+        plan = self.maker.plan(step, course, memory)
+        if plan is None and policy.memory == Memory.CHUNKED and self.split.divide_further():
+            log.info("ops on every parameter go in smaller parts from here on: the step is recorded again")
+            return RecordAgain()
+        if plan is not None and recomputes(plan):
+            return self._choose_what_runs_again(plan, step) or self.maker.plan(step, course_of_rung(SWAP.name), memory)
+        if plan is not None and made_by(plan) in PAGING_PLANNERS:
+            self.split.use(replace(policy, advice=by_role(plan)))
+        return plan
+
+    def _choose_what_runs_again(self, plan: Plan, step: RecordedStep) -> RecordAgain | None:
+        """From the next step on; that is another step then, which is recorded, and planned by swaps alone.
+
+        None, with a line in the log, where nothing of the plan lies in a marked region.
+        """
+        assert self._regions is not None
+        choice = choose(ops_of(plan, step.trace), self._regions.recorded)
+        if choice.complaint is not None:
+            log.warning("%s: %s", self.course.planner, choice.complaint)
+        self.has_chosen = True
+        if not choice.by_region:
+            return None
+        log.info(
+            "%d ops in %d marked regions run again", sum(map(len, choice.by_region.values())), len(choice.by_region)
+        )
+        self._regions.run_again(choice)
+        return RecordAgain()
+
+    # ---- predictions ----------------------------------------------------------------------------------------------
+
+    def predicted(self, step: RecordedStep, plan: Plan) -> SwapSimulation | None:
+        """What the simulator says that the device does in a step with a plan; None where that is none of swaps.
+
+        Raises:
+            NoRoomError: by its rules an op finds no room.
+        """
+        return None if pages(plan) else self.maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
+
+    def predictions(self, step: RecordedStep) -> tuple[RungPrediction, ...]:
+        """Simulated times of a steady step on the rungs that it can run on, for the report."""
+        features, device = self.state.device.features(), planning_device(self.state.device)
+        rungs = [
+            rung
+            for rung in (ADVISE, WINDOW, SWAP)
+            if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
+        ]
+        maker = PlanMaker(device, PlanCache.of_user(), _REPORT_SECONDS)
+        predicted = maker.predict(step, {rung.name: self.split.for_plans(rung.memory) for rung in rungs})
+        return tuple(RungPrediction(rung=rung, step_ns=step_ns) for rung, step_ns in predicted.items() if step_ns > 0)

@@ -1,0 +1,128 @@
+"""What modules and their tensors are called, and in which module the ops run."""
+
+import warnings
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from umadvise import _native
+from umadvise.records.enums import Role
+from umadvise.torch_seam.runtime import address_of, on_device
+from umadvise.torch_seam.tensors import tensors_of_state
+from umadvise.torch_seam.traced import unless_traced
+
+_COMPILED = "_orig_mod"
+"""The attribute in which what `torch.compile` makes of a module holds that module."""
+_HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
+"""Such hooks also run for what `torch.compile` makes of a module. Ours are meant to."""
+
+
+def _uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    if _COMPILED not in module._modules:
+        return module
+    return module._modules[_COMPILED] or module
+
+
+def _own_name(name: str) -> str:
+    """A name as it is without `torch.compile`."""
+    return name.removeprefix(_COMPILED).removeprefix(".").replace(f".{_COMPILED}", "")
+
+
+def _label(tensor: torch.Tensor, role: Role, name: str) -> None:
+    if tensor.layout is torch.strided and on_device(tensor):
+        _native.label(address_of(tensor), role, name)
+
+
+class ModuleNames:
+    """Learns the names of modules, labels tensors with them, and tells the core which module runs."""
+
+    def __init__(self) -> None:
+        """Prepares to learn; hooks on modules and optimizers come with `attach`."""
+        self._handles: list[Any] = []
+        # Weak: a script may train one model after another.
+        self._modules: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._entered: list[str] = []
+        self._parameters = WeakTensorKeyDictionary()
+        self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
+        self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+
+    def attach(self) -> None:
+        """Follows modules and optimizers from now on, also those that nobody has named."""
+        warnings.filterwarnings("ignore", _HOOKS_WARNING, UserWarning)
+        self._handles += [
+            torch_module.register_module_forward_pre_hook(unless_traced(self._enter)),
+            torch_module.register_module_forward_hook(unless_traced(self._leave), always_call=True),
+            register_optimizer_step_post_hook(unless_traced(self._stepped)),
+        ]
+
+    def detach(self) -> None:
+        """Follows nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        _native.set_module("")
+
+    def learn(self, model: torch.nn.Module, prefix: str = "") -> None:
+        """Learns the names in a model, and labels its tensors and gradients with them.
+
+        Args:
+            model: a module with all that is in it.
+            prefix: text before each name.
+        """
+        for name, module in model.named_modules():
+            self._modules.setdefault(module, prefix + _own_name(name) or type(_uncompiled(model)).__name__)
+        for name, buffer in model.named_buffers():
+            _label(buffer, Role.PARAMETER, prefix + _own_name(name))
+        for name, parameter in model.named_parameters():
+            self._name(parameter, prefix + _own_name(name))
+
+    def _name(self, parameter: torch.Tensor, name: str) -> None:
+        """Labels a parameter, its gradient now, and each gradient that will follow."""
+        if is_lazy(parameter):
+            self._uninitialized.append((parameter, name))
+            return
+        _label(parameter, Role.PARAMETER, name)
+        if parameter in self._parameters:
+            return
+        self._parameters[parameter] = name
+        self._gradient_arrived(parameter)
+        if parameter.requires_grad and parameter.is_leaf:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(unless_traced(self._gradient_arrived)))
+
+    def _gradient_arrived(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            _label(parameter.grad, Role.GRADIENT, f"{self._parameters[parameter]}.grad")
+
+    def label_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Labels the optimizer's state after the parameters that it belongs to."""
+        for name, parameter, tensor in tensors_of_state(optimizer):
+            _label(tensor, Role.OPTIMIZER_STATE, f"{self._parameters.get(parameter, 'parameter')}.{name}")
+
+    # ---- hooks ----------------------------------------------------------------------------------------------------
+
+    def _enter(self, module: torch.nn.Module, *_: Any) -> None:
+        module = _uncompiled(module)
+        name = self._modules.get(module)
+        if name is None and not self._entered:  # a root that nobody told us of
+            self.learn(module)
+            name = self._modules[module]
+        self._entered.append(_native.set_module(name if name is not None else type(module).__name__))
+
+    def _leave(self, *_: Any) -> None:
+        if self._uninitialized:  # a lazy module's first forward makes its parameters
+            waiting, self._uninitialized = self._uninitialized, []
+            for parameter, name in waiting:
+                self._name(parameter, name)
+        if self._entered:
+            _native.set_module(self._entered.pop())
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        size = sum(len(entries) for entries in optimizer.state.values())
+        if self._state_sizes.get(optimizer) != size:  # new state: after the first step, or for new parameters
+            self._state_sizes[optimizer] = size
+            self.label_state(optimizer)

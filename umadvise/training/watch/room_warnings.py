@@ -1,0 +1,49 @@
+"""What a user is warned of, once: ops that are larger than the room, and addresses that gave way for room."""
+
+import logging
+
+from umadvise.records.units import MAX_BYTES, format_bytes
+from umadvise.torch_seam.runtime import Runtime
+
+log = logging.getLogger("umadvise")
+
+
+class RoomWarnings:
+    """Warnings in the log about one device."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Counts from now on."""
+        self._runtime = runtime
+        self._untold = [self._oversized_ops, self._ended_exports]
+        self._exports_ended_before = runtime.device.memory_history().exports_ended
+
+    def look(self) -> None:
+        """Warns where there is something new to warn of."""
+        for warning in tuple(self._untold):
+            if warning():
+                self._untold.remove(warning)
+
+    def _oversized_ops(self) -> bool:
+        """When ops have needed more than there is: each pages against itself, and takes many times as long."""
+        count = self._runtime.device.counters().oversized_ops or 0
+        if count:
+            room_bytes = min(self._runtime.device.info().total_bytes, self._runtime.limit_bytes or MAX_BYTES)
+            log.warning(
+                "%d ops worked on more memory than the %s that there are: each of them pages what it has just brought, "
+                "and takes many times as long. Give more, or make the batch smaller; the report names the ops",
+                count,
+                format_bytes(room_bytes),
+            )
+        return count > 0
+
+    def _ended_exports(self) -> bool:
+        """When tensors whose address had left torch gave way to what found no room."""
+        count = self._runtime.device.memory_history().exports_ended - self._exports_ended_before
+        if count:
+            log.warning(
+                "%d tensors whose address had left torch (data_ptr(), DLPack) gave way for room: they leave the device "
+                "and come back like any other again. Who still uses an address asks for it again, or holds the tensor: "
+                "umadvise.held",
+                count,
+            )
+        return count > 0

@@ -1,0 +1,133 @@
+"""Where steps begin and end, in which phase ops run, and what each step cost."""
+
+import logging
+import time
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from umadvise import _native
+from umadvise._native.readings import events_from, residency_from
+from umadvise.records.enums import Phase
+from umadvise.records.fault_profile import MeasuredStep
+from umadvise.records.units import format_bytes, format_duration_ns
+from umadvise.reports.counters.builder import ProfileBuilder
+from umadvise.torch_seam import signals
+from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.traced import unless_traced
+from umadvise.training.watch.device_readings import DeviceReader
+from umadvise.training.watch.room_warnings import RoomWarnings
+
+log = logging.getLogger("umadvise")
+
+
+class StepClock:
+    """Tells the core and the profile where steps begin and end.
+
+    Attributes:
+        step_count: number of steps that have begun.
+        steps_are_marked: whether the script says itself where steps begin and end.
+        last_step: cost of the last whole step; None before its end.
+    """
+
+    def __init__(self, runtime: Runtime, reader: DeviceReader, builder: ProfileBuilder) -> None:
+        """Starts: what happens from now on goes into a profile.
+
+        Args:
+            runtime: what is patched.
+            reader: reader of its device.
+            builder: builder of the profile.
+        """
+        self._runtime = runtime
+        self._reader = reader
+        self._builder = builder
+        self._warnings = RoomWarnings(runtime)
+        self._in_step = False
+        self.step_count = 0
+        self.steps_are_marked = False
+        self.last_step: MeasuredStep | None = None
+        self._handles = [
+            register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
+            register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
+        ]
+
+    def stop(self) -> None:
+        """Ends it; what has happened until now is in the profile."""
+        for handle in self._handles:
+            handle.remove()
+        _native.set_phase(Phase.NONE)
+        self._warnings.look()
+        self._drain()
+
+    def _enter_optimizer(self, *_: Any) -> None:
+        self._drain()
+        _native.set_phase(Phase.OPTIMIZER)
+
+    def _leave_optimizer(self, *_: Any) -> None:
+        _native.set_phase(Phase.FORWARD if self._in_step else Phase.NONE)
+
+    def begin_step(self) -> None:
+        """A step begins now."""
+        self._drain()
+        self.step_count += 1
+        self._in_step = True
+        device = self._runtime.device
+        device.reset_memory_peaks()
+        if self._reader.sampler is not None:
+            self._reader.sampler.before_step()
+        device.set_step(self.step_count)
+        _native.set_phase(Phase.FORWARD)
+        readings = self._reader.now()
+        self._builder.begin_step(self.step_count, time.monotonic_ns(), readings.counters, readings.swaps)
+
+    def end_step(self) -> None:
+        """The step ends now."""
+        end_ns = time.monotonic_ns()
+        self._in_step = False
+        _native.set_phase(Phase.NONE)
+        self._runtime.device.set_step(0)
+        self._drain()
+        sample, sampler = None, self._reader.sampler
+        if sampler is not None and (sampled := sampler.after_step()) is not None:
+            sample, end_ns = sampled
+            self._builder.add_events(events_from(self._runtime.device.drain_events()))
+        residency = residency_from(self._runtime.device.residency())
+        self._warnings.look()
+        readings = self._reader.now()
+        self.last_step = self._builder.end_step(
+            end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
+        )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", in_words(self.last_step))
+
+    def note_plan(self, step: int, reason: str | None) -> None:
+        """A step ended that a plan was to drive.
+
+        Args:
+            step: number of the step.
+            reason: why no plan drove it to its end; None where one did.
+        """
+        self._builder.note_plan(step, reason)
+
+    def _drain(self) -> None:
+        if self._runtime.emulated:
+            signals.keep()
+        self._builder.add_events(events_from(self._runtime.device.drain_events()))
+
+    @property
+    def faults_are_known(self) -> bool:
+        """Whether the last step says what faults cost, or no step does: where some are sampled, the others do not."""
+        known = self.last_step is not None and self.last_step.counters.fault_service_ns is not None
+        return known or self._reader.sampler is None or not self._reader.sampler.works()
+
+
+def in_words(step: MeasuredStep) -> str:
+    """What a step cost, in a line."""
+    counted = step.counters
+    service, groups = format_duration_ns(counted.fault_service_ns), counted.fault_groups
+    parts = [f"step {step.index} took {format_duration_ns(step.duration_ns)}"]
+    parts.append(f"{'-' if groups is None else groups} fault groups ({service})")
+    if step.swaps is not None and (moved := step.swaps.swap_in_bytes + step.swaps.swap_out_bytes):
+        waits = format_duration_ns(step.swaps.wait_copy_ns + step.swaps.wait_room_ns)
+        parts.append(f"{format_bytes(moved)} swapped ({waits} of waits)")
+    return ", ".join(parts)
