@@ -59,12 +59,12 @@ def figure(title: str, values: Times, digits: int) -> Table:
 
 
 def percent_above(times: Times, reference: float) -> Times:
-    """How much longer each took than the reference, in percent."""
+    """How much longer each point's step takes than the reference, in percent."""
     return {point: 100 * (seconds / reference - 1) for point, seconds in times.items()}
 
 
 def percent_below(times: Times, reference: float) -> Times:
-    """How much shorter each took than the reference, in percent."""
+    """How much shorter each point's step takes than the reference, in percent."""
     return {point: 100 * (1 - seconds / reference) for point, seconds in times.items()}
 
 
@@ -122,7 +122,7 @@ class Grid:
         return self._run("original", ["--no-unified", "--device", "cuda" if self._cuda else "cpu"])
 
     def rows(self, name: str, limit_bytes: int) -> dict[Point, Row]:
-        """All 45 points with that much memory on the device."""
+        """Runs all 45 points of the grid with that much memory on the device."""
         device = ["--device", "cuda", "--budget"] if self._cuda else ["--device", "emulated", "--capacity"]
         rows = {}
         for point in GRID:

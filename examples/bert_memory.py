@@ -19,16 +19,17 @@ StepContext = Callable[[], AbstractContextManager[None]]
 
 
 class Memory:
-    """Unified memory with advice, a session's with a policy, or memory that must hold everything.
+    """The memory that a run trains in: unified with advice, a session's with a policy, or memory that holds it all.
 
     That is the process's, a GPU's, or the emulated device's.
 
     Attributes:
-        batch_target: what `.to` takes for a batch.
-        peak_bytes: after `training`, what the device held at most; without a device, what the process grew by.
-        counters: after `training`, what unified memory counted; None without it.
-        swaps: after `training`, what swapping did; None without a session.
-        rungs: likewise, the rungs of the ladder that it was on.
+        batch_target: argument for `.to` that puts a batch where it is trained.
+        peak_bytes: the most bytes that the device held, or without a device the bytes that the process grew by; None
+            before `training` has ended.
+        counters: what unified memory counted in `training`; None without unified memory.
+        swaps: what swapping did in `training`; None without a session.
+        rungs: the rungs of the ladder that `training` was on; empty without a session.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -71,7 +72,7 @@ class Memory:
 
     @contextmanager
     def training(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[StepContext]:
-        """Around the training loop; yields what goes around each step."""
+        """A context around the training loop; it yields what makes a context around each step."""
         if self._options.unified or self._options.policy is not None or self._options.device == "emulated":
             with self._session(model, optimizer) as session:
                 try:

@@ -15,12 +15,12 @@ SCRIPT = Path(__file__).with_name("bert_large.py")
 
 
 class Swaps(msgspec.Struct, frozen=True, kw_only=True):
-    """What swapping did.
+    """Bytes that swapping moved in a run, and evictions.
 
     Attributes:
-        bytes_h2d: copied to the device.
-        bytes_d2h: copied to the host.
-        evictions: that no plan asked for.
+        bytes_h2d: bytes copied to the device.
+        bytes_d2h: bytes copied to the host.
+        evictions: number of swap-outs that no plan asked for.
     """
 
     bytes_h2d: int
@@ -29,18 +29,18 @@ class Swaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="umadvise.bert_large/1"):
-    """One run. Losses are hexadecimal, so that they compare to the last bit.
+    """The result of one run. Losses are hexadecimal, so that they compare to the last bit.
 
     Attributes:
-        options: the command line's, resolved.
-        losses_hex: of each step that ended.
-        step_ns: how long each took.
-        error: why it ran out of memory; None when all steps ended.
-        peak_bytes: what the device held at most; without a device, what the process grew by.
-        counters: of unified memory; None without it.
-        report: the file with the fault profile.
-        swaps: of a session; None without one.
-        rungs: of the ladder, those that it was on, each with its reason.
+        options: options of the command line, with defaults filled in.
+        losses_hex: loss of each step that ended, in hexadecimal.
+        step_ns: duration of each step in nanoseconds.
+        error: reason why it ran out of memory; None when all steps ended.
+        peak_bytes: the most bytes that the device held; without a device, the bytes that the process grew by.
+        counters: what unified memory counted; None without unified memory.
+        report: path of the file with the fault profile; None where there is none.
+        swaps: what swapping did; None without a session.
+        rungs: the rungs of the ladder that the session was on, each with its reason.
     """
 
     options: dict[str, Any]

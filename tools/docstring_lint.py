@@ -1,26 +1,21 @@
 """Finds descriptions in public docstrings that cannot be read alone, and arguments of classes that have none.
 
-    python tools/docstring_lint.py [--list] [--write] [FILE ...]
+    python tools/docstring_lint.py [FILE ...]
 
 A description of an argument or attribute is a noun phrase of at least three words: it begins with no preposition, no
 "that", no "likewise", and does not send its reader elsewhere. Missing arguments of functions are ruff's part (D417).
-
-tools/docstring_debts.json says how many findings each room may have still. More than that fails, and so does less: the
-list only shrinks, by --write, which never raises a number. Exit codes: 0 as the list says, 3 not so.
+Exit codes: 0 where there is nothing, 3 where there is.
 """
 
 import ast
-import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
-DEBTS = Path(__file__).with_name("docstring_debts.json")
 SOURCES = ("umadvise", "tools", "examples")
 LEAST_WORDS = 3
 HEADLESS = re.compile(
@@ -79,38 +74,16 @@ def findings(path: Path) -> Iterator[str]:
                 yield from (f"{path}:{node.lineno}: {node.name}: {name} has no description" for name in missing)
 
 
-def room(path: Path) -> str:
-    """The folder that answers for a file: umadvise/planners, tools."""
-    parts = path.parent.parts
-    return "/".join(parts[:2] if parts[0] == "umadvise" else parts[:1])
-
-
 def main(words: list[str] | None = None) -> int:
-    """Prints the rooms that differ from the list."""
+    """Prints what is wrong, a line each."""
     parser = command_line(__doc__)
-    parser.add_argument("--list", action="store_true", help="print every finding")
-    parser.add_argument("--write", action="store_true", help="lower the numbers of the list")
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="list the findings of these alone")
-    options = parser.parse_args(words)
-    if options.files:
-        print(*(line for path in options.files for line in findings(path)), sep="\n")
-        return 0
-    found: Counter[str] = Counter()
-    for source in SOURCES:
-        for path in sorted((ROOT / source).rglob("*.py")):
-            for line in findings(path):
-                found[room(path.relative_to(ROOT))] += 1
-                if options.list:
-                    print(line.removeprefix(f"{ROOT}/"))
-    allowed = json.loads(DEBTS.read_text()) if DEBTS.exists() else dict(found)
-    if options.write:
-        lowered = {name: min(count, found[name]) for name, count in sorted(allowed.items())}
-        DEBTS.write_text(json.dumps({name: count for name, count in lowered.items() if count}, indent=1) + "\n")
-        return 0
-    wrong = [name for name in sorted(found.keys() | allowed.keys()) if found[name] != allowed.get(name, 0)]
-    for name in wrong:
-        remedy = "mend them (--list names them)" if found[name] > allowed.get(name, 0) else "write it down with --write"
-        print(f"{name}: {found[name]} descriptions cannot be read alone, {allowed.get(name, 0)} may: {remedy}")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="look at these alone")
+    files = parser.parse_args(words).files or [
+        path for source in SOURCES for path in sorted((ROOT / source).rglob("*.py"))
+    ]
+    wrong = [line.removeprefix(f"{ROOT}/") for path in files for line in findings(path)]
+    for line in wrong:
+        print(line)
     return 3 if wrong else 0
 
 

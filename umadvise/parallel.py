@@ -25,10 +25,10 @@ def run(
     """Gives each task with its result; None where its process died. Closing the generator ends what still runs.
 
     Args:
-        work: is sent to each process once, and so can be pickled, as tasks and results can.
-        tasks: in any number.
-        workers: processes; by default one a core. With one, or for one task, all is done in this process.
-        follow: more tasks that a result asks for.
+        work: function of one task; it is sent to each process once, so it, the tasks and the results can be pickled.
+        tasks: the first tasks, in any number.
+        workers: number of processes; None is one a core. With one, or for one task, all is done in this process.
+        follow: function of a task and its result that gives further tasks.
     """
     waiting = deque(tasks)
     workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(waiting))

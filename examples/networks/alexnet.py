@@ -21,7 +21,7 @@ def alexnet(batch: int = 128, *, image: int = 224, width: int = 64, classes: int
         batch: images a step.
         image: side of an image in pixels; 63 or more.
         width: maps of the first convolution; all others are in proportion.
-        classes: labels.
+        classes: number of labels that exist.
     """
     side = (((image - 7) // 4 + 1 - 3) // 2 + 1 - 3) // 2 + 1  # after the first convolution and two of the poolings
     pooled = (side - 3) // 2 + 1

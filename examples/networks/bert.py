@@ -31,9 +31,9 @@ def bert_large(
     Args:
         batch: sequences a step.
         length: tokens of a sequence, at most 512.
-        layers: of the encoder.
+        layers: number of layers of the encoder.
         hidden: size of a token; the layers between are four times as wide.
-        heads: of the attention.
+        heads: number of heads of each attention.
         vocabulary: tokens that exist; BERT's uncased models have 30,522.
         attention: "eager" (each product on its own, as in the PyTorch 1.6 of the paper) or "sdpa" (as today).
     """

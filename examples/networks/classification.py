@@ -14,7 +14,7 @@ def cross_entropy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) 
 def train_classifier(
     model: nn.Module, batch: int, image: int, classes: int, name: str, *, nesterov: bool = False
 ) -> Workload:
-    """A step of `model` on `batch` square RGB images with one integer label each.
+    """One training step of `model` on `batch` square RGB images with one integer label each.
 
     The optimizer is the one with which He et al. 2016 (section 3.4) and Simonyan and Zisserman 2015 (section 3.1)
     trained: SGD with momentum 0.9 and weight decay. Its rate is small, since the networks here start from torch's own

@@ -42,7 +42,7 @@ def densenet121(
         batch: images a step.
         image: side of an image in pixels.
         growth: maps that each layer adds.
-        classes: labels.
+        classes: number of labels that exist.
         blocks: layers in each dense block.
     """
     channels = 2 * growth

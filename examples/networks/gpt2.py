@@ -45,9 +45,9 @@ def gpt2(
     Args:
         batch: sequences a step.
         length: tokens of a sequence.
-        layers: of the decoder.
+        layers: number of layers of the decoder.
         width: size of a token, a multiple of `heads`.
-        heads: of the attention.
+        heads: number of heads of each attention.
         vocabulary: tokens that exist.
     """
     model = _GPT2(vocabulary, length, width, heads, layers)

@@ -33,9 +33,9 @@ def kmeans(batch: int = 1_000_000, *, dimensions: int = 50, clusters: int = 100)
     No parameters; the centroids are 5,000 numbers.
 
     Args:
-        batch: points.
-        dimensions: numbers of a point.
-        clusters: centroids.
+        batch: number of points.
+        dimensions: coordinates of each point.
+        clusters: number of clusters, each with a centroid.
     """
     model = _KMeans(clusters, dimensions)
     points = torch.rand(batch, dimensions, dtype=torch.float64)

@@ -16,7 +16,7 @@ def overfeat(batch: int = 128, *, image: int = 231, width: int = 32, classes: in
         batch: images a step.
         image: side of an image in pixels; 71 or more.
         width: a third of the maps of the first convolution; all others are in proportion.
-        classes: labels.
+        classes: number of labels that exist.
     """
     side = (((image - 11) // 4 + 1) // 2 - 4) // 2  # where the third convolution begins
     model = nn.Sequential(

@@ -74,7 +74,7 @@ def resnet50(
         batch: images a step.
         image: side of an image in pixels.
         width: maps of the first convolution; all others are in proportion.
-        classes: labels.
+        classes: number of labels that exist.
         layers: bottlenecks in each stage.
     """
     return _resnet("resnet50", layers, batch, image, width, classes)

@@ -77,9 +77,9 @@ def stochastic_depth_resnet(
         batch: images a step; 128 in Huang et al., section 4.
         image: side of an image in pixels, a multiple of 4.
         width: maps of the first of three stages; each stage doubles them.
-        classes: labels.
+        classes: number of labels that exist.
         blocks: blocks in each stage: 6 * blocks + 2 layers.
-        seed: of the draws: the n-th step of two workloads of one seed runs the same blocks.
+        seed: seed of the draws: the n-th steps of two workloads with one seed run the same blocks.
     """
     model = _StochasticDepth(blocks, width, classes, seed)
     return train_classifier(model, batch, image, classes, "stochastic_depth_resnet", nesterov=True)

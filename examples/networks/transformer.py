@@ -7,7 +7,7 @@ DROPOUT = 0.1
 
 
 class PreNormLayer(nn.Module):
-    """Its attention is torch's fused one, which every user of these networks runs today."""
+    """A layer whose norms come first; its attention is torch's fused one, which users run today."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, gelu: str, epsilon: float) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class PreNormLayer(nn.Module):
         )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens of batch x length x width in, as many out."""
+        """Maps tokens of shape batch x length x width to tokens of the same shape."""
         batch, length, width = tokens.shape
         parts = self.query_key_value(self.norm1(tokens)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)

@@ -61,7 +61,7 @@ def unet(batch: int = 1, *, image: int = 572, width: int = 64, levels: int = 4, 
         batch: images a step.
         image: side of an image in pixels, so that every pooling sees an even side: 572, or 28 for one level.
         width: maps of the first level; each level doubles them.
-        levels: poolings.
+        levels: number of poolings, each of which halves the image.
         classes: labels of a pixel.
     """
     model = _UNet(width, levels, classes)

@@ -50,7 +50,7 @@ def vgg16(batch: int = 256, *, image: int = 224, width: int = 64, classes: int =
         batch: images a step.
         image: side of an image in pixels, a multiple of 32.
         width: maps of the first group; all others are in proportion.
-        classes: labels.
+        classes: number of labels that exist.
     """
     return _vgg("vgg16", 0, batch, image, width, classes)
 

@@ -47,9 +47,9 @@ def vit_b16(
         image: side of an image in pixels, a multiple of `patch`.
         patch: side of a patch in pixels.
         width: size of a token, a multiple of `heads`.
-        heads: of the attention.
-        layers: of the encoder.
-        classes: labels.
+        heads: number of heads of each attention.
+        layers: number of layers of the encoder.
+        classes: number of labels that exist.
     """
     model = _VisionTransformer(image, patch, width, heads, layers, classes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.3)

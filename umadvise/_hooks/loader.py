@@ -37,7 +37,7 @@ class Torch:
     """What the build depends on: the installed torch.
 
     Attributes:
-        version: e.g. "2.13.0+cpu".
+        version: the text of `torch.__version__`, such as "2.13.0+cpu".
         directory: the torch package, with `include/` and `lib/`.
         cxx11_abi: the libstdc++ ABI that torch was built with.
     """
@@ -69,7 +69,7 @@ def compiled_library(torch: Torch | None = None) -> Path:
     What another compiler made, for this torch and of these sources, serves where there is none now.
 
     Args:
-        torch: for which it is; None: the installed one.
+        torch: the torch that the extension is compiled against; None is the one that this Python imports.
 
     Raises:
         HooksUnavailableError: there is no torch, no compiler, or the compilation fails; with reason and remedy.

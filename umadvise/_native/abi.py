@@ -15,7 +15,7 @@ UNKNOWN = -1
 
 
 class Status(IntEnum):
-    """um_status."""
+    """What a call into the core returned (um_status); all but OK become errors."""
 
     OK = 0
     INVALID_ARGUMENT = 1
@@ -34,7 +34,7 @@ class Counting(IntEnum):
 
 
 class Memory(IntEnum):
-    """Managed memory, plain device memory that is never paged, plain memory while there is any, or swapped chunks."""
+    """Kinds of memory: managed, plain and never paged, plain as long as there is any, or swapped chunks."""
 
     MANAGED = 0
     DEVICE = 1
@@ -91,7 +91,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """um_route. `device` is `Device.handle`, 0 for none."""
+    """um_route: where torch's allocations go. `device` is `Device.handle`, 0 for none."""
 
     state: int = RouteState.INHERIT
     placement: Placement = field(default_factory=Placement)
@@ -100,7 +100,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedOptions:
-    """um_emulated_options."""
+    """um_emulated_options: the settings of an emulated device; 0 for `host_bytes` is what the machine has."""
 
     capacity_bytes: int
     host_bytes: int = 0
@@ -139,7 +139,7 @@ class Charged:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """um_device_info."""
+    """um_device_info: what an open device says of itself."""
 
     name: str
     provider: str

@@ -35,13 +35,14 @@ class Recording:
     """What a device recorded: structured arrays of um_recorded_op and its kin; names are interned numbers.
 
     Attributes:
-        ops: in order of their beginnings.
-        accesses: of all ops.
-        outputs: serial numbers of the allocations that ops returned; 0 for foreign ones.
-        allocations: all that there were.
-        events: in order.
-        edges: where steps began and ended, among the events.
-        lost: rows that there was no room for.
+        ops: um_recorded_op rows, in the order in which the ops began.
+        accesses: um_recorded_access rows of all ops; each op names its first row and how many it has.
+        outputs: serial numbers of the allocations that ops returned; 0 stands for memory that is not the device's.
+        allocations: um_recorded_allocation rows, one for each allocation that the recording has seen.
+        events: um_recorded_event rows (allocations, frees, copies, fault services), in the order in which they
+            happened.
+        edges: um_recorded_edge rows: where steps began and ended, as places among the events.
+        lost: number of rows that there was no room for; above 0 the recording is not whole.
     """
 
     ops: NDArray[Any]
@@ -126,11 +127,11 @@ class Device:
         core_library().um_emulated_fail(self.handle, function.encode() if function else None, nth)
 
     def set_link(self, link: ctypes.Structure, costs: ctypes.Structure) -> None:
-        """From now on everything takes at least the time it would take there. Emulated device only.
+        """Makes everything take at least the time that it would take over a link. Emulated device only.
 
         Args:
-            link: um_link.
-            costs: um_driver_costs.
+            link: the um_link structure: fixed time and bandwidth of copies in each direction.
+            costs: the um_driver_costs structure: times of the driver's own work, in nanoseconds.
         """
         core_library().um_emulated_set_link(self.handle, ctypes.byref(link), ctypes.byref(costs))
 
@@ -164,7 +165,7 @@ class Device:
     def op_begin(
         self, op: str, phase: Phase, module: str, accesses: Sequence[tuple[int, int, bool]], *, untouched: bool = False
     ) -> None:
-        """Before an op, as the interposer does it: see um_op_begin.
+        """Tells the guard that an op begins, as the interposer does: see um_op_begin.
 
         Args:
             op: name of the op.
@@ -179,19 +180,19 @@ class Device:
         core_library().um_op_begin(self.handle, intern(op), phase, intern(module), untouched, buffer, len(accesses))
 
     def op_end(self, outputs: Sequence[int]) -> None:
-        """After an op: the addresses of its outputs' storages."""
+        """Tells the guard that the op has ended: the addresses of its outputs' storages."""
         core_library().um_op_end(self.handle, (ctypes.c_void_p * len(outputs))(*outputs), len(outputs))
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Budget for managed memory; 0 for none."""
+        """Sets the bytes that managed memory may keep on the device; 0 is no limit."""
         core_library().um_budget_set(self.handle, budget_bytes)
 
     def set_discards(self, on: bool) -> None:
-        """Whether what is freed may be discarded, where the driver can: see `umadvise.devices.discard_proof`."""
+        """Says whether freed memory may be discarded, where the driver can: see `umadvise.devices.discard_proof`."""
         core_library().um_discard_set(self.handle, on)
 
     def set_chunks(self, options: ChunkOptions) -> None:
-        """Gives the device memory for chunks; again: another budget of them.
+        """Gives the device memory for chunks, or, called again, another budget for them.
 
         Raises:
             NativeError: the memory is not there, or the device has no such memory.
@@ -201,13 +202,14 @@ class Device:
     def set_program(
         self, trace: Any, actions: Any, op_names: NDArray[np.uint32], first_serials: NDArray[np.uint64]
     ) -> None:
-        """The step that will come again, and what is to be done in it: see um_program_set.
+        """Has the device follow a step that will come again, and a plan for it: see um_program_set.
 
         Args:
-            trace: `umadvise.records.trace.Trace`.
-            actions: `umadvise.records.plan.Actions`, or None.
-            op_names: the interned name of each op.
-            first_serials: for each storage the allocation that it is when the next step begins; 0 for none.
+            trace: the step to follow, a `umadvise.records.trace.Trace`, as it was recorded from this device.
+            actions: the plan's actions, a `umadvise.records.plan.Actions`; None follows the step without a plan.
+            op_names: interned number of each op's name, one for each op of the trace.
+            first_serials: serial number of the allocation that each storage of the trace is when the next step begins;
+                0 for a storage that the step has still to make.
 
         Raises:
             NativeError: they contradict each other.
@@ -223,7 +225,7 @@ class Device:
         core_library().um_program_set(self.handle, ctypes.byref(program))
 
     def clear_program(self) -> None:
-        """No step is followed any more."""
+        """Ends what `set_program` began: no step is followed any more."""
         core_library().um_program_set(self.handle, None)
 
     def swap_counters(self) -> SwapCounters:
@@ -231,7 +233,7 @@ class Device:
         return filled(SwapCounters, lambda out: core_library().um_swap_read(self.handle, out))
 
     def set_step(self, step: int) -> None:
-        """Index of the step that begins now (1, 2, ...), or 0 outside steps."""
+        """Says which step begins now (1, 2, ...), or 0 outside steps."""
         core_library().um_step_set(self.handle, step)
 
     def enable_events(self, on: bool) -> None:
@@ -248,15 +250,15 @@ class Device:
         return bytes(events)
 
     def dropped_events(self) -> int:
-        """Events lost because nobody drained in time."""
+        """Number of events that were lost because nobody took them out in time."""
         return int(core_library().um_events_dropped(self.handle))
 
     def counters(self) -> Counters:
-        """Totals since the device was opened."""
+        """Totals of faults, copies and evictions since the device was opened."""
         return filled(Counters, lambda out: core_library().um_counters_read(self.handle, out))
 
     def set_sampling(self, every: int) -> None:
-        """Counters of a CUDA device come from every n-th step and the first three; 0: from none.
+        """Sets in which steps a CUDA device counts: every n-th and the first three; 0: none.
 
         Raises:
             NativeError: it is the emulated device, which counts every step.
@@ -273,7 +275,7 @@ class Device:
         )
 
     def last_sample(self) -> tuple[Counters, int]:
-        """What the step counted that was sampled last, and when the device had done all of it."""
+        """Counters of the step that was sampled last, and the time when the device had done all of it."""
         native = self._sampled()
         return read(Counters, native.last), native.last_end_ns
 
@@ -287,7 +289,7 @@ class Device:
         return filled(MemoryStats, lambda out: core_library().um_memory_read(self.handle, out))
 
     def memory_history(self) -> MemoryHistory:
-        """What came and went since the device was opened."""
+        """Totals of what was allocated and freed since the device was opened."""
         return filled(MemoryHistory, lambda out: core_library().um_memory_history_read(self.handle, out))
 
     def reset_memory_peaks(self) -> None:
@@ -299,7 +301,7 @@ class Device:
         core_library().um_record(self.handle, on)
 
     def recorded(self) -> Recording:
-        """What was recorded."""
+        """Everything that was recorded since `record(True)`."""
         core = core_library()
 
         def recorded(table: str, row: str) -> NDArray[Any]:
@@ -316,7 +318,7 @@ class Device:
         )
 
     def residency(self) -> bytes:
-        """Who lay on the device, the most since the peaks were reset: um_residency structures; empty when unknown."""
+        """Peaks of what lay on the device, since they were reset: um_residency structures; empty when unknown."""
         return rows(layout("um_residency"), partial(core_library().um_residency_read, self.handle)).tobytes()
 
     def placed(self) -> dict[tuple[Role, Memory, Advice], int]:

@@ -98,7 +98,7 @@ def _type(declaration: str, types: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def core() -> Header:
-    """csrc/include/umadvise.h.
+    """The parsed core header, csrc/include/umadvise.h.
 
     Raises:
         UmadviseError: it lies nowhere.
@@ -108,5 +108,5 @@ def core() -> Header:
 
 @functools.cache
 def hooks() -> Header:
-    """umadvise/_hooks/hooks.h."""
+    """The parsed header of the hooks library, umadvise/_hooks/hooks.h."""
     return _parse(Path(_hooks.__file__).with_name("hooks.h").read_text(encoding="utf-8"), core().types)

@@ -48,7 +48,7 @@ _rescuer: Any = None  # as long as the library may call it
 
 
 def set_rescuer(rescuer: Callable[[], bool] | None) -> None:
-    """What is asked where chunks have no room for an op: see um_hooks_rescuer_set; None: it is refused."""
+    """Sets what is asked when chunks have no room for an op (see um_hooks_rescuer_set); None: such ops are refused."""
     global _rescuer
     callback = header.hooks().types["um_hooks_rescuer"]
     before, _rescuer = _rescuer, callback() if rescuer is None else callback(rescuer)
@@ -60,9 +60,9 @@ def adopt_storage(storage: int, device: Device, placement: Placement) -> None:
     """Moves a live torch storage's bytes into our memory; every tensor on it follows.
 
     Args:
-        storage: `torch.UntypedStorage._cdata`.
-        device: where the bytes go.
-        placement: with which kind of memory, role and advice.
+        storage: address of the C++ storage object, which torch gives as `torch.UntypedStorage._cdata`.
+        device: open device that the bytes go to.
+        placement: kind of memory, role and advice of the new allocation.
 
     Raises:
         NativeError: it does not fit, or the storage is no CPU storage with bytes of its own.
@@ -81,11 +81,12 @@ def interpose(device: Device | None) -> None:
 
 
 def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
-    """Ops on lists that go by element run from now on as several, each within a limit: see um_hooks_split_set.
+    """Splits ops on lists that work element by element, so that each part keeps a limit: see um_hooks_split_set.
 
     Args:
-        limit_bytes: of the storages that one op may need; None ends it.
-        unit_bytes: in which storages above half of it count; smaller ones count nothing.
+        limit_bytes: the most bytes that the storages of one op may take together; None lets ops run whole again.
+        unit_bytes: size of the pieces in which memory is counted: a storage above half of it counts in whole units, a
+            smaller one counts nothing.
 
     Raises:
         NativeError: a unit of 0 bytes.
@@ -94,15 +95,15 @@ def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
 
 
 def split_limit(device: Device) -> int | None:
-    """What `set_split` has set, or less where the device has less room: see um_hooks_split_limit. None: no limit."""
+    """The limit that `set_split` has set, or less where the device has less room; None: no limit."""
     return int(hooks_library().um_hooks_split_limit(device.handle)) or None
 
 
 def set_phase(phase: Phase) -> None:
-    """What this thread's ops outside backward nodes belong to from now on."""
+    """Sets the phase that this thread's ops outside of backward nodes belong to from now on."""
     hooks_library().um_hooks_phase_set(phase)
 
 
 def set_module(module: str) -> str:
-    """The module whose forward runs in this thread from now on; returns the previous one."""
+    """Sets the module whose forward runs in this thread from now on; returns the previous one."""
     return string(int(hooks_library().um_hooks_module_set(intern(module))))

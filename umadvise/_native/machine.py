@@ -43,12 +43,12 @@ def cupti_library() -> CuptiLibrary:
 
 
 def set_most_managed(most_bytes: int) -> None:
-    """How much managed memory of CUDA's the process may have at once; 0: what a device had free, with the host."""
+    """Limits the CUDA managed memory of the process, in bytes; 0: what host and device had free at opening."""
     core_library().um_most_managed_set(most_bytes)
 
 
 def claim_signals(*, chosen: bool = False) -> bool:
-    """Puts the emulated device's SIGSEGV handler back on top of one that was installed later; whether there was one.
+    """Puts the emulated device's SIGSEGV handler back on top; returns whether another one had taken its place.
 
     Args:
         chosen: the user has just set that one, so that raised signals are meant for it.

@@ -20,7 +20,7 @@ def owns(address: int) -> bool:
 
 
 def set_thread_route(route: Route) -> None:
-    """Where this thread's torch allocations go."""
+    """Sets where this thread's torch allocations go."""
     core_library().um_route_set_thread(ctypes.byref(to_c(route)))
 
 
@@ -30,7 +30,7 @@ def thread_route() -> Route:
 
 
 def set_process_route(route: Route) -> None:
-    """Where the torch allocations of threads without a route of their own go."""
+    """Sets where the torch allocations go of threads without a route of their own."""
     core_library().um_route_set_process(ctypes.byref(to_c(route)))
 
 
@@ -75,15 +75,15 @@ def prefetch(address: int, size_bytes: int, *, to_host: bool = False, stream: in
 
 
 def export(address: int) -> None:
-    """Makes the whole allocation at the address resident, writable and pinned. On CUDA chunked memory alone."""
+    """Pins the whole allocation at the address on the device, and makes it writable. On CUDA: chunked memory only."""
     core_library().um_export(address)
 
 
 def export_lasting(address: int) -> None:
-    """Exports an allocation once, until it is freed or what finds no room makes the oldest of these give way."""
+    """Pins an allocation until it is freed, or until the oldest of those pinned so must make room."""
     core_library().um_export_lasting(address)
 
 
 def release_export(address: int) -> None:
-    """Undoes one `export`."""
+    """Ends the pinning by one call of `export`."""
     core_library().um_export_release(address)

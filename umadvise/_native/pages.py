@@ -43,7 +43,7 @@ class Pages:
         core_library().um_pages_prefetch(self._handle, allocation, host)
 
     def discard(self, allocation: int) -> None:
-        """The contents are no longer needed."""
+        """Says that the contents of a range are no longer needed."""
         core_library().um_pages_discard(self._handle, allocation)
 
     def counters(self) -> ctypes.Structure:

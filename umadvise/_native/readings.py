@@ -49,7 +49,7 @@ _MEMORY_KINDS: dict[int, MemoryKind] = {
 
 
 def placed_from(bytes_: Mapping[tuple[Role, Memory, Advice], int]) -> tuple[Placed, ...]:
-    """Where tensors were placed, by role, the most bytes of each first."""
+    """Bytes of tensors by role, kind of memory and advice; the most bytes of each role first."""
     rows = [
         Placed(role=ROLES[role], memory=_MEMORY_KINDS[memory], advice=advice.name.lower(), bytes=size)
         for (role, memory, advice), size in bytes_.items()

@@ -20,9 +20,9 @@ class SimulatedRows:
     """What a simulation gave (um_simulation).
 
     Attributes:
-        steps: um_simulated_step of each iteration.
-        spans: array of um_span.
-        addresses: of the trace's storages.
+        steps: a um_simulated_step structure for each iteration.
+        spans: array of um_span structures: what the simulated device did, and when.
+        addresses: simulated address of each storage of the trace.
     """
 
     steps: list[ctypes.Structure]
@@ -47,8 +47,8 @@ def simulate_unified(trace: Any, actions: Any, **options: Any) -> SimulatedRows:
     """Runs a trace under unified memory: see um_simulate_unified.
 
     Args:
-        trace: `umadvise.records.trace.Trace`.
-        actions: `umadvise.records.plan.Actions`, or None.
+        trace: the step to simulate, a `umadvise.records.trace.Trace`.
+        actions: the plan's actions, a `umadvise.records.plan.Actions`; None is no plan.
         options: the fields of um_unified_options.
 
     Raises:
@@ -66,9 +66,9 @@ def simulate_swap(
     """Executes a trace with explicit swaps: see um_simulate_swap.
 
     Args:
-        trace: `umadvise.records.trace.Trace`.
-        actions: `umadvise.records.plan.Actions`, or None.
-        link: um_link, to the host.
+        trace: the step to simulate, a `umadvise.records.trace.Trace`.
+        actions: the plan's actions, a `umadvise.records.plan.Actions`; None is no plan.
+        link: the um_link structure: fixed time and bandwidth of copies in each direction.
         options: the fields of um_swap_options.
 
     Returns:

@@ -141,7 +141,7 @@ def _text(value: bytes | int) -> str:
 
 
 def rows(kind: np.dtype[Any], tell: Callable[[Any, int], int]) -> NDArray[Any]:
-    """All rows that a function of the core tells: it writes as many as it is given room for, and says how many it has.
+    """Reads all rows of a table of the core: a function of it fills what room it is given, and says how many there are.
 
     Args:
         kind: layout of a row.
@@ -152,11 +152,11 @@ def rows(kind: np.dtype[Any], tell: Callable[[Any, int], int]) -> NDArray[Any]:
 
 
 def each(name: str, tell: Callable[[Any, int], int]) -> list[Structure]:
-    """All rows that a function of the core tells, as structures of umadvise.h: see `rows`."""
+    """Reads all rows of a table of the core as structures of umadvise.h: see `rows`."""
     found = rows(layout(name), tell)
     return list((structure(name) * len(found)).from_buffer(found.data)) if len(found) else []
 
 
 def known(value: int) -> int | None:
-    """The number, None for UM_UNKNOWN."""
+    """The number, or None where it is UM_UNKNOWN."""
     return None if value == UNKNOWN else value

@@ -56,9 +56,9 @@ def show(data: object, text: Callable[[], str], *, as_json: bool) -> None:
     """Prints what a command found.
 
     Args:
-        data: a record.
-        text: makes the words for people.
-        as_json: whether data is wanted in place of text.
+        data: the record that the command found.
+        text: function that puts the record into words for people.
+        as_json: whether to print the record as JSON in place of the words.
     """
     import msgspec
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> 
 
 
 def planner_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a planner is told."""
+    """Declares the arguments that a planner is given."""
     parser.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="of the planner, as its paper names it"
     )
@@ -48,7 +48,7 @@ def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
 
 
 def read_step(path: str, arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
-    """The same for one trace of several.
+    """Reads one trace of several: its step with the durations of the device, and the device.
 
     Raises:
         UsageError: no such step or device.
@@ -83,7 +83,7 @@ def parse_budget(word: str, trace: "Trace", device: "DeviceProfile") -> int:
 
 
 def parse_size(word: str, trace: "Trace") -> int:
-    """The same, as large as it is.
+    """Reads a byte size, or a percentage of the step's peak, however large it is.
 
     Raises:
         UsageError: neither.

@@ -32,7 +32,7 @@ class _Defaults(Record, frozen=True, tag_field="schema", tag=DEFAULTS_SCHEMA):
 
 
 def directory() -> Path:
-    """Where the catalogue lies: in the package, or beside it in a checkout."""
+    """The folder of the catalogue: in the package, or beside it in a checkout."""
     import umadvise
 
     places = [Path(root, "profiles", "devices") for root in umadvise.__path__]

@@ -22,7 +22,7 @@ _VIRTUALIZATION = {0: None, 1: "passthrough", 2: "vgpu", 3: "host of vGPUs", 4: 
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Of the whole card, whoever uses it.
+    """Memory of the whole card in bytes, whoever uses it.
 
     Attributes:
         total_bytes: all of it.
@@ -88,7 +88,7 @@ class Card:
         return name.decode(errors="replace") if isinstance(name, bytes) else name
 
     def memory(self) -> CardMemory | None:
-        """All of its memory, and what is free now."""
+        """The card's memory and what is free of it now, in bytes."""
         found = self.ask("nvmlDeviceGetMemoryInfo")
         return None if found is None else CardMemory(int(found.total), int(found.free))
 
@@ -135,7 +135,7 @@ class Nvml:
         self._module = module
 
     def driver_version(self) -> str | None:
-        """Of the driver's package, such as "595.45.04"."""
+        """Version of the driver's package, such as "595.45.04"."""
         try:
             version = self._module.nvmlSystemGetDriverVersion()
         except self._module.NVMLError:

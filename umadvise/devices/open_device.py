@@ -21,18 +21,18 @@ class EmulatedDevice:
     """A device with real bytes, real page faults and a real capacity, in this process's memory (x86-64 Linux).
 
     Attributes:
-        capacity: of its memory, in bytes or as text such as "2GiB"; at least 16 MiB.
+        capacity: the size of the device's memory, in bytes or as text such as "2GiB"; at least 16 MiB.
         host: the most memory that pages outside the device may take; None is what the machine has available.
         link: name of a device in the catalogue, or a path to its file: copies, prefetches, faults and evictions take
             at least the time that they would take there, so that policies can be compared by the clock. None is
             memory's own speed, which is faster than any link.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
-        access: to chunks that are swapped out, outside of torch ops: "host_mapped" maps the host's memory there;
-            "strict" ends the process with a line that names the address and the tensor, for tests.
-        small: under policies that swap, tensors of half a chunk (1 MiB) and less "stay" on the device; or they "leave"
-            it like any other, in a chunk each, for tests.
-        delays: up to so many microseconds wherever the order of things is left open, for tests.
-        delay_seed: of those delays.
+        access: what happens when code outside of torch ops touches memory that is swapped out: "host_mapped" maps the
+            host's memory there; "strict" ends the process with a line that names the address and the tensor, for tests.
+        small: what policies that swap do with tensors of half a chunk (1 MiB) and less: they "stay" on the device, or
+            they "leave" it like any other, in a chunk each, for tests.
+        delays: the longest random delay, in microseconds, wherever the order of things is left open; for tests.
+        delay_seed: seed of the random delays.
         fail_call: driver function (None for any) and n: its nth call fails, once. For tests.
     """
 
@@ -75,7 +75,7 @@ class EmulatedDevice:
         )
 
     def link_profile(self) -> DeviceProfile | None:
-        """The device whose link is charged; None without one.
+        """The catalogue device whose link copies must pass, by its times; None without one.
 
         Raises:
             UsageError: the catalogue has no such device.

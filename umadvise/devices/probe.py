@@ -31,9 +31,9 @@ def probe(device: _native.Device, *, sizes_bytes: Sequence[int] = SIZES_BYTES, r
     """Measures a device; takes some seconds by default, and of its memory twice the largest copy.
 
     Args:
-        device: an open one.
-        sizes_bytes: of the copies that are timed, at least two.
-        rounds: of which the shortest time counts.
+        device: open device to measure.
+        sizes_bytes: sizes of the copies that are timed, at least two.
+        rounds: how often each copy is timed; the shortest time counts.
 
     Raises:
         NativeError: the device has no such memory, or its driver lacks a function.
@@ -60,7 +60,7 @@ def probe(device: _native.Device, *, sizes_bytes: Sequence[int] = SIZES_BYTES, r
 def measured_link(
     device: _native.Device, name: str, sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS
 ) -> Table:
-    """Both directions of the link, alone and at once, as tables of a device file."""
+    """Measures both directions of the link, alone and at once; the result is tables of a device file."""
 
     def times(*, h2d: bool, d2h: bool) -> tuple[list[int], list[int]]:
         return _times(device, sizes_bytes, rounds, h2d=h2d, d2h=d2h)
@@ -85,7 +85,7 @@ def measured_link(
 
 
 def fit(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> tuple[float, float]:
-    """The fixed cost in ns and the bytes a second that fit measured copies best.
+    """The fixed time in nanoseconds and the bytes a second that describe measured copies best.
 
     Least squares of the relative errors of fixed + bytes / speed, so that small copies count as much as large ones. A
     fixed cost is at least 0 and less than the shortest time.

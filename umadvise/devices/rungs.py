@@ -23,9 +23,9 @@ class Policy:
     """Memory and advice for new allocations, by role.
 
     Attributes:
-        name: the rung of the ladder.
-        memory: managed, plain device memory, or chunks.
-        advice: for each of the three roles that choose an arena.
+        name: the rung's name on the ladder.
+        memory: the kind of memory: managed, plain device memory, or chunks.
+        advice: advice for each of the roles in `ARENA_ROLES`: parameter, input and intermediate.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Policy:
     advice: dict[Role, Advice] = field(default_factory=lambda: dict(_NO_ADVICE))
 
     def placement(self, role: Role, explicit: Advice | None = None) -> Placement:
-        """Where a tensor of that role goes; advice that the user gave wins, and asks for managed memory."""
+        """The placement of a tensor of that role; advice that the user gave wins, and asks for managed memory."""
         memory = Memory.MANAGED if explicit is not None else self.memory
         return Placement(memory, role, self.advice[role] if explicit is None else explicit)
 

@@ -59,7 +59,7 @@ def abilities(checks: dict[str, Check]) -> list[Ability]:
     """What works, from what was found.
 
     Args:
-        checks: by name; those of trials, and of devices, where there were any.
+        checks: everything that was looked at, by name; trials and devices are there only where they could be tried.
     """
     core = _first_missing(checks, "native core")
     recording = _first_missing(checks, "native core", "PyTorch")

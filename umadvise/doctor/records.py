@@ -15,11 +15,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was looked at.
 
     Attributes:
-        name: of the thing.
-        state: "ok"; "limited": it is there, and something is in its way; "missing".
-        found: in words.
+        name: the thing's name.
+        state: "ok"; "limited", where the thing is there but something is in its way; or "missing".
+        found: a sentence about what was found.
         remedy: what to do about it; None where there is nothing to do.
-        facts: the same as data; None is unknown.
+        facts: what was found, as data by name; None is unknown.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Ability(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was looked at on a machine, and what works there."""
+    """Everything that was looked at on a machine, and what works there."""
 
     schema: str = SCHEMA
     umadvise_version: str

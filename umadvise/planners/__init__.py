@@ -1,8 +1,8 @@
-"""Planners: what moves when in a training step, so that it runs in a budget. One file an algorithm, one interface.
+"""Planners: each decides which tensors move when in a training step, so that the step runs in a budget of memory.
 
 `PLANNERS` names them; `run` runs one. A planner is a function `(trace, device, budget_bytes, **options) -> Plan` whose
-keyword arguments, by the names of its paper, are its options. A planner without a notion of time plans in bytes; the
-simulator says what its plan takes.
+keyword arguments, named as in its paper, are its options. Some planners know nothing of time and plan in bytes alone;
+how long a step with their plan lasts is for the simulator to say.
 """
 
 import importlib
@@ -32,15 +32,15 @@ PLANNERS = {
     "vdnn-dyn": "papers.vdnn:vdnn_dyn",
     "window": "papers.window:window",
 }
-"""Name: module and function."""
+"""Module (below `umadvise.planners`) and function of each planner, by name."""
 Progress: TypeAlias = Callable[[int, int], None]
-"""Is told how much of a search is done, and how much there is."""
+"""A callback that gets the number of tasks that are done, and the number of all of them."""
 _NO_OPTIONS = ("plans", "progress")
 """What a planner that searches takes besides its options."""
 
 
 class Planner(Protocol):
-    """What every planner is called with.
+    """A planner: a function that makes a plan for one step.
 
     Raises:
         BudgetError: no plan of this kind keeps the budget.
@@ -77,13 +77,13 @@ def run(
     """Plans one step of training.
 
     Args:
-        name: of `PLANNERS`.
-        trace: one step.
-        device: whose link and memory it is for.
-        budget_bytes: of device memory.
-        progress: is told how far a planner is that searches.
-        plans: of the same trace, for a planner that begins with others' plans.
-        options: of the planner.
+        name: planner to run, one of `PLANNERS`.
+        trace: trace of one training step.
+        device: profile of the device that the plan is for.
+        budget_bytes: bytes that tensors may take on the device.
+        progress: callback for the progress of a planner that searches; None for no reports.
+        plans: plans of the same trace to improve on, for a planner that takes some (`begins_with_plans`).
+        options: the planner's own options, by name.
 
     Raises:
         PolicyError: no such planner.
@@ -110,11 +110,11 @@ def begins_with_plans(name: str) -> bool:
 
 
 def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Parameter]:
-    """The options of a planner, where it has those that are given.
+    """The options of a planner; refuses names among those that are given which it does not have.
 
     Raises:
         PolicyError: no such planner.
-        UsageError: it has one of them not.
+        UsageError: the planner does not have one of the options.
     """
     parameters = list(inspect.signature(planner(name)).parameters.items())[3:]
     known = {name: parameter for name, parameter in parameters if name not in _NO_OPTIONS}
@@ -125,7 +125,7 @@ def known_options(name: str, given: Iterable[str]) -> dict[str, inspect.Paramete
 
 
 def check_range(name: str, value: float | None, low: float, high: float | None = None) -> None:
-    """Returns where an option of a planner is within its range, or is not given.
+    """Refuses an option of a planner that is out of its range; None, an option that was not given, passes.
 
     Raises:
         UsageError: it is not; the message says what was expected.

@@ -1,7 +1,7 @@
-"""The best plan that is found: swaps and recomputation, decided by timed simulation.
+"""The planner `best`: it looks for the shortest step by swaps and recomputation, and simulates each choice.
 
 It begins with the plans of the other planners, but for those that search long (`LONG`), and with those that it is
-handed, and so is never slower than any of them.
+handed, and so its plan is never slower than any of them in the simulator.
 Then it plans itself, in three nested choices, each judged by the simulated step:
 
 1. What is dropped and made again (`recompute_choice`): a share of what exceeds the budget, those storages first that
@@ -42,28 +42,28 @@ from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
-"""Of the excess that is made again; more than all of it makes up for what recomputation itself takes."""
+"""Parts of what exceeds the budget that are made again; more than 1 makes up for the memory of recomputation itself."""
 CHAINS = (0.125, 0.5)
-"""Bytes of a chain of recomputations over the budget."""
+"""Longest chains of recomputations that are tried: their bytes as a part of the budget."""
 TIGHT = 1.05
-"""Where the step is longer than so much of its ops, what is made again also comes in order, as much as can be."""
+"""Where the step takes more than so many times its ops alone, dropping all that is cheap to make again is tried too."""
 PRICES = (0.3, 1.0)
-"""Most time of making a byte again, over that of a copy, likewise."""
+"""What counts as cheap then: the most time to make a byte again, in units of the time to copy it to the device."""
 LONG_CHAINS = (0.35, 0.5, 0.7)
-"""Chains, likewise: between them stays what swaps take away, as between the checkpoints of a square root."""
+"""Longest chains that are tried then, as parts of the budget: what lies between two chains stays, or is swapped."""
 HALVINGS = 3
-"""Of the distance between shares, beside the best of them."""
+"""How often the distance between shares is halved in the search beside the best of them."""
 ROUNDS = 2
-"""Schedules of one choice, each with the times of the one before."""
+"""Schedules that are made of one choice, each with the times that simulating the one before has shown."""
 TRIALS_OF_OPS = 20_000
-"""Trials of each kind for a step of one op: longer steps have fewer, each of which takes longer."""
+"""Trials of each kind times ops of the step: longer steps have fewer trials, each of which takes longer."""
 MOST_TRIALS = 300
 _NEVER = -1e18
 _NO_STEP_NS = 1 << 62
 _ALL = 1e6
-"""A share that nothing uses up."""
+"""A share of the excess so large that no choice uses it up."""
 LONG = ("dqn", "best")
-"""Planners that search themselves."""
+"""Planners that search for long themselves, and are not run as a beginning."""
 
 
 def best(
@@ -78,18 +78,18 @@ def best(
     plans: Sequence[Plan] = (),
     progress: Progress = lambda _done, _all: None,
 ) -> Plan:
-    """Searches. An interrupt (Ctrl-C) ends that early, with the best plan so far.
+    """Searches for the plan with the shortest simulated step. Ctrl-C ends the search with the best plan so far.
 
     Args:
-        trace: one step.
-        device: whose link copies.
-        budget_bytes: of device memory.
-        trials: changes of single decisions that are tried; by default fewer for long steps, at most 300.
-        recompute: storages may be made again.
-        paging: plans of unified memory are among those to begin with.
-        seconds: after which no other trial begins; None: no limit, and the same plan every time.
-        plans: of other planners, to begin with.
-        progress: is told how much of the search is done, and how much there is.
+        trace: trace of one training step.
+        device: profile of the device whose link makes the copies.
+        budget_bytes: bytes that tensors may take on the device.
+        trials: changes of single decisions that are tried; None is fewer for long steps, at most 300.
+        recompute: whether plans may drop storages and make them again.
+        paging: whether plans for unified memory are among those to begin with.
+        seconds: time after which no other trial begins; None is no limit, and gives the same plan every time.
+        plans: plans of the same trace by other planners, to begin with.
+        progress: callback that gets the number of trials that are done, and the number of all of them.
 
     Raises:
         BudgetError: no plan was found that keeps the budget.

@@ -15,21 +15,24 @@ from umadvise.records.trace import EventKind, Trace
 
 @dataclass(frozen=True, eq=False)
 class SwapGaps:
-    """One row a gap, by storage and then in time. The step repeats: gaps go on over its end.
+    """The gaps of a step as columns, one row a gap, by storage and then in time.
+
+    The step repeats, so a gap may go on over its end: points and ops of the next step are counted on from the number of
+    points or ops.
 
     Attributes:
         points: moments of the step: ops, and the copies that the program makes itself.
-        storage: which leaves.
-        heir: what it is called when it comes back: another one where its successor takes its place in the next step.
-        begin: the last point of the op of the use before.
-        end: the first point at which it is there again; in the next step counted on from the number of points.
-        bytes: of the storage.
-        needed: whether its contents are needed again.
-        written: number of the write that the contents are of: a copy on the host is valid for gaps with the same one;
-            -1 for what no step writes, which the host has for good.
-        carried: that write was in the step before.
-        first_op: the first op before which it could come back; in the next step counted on from the number of ops.
-        last_op: the last one.
+        storage: index of the storage that could leave.
+        heir: index of the storage when it comes back: its successor's where that takes its place in the next step.
+        begin: last point of the op that uses the storage before the gap.
+        end: first point at which the storage is there again.
+        bytes: size of the storage.
+        needed: whether the storage's contents are needed after the gap.
+        written: number of the write that made the contents: a copy on the host is valid for gaps with the same number;
+            -1 for contents that no step writes, which the host has for good.
+        carried: whether that write was in the step before.
+        first_op: first op before which the storage could come back.
+        last_op: last op before which the storage could come back: the one that uses it.
     """
 
     points: Points
@@ -69,7 +72,7 @@ class SwapGaps:
 
     @cached_property
     def kept_bytes(self) -> NDArray[np.int64]:
-        """At each point the most bytes on the device where only that leaves which nobody needs, or uses."""
+        """At each point the most bytes on the device if nothing leaves but what nobody needs again, or uses."""
         known, (ended, last) = self.points, self.ended
         dead = np.flatnonzero(~self.needed)
         leaves = np.searchsorted(known.op, last, "right")  # after all that is after the op
@@ -97,7 +100,7 @@ class SwapGaps:
 
 
 def gaps(trace: Trace, device: DeviceProfile) -> SwapGaps:
-    """The gaps of a step."""
+    """The gaps of a step, in all of which its storages could leave."""
     known = Points(trace, device)
     count, ops, op = len(known), len(trace.ops), known.op
     onward = np.flatnonzero(known.used & (known.opening >= 0))

@@ -1,4 +1,4 @@
-"""What every schedule of swaps has in common: its moments, and which storages must be on the device at each.
+"""The moments of a step, and which storages must be on the device at each: the same for every schedule of swaps.
 
 The moments ("points") are the ops, at the instant at which they begin to execute, and the copies that the program makes
 itself (host events). The rules are those of the simulator of explicit swapping (csrc/replay/swap_*).
@@ -18,30 +18,30 @@ class Points(Uses):
     """The points of a step, in order, and the uses of storages at them.
 
     Attributes:
-        graph: of the step.
-        device: whose link copies.
-        bytes: of each storage.
-        op_at: point of each op.
-        op: op that each point is, or in or after which it is; -1 before the first.
+        graph: step graph of the trace.
+        device: profile of the device whose link makes the copies.
+        bytes: size of each storage.
+        op_at: index of the point that each op is.
+        op: op that each point is, or in or after which it is; -1 before the first op.
         op_ns: nanoseconds of the op that each point is; 0 for the program's own copies.
         duration_ns: nanoseconds from each point on in which nothing of the compute queue that comes after it can begin.
         host_bytes: two rows, to the device and to the host: bytes that the program copies itself at each point.
         host_copies: two rows, to the device and to the host: number of these copies at each point.
         needs: whether each use needs on the device what was in the storage before.
-        begins: whether each use does not read what was there before, so that ops may run again from here.
-        writes: whether after each use a copy on the host is not valid any more.
+        begins: whether each use does not read what was there before, so that making it again may begin here.
+        writes: whether each use changes the contents, so that a copy on the host is not valid any more.
         resident: whether the storage of each use holds memory while the op executes (what an op frees before its last
             allocation does not).
-        death: point of the op during or after which each storage is freed; beyond the last where none is.
-        opening: for each storage the use with which its next life in the following step begins, or NONE.
+        death: point of the op during or after which each storage is freed; the number of points where none is.
+        opening: row of the use with which each storage goes on in the following step, or NONE.
     """
 
     def __init__(self, trace: Trace, device: DeviceProfile) -> None:
         """Finds the points of a step.
 
         Args:
-            trace: the step.
-            device: whose link copies.
+            trace: trace of one training step.
+            device: profile of the device whose link makes the copies.
         """
         self.graph, self.device = step_graph(trace), device
         self.bytes = trace.storages.bytes
@@ -109,7 +109,7 @@ class Points(Uses):
 
     @property
     def compute_ns(self) -> float:
-        """Length of the step with all the memory there could be."""
+        """Nanoseconds of the step in unlimited memory: ops and the program's own copies, one after the other."""
         return float(self.duration_ns.sum())
 
     def working_set_bytes(self) -> NDArray[np.int64]:

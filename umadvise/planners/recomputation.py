@@ -1,4 +1,4 @@
-"""What can be made again from what: for planners that drop it in forward, and make it again in backward.
+"""Which storages can be made again by running ops again, for planners that drop them in forward and need them later.
 
 A storage can be made again by its writers' ops, from the first to the last, where these would do to it what they did:
 what they read besides is unchanged since, or is made again for as long as they need it. So the range of ops grows to
@@ -14,14 +14,14 @@ from typing import TypeAlias
 from umadvise.planners.step_lists import StepLists, Touch
 
 GONE, DEVICE, HOST, DROPPED = range(4)
-"""Where contents are: nowhere (before birth, after death, or never read again), there, there, or to be made again."""
+"""Where contents are: nowhere (not yet, or no longer), on the device, on the host, or dropped, to be made again."""
 Place: TypeAlias = Callable[[int], int]
-"""Of each storage, where its contents are."""
+"""A function that says for a storage's index where its contents are: GONE, DEVICE, HOST or DROPPED."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """How to make a storage again: ops first..last, with the inputs on the device and so much room besides."""
+    """How to make a storage again: run ops first..last, with `inputs` on the device and `room_bytes` free besides."""
 
     first: int
     last: int
@@ -35,10 +35,10 @@ class Segments:
     """What is dropped in forward, and how it is made again in backward.
 
     Attributes:
-        of: of each storage that is dropped, its segment: what is between two checkpoints.
-        first_op: of each segment; ops before it do not run again for it.
-        speed_centric: of each segment: all of it is made again at once, and stays (SuperNeurons, section 3.4). Else
-            each op in backward has what it needs made, and leaves none of it behind: less memory, more work.
+        of: segment of each storage that is dropped, by storage; a segment lies between two checkpoints.
+        first_op: first op of each segment; no earlier op runs again for it.
+        speed_centric: whether each segment is made again whole at its first use, and stays (SuperNeurons, section 3.4);
+            else each op in backward has what it needs made, and leaves none of it behind: less memory, more work.
     """
 
     of: dict[int, int]
@@ -152,7 +152,7 @@ def unless_gone(step: StepLists, at_op: int) -> Place:
 
 
 def recomputable(step: StepLists, wanted: dict[int, int], first_op: Sequence[int]) -> dict[int, int]:
-    """Of what should be dropped in its gap, what can be made again when that ends; each with its segment.
+    """Of storages that are to be dropped in their gaps, those that can be made again when these end, by segment.
 
     An op that runs again gives back one storage. What it made besides is dropped too only if it is as large as an
     eighth of the largest (a dropout's mask; not a normalisation's statistics).

@@ -1,4 +1,4 @@
-"""What is dropped in forward and made again in backward: as much as is wanted, at the least time for its bytes."""
+"""Chooses what is dropped in forward and made again in backward: first what takes the least time for its bytes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from umadvise.records.plan import Action
 
 _WITHOUT_END = 1 << 61
 SMALL_BYTES = 1 << 16
-"""What is smaller stays: an op more would take longer than its bytes are worth."""
+"""Least size of what is dropped: for a smaller storage one more op takes longer than its bytes are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Candidate:
     """A storage that can be made again.
 
     Attributes:
-        storage: which one.
-        last: its last op in forward.
-        following: its first op in backward.
-        rerun: how it is made again, where all that it needs and that lives is on the device.
+        storage: index of the storage.
+        last: last op of forward that uses the storage.
+        following: first op of backward that uses it.
+        rerun: ops that make it again when all other storages that live then are on the device.
     """
 
     storage: int
@@ -34,7 +34,7 @@ class Candidate:
 
 
 def candidates(step: StepLists) -> list[Candidate]:
-    """All of them, those first that take the least time for each byte."""
+    """All storages that can be made again, those first that take the least time for each byte."""
     found = []
     for storage, (last, following) in step.gaps.items():
         if step.sizes[storage] < SMALL_BYTES:
@@ -52,12 +52,12 @@ def cheapest(
     """Storages to make again, in order, until at every point they take away a share of the excess.
 
     Args:
-        gaps: of the step.
-        step: likewise.
+        gaps: gaps of the step between uses.
+        step: the step as lists.
         known: candidates, in the order of preference: the cheapest first.
-        budget_bytes: of device memory.
-        share: of what there is beyond the budget; the rest is for swaps.
-        chain_bytes: what is made again from what is made again itself may add up to so much.
+        budget_bytes: bytes that tensors may take on the device.
+        share: part of what exceeds the budget that recomputation takes away; the rest is for swaps.
+        chain_bytes: most bytes of a chain, in which one storage is made again from another that is made again too.
     """
     excess = np.maximum(gaps.kept_bytes - budget_bytes, 0) * share
     chosen: dict[int, int] = {}  # with the bytes of their chains

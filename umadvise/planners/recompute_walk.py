@@ -22,17 +22,17 @@ class LostError(Exception):
 
 @dataclass
 class Walk:
-    """Goes through a step within a budget, and finds what has to be done.
+    """Goes through a step within a budget, op by op, and collects the actions of its plan.
 
     Attributes:
-        step: what is walked through.
-        segments: what is dropped.
-        budget_bytes: of device memory.
-        swappable: what may leave for the host when there is no room: least recently used first.
-        liveness: whether what no op uses any more leaves with its last use, and not when its owner lets go of it.
-        actions: what has to be done.
-        peak_bytes: the most that is on the device at any op, or while an op runs again.
-        recompute_ns: durations of the ops that run again.
+        step: the step that is walked through.
+        segments: storages that are dropped, and how they are made again.
+        budget_bytes: bytes that tensors may take on the device.
+        swappable: storages that may leave for the host when there is no room, the least recently used first.
+        liveness: whether a storage leaves with its last use, and not only when the program frees it.
+        actions: actions of the plan, once `run` has returned.
+        peak_bytes: most bytes on the device at any op, or while an op runs again.
+        recompute_ns: total nanoseconds of the ops that run again.
     """
 
     step: StepLists
@@ -45,7 +45,7 @@ class Walk:
     recompute_ns: int = 0
 
     def run(self) -> "Walk":
-        """Walks.
+        """Goes through the step once; returns itself, with the actions that it found.
 
         Raises:
             BudgetError: it does not fit.
@@ -186,7 +186,7 @@ def walk(
     *,
     liveness: bool = False,
 ) -> Walk:
-    """A walk that makes again all that it drops: what turns out to be lost stays instead.
+    """The walk of a plan that makes again all that it drops: what turns out to be lost is not dropped.
 
     Raises:
         BudgetError: it does not fit.

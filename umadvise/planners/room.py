@@ -1,13 +1,13 @@
-"""What is free at each moment of a step that is repeated, of which ranges are taken."""
+"""Free memory at each moment of a step that repeats: who plans takes some for a range of moments."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class Room:
-    """Numbers around a circle with range subtraction, and the question since when there is enough.
+    """The amount that is free at each moment of a step that repeats.
 
-    A range [first, end) may reach beyond the last moment, into the next step, but not around the circle.
+    A range [first, end) may reach beyond the last moment, into the next step, but is no longer than one step.
     """
 
     def __init__(self, free: NDArray[np.int64]) -> None:
@@ -16,11 +16,11 @@ class Room:
         self._free = np.concatenate([free, free])  # of this step and the next one, which are always equal
 
     def left(self) -> NDArray[np.int64]:
-        """The numbers."""
+        """What is free at each moment."""
         return self._free[: self._count]
 
     def take(self, first: int, end: int, amount: int) -> None:
-        """Subtracts from each number of a range."""
+        """Takes an amount at each moment of a range."""
         for shift in (-self._count, 0, self._count):
             self._free[max(first + shift, 0) : max(end + shift, 0)] -= amount
 

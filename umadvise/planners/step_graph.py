@@ -26,7 +26,7 @@ class Uses:
     Attributes:
         storage: index of the storage of each row, ascending.
         at: number of the moment of each row, ascending within a storage.
-        first: row of each storage's first use, and one more entry: the number of rows.
+        first: row of each storage's first use, and one entry more: the number of rows.
     """
 
     def __init__(self, storages: int, moments: int, storage: NDArray[np.int64], at: NDArray[np.int64]) -> None:
@@ -107,16 +107,16 @@ class OpUses(Uses):
 
 
 class StepGraph:
-    """One step that repeats.
+    """The step graph of a trace of one step, which repeats.
 
     Attributes:
-        trace: the step.
-        uses: storages by ops.
+        trace: trace of the step.
+        uses: uses of storages by ops.
         transient: whether each storage lives inside one op only.
-        heir: under which name each storage goes on in the next step; NONE for those whose contents end with this one.
+        heir: index under which each storage's contents go on in the next step; NONE where they end with this one.
         source: index in the step before of each storage that `continues`.
         continues: whether each storage is there when a step begins because it was in the step before.
-        host_touched: whether each storage is copied from or to, or served, besides what ops do.
+        host_touched: whether the program itself copies each storage, or the trace has faults for it, besides ops.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -177,7 +177,7 @@ class StepGraph:
         return result
 
     def require(self, needed_bytes: int, budget_bytes: int, op: int, what: str) -> None:
-        """Returns where the budget holds what an op, or with -1 the beginning of the step, needs.
+        """Refuses a budget that does not hold what an op, or with -1 the beginning of the step, needs.
 
         Raises:
             BudgetError: it does not; the message says `what` that is.
@@ -190,7 +190,7 @@ class StepGraph:
             )
 
     def require_room(self, budget_bytes: int) -> None:
-        """Returns where every op's working set fits the budget.
+        """Refuses a budget that does not hold the storages that one op uses at once.
 
         Raises:
             BudgetError: one does not; the message names it and what it needs.

@@ -27,8 +27,8 @@ class StepLists:
     """A step as lists, by op or by storage.
 
     Attributes:
-        trace: the step.
-        graph: of the step.
+        trace: trace of the step.
+        graph: step graph of the trace.
         sizes: bytes of each storage.
         births: op in or after which each storage is allocated; -1 before the first op.
         deaths: op in or after which each storage is freed; the number of ops for what outlives the step.
@@ -101,7 +101,7 @@ class StepLists:
 
     @cached_property
     def movable(self) -> list[bool]:
-        """Which storages could leave: intermediate results, of this step, that no host touches."""
+        """Whether each storage could leave: an intermediate result of this step that the host does not touch."""
         trace, storages = self.trace, self.trace.storages
         movable = (trace.births >= 0) & (trace.deaths < len(trace.ops)) & (storages.bytes > 0)
         movable &= (storages.role == Role.INTERMEDIATE) & ~self.graph.transient & ~self.graph.host_touched

@@ -1,4 +1,4 @@
-"""In which gaps storages leave the device, and when they are copied: from gaps to a plan of swaps.
+"""From gaps to a plan of swaps: in which gaps between two uses storages leave, and when they are copied.
 
 Those leave that hide their copies best, enough of them for every op to find room.
 
@@ -33,18 +33,18 @@ class Times:
 
     @classmethod
     def of_compute(cls, gaps: SwapGaps) -> "Times":
-        """Without a stall."""
+        """The times of a step in which no op waits for memory."""
         return cls(np.concatenate([[0.0], np.cumsum(gaps.points.duration_ns)]))
 
     @classmethod
     def of_simulation(cls, gaps: SwapGaps, simulation: SwapSimulation) -> "Times":
-        """Of a step's last iteration."""
+        """The times of the last iteration of a simulation."""
         start_ns = simulation.op_starts_ns().astype(np.float64)
         return cls(np.maximum.accumulate(np.append(start_ns[np.maximum(gaps.points.op, 0)], simulation.step_ns)))
 
     @property
     def two_steps_ns(self) -> NDArray[np.float64]:
-        """Of the points of this step and the next one's."""
+        """When each point of this step and of the next one begins, and the end of the next one."""
         return np.concatenate([self.start_ns[:-1], self.start_ns + self.start_ns[-1]])
 
 
@@ -65,10 +65,10 @@ def enough(
     worth most for what it takes away of it.
 
     Args:
-        gaps: of the step.
-        leaves: in which gaps storages leave already.
-        budget_bytes: of device memory.
-        worth: of each gap; below 0 it comes after all others.
+        gaps: gaps of the step between uses.
+        leaves: whether the storage of each gap leaves in it already.
+        budget_bytes: bytes that tensors may take on the device.
+        worth: value of leaving in each gap; gaps below 0 come after all others.
     """
     leaves = leaves & gaps.needed
     rows = np.flatnonzero(leaves)
@@ -102,10 +102,10 @@ def schedule(gaps: SwapGaps, leaves: NDArray[np.bool_], budget_bytes: int, times
     """The plan in which storages leave in these gaps, and what nobody needs any more leaves at once.
 
     Args:
-        gaps: of the step.
-        leaves: for each gap.
-        budget_bytes: of device memory.
-        times: at which ops are expected to begin.
+        gaps: gaps of the step between uses.
+        leaves: whether the storage of each gap leaves in it.
+        budget_bytes: bytes that tensors may take on the device.
+        times: moments at which ops are expected to begin.
     """
     rows = np.flatnonzero(leaves & gaps.needed)
     gone_ns = _departures_ns(gaps, rows, times)

@@ -1,4 +1,4 @@
-"""A step whose recomputations are ops of their own: so a planner of swaps plans around them like around any others.
+"""Makes of a step and its recomputations a step with more ops, so that swaps can be planned around all of them alike.
 
 What a plan drops ends there; what it makes again is a storage of its own, made by an op that stands before the one that
 needs it and lasts as long as all that run again. The rules are the simulator's (csrc/replay/swap_recompute.cpp):
@@ -27,11 +27,11 @@ class Unrolled:
     """A step with its recomputations as ops.
 
     Attributes:
-        trace: with them.
-        original: without.
-        storage: of each storage, which it is in the original; -1 for the room that ops need which run again.
-        op: of each op, which it is in the original; for a recomputation that before which it happens.
-        again: of each op: it is a recomputation.
+        trace: the step with recomputations as ops.
+        original: the step without them.
+        storage: index in `original` of each storage; -1 for one that stands for the scratch of a recomputation.
+        op: index in `original` of each op; for a recomputation that of the op before which it happens.
+        again: whether each op is a recomputation.
         actions: drops and recomputations, each with the op of `trace` after which it happens, or which it is.
     """
 

@@ -27,7 +27,7 @@ from umadvise.records.trace_check import check
 
 
 class TraceBuilder:
-    """Takes what happens in the order in which it happens.
+    """Builds a trace from what happens, in the order in which it happens.
 
     Between `begin_op` and `end_op` events are inside that op, else after the last one.
     """
@@ -46,11 +46,11 @@ class TraceBuilder:
 
     @property
     def op_count(self) -> int:
-        """Ops that have begun."""
+        """Number of ops that have begun."""
         return len(self._rows[Ops])
 
     def allocate(self, bytes_: int, role: Role, name: str = "", module: str = "") -> int:
-        """A storage comes to be; returns its index."""
+        """Adds the allocation of a storage; returns its index."""
         names = {"name": self._string(name), "module": self._string(module)}
         self._rows[Storages].append({"bytes": bytes_, "role": role, "successor": -1} | names)
         index = len(self._rows[Storages]) - 1
@@ -58,15 +58,15 @@ class TraceBuilder:
         return index
 
     def free(self, storage: int) -> None:
-        """A storage is gone."""
+        """Adds the freeing of a storage."""
         self.event(EventKind.FREE, storage)
 
     def set_successor(self, storage: int, successor: int) -> None:
-        """When the trace is repeated, `successor` is what `storage` was."""
+        """Says that `successor` has taken the place of `storage` when the trace ends, so that it can be repeated."""
         self._rows[Storages][storage]["successor"] = successor
 
     def event(self, kind: EventKind, storage: int, offset_bytes: int = 0, bytes_: int = 0) -> None:
-        """Something happens to a storage."""
+        """Adds another event of a storage."""
         place = {"op": self.op_count - 1, "inside": self._inside}
         row = {"kind": kind, "storage": storage, "offset_bytes": offset_bytes, "bytes": bytes_}
         self._rows[Events].append(place | row)
@@ -86,7 +86,7 @@ class TraceBuilder:
         host_touch: bool = False,
         concurrency: tuple[int, int, int] = (0, 0, 0),
     ) -> int:
-        """An op begins; returns its index. `concurrency` is window_pages, run_pages and faults_per_service."""
+        """Begins an op; returns its index. `concurrency` is window_pages, run_pages and faults_per_service."""
         window_pages, run_pages, faults_per_service = concurrency
         row = {
             "name": self._string(name),
@@ -108,14 +108,14 @@ class TraceBuilder:
         return self.op_count - 1
 
     def access(self, storage: int, flags: Access, offset_bytes: int = 0, bytes_: int | None = None) -> None:
-        """The op that began last touches a range; all of the storage where `bytes_` is None."""
+        """Adds a range that the latest op touches; all of the storage where `bytes_` is None."""
         if bytes_ is None:
             bytes_ = self._rows[Storages][storage]["bytes"] - offset_bytes
         row = {"op": self.op_count - 1, "storage": storage, "flags": int(flags)}
         self._rows[Accesses].append(row | {"offset_bytes": offset_bytes, "bytes": bytes_})
 
     def end_op(self) -> None:
-        """What happens from now on is after the op."""
+        """Ends the op: what happens from now on is after it."""
         self._inside = 0
 
     def finish(
@@ -128,7 +128,7 @@ class TraceBuilder:
         workload: str = "",
         strings: Iterable[str] = (),
     ) -> Trace:
-        """The trace; `strings` are kept in it also if no row names them.
+        """Makes the trace; `strings` are kept in it also if no row names them.
 
         Raises:
             ValueError: what was recorded contradicts itself.

@@ -20,11 +20,11 @@ def step(trace: Trace, number: int, first_event: int | None = None, end_event: i
     the storage that takes its place: of the same role, name and size, else of the same role and size.
 
     Args:
-        trace: with that step.
-        number: 1, 2, ...
+        trace: a trace that has that step.
+        number: the step's number: 1, 2, ...
         first_event: the first event that belongs to the step; None is the first one after the last op before it, as if
             what lies between two steps belonged to the earlier one.
-        end_event: the first event that does not; None is the last before the next step's first op.
+        end_event: the first event after the step; None is the first that belongs to the next step's first op.
 
     Raises:
         UsageError: the trace has no such step.
@@ -35,7 +35,7 @@ def step(trace: Trace, number: int, first_event: int | None = None, end_event: i
 def step_and_rows(
     trace: Trace, number: int, first_event: int | None = None, end_event: int | None = None
 ) -> tuple[Trace, NDArray[np.int64]]:
-    """As `step`, and for each of its storages which one of the trace it is."""
+    """Cuts a step out as `step` does, and says which storage of the trace each of its storages is."""
     steps = trace.ops.step
     own = np.flatnonzero(steps == number)
     if number < 1 or not len(own):

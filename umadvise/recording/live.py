@@ -31,7 +31,7 @@ def trace_of(recording: _native.Recording, *, target: Target, device: str = "", 
     """The trace of all ops that a device recorded, in steps and outside of them.
 
     Args:
-        recording: see `_native.Device.recorded`.
+        recording: everything that a device recorded, from `_native.Device.recorded`.
         target: "cpu" for the emulated device, whose kernels are the CPU's, else "cuda".
         device: what the machine calls itself.
         workload: what ran, for reports.
@@ -200,7 +200,7 @@ def _events(recording: _native.Recording) -> Events:
 
 
 def edges_of(recording: _native.Recording, step: int) -> tuple[int | None, int | None]:
-    """Where a step's events begin, and where those of the next step do, or else where this one ended."""
+    """Indices of the first event of a step, and of the first one after it."""
     edges = recording.edges
     begins = np.flatnonzero(edges["step"] == step)
     if not len(begins):

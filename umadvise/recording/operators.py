@@ -69,8 +69,8 @@ class TensorArgument:
     """An argument that may hold tensors.
 
     Attributes:
-        index: in the schema.
-        name: in the schema.
+        index: position among the schema's arguments, from 0.
+        name: the argument's name in the schema.
         flags: what the op does to it.
         only_in_training: a write, if the argument named training is true, else a read.
     """
@@ -86,13 +86,14 @@ class OperatorInfo:
     """One overload of an operator.
 
     Attributes:
-        name: with its overload, such as "aten::add_.Tensor".
-        kind: see OpKind.
-        arguments: those that may hold tensors, in the order of the schema.
-        training_index: of the argument named training, -1 without one.
-        op_class: what limits its speed.
-        host_touch: the host waits for it.
-        composite: on `backend` it only calls other operators.
+        name: full name with the overload, such as "aten::add_.Tensor".
+        kind: whether the operator touches bytes, only makes memory, or does neither.
+        arguments: the arguments that may hold tensors, in the order of the schema.
+        training_index: position of the argument that says whether the op trains (`training` or `train`); -1 where there
+            is none.
+        op_class: what limits the operator's speed.
+        host_touch: whether the host waits for the result.
+        composite: whether it only calls other operators on the backend that it was derived for.
     """
 
     name: str

@@ -9,7 +9,7 @@ from umadvise.records.trace import EventKind, Trace, event_positions
 
 
 def in_order_of_use(trace: Trace) -> Trace:
-    """The same trace with its first allocations in the order in which the step first touches or frees them.
+    """Sorts a trace's first allocations into the order in which the step first touches or frees them.
 
     What it does not touch comes last, as it was. So two traces of one step are alike however each recorder found out
     what was there.

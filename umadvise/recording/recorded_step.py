@@ -32,11 +32,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
-    """One step.
+    """One recorded step, and the allocations that it was recorded from.
 
     Attributes:
-        trace: as `trace.cut` gives a step, in canonical order.
-        serials: which allocation each storage was.
+        trace: the step as `recording.cut` cuts it out, with its storages in canonical order.
+        serials: serial number of the device's allocation that each storage of the trace was.
     """
 
     trace: Trace
@@ -44,12 +44,12 @@ class RecordedStep:
 
     @cached_property
     def structure(self) -> Trace:
-        """What of the step comes again when it comes again: see `structure_of`."""
+        """The part of the step that is equal whenever the step comes again: see `structure_of`."""
         return structure_of(self.trace)
 
     @property
     def digest(self) -> str:
-        """Equal for steps of equal structure."""
+        """Hexadecimal digest that is equal for steps of equal structure."""
         return self.structure.digest
 
     @property
@@ -59,7 +59,7 @@ class RecordedStep:
         return state_bytes == 0 and other_bytes <= _MOST_GROWTH * self.trace.peak_bytes
 
     def first_serials(self) -> NDArray[np.uint64]:
-        """For each storage the allocation that it is when the next step begins; 0 for those that are still to be made.
+        """Serial number of the allocation that each storage is when the next step begins; 0 if it is still to be made.
 
         As csrc/engine/indexed_trace has it: a storage that is there when the step begins is the same one when the
         next one does, or its successor where it died.
@@ -69,13 +69,13 @@ class RecordedStep:
 
 
 def recorded_step(recording: _native.Recording, number: int, alive: Sequence[Allocation], **words: Any) -> RecordedStep:
-    """A step out of a recording.
+    """Takes one step out of what a device recorded.
 
     Args:
-        recording: see `_native.Device.recorded`; it goes on at least to the end of the step.
-        number: of the step.
-        alive: the allocations that there are when the next step begins.
-        words: target, device and workload, as `live.trace_of` takes them.
+        recording: everything that a device recorded, from `_native.Device.recorded`, at least to the end of the step.
+        number: the step's number: 1, 2, ...
+        alive: the allocations that are live when the next step begins.
+        words: target, device and workload, named as in `live.trace_of`.
 
     Raises:
         StateError: the recording is not whole.
@@ -135,7 +135,7 @@ def _events_after(op: int, kind: EventKind, serials: NDArray[np.uint64], dtype: 
 
 
 def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
-    """The same step with its storages in the order in which it uses them, and which ones they were before.
+    """Sorts a step's storages into the order in which it uses them; also returns which ones they were before.
 
     Those that are there and that the step does not use come last.
     """
@@ -152,7 +152,7 @@ def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
 
 
 def renumbered(trace: Trace, chosen: Numbers) -> Trace:
-    """The trace with only those storages, in that order; what else is must not be used in it."""
+    """The trace with only some storages, in a given order; nothing in it may use the others."""
     new_index = np.full(len(trace.storages) + 1, -1, np.int64)  # one more: the successor of none
     new_index[chosen] = np.arange(len(chosen))
     kept = new_index[trace.events.storage] >= 0
@@ -168,7 +168,7 @@ def renumbered(trace: Trace, chosen: Numbers) -> Trace:
 
 
 def structure_of(trace: Trace) -> Trace:
-    """A step of canonical order without all that differs from one time to the next: its digest is the structure's.
+    """The step without all that differs from one run to the next, such as durations.
 
     What stays: the ops' names, the sizes of what they use, and their accesses, and when what is allocated and freed.
     Durations, modules, names and roles of tensors go, and so does all that is alive and that the step does not use.
@@ -199,7 +199,7 @@ def structure_of(trace: Trace) -> Trace:
 
 
 def continued_from(trace: Trace) -> Numbers:
-    """For each storage the one that is it when the next step begins; -1 where there is none."""
+    """For each storage, the storage of this step that it is when the next step begins; -1 for none."""
     count = len(trace.storages)
     before = trace.births < 0
     dies = trace.deaths < len(trace.ops)
@@ -213,7 +213,7 @@ def continued_from(trace: Trace) -> Numbers:
 
 
 def growth_bytes(trace: Trace) -> tuple[int, int]:
-    """Bytes that come to stay: neither there when the step began nor in the place of what was.
+    """Bytes that a step leaves behind: not there when it began, and in the place of nothing that was.
 
     Returns:
         Those of gradients, parameters and the optimizer's state, and all others. The first step of a training makes

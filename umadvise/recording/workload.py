@@ -15,12 +15,12 @@ class Workload:
     """One training step as something that can be built on any device: the device is torch's default at building time.
 
     Attributes:
-        step: runs one whole step: zero_grad, forward, loss, backward, optimizer. It reads no tensor's value on the
-            host, so that it runs on the meta device too.
-        modules: what is trained; their parameters and buffers are the step's parameters.
-        optimizers: in the order in which the step uses them; their state is optimizer state.
-        inputs: the batch: tensors that the step reads from outside.
-        name: for reports.
+        step: function that runs one whole step: zero_grad, forward, loss, backward, optimizer. It reads no tensor's
+            value on the host, so that it runs on the meta device too.
+        modules: the modules that are trained; their parameters and buffers are the step's parameters.
+        optimizers: the optimizers in the order in which the step uses them; their state is optimizer state.
+        inputs: tensors that the step reads from outside: the batch.
+        name: what reports call the workload.
     """
 
     step: Callable[[], object]
@@ -37,14 +37,14 @@ def training_step(
     *inputs: torch.Tensor,
     name: str = "",
 ) -> Workload:
-    """The ordinary case: one model, one optimizer, one loss.
+    """A workload of one model, one optimizer and one loss: the ordinary case.
 
     Args:
-        model: in the mode in which it is to run.
-        optimizer: of the model's parameters.
-        loss: called as `loss(model, *inputs)`; returns a scalar.
-        inputs: the batch.
-        name: for reports.
+        model: the module to train, already in the mode (train or eval) in which it is to run.
+        optimizer: the optimizer of the model's parameters.
+        loss: function that is called as `loss(model, *inputs)` and returns a scalar.
+        inputs: tensors of the batch, given to `loss`.
+        name: what reports call the workload.
 
     Returns:
         A workload whose step returns the loss, detached: a tensor without a graph.

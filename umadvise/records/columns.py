@@ -72,9 +72,9 @@ def unpack(kind: type[Kind], name: str, columns: dict[str, bytes]) -> Kind:
     """The table of such columns.
 
     Args:
-        kind: which table.
-        name: what the messages call it.
-        columns: as `pack` gives them.
+        kind: class of the table to make.
+        name: what error messages call the table.
+        columns: little-endian bytes of each column by its name, as `pack` returns them.
 
     Raises:
         ValueError: a column is missing, unknown, or no whole number of numbers.

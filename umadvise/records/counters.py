@@ -84,7 +84,7 @@ class Counters(Record, frozen=True):
 
 
 class Swaps(Record, frozen=True):
-    """Of um_swap_counters what explicit swapping did between two readings.
+    """What explicit swapping did between two readings: the totals of um_swap_counters.
 
     `on_demand_swap_ins` of the swap-ins no plan had asked for in time, and `evictions` of the departures, those without
     a copy (`clean_drops`) included, no plan had foreseen. `cancelled` departures and arrivals were not needed after
@@ -103,7 +103,7 @@ class Swaps(Record, frozen=True):
     wait_room_ns: Count
 
     def plus(self, other: "Swaps") -> "Swaps":
-        """Both together."""
+        """The sum of two readings."""
         return Swaps(**_combine(Swaps, self, other, 1))
 
     def minus(self, before: "Swaps") -> "Swaps":
@@ -140,7 +140,7 @@ class SwapCounters(Swaps, frozen=True):
 
 
 class Chunks(Record, frozen=True):
-    """Of um_swap_counters what chunks of device memory, and of the host's, are for, and the most that was used."""
+    """Size and use of the memory for chunks, on the device and on the host: the levels of um_swap_counters."""
 
     chunk_bytes: Count
     budget_bytes: Count
@@ -318,16 +318,16 @@ def subtract(after: Counters, before: Counters) -> Counters:
 
 
 def add(left: Counters, right: Counters) -> Counters:
-    """Both together; what is unknown in either is unknown."""
+    """The sum of two readings; what is unknown in either is unknown."""
     return Counters(**_combine(Counters, left, right, 1))
 
 
 def with_sample(counters: Counters, sample: Counters | None) -> Counters:
-    """What a CUDA device says of a step.
+    """Joins the core's own counters of a step with those that CUPTI gave on a CUDA device.
 
     Args:
-        counters: of which the core counts ops in every step.
-        sample: the rest; None where it is not known, as of a step that was not sampled.
+        counters: the core's own counters of the step; its counts of ops are there for every step.
+        sample: the counters that CUPTI gave for the step; None where the step was not sampled.
     """
     return msgspec.structs.replace(
         sample or Counters(), op_count=counters.op_count, oversized_ops=counters.oversized_ops

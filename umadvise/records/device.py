@@ -102,7 +102,7 @@ class LinkDirection(Record, frozen=True):
 
 
 class Link(Record, frozen=True):
-    """The link to the host. `pageable_share`: speed of copies from memory that is not page-locked, of the others'."""
+    """The link to the host. `pageable_share`: speed of copies from pageable memory, as a part of the others' speed."""
 
     kind: Name
     h2d: LinkDirection
@@ -114,27 +114,28 @@ class FaultCosts(Record, frozen=True):
     """What unified memory costs besides the copies themselves, whose fixed cost (t_dma) is the link's.
 
     Attributes:
-        fault_batch_max: fault entries that one batch takes.
-        batch_ns: once a batch: interrupt, fetch, sort, flush, replay.
-        entry_ns: once a fault entry.
-        block_ns: once a 2 MiB block of a batch: lock, page tables.
-        migrate_ns: more for a block that comes from the host: unmapping there, pushes.
-        first_map_ns: once in a block's life: mapping its host pages for the device, page tables.
-        evict_ns: once a chunk, beside the copy to the host.
-        host_fault_ns: a fault of the host, beside the copies.
-        prefetch_call_ns: of the calling thread, once a prefetch.
-        prefetch_block_ns: of the driver, once a block that is not there yet; one that is costs `block_ns`.
-        prefetch_bytes_per_s: speed of a prefetch's copies where it is not the link's.
-        advise_call_ns: of the calling thread, once an advice.
-        read_mostly_block_ns: more for each block with contents when the advice is read-mostly.
-        accessed_by_block_ns: more for each block when the advice is accessed-by.
-        zero_share: speed of filling device memory with zeros, of its peak bandwidth.
-        remote_share: speed of accesses over the link, of the link's bandwidth to the device.
+        fault_batch_max: the most fault entries that one batch takes.
+        batch_ns: time for each batch of faults: interrupt, fetch, sort, flush, replay.
+        entry_ns: time for each fault entry of a batch.
+        block_ns: time for each 2 MiB block of a batch: its lock and its page tables.
+        migrate_ns: extra time for a block that comes from the host: unmapping there, pushes.
+        first_map_ns: extra time when a block comes to the device for the first time: mapping its host pages for DMA.
+        evict_ns: time for each 2 MiB block that is evicted, beside its copy to the host.
+        host_fault_ns: time for a fault of the host, beside the copies.
+        prefetch_call_ns: time that each prefetch call takes from the thread that makes it.
+        prefetch_block_ns: time that the driver takes for each block of a prefetch that is not there yet; one that is
+            there costs `block_ns`.
+        prefetch_bytes_per_s: bandwidth of a prefetch's copies; without a value it is the link's.
+        advise_call_ns: time that each call that gives advice takes from the thread that makes it.
+        read_mostly_block_ns: extra time for each block with contents when the advice is read-mostly.
+        accessed_by_block_ns: extra time for each block when the advice is accessed-by.
+        zero_share: bandwidth of filling device memory with zeros, as a part of its peak bandwidth.
+        remote_share: bandwidth of accesses over the link, as a part of the link's bandwidth to the device.
         window_pages: pages of 4 KiB that a parallel kernel works on at a time, where the trace does not say.
         run_pages: pages of 4 KiB that one group of threads walks through in order, where the trace does not say.
         faults_per_service: faults that come together in one block, where the trace does not say.
-        services_per_block: services of a 2 MiB block that a model by block counts as one.
-        records_per_block: transfers of a block that a model by block counts as one.
+        services_per_block: number of fault services of a 2 MiB block that a model by blocks counts as one.
+        records_per_block: number of transfers of a block that a model by blocks counts as one.
     """
 
     fault_batch_max: Fact[Number]
@@ -215,7 +216,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
 
     @property
     def achievable_memory_bytes_per_s(self) -> float | None:
-        """What the best kernels reach of it; None when unknown."""
+        """Bandwidth of the device memory that the best kernels reach; None when unknown."""
         peak = self.memory.bytes_per_s.value
         return None if peak is None else peak * self.memory.achievable_share.value
 
@@ -245,7 +246,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
         return self.unified_memory.supported.value is True
 
     def require_unified_memory(self) -> None:
-        """Returns where managed memory is paged.
+        """Checks that the device pages managed memory.
 
         Raises:
             PolicyError: the device takes no page faults; the message says why and what to do.
@@ -269,9 +270,9 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
         """Nanoseconds of one copy between page-locked host memory and the device; 0 for nothing.
 
         Args:
-            direction: "h2d" or "d2h".
-            bytes_: its size.
-            both: the other direction is copying all the while.
+            direction: "h2d" for host to device, "d2h" for device to host.
+            bytes_: size of the copy in bytes.
+            both: whether the other direction is copying all the while.
         """
         if bytes_ == 0:
             return 0

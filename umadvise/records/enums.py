@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """um_role. The first three choose the arena, the finer ones are labels."""
+    """um_role: what a tensor is for. The first three choose the arena, the others are labels."""
 
     PARAMETER = 0
     INPUT = 1
@@ -15,7 +15,7 @@ class Role(IntEnum):
 
 
 class Advice(IntEnum):
-    """um_advice."""
+    """um_advice: what the driver is told about unified memory."""
 
     NONE = 0
     PREFERRED_LOCATION = 1

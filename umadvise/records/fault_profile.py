@@ -116,7 +116,7 @@ class Tally(Record, frozen=True):
 
 
 class ResidentTally(Tally, frozen=True):
-    """With the most bytes that were on the device at once during a step; None when unknown.
+    """A tally with the most bytes that were on the device at once during a step; None when unknown.
 
     Of a row about tensors they are its tensors' bytes, of a row about ops all bytes that were there while these ran.
     """
@@ -241,7 +241,7 @@ class Finding(Record, frozen=True):
 
 
 class RungChange(Record, frozen=True):
-    """From step `step` on a run was on this rung of the ladder; `reason` has the numbers that it follows from."""
+    """The rung of the ladder that a run was on from `step` on; `reason` has the numbers that it follows from."""
 
     step: Count
     rung: Name
@@ -257,7 +257,7 @@ class Undriven(Record, frozen=True):
 
 
 class PlannedSteps(Record, frozen=True):
-    """Of a run whose steps follow plans: how many did, to their ends, and the first and the latest that did not."""
+    """How many steps followed plans to their ends, and the first and the latest that did not."""
 
     driven: Count
     undriven: Annotated[tuple[Undriven, ...], msgspec.Meta(max_length=MOST_UNDRIVEN)]
@@ -310,12 +310,12 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
     @property
     def counted_steps(self) -> int:
-        """Steps that the counters are about."""
+        """Number of steps that the counters are about."""
         return self.step_count if self.sampling is None else self.sampling.steps
 
     @property
     def counted_ns(self) -> int:
-        """What these steps took together."""
+        """Duration of the steps that the counters are about, in nanoseconds."""
         return self.duration_ns if self.sampling is None else self.sampling.duration_ns
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ _header_decoder = msgspec.json.Decoder(_Header)
 
 
 def require_schema(document: bytes | dict[str, Any], schema: str, remedy: str = OR_RECORD_AGAIN) -> None:
-    """Returns where a document is of this version.
+    """Checks that a document is of the schema version that this code reads.
 
     Args:
         document: JSON, or the tables that were read of another format.

@@ -45,13 +45,13 @@ class Actions(Columns):
     """One row an action, in the order of execution.
 
     Attributes:
-        kind: ActionKind.
-        op: anchor: index into the trace's ops.
-        after: 1 after that op has ended, 0 before it begins.
-        storage: index into the trace's storages.
-        offset_bytes: first byte, within the storage.
-        bytes: how many.
-        argument: see ActionKind; 0 where it says nothing.
+        kind: number of the `ActionKind`.
+        op: index of the op of the trace at which the action has its place.
+        after: 1 for an action after that op has ended, 0 for one before it begins.
+        storage: index of the storage among the trace's storages.
+        offset_bytes: first byte of the range, counted within the storage.
+        bytes: length of the range in bytes.
+        argument: number whose meaning `ActionKind` gives for each kind; 0 where it has none.
     """
 
     kind: NDArray[np.uint8]
@@ -81,11 +81,11 @@ class Plan:
     """What moves when, in one step.
 
     Attributes:
-        planner: what made it.
-        budget_bytes: of device memory, for which it was made.
-        options: of the planner, by name.
-        trace_digest: `Trace.digest` of the trace that the indexes are of.
-        actions: see Actions.
+        planner: name of the planner that made it.
+        budget_bytes: device memory in bytes that the plan was made for.
+        options: the planner's options, by name.
+        trace_digest: `Trace.digest` of the trace whose ops and storages the actions name.
+        actions: the plan's actions, in the order of execution.
     """
 
     planner: str
@@ -104,7 +104,7 @@ class Plan:
         budget_bytes: int,
         options: dict[str, Option] | None = None,
     ) -> "Plan":
-        """A plan of actions in any order: those of one anchor keep theirs.
+        """Makes a plan from actions in any order; actions with the same op and side keep their order.
 
         Raises:
             ValueError: the actions cannot be executed; see `check`.

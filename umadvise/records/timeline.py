@@ -15,7 +15,7 @@ from umadvise.records.enums import Cause
 
 
 class Track(IntEnum):
-    """um_track: what runs beside each other."""
+    """um_track: the lanes of a timeline, which run beside each other: computing, copies each way, and the host."""
 
     COMPUTE = 0
     H2D = 1
@@ -62,17 +62,18 @@ class Timeline(Columns):
     The columns are those of um_span (csrc/include/umadvise.h).
 
     Attributes:
-        start_ns: from the begin of the simulation.
-        duration_ns: length.
-        bytes: that were moved or worked on; 0 where that means nothing.
-        op: index into the trace; -1 for none.
-        storage: index into the trace; -1 for none.
-        track: Track.
-        kind: SpanKind.
-        cause: umadvise.records.enums.Cause: why bytes moved or the op stands still; meaningless for ops.
-        engine: which copy engine of the track's direction.
+        start_ns: beginning of the span, in nanoseconds since the simulation began.
+        duration_ns: length of the span in nanoseconds.
+        bytes: number of bytes that were moved or worked on; 0 where that has no meaning.
+        op: index of the op in the trace; -1 for none.
+        storage: index of the storage in the trace; -1 for none.
+        track: number of the `Track`: compute, copies in either direction, or the host.
+        kind: number of the `SpanKind`.
+        cause: number of the `umadvise.records.enums.Cause` for which bytes moved or the op stood still; meaningless for
+            ops.
+        engine: number of the copy engine, among those of the track's direction.
         step: iteration of the simulation: 1, 2, ...
-        peak_bytes: the most device memory that was in use at once.
+        peak_bytes: the most device memory, in bytes, that was in use at once.
     """
 
     start_ns: NDArray[np.int64]
@@ -103,7 +104,7 @@ class Timeline(Columns):
 
     @property
     def end_ns(self) -> int:
-        """When the last span ends."""
+        """End of the last span, in nanoseconds since the simulation began."""
         return int((self.start_ns + self.duration_ns).max(initial=0))
 
     def busy_ns(self, track: Track, kind: SpanKind | None = None, cause: Cause | None = None) -> int:

@@ -75,12 +75,13 @@ class Storages(Columns):
     """One row a storage. Views and aliases are folded into it; library scratch is a storage with the role workspace.
 
     Attributes:
-        bytes: size.
-        role: umadvise.records.enums.Role.
-        name: index into `Trace.strings`; 0 where it has no name.
-        module: where it was made: index into `Trace.strings`.
-        successor: for a storage that is there when the trace begins and dies in it, the one that has taken its place
-            when the trace ends (this step's gradient for the last one's), so that the trace can be repeated; else -1.
+        bytes: size of the storage in bytes.
+        role: number of the `umadvise.records.enums.Role`.
+        name: index of its name in `Trace.strings`; 0 where it has no name.
+        module: index into `Trace.strings` of the module in which it was made.
+        successor: index of the storage that has taken this one's place when the trace ends, for a storage that is there
+            when the trace begins and dies in it (the last step's gradient, whose place this step's takes); -1 for every
+            other. With it a trace can be repeated.
     """
 
     bytes: NDArray[np.int64]
@@ -95,14 +96,14 @@ class Ops(Columns):
     """One row an op, in the order of execution.
 
     Attributes:
-        name: of the operator with its overload ("aten::add_.Tensor"): index into `Trace.strings`.
-        phase: umadvise.records.enums.Phase.
-        module: whose forward it belongs to, in backward too: index into `Trace.strings`.
-        step: 1, 2, ...; 0 outside steps.
-        op_class: OpClass.
-        arithmetic: number format that its units work in: index into `ARITHMETIC`.
-        duration_ns: measured, or by a device's roofline; UNKNOWN where neither is there.
-        flops: multiplications and additions, each counted; UNKNOWN where no formula is known.
+        name: index into `Trace.strings` of the operator's full name, such as "aten::add_.Tensor".
+        phase: number of the `umadvise.records.enums.Phase`.
+        module: index into `Trace.strings` of the module whose forward the op belongs to, also for ops of backward.
+        step: number of the step: 1, 2, ...; 0 outside steps.
+        op_class: number of the `OpClass`.
+        arithmetic: index into `ARITHMETIC` of the number format that its arithmetic units work in.
+        duration_ns: time in nanoseconds, measured or by a device's roofline; UNKNOWN where there is neither.
+        flops: number of multiplications and additions, each counted; UNKNOWN where there is no formula.
         creates: 1 for ops that only make memory (aten::empty and kin), which touch no byte.
         host_touch: 1 where the host waits for a value (aten::_local_scalar_dense and kin).
         window_pages: pages of 4 KiB that its kernel works on at a time; 0 is the device's default.
@@ -130,11 +131,11 @@ class Accesses(Columns):
     """One row a range of a storage that an op touches: inputs in the order of its schema, then outputs.
 
     Attributes:
-        op: non-decreasing.
-        storage: which one.
-        offset_bytes: of the first byte touched, within the storage.
-        bytes: up to the last byte touched.
-        flags: Access.
+        op: index of the op; it never falls from row to row.
+        storage: index of the storage that the op touches.
+        offset_bytes: first byte touched, counted within the storage.
+        bytes: length of the range, up to the last byte touched.
+        flags: bits of `Access`: what the op does to the range.
     """
 
     op: NDArray[np.int32]
@@ -149,13 +150,13 @@ class Events(Columns):
     """One row a thing that happens to a storage, in order.
 
     Attributes:
-        kind: EventKind.
-        op: position, see the module; non-decreasing.
-        inside: 1 inside that op, 0 after it; all that is inside comes first.
-        storage: which one.
-        offset_bytes: for copies and services the first byte, within the storage; below 0 for a service whose 2 MiB
-            block begins before the storage does. Else 0.
-        bytes: for copies how many. Else 0.
+        kind: number of the `EventKind`.
+        op: index of the op inside or after which it happens; -1 before the first op. It never falls from row to row.
+        inside: 1 for an event inside that op, 0 for one after it; all that is inside comes first.
+        storage: index of the storage that it happens to.
+        offset_bytes: first byte of a copy or of a fault service, counted within the storage; negative for a service
+            whose 2 MiB block begins before the storage does; 0 for other events.
+        bytes: length of a copy in bytes; 0 for other events.
     """
 
     kind: NDArray[np.uint8]
@@ -214,16 +215,17 @@ class Trace:
     """One or more training steps.
 
     Attributes:
-        target: what the kernels are those of.
+        target: the hardware whose kernels the ops are: "cpu" or "cuda".
         source: "dry" on the meta device, "live" from a run, "synthetic" made for a test or benchmark.
         device: the device whose durations these are: a name of the catalogue, or what the machine calls itself.
-        torch_version: what recorded it; empty for a synthetic trace.
+        torch_version: version of the torch that was recorded; empty for a synthetic trace.
         workload: what was recorded, as the user named it.
-        strings: every name; the first is empty.
-        storages: see Storages.
-        ops: see Ops.
-        accesses: see Accesses.
-        events: see Events; every storage is allocated exactly once, those of before the trace at op -1.
+        strings: every name that the tables point to; the first is empty.
+        storages: table of storages, one row for each.
+        ops: table of ops, in the order of execution.
+        accesses: table of the ranges that ops touch.
+        events: table of what happens to storages. Every storage is allocated exactly once; what is there before the
+            trace begins is allocated at op -1.
     """
 
     target: Target
@@ -293,7 +295,7 @@ class Trace:
         return int(known.sum())
 
     def working_set_bytes(self) -> NDArray[np.int64]:
-        """For each op the bytes of all storages that it touches or that live only inside it, each counted once."""
+        """Bytes of all storages that each op touches or that live only inside it, each counted once."""
         op_count, storage_count = len(self.ops), max(len(self.storages), 1)
         events, accesses = self.events, self.accesses
         made = (events.kind == EventKind.ALLOCATE) & (events.inside == 1)
@@ -319,5 +321,5 @@ class Trace:
 
 
 def event_positions(trace: Trace) -> NDArray[np.int64]:
-    """For each event a number that orders it among ops: 3 * op for the op's begin, + 1 inside, + 2 after it."""
+    """A number for each event that orders it among ops: 3 * op for the op's begin, + 1 inside, + 2 after it."""
     return trace.events.op.astype(np.int64) * 3 + np.where(trace.events.inside == 1, 1, 2)

@@ -1,4 +1,4 @@
-"""Simulating a step on a device that is not there: unified memory and swapping, by the same rules as the real thing."""
+"""Simulates a training step on a device that is not there, with unified memory or with explicit swapping."""
 
 from umadvise.records.timeline import Span, SpanKind, Timeline, Track
 from umadvise.simulator.swap import Residence, SwapSimulation, simulate_resident, simulate_swap

@@ -1,4 +1,4 @@
-"""One steady step, whatever simulated it."""
+"""What one step takes once the warm-up is over; the same record for unified memory and for swapping."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ class SteadyStep(Record, frozen=True):
     Attributes:
         step_ns: length of the step.
         compute_ns: nanoseconds of its ops, each once.
-        stalls: when the compute queue stood still.
+        stalls: nanoseconds that the compute queue stood still, by cause.
         bytes_h2d: bytes paged or swapped in, whatever the cause; not what the program itself copies.
         bytes_d2h: bytes paged or swapped out.
         fault_groups: number of 2 MiB blocks served; None where nothing pages.

@@ -1,4 +1,4 @@
-"""Simulating a step with explicit swapping: whole storages copied between device and host, by a plan or on demand.
+"""Simulates a step with explicit swapping: whole storages are copied between device and host, by a plan or on demand.
 
 One compute queue, the copy engines of the device's link, and a host thread that runs ahead (csrc/replay/swap_*).
 A swap-out starts when its anchor has ended on the compute queue and frees its bytes when the copy ends. A swap-in
@@ -29,12 +29,14 @@ from umadvise.records.timeline import SpanKind, Timeline, Track
 from umadvise.records.trace import Trace
 
 AllocatorModel: TypeAlias = Literal["exact", "caching", "best_fit", "va_chunks"]
-"""How memory is given out: the sum of the bytes; torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp, torch
-2.13, default settings); one pool, best fit; physical chunks behind contiguous addresses (Hayakawa et al., section 4).
+"""Models of allocators: "exact" takes the sum of the bytes; "caching" is torch's caching allocator
+(c10/cuda/CUDACachingAllocator.cpp, torch 2.13, default settings); "best_fit" is one pool; "va_chunks" has physical
+chunks behind contiguous addresses (Hayakawa and Narihira 2020, section 4).
 """
 ALLOCATOR_MODELS: tuple[AllocatorModel, ...] = get_args(AllocatorModel)
 Eviction: TypeAlias = Literal["never", "belady", "lru"]
-"""Who leaves unplanned where an op finds no room: nobody (an error), what is used furthest ahead, or longest ago."""
+"""What leaves unplanned where an op finds no room: nothing (an error), what is used again furthest ahead (Belady 1966),
+or what was used longest ago."""
 EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 
 CHUNK_BYTES = 20 << 20
@@ -48,10 +50,10 @@ class SwapSimulation:
     """A simulated step.
 
     Attributes:
-        result: its length by cause, what moved, peaks; see um_swap_result in csrc/include/umadvise.h.
-        timeline: of the last iteration; None where spans were not asked for.
-        live_bytes: for each op the most bytes of storages on the device at once, those of running copies included.
-        reserved_bytes: likewise what the allocator takes of the budget.
+        result: length of the step by cause, what moved, peaks; see um_swap_result in csrc/include/umadvise.h.
+        timeline: spans of the last iteration; None where they were not asked for.
+        live_bytes: most bytes of storages on the device at once during each op, those of running copies included.
+        reserved_bytes: most bytes that the allocator takes of the budget during each op.
     """
 
     result: SwapResult
@@ -61,7 +63,7 @@ class SwapSimulation:
 
     @property
     def step_ns(self) -> int:
-        """Length of the steady step."""
+        """Nanoseconds of the last iteration, in which a step is like the one before."""
         return self.result.step_ns
 
     def op_starts_ns(self) -> NDArray[np.int64]:
@@ -78,8 +80,8 @@ class Residence:
     """Whether a step runs with everything on the device.
 
     Attributes:
-        fits: in the device's usable bytes.
-        simulation: the step; where it does not fit, on a device with more memory.
+        fits: whether the step runs in the bytes that the device leaves to programs.
+        simulation: simulation of the step; where it does not fit, on a device with more memory.
     """
 
     fits: bool
@@ -87,7 +89,7 @@ class Residence:
 
     @property
     def needed_bytes(self) -> int:
-        """What the allocator takes of the device at the peak."""
+        """Bytes that the allocator takes of the device at the peak."""
         return self.simulation.result.peak_reserved_bytes
 
 
@@ -113,22 +115,25 @@ def simulate_swap(
     reached at once, or nearly.
 
     Args:
-        trace: the step.
-        device: whose link copies.
-        plan: of swaps, waits, drops and recomputations; None for none.
-        budget_bytes: of device memory; by default the plan's, without one all that the device has.
-        allocator: how memory is given out.
-        eviction: who leaves unplanned; "never" makes a plan that runs out of room an error.
-        chunk_bytes: of allocator "va_chunks": a multiple of 512.
-        map_ns_per_chunk: likewise; for so long the compute queue stands still while a chunk is mapped. Unmapping and
-            access rights synchronise with the device (nnabla-ext-cuda): 80 us a chunk of 40 MB on a V100 fits
-            published rows.
-        op_issue_ns: of the host thread, which runs ahead, for each op.
-        op_sync_ns: for so long the compute queue stands still before each op: a scheduler that synchronises.
-        iterations: at most so many.
+        trace: trace of the step.
+        device: name in the catalogue, profile's file, or profile of the device whose link makes the copies.
+        plan: plan of swaps, waits, drops and recomputations; None for none.
+        budget_bytes: bytes that tensors may take on the device; None is the plan's budget, without a plan all that the
+            device leaves to programs.
+        allocator: model of the allocator that gives memory out.
+        eviction: what leaves unplanned; "never" makes a plan that runs out of room an error.
+        chunk_bytes: size of a physical chunk for the allocator "va_chunks": a multiple of 512.
+        map_ns_per_chunk: nanoseconds that the compute queue stands still while the allocator "va_chunks" maps a chunk:
+            unmapping and access rights synchronise with the device (nnabla-ext-cuda). docs/fidelity.md says which time
+            fits a published row.
+        op_issue_ns: nanoseconds that the host thread, which runs ahead, takes for each op.
+        op_sync_ns: nanoseconds that the compute queue stands still before each op, as with a scheduler that
+            synchronises.
+        iterations: most repetitions of the step.
         spans: whether the timeline is wanted.
-        engine_rules: the plan is carried out as a session's device does it, see um_swap_options in
-            csrc/include/umadvise.h: what it drops is a spare, which leaves first, and with a copy, when room is needed.
+        engine_rules: whether the plan is carried out as a session's device does it (um_swap_options in
+            csrc/include/umadvise.h): what the plan drops stays until room is needed, and then leaves first, with a
+            copy.
 
     Raises:
         NoRoomError: something finds no room, and nothing will leave.
@@ -185,10 +190,10 @@ def simulate_resident(
     """Executes a trace with everything on the device, and says whether the device has the memory.
 
     Args:
-        trace: the step.
-        device: whose memory is asked for, and whose link brings inputs.
-        allocator: how memory is given out.
-        op_issue_ns: of the host thread, for each op.
+        trace: trace of the step.
+        device: name in the catalogue, profile's file, or profile of the device.
+        allocator: model of the allocator that gives memory out.
+        op_issue_ns: nanoseconds that the host thread, which runs ahead, takes for each op.
         spans: whether the timeline is wanted.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Plain unified memory, simulated: a trace replayed through the allocator, the guard and the page model of a real run.
+"""Simulates unified memory: replays a trace through the allocator, the guard and the page rules of a real run.
 
 The engine is the one that runs on the emulated device and on CUDA; only the driver below it has no bytes
 (csrc/replay/unified_*). So the counters are those that ordered counting observes, exactly. Times follow from the
@@ -32,8 +32,8 @@ from umadvise.records.trace_check import check as check_trace
 from umadvise.records.units import parse_bytes
 
 WARM_UP = 2
-"""Iterations until what is where no longer depends on the beginning; eviction in order of service is chaotic, so that
-averages go over several iterations after these."""
+"""Iterations after which it no longer matters what was where at the beginning. Eviction in order of service is chaotic,
+so averages go over several iterations after these."""
 
 Allocator = Literal["umadvise", "caching"]
 
@@ -49,11 +49,11 @@ class GpuCounters:
     transfer.
 
     Attributes:
-        fault_groups: services of a 2 MiB block in one fault batch.
-        batches: fault batches.
-        faults: fault entries.
-        records_h2d: transfers to the device.
-        records_d2h: transfers to the host.
+        fault_groups: number of services of a 2 MiB block in one fault batch.
+        batches: number of fault batches.
+        faults: number of entries in the fault buffer.
+        records_h2d: number of transfers to the device.
+        records_d2h: number of transfers to the host.
     """
 
     fault_groups: int
@@ -69,19 +69,19 @@ class UnifiedStep:
 
     Attributes:
         counters: what the device counts, in blocks of 2 MiB: the record that the emulated device gives.
-        memory: when the iteration ends; peaks are its own.
-        gpu: the same at the granularity of the device's pages.
-        start_ns: on the simulation's clock.
-        duration_ns: until the compute track has ended its last op.
-        compute_ns: of the ops.
-        fault_ns: the compute track stood still while faults were served.
-        wait_copy_ns: it waited for copies: prefetches, and copies from and to the host.
-        wait_room_ns: it waited for evictions of a prefetch.
-        remote_ns: accesses over the link took longer than the ops that made them.
-        call_ns: the host thread was in driver calls; it runs ahead of the device.
-        copy_h2d_ns: copies to the device, by faults and prefetches.
-        copy_d2h_ns: copies to the host.
-        remote_bytes: accessed over the link.
+        memory: state of memory when the iteration ends, with the iteration's own peaks.
+        gpu: counts of the same at the granularity of the device's pages.
+        start_ns: beginning of the iteration on the simulation's clock.
+        duration_ns: time until the compute track has ended its last op.
+        compute_ns: total nanoseconds of the ops.
+        fault_ns: time that the compute track stood still while faults were served.
+        wait_copy_ns: time that it waited for copies: prefetches, and copies from and to the host.
+        wait_room_ns: time that it waited for evictions of a prefetch.
+        remote_ns: time by which accesses over the link took longer than the ops that made them.
+        call_ns: time of the host thread, which runs ahead of the device, in driver calls.
+        copy_h2d_ns: time of copies to the device, by faults and prefetches.
+        copy_d2h_ns: time of copies to the host.
+        remote_bytes: number of bytes accessed over the link.
     """
 
     counters: Counters
@@ -106,9 +106,9 @@ class UnifiedSimulation:
 
     Attributes:
         setup: what lies before the first op of the first iteration.
-        steps: the iterations.
-        timeline: what happened when.
-        addresses: of each of the trace's storages in the last iteration; 0 where it had no memory.
+        steps: iterations in order, the warm-up included.
+        timeline: what happened when, in all iterations.
+        addresses: address of each of the trace's storages in the last iteration; 0 where it had no memory.
     """
 
     setup: UnifiedStep
@@ -156,17 +156,18 @@ def simulate_unified(
     Args:
         trace: one or more steps. A step that is repeated goes on with what outlives it, see `Storages.successor`.
         device: a name of the catalogue, a profile's file, or a profile.
-        capacity_bytes: of device memory; None takes what the profile leaves to programs.
-        budget_bytes: what the guard lets managed memory keep on the device; None is no budget: the driver evicts when
-            the memory is full.
-        host_bytes: most that managed memory may take on the host; None is no limit.
-        advice: for memory of the roles PARAMETER, INPUT and INTERMEDIATE; none where a role is left out. The
+        capacity_bytes: bytes of device memory; None takes what the profile leaves to programs.
+        budget_bytes: bytes that the guard lets managed memory keep on the device; None is no budget: the driver evicts
+            when the memory is full.
+        host_bytes: most bytes that managed memory may take on the host; None is no limit.
+        advice: advice for memory of the roles PARAMETER, INPUT and INTERMEDIATE; none for a role that is left out. The
             optimizer's state goes with the parameters when it is there before the trace begins, else with the
             intermediates, as in a session.
-        plan: advice, prefetches and discards at certain ops.
-        iterations: how often, see `WARM_UP`.
+        plan: plan of advice, prefetches and discards, each before or after an op; None for none.
+        iterations: number of repetitions of the trace, the warm-up of `WARM_UP` included.
         service: what touches memory: the guard before each op, or, of a raw run's trace, the recorded services.
-        concurrency: how kernels walk through memory whose ops do not say; None takes the device's.
+        concurrency: how kernels walk through memory, for ops that the trace does not say it of; None takes the
+            device's.
         allocator: what gives managed memory out: "umadvise" as a session does, where an arena that is empty goes back;
             "caching" is torch's allocator with managed segments, as in programs that only replace its cudaMalloc: what
             is freed there stays, is evicted with a copy, and comes back with one.

@@ -1,4 +1,4 @@
-"""The page-accurate model of unified memory, driven by hand: what the driver of a catalogue device would move, and why.
+"""A page-accurate model of unified memory, driven by hand: what the driver would move on a device, and why.
 
 Rules: NVIDIA/open-gpu-kernel-modules 595.45.04, kernel-open/nvidia-uvm; each stands in csrc/um/pages_*.cpp with its
 source. Times are as uncertain as the device's profile says; services, transfers and bytes follow from the rules.
@@ -34,7 +34,7 @@ Processor = Literal["gpu", "cpu"]
 TouchOrder = Literal["serial", "backward", "reverse", "random", "parallel"]
 
 MOST_BYTES = 1 << 40
-"""Of one allocation, and of device memory; csrc/um/pages.cpp refuses more."""
+"""Most bytes of one allocation, and of device memory; csrc/um/pages.cpp refuses more."""
 
 _SMALL_PAGE_BYTES = 4096
 _ORDERS: dict[str, int] = {"serial": 0, "backward": 1, "reverse": 1, "random": 2, "parallel": 3}
@@ -50,9 +50,9 @@ class Block:
     """An allocation of a `UnifiedMemory`.
 
     Attributes:
-        id: its number, which is never used again.
-        address: where it starts: a multiple of 2 MiB.
-        bytes: its size as it was asked for; memory comes in whole pages.
+        id: number of the allocation, which is never used again.
+        address: address of its first byte, a multiple of 2 MiB.
+        bytes: size that was asked for; memory comes in whole pages.
     """
 
     id: int
@@ -67,14 +67,14 @@ class PageRecord(msgspec.Struct, frozen=True, gc=False):
     faulted and what the prefetcher brings along are two (uvm/uvm_va_block.c, block_copy_resident_pages_between).
 
     Attributes:
-        kind: which of both.
-        direction: of a transfer; None for a fault group.
-        cause: of a transfer; None for a fault group.
-        bytes: that moved; 0 for a fault group, whose transfers have records of their own.
-        address: where the transfer or the fault group's block starts.
-        start_ns: on the model's clock. Fault groups of one batch share its window.
-        end_ns: likewise.
-        faults: pages of a fault group that faulted; 0 for a transfer.
+        kind: whether this is a transfer or a fault group.
+        direction: direction of a transfer; None for a fault group.
+        cause: cause of a transfer; None for a fault group.
+        bytes: number of bytes that moved; 0 for a fault group, whose transfers have records of their own.
+        address: first address of the transfer, or of the fault group's block.
+        start_ns: beginning on the model's clock. Fault groups of one batch have the same times.
+        end_ns: end on the model's clock.
+        faults: number of pages of a fault group that faulted; 0 for a transfer.
     """
 
     kind: Literal["transfer", "fault_group"]
@@ -88,17 +88,17 @@ class PageRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageCounters(Counters, frozen=True, kw_only=True):
-    """What every device counts, and what only the page-accurate model can tell.
+    """Counters of the page-accurate model: those that every device has, and some that only it can tell.
 
     Attributes:
-        host_fault_groups: faults of the host, one page each.
-        faults: pages that the device faulted for.
-        batches: fault batches of the device.
-        thrashing_pages: times that a page was found to thrash.
-        throttles: faults put off because their page thrashes.
-        pinned_pages: times that a thrashing page was pinned to one place.
-        remote_bytes: accessed over the link, by either processor. `remote_accesses` are requests of 128 bytes.
-        zeroed_bytes: of device memory.
+        host_fault_groups: number of the host's faults, one page each.
+        faults: number of pages that the device faulted for.
+        batches: number of fault batches of the device.
+        thrashing_pages: number of times that a page was found to thrash.
+        throttles: number of faults put off because their page thrashes.
+        pinned_pages: number of times that a thrashing page was pinned to one place.
+        remote_bytes: bytes accessed over the link, by either processor. `remote_accesses` are requests of 128 bytes.
+        zeroed_bytes: bytes of device memory that were zeroed.
     """
 
     host_fault_groups: Count
@@ -203,11 +203,11 @@ class UnifiedMemory:
         in batches of at most 256; when a batch is serviced, the window slides to the first page that is still missing.
 
         Args:
-            block: the allocation.
-            offset: where the range starts, in bytes from the block's start.
-            bytes: the range's size.
-            processor: who accesses. The CPU's faults come one page at a time, whatever the window.
-            write: stores instead of loads.
+            block: allocation that the range lies in.
+            offset: bytes from the block's start to the range's.
+            bytes: size of the range.
+            processor: processor that accesses it. The CPU's faults come one page at a time, whatever the window.
+            write: whether the accesses are stores; else they are loads.
             order: "serial", by address; "backward" (or "reverse"); "random", one page after the other in a random
                 order, where a window of 2 MiB and more slides by address and its faults arrive in a random order;
                 "parallel", such a window of any width. Random is the same in every run.
@@ -261,7 +261,7 @@ class UnifiedMemory:
         """Gives the driver advice on a whole block (cudaMemAdvise).
 
         Args:
-            block: the allocation.
+            block: allocation that the advice is for.
             advice: "read_mostly", "preferred_location" or "accessed_by", each with "unset_" before it to take it back;
                 the paper's words ("readmostly", "preferredlocation", "accessby") mean the same, "none" (or
                 "noadvise") takes back all three, and "prefetch" prefetches.

@@ -19,7 +19,7 @@ from umadvise.torch_seam.tensors import strided_parts, tensors_of_state
 
 
 class Adoption:
-    """What a session takes in and gives back.
+    """Models and optimizers whose tensors a session moves onto the device, and back.
 
     On the emulated device memory moves under the tensors, which stay the CPU's. On CUDA tensors move as `Module.to`
     moves them: parameters stay the same objects and get other data.
@@ -33,7 +33,7 @@ class Adoption:
         self._moved = False  # anything, on CUDA
 
     def check(self) -> None:
-        """Refuses what has no memory that could be moved.
+        """Refuses models and optimizers with tensors that have no memory of their own.
 
         Raises:
             UsageError: a parameter, buffer or tensor of an optimizer's state has no memory of its own.
@@ -63,7 +63,7 @@ class Adoption:
                 state.take_in(storage, role)
 
     def follow(self, state: runtime.Runtime, before: Policy) -> None:
-        """Moves what is on the emulated device into the memory that the policy has for it, after another one.
+        """Moves tensors on the emulated device into the kind of memory that a new policy has for them.
 
         The oldest first, so that they stay in their order: a plan knows them by that.
 
@@ -101,7 +101,7 @@ class Adoption:
         return torch_api.moved_in(tensor, Role.PARAMETER)
 
     def give_back(self, state: runtime.Runtime) -> None:
-        """Moves back what was moved, but on the emulated device nothing whose address is known outside of torch."""
+        """Moves tensors back; on the emulated device not those whose address is known outside of torch."""
         if not state.emulated:
             with routed(HOST):
                 for model in self._moved_models:
@@ -136,7 +136,7 @@ class Adoption:
         return parameters
 
     def persistent_sizes(self) -> list[int]:
-        """Bytes of each tensor that is there between any two steps of a training: a guess, before the first one.
+        """Bytes of each tensor that is there between any two steps: a guess before the first step has run.
 
         Parameters and buffers; with an optimizer a gradient for each parameter that has one, and the optimizer's state.
         An optimizer with `betas` (Adam and its kin) keeps two averages for each parameter, one with a momentum one.
@@ -156,7 +156,7 @@ def check_kind(tensor: torch.Tensor, what: str) -> None:
     """Refuses a tensor that has no memory of its own: ops on it run in Python, where the guard does not see them.
 
     Args:
-        tensor: any.
+        tensor: tensor to check, of any class.
         what: what the error calls it.
 
     Raises:

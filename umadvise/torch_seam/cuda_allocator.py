@@ -29,7 +29,7 @@ def install(ordinal: int) -> None:
     """Makes torch's memory on a CUDA device ours to route, from now on.
 
     Args:
-        ordinal: of the device that routes are meant for; other devices get plain memory.
+        ordinal: index of the CUDA device that umadvise serves; other devices get plain device memory.
 
     Raises:
         DeviceUnavailableError: this torch was built without CUDA.

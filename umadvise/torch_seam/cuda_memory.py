@@ -19,14 +19,14 @@ from umadvise.torch_seam.runtime import Runtime
 
 
 class CudaMemory:
-    """Of the whole process. GPUs are told apart by the ordinal that torch gives them."""
+    """Answers to torch's questions about memory, for each GPU by torch's ordinal, in the whole process."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, list[Peaks]] = {}
         self._before: dict[int, Totals] = {}
 
     def add(self, ordinal: int, peaks: Peaks) -> None:
-        """A device that torch's memory on a GPU comes from, from now on."""
+        """Adds a device that torch's memory on a GPU comes from, from now on."""
         self._peaks.setdefault(ordinal, []).append(peaks)
 
     def _on(self, ordinal: int) -> list[tuple[Peaks | _native.Device, Reading]]:
@@ -41,7 +41,7 @@ class CudaMemory:
         return found
 
     def statistics(self, ordinal: int) -> Nested:
-        """As `torch.cuda.memory_stats_as_nested_dict()`."""
+        """Statistics of a GPU in the form of `torch.cuda.memory_stats_as_nested_dict()`."""
         return nested((reading for _, reading in self._on(ordinal)), self._before.get(ordinal, Totals()))
 
     def reset_peaks(self, ordinal: int) -> None:
@@ -53,11 +53,11 @@ class CudaMemory:
                 device.reset_memory_peaks()
 
     def reset_accumulated(self, ordinal: int) -> None:
-        """Counts what comes and goes from here on."""
+        """Starts the sums of what was allocated and freed again from here."""
         self._before[ordinal] = Totals.of(reading for _, reading in self._on(ordinal))
 
     def install(self, replaced: Replacements) -> None:
-        """Answers torch."""
+        """Replaces torch's functions about memory by answers from here."""
         answers: dict[Callable[[int], Any], tuple[str, str]] = {  # torch.accelerator asks the same in other words
             self.statistics: ("_cuda_memoryStats", "_accelerator_getDeviceStats"),
             self.reset_peaks: ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"),

@@ -50,7 +50,7 @@ class Totals:
 
     @classmethod
     def of(cls, readings: Iterable[Reading]) -> "Totals":
-        """All that came and went on some devices so far."""
+        """Totals of everything that was allocated and freed on some devices so far."""
         counts = [
             (
                 reading.held.allocation_count,
@@ -71,8 +71,8 @@ def nested(readings: Iterable[Reading], before: Totals) -> Nested:
     of several devices is at most the sum of theirs, which it gives.
 
     Args:
-        readings: of each device.
-        before: what came and went, and is to count no more.
+        readings: one reading for each device.
+        before: totals at the last reset, which are taken off what is counted since.
     """
     readings = list(readings)
     now = Totals.of(readings)

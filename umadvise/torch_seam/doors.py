@@ -172,7 +172,7 @@ def _install_lasting(runtime: Runtime, export: Callable[[int], None]) -> None:
 
 
 def install(runtime: Runtime) -> None:
-    """Replaces torch's doors, and sees to it that nobody takes our signal."""
+    """Replaces torch's doors (see the module), and keeps SIGSEGV with the emulated device."""
     replaced = runtime.replaced
     replaced.replace(torch.Tensor, "numpy", _numpy)
     _install_lasting(runtime, _export_for_life)

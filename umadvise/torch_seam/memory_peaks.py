@@ -13,7 +13,7 @@ from umadvise.torch_seam.replacements import Replacements
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a device holds, and what came and went."""
+    """What a device holds, and what was allocated and freed in it."""
 
     held: MemoryStats
     history: MemoryHistory
@@ -27,7 +27,7 @@ class Reading:
 
 
 class Peaks:
-    """The two views of a device's memory."""
+    """Two sets of peaks of one device's memory: the fault profile's and the script's."""
 
     def __init__(self, device: _native.Device) -> None:
         self._device = device
@@ -36,7 +36,7 @@ class Peaks:
         self._of_script: Reading | None = None
 
     def install(self, replaced: Replacements) -> None:
-        """The profile reads the device; it gets its own peaks."""
+        """Gives the fault profile peaks of its own."""
         replaced.put(self._device, "memory", lambda: self._for_profile().held)
         replaced.put(self._device, "reset_memory_peaks", self._reset_for_profile)
 

@@ -17,7 +17,7 @@ _PARALLEL_ELEMENTS = 1 << 20
 
 
 class SleepingTeam:
-    """A thread of no work with an OpenMP team of its own, until `end`; nothing where torch computes with one thread."""
+    """A thread that sleeps with an OpenMP team of its own until `end`; nothing where torch uses one thread."""
 
     def __init__(self) -> None:
         """Returns when OpenMP knows of it."""

@@ -27,11 +27,11 @@ def to_device(
 
     Args:
         tensor: any tensor of the CPU.
-        role: whose arena the copy goes to.
-        advice: explicit advice, or None for the policy's.
-        dtype: as in `Tensor.to`.
-        copy: as in `Tensor.to`.
-        memory_format: as in `Tensor.to`.
+        role: role of the copy, which chooses its arena.
+        advice: advice that the user gave; None takes the policy's.
+        dtype: type of the copy's elements; None keeps the tensor's.
+        copy: whether to copy a tensor that is there already.
+        memory_format: layout of the copy, one of torch's memory formats.
     """
     same_type = dtype is None or dtype == tensor.dtype
     if same_type and not copy and memory_format == torch.preserve_format and _is_placed(tensor, advice):

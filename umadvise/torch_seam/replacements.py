@@ -41,7 +41,7 @@ def refusing(error: type[Exception], *words: str) -> Callable[..., Any]:
 
     Args:
         error: class of the error.
-        words: its arguments.
+        words: arguments that the error is made with.
     """
 
     def refuse(*_arguments: Any, **_named: Any) -> Any:

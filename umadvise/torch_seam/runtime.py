@@ -24,19 +24,21 @@ _storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.Storage
 
 @dataclass
 class Runtime:
-    """One patched state of the process.
+    """What `patch()` has set up in this process, until `unpatch()`.
 
     Attributes:
         device: the open device.
-        emulated: it is the emulated one.
+        emulated: whether the device is the emulated one.
         ordinal: the index that "cuda:<index>" means; 0 on the emulated device.
         policy: memory and advice for new allocations.
         budget_bytes: what managed memory may keep on the device; None where only its capacity limits it.
-        session_budget_bytes: the same of a session that has one of its own.
-        replaced: what was replaced in torch.
-        watched_by: the session, or `umadvise run`, that watches it now.
-        intermediate_advice: what the user asked for with `torch.cuda.set_unified`; it beats every policy.
-        team: that makes OpenMP's threads share their processors; None on CUDA.
+        session_budget_bytes: budget in bytes of a session that has one of its own, in place of `budget_bytes`; None
+            without one.
+        replaced: functions of torch that were replaced, to be put back.
+        watched_by: name of the session, or of `umadvise run`, that watches the device now; None where none does.
+        intermediate_advice: advice that the user gave with `torch.cuda.set_unified`, which beats every policy; None
+            without one.
+        team: thread that makes OpenMP's threads share their processors with others; None on CUDA.
     """
 
     device: _native.Device
@@ -58,7 +60,7 @@ class Runtime:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The budget that holds now."""
+        """The budget that holds now, in bytes: the session's, else that of `patch()`; None is no limit."""
         return self.budget_bytes if self.session_budget_bytes is None else self.session_budget_bytes
 
     @property
@@ -67,7 +69,7 @@ class Runtime:
         return "cpu" if self.emulated else f"cuda:{self.ordinal}"
 
     def route(self, placement: Placement) -> None:
-        """Sends this thread's allocations there from now on; on CUDA every thread's, as autograd's allocate too."""
+        """Sends this thread's allocations to a placement; on CUDA every thread's, as autograd's allocate too."""
         route = Route(RouteState.ON, placement, self.device.handle)
         if self.emulated:
             _native.set_thread_route(route)
@@ -94,8 +96,8 @@ class Runtime:
         What the user has placed or advised stays, and so does what somebody outside of torch has the address of.
 
         Args:
-            storage: of any tensor.
-            before: the policy until now.
+            storage: storage of any tensor.
+            before: policy that held until now.
 
         Raises:
             NativeError: it does not fit there.
@@ -114,7 +116,7 @@ class Runtime:
         _native.label(storage_address(storage), Role(placed.role), placed.name)
 
     def watch(self, watcher: str) -> None:
-        """Says who watches from now on.
+        """Says who watches the device from now on: a session, or `umadvise run`.
 
         Raises:
             StateError: somebody does.

@@ -137,9 +137,10 @@ def parts_of(entries: Sequence[Sequence[torch.Tensor | None]], limit_bytes: int,
     before the next: those and single entries may take more than the limit. The same sizes give the same runs.
 
     Args:
-        entries: for each parameter the tensors that its update uses.
-        limit_bytes: of a run's storages, each counted once.
-        unit_bytes: as `install`.
+        entries: tensors that each parameter's update uses: itself, its gradient and its states.
+        limit_bytes: the most bytes that the storages of one run may take, each counted once.
+        unit_bytes: size of the pieces in which memory is counted: a storage above half of it counts in whole units, a
+            smaller one counts nothing. 1 counts bytes.
     """
     storages = [_storages(entry, unit_bytes) for entry in entries]
     parts: list[slice] = []

@@ -181,12 +181,12 @@ def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
 
 
 def moved_in(tensor: torch.Tensor, role: Role) -> torch.Tensor:
-    """A tensor's values on the patched device, in memory as the policy says for the role; itself if it is there."""
+    """A tensor's values on the patched device, placed by its role and the policy; the tensor itself if it is there."""
     return _moved(tensor, _Move(Target(None, None)), role, torch._C.TensorBase.to)
 
 
 def move_module_in(module: torch.nn.Module) -> None:
-    """The same for a module's parameters, their gradients and buffers, as `module.to` does it."""
+    """Moves a module's parameters, their gradients and its buffers, as `module.to` does."""
     _move_module(module, _Move(Target(None, None)))
 
 

@@ -19,7 +19,7 @@ _left_alone = False
 
 
 def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook of modules, optimizers or gradients that is nothing to torch's compilers, and so breaks no graph."""
+    """Makes a hook of modules, optimizers or gradients invisible to torch's compilers, so that it breaks no graph."""
 
     def hooked(*arguments: Any) -> None:
         if not torch.compiler.is_compiling():

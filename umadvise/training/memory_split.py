@@ -41,8 +41,8 @@ def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
     """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped.
 
     Args:
-        sizes: of what is known to be there between steps.
-        room_bytes: of device memory; it is to hold a few chunks.
+        sizes: sizes in bytes of the tensors that are known to be there between steps.
+        room_bytes: device memory in bytes; chunks above the smallest size take an eighth of it at most.
     """
     for chunk_bytes in _CHUNK_BYTES:
         if chunk_bytes * _LEAST_CHUNKS > room_bytes:
@@ -53,12 +53,12 @@ def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
 
 
 class MemorySplit:
-    """The memory of one session.
+    """The device memory of one session, divided between managed memory and chunks.
 
     Attributes:
-        room_bytes: of device memory, for everything.
-        chunk_bytes: size of a chunk.
-        follows: live tensors of models and optimizers move to where new ones are.
+        room_bytes: device memory in bytes that the session may use, for everything.
+        chunk_bytes: size of a chunk in bytes.
+        follows: whether live tensors of models and optimizers move to the memory that new ones get.
     """
 
     def __init__(self, state: Runtime, persistent_sizes: Sequence[int] = ()) -> None:
@@ -81,7 +81,7 @@ class MemorySplit:
         self._replaced = Replacements()
 
     def use(self, policy: Policy) -> None:
-        """New tensors have the memory of a policy from now on.
+        """Gives new tensors the memory of a policy from now on.
 
         Raises:
             NativeError: there is no memory for it.
@@ -147,7 +147,7 @@ class MemorySplit:
             self._unit_bytes = unit_bytes
 
     def divide_further(self) -> bool:
-        """Whole-model ops in smaller parts, where small tensors left less room than was thought. Whether it is so."""
+        """Makes the parts of whole-model ops smaller where small tensors leave less room; returns whether it did."""
         if not self._in_chunks:
             return False
         limit_bytes = _native.split_limit(self._state.device)
@@ -192,7 +192,7 @@ class MemorySplit:
         return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)
 
     def release(self) -> None:
-        """Ops on lists are whole again, and chunks that no live tensor needs go back to the device and to the host."""
+        """Ends the splitting of ops on lists, and returns chunks that no live tensor needs to device and host."""
         self._replaced.undo()
         _native.set_split(None)
         if not self._chunk_budget_bytes:

@@ -47,7 +47,7 @@ class _Leader:
 
 
 class ScriptRun:
-    """Everything installed before a script starts, and the fault profile of what it did.
+    """Watches and drives a script that knows nothing of umadvise, and makes its fault profile.
 
     A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
     stepped first in the run, until another one has stepped twice without it, as in the next of several trainings. A
@@ -160,7 +160,7 @@ class ScriptRun:
         return self._runtime.forked
 
     def trace(self) -> Trace:
-        """What the script did, if it is recorded.
+        """The trace of what the script did, if it was recorded.
 
         Raises:
             StateError: it is not, or the recording is not whole.
@@ -171,6 +171,7 @@ class ScriptRun:
         """The fault profile so far; a step that had not ended counts as outside of the steps.
 
         Args:
-            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+            predict: whether to ask the simulator how long a step would take on other rungs, where steps stood still too
+                long.
         """
         return self._loop.profile(predict=predict and self._drives)

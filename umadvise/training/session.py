@@ -65,19 +65,23 @@ class Session:
         Args:
             model: the module to train, or several.
             optimizer: its optimizer, or several, or None.
-            device: as in `umadvise.patch`; None takes what is patched, else "auto".
-            capacity: of the emulated device, if `device` is "emulated".
-            budget: bytes that tensors may take on the device; "auto" is what a card that is shared has to spare when
-                the session opens (`umadvise.devices.budget` has the rule); None is all that it has.
+            device: "auto", "cuda", "cuda:<index>", "emulated" or an `EmulatedDevice`, as `umadvise.patch` takes them;
+                None is the device that is patched already, else "auto".
+            capacity: size of the emulated device's memory, in bytes or as text; only with `device="emulated"`.
+            budget: bytes that tensors may take on the device, as a number or text such as "8GiB"; "auto" is what a
+                shared card has to spare when the session opens (`umadvise.devices.budget` has the rule); None is the
+                budget that `umadvise.patch` was given, else the whole device.
             policy: a rung of the ladder ("resident", "advise", "window", "swap", "swap+recompute"), which all steps
                 run on; a planner's name, whose plans they follow; or "auto", which chooses a rung when it has seen a
                 step, and goes up where stalls cost too much.
-            record: keep every op, allocation, copy and fault service for `trace()`.
-            fault_threshold: of "auto": the part of a step that stalls may take (0.0 to 1.0), or, as a whole number,
-                how many fault groups a step may have.
-            sample_every: on CUDA faults are counted in every n-th step and the first three, as collecting them takes
-                time; 0: in none, for measurements. The emulated device counts every step.
-            most_managed: as in `umadvise.patch`; None changes nothing where that was called.
+            record: whether to keep every op, allocation, copy and fault service for `trace()`.
+            fault_threshold: cost at which "auto" goes up the ladder: the part of a step that stalls may take (0.0 to
+                1.0), or, as a whole number, how many fault groups a step may have.
+            sample_every: distance between the steps in which faults are counted on CUDA, where counting takes time: the
+                first three and every n-th; 0 counts in none, for measurements. The emulated device counts in every
+                step.
+            most_managed: bytes of CUDA's unified memory that this process may have at once, over all devices, as a
+                number or text; None leaves it as `umadvise.patch` has set it.
 
         Raises:
             PolicyError: another policy.
@@ -229,7 +233,7 @@ class Session:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one training step."""
+        """Marks one training step: `with um.step():`."""
         state, loop = self._state(), self._open_loop()
         clock = loop.observer.clock
         clock.steps_are_marked = True
@@ -277,7 +281,7 @@ class Session:
         return self._open_loop().profile(predict=predict and self._runtime is not None)
 
     def trace(self, step: int | None = None) -> Trace:
-        """What a session with `record=True` did since its entry; after the session too.
+        """The trace of a session with `record=True`, since its entry; also after the session.
 
         Args:
             step: 1, 2, ...: cuts that step out, with all that was there at its beginning, as the dry recorder gives
@@ -320,7 +324,7 @@ class Session:
         return self._open_loop().planned_step
 
     def predicted_step(self) -> SwapSimulation | None:
-        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+        """The simulated step with the plan that drives now; None without a plan of swaps.
 
         Its steady counters are those of `swap_counters` for each step, its peak is that of all chunks: see
         `umadvise.training.plans.prediction`.

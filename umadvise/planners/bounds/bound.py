@@ -1,4 +1,4 @@
-"""Lower bounds of a step's time in a budget: no plan makes it shorter, whatever planner it is of.
+"""Lower bounds of a step's time in a budget: times below which no plan gets it, whatever planner made that.
 
 `lower_bound` takes the best of four, `optimum` solves the last one with storages that are whole:
 
@@ -58,17 +58,17 @@ from umadvise.records.trace import Trace
 
 BoundKind: TypeAlias = Literal["feasibility", "compute", "link", "programme", "optimum"]
 _TOLERANCE = 1e-6
-"""Of the solver, relative; HiGHS ends within 1e-7 of feasible and optimal."""
+"""Part by which the solver's minimum is lowered to stay a bound: HiGHS ends within 1e-7 of feasible and optimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What no plan's step goes below.
+    """A time that no plan's step goes below.
 
     Attributes:
-        kind: which bound it is; "feasibility" where no plan keeps the budget.
-        step_ns: the bound.
-        feasible: whether every op's working set fits. Plans need not exist even so.
+        kind: method that gave the highest bound; "feasibility" where no plan keeps the budget.
+        step_ns: least nanoseconds of a step under any plan.
+        feasible: whether the storages that any one op uses fit the budget. Plans need not exist even so.
         details: `compute_ns`, `link_ns` and `programme_ns` where known, `needed_bytes` of the largest working set,
             `excess_bytes` of the largest load over the budget, `points` and `chosen` of them, `columns`, `rows`,
             `solve_ns`, and whether plans may `recompute`.
@@ -81,7 +81,7 @@ class Bound:
 
 
 def regret(plan_step_ns: int, bound: Bound) -> float:
-    """Part of the bound by which a plan's step is longer: the optimum is at most so much better."""
+    """How much longer than the bound a plan's step is, as a part of the bound: no plan is better by more than that."""
     if bound.step_ns == 0:
         return 0.0 if plan_step_ns == 0 else float("inf")
     return (plan_step_ns - bound.step_ns) / bound.step_ns
@@ -90,13 +90,14 @@ def regret(plan_step_ns: int, bound: Bound) -> float:
 def lower_bound(
     trace: Trace, device: DeviceProfile, budget_bytes: int, *, coarse: int | None = COARSE, recompute: bool = False
 ) -> Bound:
-    """The best bound for swapping, or for swapping and recomputation.
+    """The highest lower bound for plans that swap, or that swap and recompute.
 
     Args:
         trace: one step, which repeats.
-        device: whose link copies.
-        budget_bytes: of device memory.
-        coarse: in how many slices of the step the programme looks at memory at first; None for all ops and storages.
+        device: profile of the device whose link makes the copies.
+        budget_bytes: bytes that tensors may take on the device.
+        coarse: number of slices of the step in which the programme looks at memory at first; None looks at every op
+            and storage.
         recompute: whether plans may make contents again.
 
     Raises:
@@ -121,17 +122,17 @@ def optimum(
     recompute: bool = False,
     time_limit_s: float = 60.0,
 ) -> Bound:
-    """The optimum of the same model with every op and storage, where a storage holds all of its memory or none.
+    """The least time in the programme's model with every op, where a storage is on the device whole or not at all.
 
     For steps of some dozen ops: it takes a choice for each storage at each op. Where time runs out it is the best
     bound that is proved by then.
 
     Args:
         trace: one step, which repeats.
-        device: whose link copies.
-        budget_bytes: of device memory.
+        device: profile of the device whose link makes the copies.
+        budget_bytes: bytes that tensors may take on the device.
         recompute: whether plans may make contents again.
-        time_limit_s: for the solver.
+        time_limit_s: seconds that the solver may take.
 
     Raises:
         UmadviseError: the solver gives up, or scipy is not installed.

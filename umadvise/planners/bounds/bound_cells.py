@@ -12,18 +12,17 @@ from umadvise.planners.step_graph import NONE
 
 @dataclass(frozen=True)
 class Cells:
-    """A row a storage, a column a chosen point.
+    """Tables with a row for each storage and a column for each chosen point, and for the slot from it to the next one.
 
     Attributes:
-        bytes: of each row.
-        chosen: the columns: points, ascending.
-        waits: the point does not use the storage, which has contents that are needed later.
-        fetched: of each slot (from this point to the next chosen one): its first use there, the next chosen point
-            included, needs contents.
-        touched: there is a use at all in it.
-        written: contents change in it, from the beginning of this point's op to that of the next chosen one's.
+        bytes: size of the storage of each row.
+        chosen: points of the columns, ascending.
+        waits: whether the point does not use the storage, while its contents are needed later.
+        fetched: whether the first use in the slot, the next chosen point included, needs contents.
+        touched: whether there is any use in the slot, the next chosen point included.
+        written: whether contents change in the slot, from the beginning of this point's op to that of the next one's.
         following: row of each storage in the step that follows, or NONE.
-        rerun_ns: what making the contents again from this point on takes at least; infinite where they cannot be.
+        rerun_ns: least time to make the contents again from this point on; infinite where that cannot be.
     """
 
     bytes: NDArray[np.int64]

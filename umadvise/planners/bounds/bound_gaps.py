@@ -20,11 +20,11 @@ class CellGap:
     `first` to `last`.
 
     Attributes:
-        first: cell.
-        last: cell.
-        fetched: what is elsewhere comes back, as the use at the end needs it.
-        rerun_ns: in each slot from the first on, up to the end of the step, what making it again takes at least, for
-            each byte; infinite where that cannot be.
+        first: first cell of the gap.
+        last: last cell of the gap.
+        fetched: whether what has left comes back, as the use at the end needs it.
+        rerun_ns: least nanoseconds a byte to make the contents again, in each slot from `first` to the end of the gap
+            or of the step; infinite where that cannot be.
     """
 
     first: int
@@ -38,10 +38,10 @@ class Chain:
     """Gaps between two writes of a storage, or of several to which the same happens: one copy on the host serves all.
 
     Attributes:
-        written: the slot in which contents changed before; NONE where the host has them from the beginning.
-        gaps: in order.
-        bytes: of all its storages.
-        largest_bytes: of the largest of them.
+        written: slot in which contents changed before; NONE where the host has them from the beginning.
+        gaps: gaps of the chain, in the order of time.
+        bytes: total size of its storages.
+        largest_bytes: size of the largest of its storages.
     """
 
     written: int
@@ -51,11 +51,11 @@ class Chain:
 
 
 def chains(cells: Cells, short: NDArray[np.bool_]) -> list[Chain]:
-    """All of them, without gaps in which there is room for everything.
+    """All chains of a step, without gaps in which there is room for everything.
 
     Args:
-        cells: of the step.
-        short: for each cell whether there is no room for everything.
+        cells: cells of the step.
+        short: whether there is no room for everything, for each column of the cells.
     """
     row, first, last, fetched = _gaps(cells)
     owner, written, turn = _last_writes(cells, row, first)
@@ -78,7 +78,7 @@ def chains(cells: Cells, short: NDArray[np.bool_]) -> list[Chain]:
 
 
 def merged(each: Iterable[Chain]) -> list[Chain]:
-    """One chain for all in which the same happens at the same cells.
+    """Chains with one for all those in which the same happens at the same cells.
 
     The programme's minimum is the same: what is done to bytes of one can be done to those of all, in parts. Only fixed
     costs of copies are lower, as of copies of the largest one's size, and a byte is made again as the cheapest one's.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MS = 1e6
 """Nanoseconds in a unit of the programme's times: milliseconds suit the solver's tolerances."""
 UNIT_BYTES = float(1 << 26)
-"""In a unit of its amounts, for the same reason: a link copies some in a millisecond."""
+"""Bytes in a unit of the programme's amounts, for the same reason: a link copies about a unit in some milliseconds."""
 _Index: TypeAlias = NDArray[np.int64]
 _Move: TypeAlias = tuple[_Index, _Index, float]
 """Slots, a column for each of them (or one), and whether that is what leaves (1.0) or what comes back (-1.0) there."""
@@ -65,7 +65,10 @@ class _Rows:
 
 
 class Programme:
-    """Columns, rows and how long the step is; `umadvise.planners.bounds.bound` says what they mean and why."""
+    """The linear programme of a bound: variables (columns) and inequalities (rows) whose minimum is a step's length.
+
+    `umadvise.planners.bounds.bound` says what they mean, and why that is a bound.
+    """
 
     def __init__(self, points: Points, device: DeviceProfile, budget_bytes: int, cells: Cells, *, whole: bool) -> None:
         self.rows = _Rows()
@@ -99,7 +102,7 @@ class Programme:
         return cost, self.rows.matrix(self.columns), np.concatenate(self.rows.low)
 
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The least and the most of each column."""
+        """The least and the greatest value of each column."""
         return np.concatenate(self._low), np.concatenate(self._high)
 
     def link_ns(self, row_prices: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,7 +110,7 @@ class Programme:
         return np.stack([row_prices[rows] for rows in self._sums]) * (MS / self._unit_bytes)
 
     def memory_ns(self, column_prices: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What a byte of memory is worth at each chosen point, likewise."""
+        """What a byte of memory is worth at each chosen point, by a solution's prices."""
         return column_prices[self._missing] * (MS / self._unit_bytes)
 
     def _begin(self, count: int, *, low: NDArray[np.float64] | float = 0.0, high: float = np.inf) -> _Index:

@@ -12,7 +12,7 @@ _Index = NDArray[np.int64]
 
 
 def rerun_ns(points: Points, storages: _Index, chosen: _Index, coming: _Index) -> NDArray[np.float64]:
-    """The time of the ops that run again, for each storage (row) from each point on (column); infinite where none can.
+    """Least nanoseconds of the ops that make each storage (row) again from each point on (column); infinite where none.
 
     A recomputation runs every op from the plan's first one to the last that wrote the storage in this step, and the
     first of them that touches it must not read it. What they read besides and the program has freed by then, an
@@ -20,10 +20,10 @@ def rerun_ns(points: Points, storages: _Index, chosen: _Index, coming: _Index) -
     is not counted.
 
     Args:
-        points: of the step.
-        storages: the rows.
-        chosen: the columns.
-        coming: for each cell the storage's first use at or after the point.
+        points: points of the step, with their uses.
+        storages: index of the storage of each row.
+        chosen: index of the point of each column.
+        coming: row in `points` of the storage's first use at or after the point, for each row and column.
     """
     uses = np.arange(len(points.storage))
     first = points.first[points.storage] if len(uses) else uses

@@ -1,4 +1,4 @@
-"""The linear programme of a bound with few points: some all over the step, then more where its prices change.
+"""Solves the linear programme of a bound with few points of the step, then with more where its prices change.
 
 Where a byte costs the same on the link and in memory from slot to slot, it does not matter in which of them it is
 copied, and looking more closely says nothing new. So the minimum comes within 1 % of that with all points
@@ -15,27 +15,27 @@ from umadvise.planners.points import Points
 from umadvise.records.device import DeviceProfile
 
 COARSE = 50
-"""Slices of the step, to begin with."""
+"""Slices of the step in which the search looks at memory at first."""
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 1e-4
-"""Storages that are smaller, and than this part of the budget, move freely."""
+"""Storages below 1 MiB and below this part of the budget move freely: the programme has no columns for them."""
 _PIECES = 4
-"""In which a slot is cut."""
+"""Pieces in which a slot is cut for a closer look."""
 _GROWTH = 2e-3
-"""By how much a closer look raises the minimum at least, if yet another one is worth it."""
+"""Part by which a closer look has to raise the minimum for yet another one to be worth it."""
 _ALIKE = 1e-3
-"""Prices that differ by less, relative to the highest."""
+"""Difference below which two prices count as one, as a part of the highest."""
 
 
 def search(
     points: Points, device: DeviceProfile, budget_bytes: int, *, coarse: int | None, recompute: bool
 ) -> tuple[Programme, Solution]:
-    """The programme and its optimum.
+    """The programme whose minimum is highest of those that the search has looked at, and its solution.
 
     Args:
-        points: of the step.
-        device: whose link copies.
-        budget_bytes: less than the largest load.
-        coarse: in how many slices the programme looks at memory at first; None for all points and all storages.
+        points: points of the step, with their uses.
+        device: profile of the device whose link makes the copies.
+        budget_bytes: bytes that tensors may take on the device, less than the largest load.
+        coarse: number of slices in which the programme looks at memory at first; None for all points and storages.
         recompute: whether plans may make contents again.
 
     Raises:

@@ -16,13 +16,13 @@ _LARGE = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Of a linear programme.
+    """The solution of a linear programme.
 
     Attributes:
-        least_ms: the least sum of the slots.
-        row_prices: by how much it rises with what each row asks for.
-        column_prices: likewise with what each column is at least.
-        seconds: that it took.
+        least_ms: minimum of the programme: the least sum of the slots.
+        row_prices: rise of that minimum with the least value of each row (dual values).
+        column_prices: rise of that minimum with the least value of each column (reduced costs).
+        seconds: wall-clock time that the solver took.
     """
 
     least_ms: float
@@ -32,7 +32,7 @@ class Solution:
 
 
 def linear(programme: Programme) -> Solution:
-    """The optimum.
+    """The solution of a programme whose columns may have any value within their limits.
 
     Raises:
         UmadviseError: the solver gives up, or scipy is not installed.
@@ -49,7 +49,7 @@ def linear(programme: Programme) -> Solution:
 
 
 def integer(programme: Programme, time_limit_s: float) -> tuple[float, float]:
-    """What is proved in that time to be no more than the optimum, in milliseconds, and the seconds that it took.
+    """A proved lower bound of the optimum with whole storages, in milliseconds, and the seconds that proving it took.
 
     Raises:
         UmadviseError: the solver gives up, or scipy is not installed.

@@ -1,1 +1,1 @@
-"""What plans are worth: scores, comparisons, predictions, fragmentation."""
+"""Judges plans: scores, comparisons, predictions, fragmentation."""

@@ -1,4 +1,4 @@
-"""Planners side by side: every one of them for every budget, on all cores."""
+"""Compares planners: runs each of them for each budget, on all cores, and scores their plans."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ from umadvise.simulator.swap import simulate_swap
 
 SCHEMA = "umadvise.comparison/1"
 MOST_POINTS = 500
-"""Of a curve: more than a drawing shows."""
+"""Most points of a curve: more than a drawing shows."""
 
 
 class Curve(Record, frozen=True):
@@ -37,17 +37,17 @@ class Curve(Record, frozen=True):
 
 
 class PlannerComparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
-    """Scores, by budget from the largest down, and therein in the order in which the planners were named.
+    """Scores of planners for one step on one device.
 
     Attributes:
-        workload: as the trace names it.
-        device: its name.
-        peak_bytes: of the step in unlimited memory.
-        unlimited_ns: its length there.
-        umadvise_version: that computed it.
-        scores: what is ready.
-        missing: how many were interrupted.
-        curves: where asked for.
+        workload: name of the step, from its trace.
+        device: name of the device.
+        peak_bytes: most bytes of the step that live at once in unlimited memory.
+        unlimited_ns: length of the step in unlimited memory.
+        umadvise_version: version of this package that computed the scores.
+        scores: scores that are ready, by budget from the largest down, and for each in the order of the competitors.
+        missing: number of scores that an interrupt has cut off.
+        curves: memory over time of each plan in the smallest budget; empty where not asked for.
     """
 
     workload: str
@@ -61,7 +61,7 @@ class PlannerComparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
     @classmethod
     def of(cls, trace: Trace, device: DeviceProfile, scores: Sequence[Score]) -> "PlannerComparison":
-        """Scores of one step on one device."""
+        """A comparison of scores that are there, with what the step takes in unlimited memory."""
         return cls(
             workload=trace.workload,
             device=device.name,
@@ -74,13 +74,13 @@ class PlannerComparison(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
 @dataclass(frozen=True, slots=True)
 class Competitor:
-    """What takes part: a planner, or a plan that is there.
+    """What takes part in a comparison: a planner, or a plan that was made before.
 
     Attributes:
-        name: as the comparison calls it.
-        planner: of `planners.PLANNERS`.
-        options: of the planner, by name.
-        plan_file: instead of both: what `umadvise plan` wrote.
+        name: name in the comparison.
+        planner: name of the planner, one of `planners.PLANNERS`; empty where there is a plan.
+        options: pairs of name and value of the planner's options.
+        plan_file: path of a plan that `umadvise plan` wrote, in place of a planner; None for a planner.
     """
 
     name: str
@@ -90,13 +90,13 @@ class Competitor:
 
     @property
     def follows(self) -> bool:
-        """Whether it begins with what the others plan."""
+        """Whether it is a planner that begins with the others' plans."""
         return self.plan_file is None and planners.begins_with_plans(self.planner)
 
     def plan(
         self, trace: Trace, device: DeviceProfile, budget_bytes: int, others: Sequence[Plan]
     ) -> tuple[Plan, int | None]:
-        """Its plan, and how long it took to make it; None where it was there."""
+        """The plan, and the nanoseconds that making it took; None for a plan that was read from a file."""
         if self.plan_file is not None:
             return io.read(self.plan_file, trace), None
         planners.planner(self.planner)  # what is imported for it is no planning
@@ -166,13 +166,13 @@ def compare(
 
     Args:
         trace: one step, with the durations of the device.
-        device: what it is for.
-        competitors: of different names; a word stands for the planner of that name.
-        budgets: of device memory, in bytes.
+        device: profile of the device that plans are for.
+        competitors: planners and plans, no two of one name; a word stands for the planner of that name.
+        budgets: numbers of bytes that tensors may take on the device.
         curves: whether memory over time is wanted, of the smallest budget that any plan of swaps keeps.
         regrets: whether to look for the lower bounds, which takes longer than most planners.
-        workers: processes; by default one a core.
-        progress: is told how many tasks are done, and how many there are: plans, and bounds to judge them by.
+        workers: number of processes; None is one a core.
+        progress: callback that gets the number of tasks (plans, and bounds to judge them by) that are done, and of all.
 
     Raises:
         PolicyError: no such planner.
@@ -247,7 +247,7 @@ def with_regret(given: Score, trace: Trace, device: DeviceProfile) -> Score:
 
 
 def judge(given: Score, bound: Bound) -> Score:
-    """A score with what it could be better at most."""
+    """A score with a lower bound, and its regret: how much longer than the bound its step is."""
     assert given.step_ns is not None
     kind = f"{bound.kind} with recomputation" if given.recomputed_ops else bound.kind
     return msgspec.structs.replace(given, bound_ns=bound.step_ns, bound=kind, regret=regret(given.step_ns, bound))

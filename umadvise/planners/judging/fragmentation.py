@@ -1,4 +1,4 @@
-"""How much of a device's memory a plan can be given: what an allocator takes of it, and what of that is live.
+"""How large a budget a device's memory allows: what allocators take of the memory for a plan, and what of that is live.
 
 A step is planned for budgets from large to small, and each plan is executed with each model of allocation. Hayakawa and
 Narihira 2020 show the same in figure 3: the largest budget with which their scheduler runs, and what it then takes.
@@ -19,20 +19,20 @@ from umadvise.simulator.swap import CHUNK_BYTES, AllocatorModel, simulate_swap
 
 SCHEMA = "umadvise.fragmentation/1"
 STEPS_OF_MEMORY = 32
-"""Budgets that are tried are multiples of this part of the memory: 512 MiB of 16 GiB."""
+"""Number of budgets that are tried, at equal distances up to the whole memory: for 16 GiB multiples of 512 MiB."""
 _WITHOUT_END = 1 << 61
 
 
 class Taken(Record, frozen=True):
-    """What a plan takes of the device.
+    """What an allocator takes of the device for one plan.
 
     Attributes:
-        budget_bytes: that it was made for.
-        allocator: a model of `umadvise.simulator.swap`.
-        fits: the step runs in the memory; else the numbers are those of a device that has more.
-        peak_live_bytes: the most bytes of storages on the device at once.
-        peak_reserved_bytes: the most that the allocator takes.
-        fragmentation_bytes: by how much that peak is higher than the other.
+        budget_bytes: budget that the plan was made for.
+        allocator: name of the allocator's model, one of `umadvise.simulator.swap.ALLOCATOR_MODELS`.
+        fits: whether the step runs in the memory; else the numbers are those of a device that has more.
+        peak_live_bytes: most bytes of storages on the device at once.
+        peak_reserved_bytes: most bytes that the allocator takes.
+        fragmentation_bytes: difference of the two peaks: `peak_reserved_bytes` less `peak_live_bytes`.
     """
 
     budget_bytes: Count
@@ -44,12 +44,12 @@ class Taken(Record, frozen=True):
 
 
 class FragmentedStep(Record, frozen=True):
-    """One step in all budgets.
+    """What plans for one step take of the device's memory, in all budgets.
 
     Attributes:
-        name: of its trace.
-        peak_bytes: that it takes in unlimited memory.
-        rows: by budget from the largest down, and therein by allocator; budgets without a plan have none.
+        name: name of the step, as the caller gave it.
+        peak_bytes: most bytes of the step that live at once in unlimited memory.
+        rows: results by budget from the largest down, and for each by allocator; budgets without a plan have none.
         without_plan: why the largest budget that has no plan has none; None where all have one.
     """
 
@@ -59,21 +59,21 @@ class FragmentedStep(Record, frozen=True):
     without_plan: str | None
 
     def fitting(self, allocator: str) -> list[Taken]:
-        """What runs with an allocator, from the largest budget down."""
+        """Rows of the plans that run with an allocator, from the largest budget down."""
         return [row for row in self.rows if row.allocator == allocator and row.fits]
 
 
 class Fragmentation(Record, frozen=True, tag_field="schema", tag=SCHEMA):
-    """Steps under one planner on one device.
+    """How large a budget a device's memory allows for some steps, with one planner.
 
     Attributes:
-        device: its name.
-        memory_bytes: that allocators may take.
+        device: name of the device.
+        memory_bytes: device memory that an allocator may take.
         chunk_bytes: size of a physical chunk.
-        planner: with its options.
-        allocators: in the order in which they were named.
-        umadvise_version: that computed it.
-        steps: in the order in which they were named.
+        planner: name of the planner, and its options as NAME=VALUE.
+        allocators: names of the allocators' models, as the caller ordered them.
+        umadvise_version: version of this package that computed the numbers.
+        steps: results of each step, as the caller ordered them.
     """
 
     device: str
@@ -101,14 +101,14 @@ def fragmentation(
 
     Args:
         traces: the steps by name, with the durations of the device.
-        device: whose link copies.
-        budgets: that plans are made for, in bytes.
-        memory_bytes: that an allocator may take.
-        planner: of `planners.PLANNERS`, one that swaps.
-        options: of the planner.
+        device: profile of the device whose link makes the copies.
+        budgets: budgets that plans are made for, in bytes.
+        memory_bytes: device memory that an allocator may take.
+        planner: name of a planner that swaps, one of `planners.PLANNERS`.
+        options: the planner's own options, by name; None for none.
         allocators: models of `umadvise.simulator.swap`.
-        chunk_bytes: of allocator "va_chunks": a multiple of 512.
-        progress: is told how many plans are done, and how many there are.
+        chunk_bytes: size of a physical chunk for the allocator "va_chunks": a multiple of 512.
+        progress: callback that gets the number of plans that are done, and the number of all of them.
 
     Raises:
         PolicyError: no such planner.

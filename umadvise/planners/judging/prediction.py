@@ -1,4 +1,4 @@
-"""Would this step run on that device, how fast, and what would stand in its way: one row for each way to run it."""
+"""Predicts for each way to run a step on a device whether it would run, how fast, and why not where it would not."""
 
 from umadvise._version import __version__
 from umadvise.devices.rungs import ADVISE, ARENA_ROLES, RESIDENT, UNADVISED
@@ -17,26 +17,26 @@ from umadvise.simulator.unified import WARM_UP, simulate_unified
 
 SCHEMA = "umadvise.prediction/1"
 SWAP = "swap"
-"""Explicit swapping on demand: no plan, and what is used furthest ahead leaves first (Belady, 1966)."""
+"""Name of the way that swaps on demand: no plan, and what is used furthest ahead leaves first (Belady, 1966)."""
 PLAN = "plan"
-"""What a plan of the user's says."""
+"""Name of the way that follows the caller's plan."""
 WAYS = (RESIDENT.name, UNADVISED.name, ADVISE.name, SWAP)
 
 
 class PredictedWay(Record, frozen=True):
-    """One way to run the step. Where `problem` says why it cannot be, all numbers but the need are unknown.
+    """One way to run the step. Where `problem` says why it cannot be, all numbers but `needed_bytes` are None.
 
     Attributes:
         name: one of WAYS, "advice" for advice that the user chose, or PLAN.
         problem: why the step does not run so; None where it does.
-        step_ns: mean over the iterations after the warm-up.
-        compute_ns: of the ops of one step.
-        stalls: of one step.
-        bytes_h2d: paged or swapped in during one step; not what the program itself copies.
-        bytes_d2h: likewise, out.
-        fault_groups: 2 MiB blocks served in one step; None where nothing pages.
-        evictions: storages or blocks that had to leave in one step.
-        needed_bytes: device memory at the peak.
+        step_ns: nanoseconds of one step; of unified memory the mean over the iterations after the warm-up.
+        compute_ns: total nanoseconds of the ops of one step.
+        stalls: nanoseconds of one step that ops stood still for memory, by cause.
+        bytes_h2d: bytes paged or swapped in during one step; not what the program itself copies.
+        bytes_d2h: bytes paged or swapped out during one step.
+        fault_groups: number of 2 MiB blocks served in one step; None where nothing pages.
+        evictions: number of storages or blocks that had to leave in one step.
+        needed_bytes: most bytes of device memory in one step.
     """
 
     name: str
@@ -52,7 +52,7 @@ class PredictedWay(Record, frozen=True):
 
 
 class StepPrediction(Record, frozen=True, tag_field="schema", tag=SCHEMA):
-    """A step on a device, run in several ways."""
+    """Predictions for one step on one device, one for each way to run it."""
 
     workload: str
     device: str
@@ -70,15 +70,16 @@ def predict(
     plan: Plan | None = None,
     iterations: int = WARM_UP + 5,
 ) -> StepPrediction:
-    """Simulates a step in every way there is.
+    """Simulates a step in every way: without paging, with unified memory, swapping on demand, and with a plan.
 
     Args:
         trace: one step. Its ops get the durations of the device's roofline unless it was recorded for that device.
-        device: of the catalogue.
-        budget_bytes: of device memory; None is the plan's, without one all that the device has.
-        advice: one more way: unified memory with this advice by role.
-        plan: one more way: what it says. It is of the trace with the durations that it gets here.
-        iterations: of unified memory, the warm-up included.
+        device: profile of the device.
+        budget_bytes: bytes that tensors may take on the device; None is the plan's budget, without a plan all that the
+            device leaves to programs.
+        advice: advice by role for one more way, with unified memory; None for no such way.
+        plan: plan for one more way, made for the trace with the durations that it gets here; None for no such way.
+        iterations: number of simulated steps of unified memory, the warm-up included.
 
     Raises:
         UsageError: a budget that is more than the device has, or an argument is wrong.

@@ -1,4 +1,4 @@
-"""What a plan is worth: its step simulated by the rules of its kind, beside the same step with unlimited memory."""
+"""Scores a plan: simulates the step with it, by the rules of its kind, and the same step in unlimited memory."""
 
 from typing import Any
 
@@ -16,35 +16,35 @@ from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 
 PAGING_PLANNERS = ("advice", "um-window")
-"""Whose plans are of unified memory even where they say nothing."""
+"""Planners whose plans are for unified memory even where they have no actions."""
 ITERATIONS = WARM_UP + 5
 _WITHOUT_END = 1 << 61
 
 
 class Score(Record, frozen=True):
-    """A plan's step, steady. Where `problem` says why there is none, all that would be of it is unknown.
+    """What one step with a plan takes, once the warm-up is over. Where there is a `problem`, its numbers are None.
 
     Attributes:
-        planner: what made the plan.
-        budget_bytes: of device memory.
+        planner: name of the planner that made the plan.
+        budget_bytes: bytes that tensors may take on the device.
         problem: why the step does not run so; None where it does.
-        peak_bytes: the most on the device at once.
+        peak_bytes: most bytes on the device at once.
         step_ns: length of the step.
-        unlimited_ns: of the same step in unlimited memory.
+        unlimited_ns: length of the same step in unlimited memory.
         overhead: part of `unlimited_ns` by which the step is longer.
-        compute_ns: of its ops, each once.
-        recompute_ns: of ops that run again.
-        recomputed_ops: how many.
-        stalls: when the compute queue stood still.
-        bytes_h2d: paged or swapped in; not what the program itself copies.
-        bytes_d2h: likewise, out.
-        fault_groups: 2 MiB blocks served; None where nothing pages.
-        evictions: unplanned ones.
-        fragmentation_bytes: what an allocator takes beyond what is live, at its peak: of swaps one pool, best fit,
-            that may grow; under unified memory this project's arenas.
-        planning_ns: that the planner took; None where the plan was there.
-        bound_ns: no plan of this kind makes the step shorter; None where no bound is known.
-        bound: which one that is, see `umadvise.planners.bounds.bound`.
+        compute_ns: total nanoseconds of its ops, each once.
+        recompute_ns: total nanoseconds of ops that run again.
+        recomputed_ops: number of ops that run again.
+        stalls: nanoseconds that ops stood still for memory, by cause.
+        bytes_h2d: bytes paged or swapped in; not what the program itself copies.
+        bytes_d2h: bytes paged or swapped out.
+        fault_groups: number of 2 MiB blocks served; None where nothing pages.
+        evictions: number of storages or blocks that left without being planned to.
+        fragmentation_bytes: bytes that an allocator takes beyond what is live, at its peak: for plans of swaps one
+            pool, best fit, that may grow; under unified memory this project's arenas.
+        planning_ns: nanoseconds that the planner took; None where the plan was there.
+        bound_ns: least length of the step under any plan of this kind; None where no bound is known.
+        bound: name of the bound, see `umadvise.planners.bounds.bound`.
         regret: part of `bound_ns` by which the step is longer.
     """
 
@@ -71,7 +71,7 @@ class Score(Record, frozen=True):
 
 
 def made_by(plan: Plan) -> str:
-    """Whose rules a plan goes by: what `best` gives may be another planner's."""
+    """The planner that made a plan: one that `best` returns may be another planner's."""
     return str(plan.options.get("from", plan.planner))
 
 
@@ -96,15 +96,15 @@ def score(
     iterations: int = ITERATIONS,
     planning_ns: int | None = None,
 ) -> Score:
-    """Simulates a plan.
+    """Simulates the step with a plan, and the same step in unlimited memory.
 
     Args:
-        trace: that it was made for.
-        device: likewise.
-        plan: of either kind.
-        budget_bytes: of device memory; by default the plan's.
-        iterations: of unified memory, the warm-up included.
-        planning_ns: that it took to make the plan.
+        trace: trace that the plan was made for.
+        device: profile of the device to simulate.
+        plan: plan of swaps and recomputation, or one for unified memory.
+        budget_bytes: bytes that tensors may take on the device; None is the plan's budget.
+        iterations: number of simulated steps of unified memory, the warm-up included.
+        planning_ns: nanoseconds that making the plan took; None where that is not known.
 
     Raises:
         BudgetError: it does not run in the budget.

@@ -1,4 +1,4 @@
-"""Static advice by role under unified memory (Choi and Lee, 2021).
+"""The planner `advice`: static advice by role under unified memory (Choi and Lee 2021).
 
 Source: "Efficient Use of GPU Memory for Large-Scale Deep Learning Model Training", Applied Sciences 11(21), sections 3
 and 5.
@@ -35,17 +35,17 @@ def advice(
     input: str = _WORDS[ADVISE.advice[Role.INPUT]],  # noqa: A002  # the paper's word
     intermediate: str = _WORDS[ADVISE.advice[Role.INTERMEDIATE]],
 ) -> Plan:
-    """Advice for the three kinds of data; by default the paper's recommendation.
+    """A plan of advice for the three kinds of data; by default the paper's recommendation (its section 5.1).
 
     An op's scratch, and what lives no longer than one op, is gone before anything could be said about it.
 
     Args:
-        trace: one step.
-        device: which has to page.
-        budget_bytes: of device memory, which is what the driver evicts for; no plan here depends on it.
-        parameter: one of the paper's five words: for parameters, and state of the optimizer that is there already.
-        input: for input data.
-        intermediate: for all else.
+        trace: trace of one training step.
+        device: profile of the device, which has to page unified memory.
+        budget_bytes: bytes of device memory, beyond which the driver evicts; the plan does not depend on it.
+        parameter: advice, in the paper's words, for parameters and for optimizer state that is there before the step.
+        input: advice, in the paper's words, for input data.
+        intermediate: advice, in the paper's words, for all other data.
 
     Raises:
         PolicyError: the device cannot page unified memory.

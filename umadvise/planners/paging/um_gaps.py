@@ -14,22 +14,22 @@ from umadvise.records.columns import Columns
 from umadvise.records.trace import Trace
 
 BLOCK_BYTES = 2 << 20
-"""uvm/uvm_va_block_types.h."""
+"""Size of a block of managed memory (kernel-open/nvidia-uvm/uvm_va_block_types.h)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PagingGaps(Columns):
-    """Times between two uses of what is needed again, of storages with whole blocks; one row each.
+    """The times between two uses of storages with whole blocks, as columns, one row each.
 
     Attributes:
-        storage: under its name where the gap begins.
-        heir: under its name where the gap ends; another one where a successor takes its place.
-        last: op of the use before.
-        following: op of the next use, and the number of ops more where it is one of the next step.
-        kept: 1 where the contents must be: they are read after the gap, or outlive the step, when whoever trains may
-            look at them.
-        read: 1 where they are read after the gap, 0 where the next op writes all of them.
-        returns: 0 where the gap ends with the storage's death in the next step.
+        storage: index of the storage where the gap begins.
+        heir: index of the storage where the gap ends: its successor's where that takes its place in the next step.
+        last: op of the use before the gap.
+        following: op of the next use, counted on from the number of ops where it is one of the next step.
+        kept: 1 where the contents must survive the gap: they are read after it, or outlive the step, so that whoever
+            trains may look at them.
+        read: 1 where the contents are read after the gap, 0 where the next op writes all of them.
+        returns: 1 where the gap ends with a use, 0 where it ends with the storage's death in the next step.
     """
 
     storage: NDArray[np.int64]
@@ -45,8 +45,8 @@ class Lives:
     """The storages of a trace over time.
 
     Attributes:
-        trace: the step.
-        graph: of the step.
+        trace: trace of the step.
+        graph: step graph of the trace.
         blocks: number of whole blocks of each storage.
         first_use: op of each storage's first use; -1 where there is none.
         last_use: op of each storage's last use; -1 where there is none.
@@ -70,7 +70,7 @@ class Lives:
         return sum_over(count, begin, np.maximum(begin, end), self.blocks)
 
     def gaps(self) -> PagingGaps:
-        """Those that at least one op lies in."""
+        """The gaps in which at least one op lies."""
         count, uses, within = len(self.trace.ops), self.graph.uses, self.graph.uses.inner
         storage = uses.storage[within]
         over = np.flatnonzero((self.graph.heir >= 0) & uses.used)

@@ -1,4 +1,4 @@
-"""Which blocks of 2 MiB storages share, at the same time or one after the other, given where they lie.
+"""Which storages share blocks of 2 MiB, at the same time or one after the other, given their addresses.
 
 Addresses come from the simulator, which has the allocator of a real run. They do not depend on what moves.
 """
@@ -19,11 +19,11 @@ class Remains(Columns):
     """What is left on the device of storages that nobody needs any more, in whole blocks; one row a run of them.
 
     Attributes:
-        storage: index.
-        offset_blocks: within the storage.
-        blocks: how many.
+        storage: index of the storage.
+        offset_blocks: first block of the run, within the storage.
+        blocks: number of blocks of the run.
         last: op of the storage's last use.
-        reused: op that makes something in the same place, and the number of ops more where it is one of the next step.
+        reused: op that makes something in the same place, counted on from the number of ops in the next step.
         reached: 1 where an action can reach it between its last use and its end.
     """
 
@@ -39,11 +39,11 @@ class Places:
     """The blocks of a trace's storages: one row for each storage and block of which it has a part."""
 
     def __init__(self, lives: Lives, addresses: NDArray[np.uint64]) -> None:
-        """Looks at each row once.
+        """Finds the blocks of each storage, and which storage has each of them next.
 
         Args:
-            lives: of the trace.
-            addresses: of its storages; 0 where one has no memory.
+            lives: storages of the trace over time.
+            addresses: address of each storage; 0 where it has no memory.
         """
         self.lives, self.trace = lives, lives.trace
         at, sizes = addresses.astype(np.int64), lives.trace.storages.bytes
@@ -72,13 +72,13 @@ class Places:
         return result
 
     def shared_blocks(self) -> NDArray[np.int64]:
-        """For each op the blocks of which something has had a part: no action of its storage alone moves them."""
+        """For each op the number of blocks of which storages have a part only: no action on one storage moves them."""
         count, parts = len(self.trace.ops), ~self._whole
         there = sum_over(2 * count, self._made[parts], self._reused[parts], np.ones(np.count_nonzero(parts), np.int64))
         return there[:count] + there[count:]
 
     def remains(self) -> Remains:
-        """Of all storages that end in the step."""
+        """What is left on the device of all storages that end in the step."""
         ends = (
             (self.trace.deaths[self._storage] < len(self.trace.ops))
             & self._whole

@@ -1,4 +1,4 @@
-"""The eviction order, steered: what must stay is served again before its turn comes.
+"""Steers the driver's evictions: what must stay is prefetched again before it would be evicted.
 
 The driver evicts what it has served least recently, by a fault or a prefetch, whatever is used next
 (uvm/uvm_pmm_gpu.c). A prefetch of what is there moves nothing, but puts it last. So each time something has to go, the
@@ -18,13 +18,13 @@ from umadvise.records.plan import Action, ActionKind
 
 
 def refreshes(lives: Lives, gaps: PagingGaps, leaving: NDArray[np.int64], room: NDArray[np.int64]) -> list[Action]:
-    """Prefetches of what is there.
+    """Prefetches of what is on the device already, so that the driver evicts what is not needed instead.
 
     Args:
-        lives: of the trace.
-        gaps: times in which something may leave.
-        leaving: blocks of each that do.
-        room: free blocks at each op when all of those have left.
+        lives: storages of the trace over time.
+        gaps: gaps between uses in which storages may leave.
+        leaving: number of blocks that leave in each gap.
+        room: number of free blocks at each op when all of those have left.
     """
     order = _Order(lives, gaps, leaving, room)
     order.follow()  # a step that brings the list into its order

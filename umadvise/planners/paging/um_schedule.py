@@ -1,4 +1,4 @@
-"""A schedule for memory that the driver pages: what leaves early, what comes back in time, what is thrown away.
+"""A schedule for unified memory: what leaves early, what comes back in time, and what is discarded.
 
 The driver evicts what it has served least recently (uvm/uvm_pmm_gpu.c), not what is needed last, and copies it back
 though nobody may need it. It chooses only where no chunk is free or discarded, so the schedule leaves room at every op:
@@ -30,22 +30,22 @@ Evictions = Literal["sent", "ordered", "left"]
 """What has to leave is sent to the host in time; or the driver evicts it, in the order that is wanted; or it evicts as
 it likes."""
 PIECE_BLOCKS = 32
-"""Most that one prefetch brings: a storage may come as room comes."""
+"""Most blocks that one prefetch brings: a large storage comes in pieces, as there is room for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """See `umadvise.planners.paging.um_window.um_window`."""
+    """Options of a schedule, as `umadvise.planners.paging.um_window.um_window` describes them."""
 
     evictions: Evictions = "sent"
     ahead_ns: int = 0
 
 
 class PagingSchedule:
-    """One schedule.
+    """The actions of one schedule of prefetches and discards.
 
     Attributes:
-        actions: in no order but that of each anchor.
+        actions: actions of the plan; only those before or after one op are in order.
     """
 
     def __init__(

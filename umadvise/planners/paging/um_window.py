@@ -1,9 +1,9 @@
-"""Unified memory with a window of prefetches: what is to come is brought, what is not needed is sent away in time.
+"""The planner `um-window`, for unified memory: prefetches what comes next, and sends away in time what is not needed.
 
 Choi and Lee (2021) prefetch memory once, when it is made; with the step known, prefetches follow its order, by the
 rules of `umadvise.planners.paging.um_schedule`. How much of the budget they leave free is tried: each schedule is
-simulated, and plain advice by role without any action is among what is tried. So no plan is slower in the simulator
-than unified memory without one, nor than the paper's recommended advice.
+simulated, and plain advice by role without any action is among what is tried. So, unless an option fixes the reserve,
+no plan is slower in the simulator than unified memory without one, nor than the paper's recommended advice.
 
 A schedule that is wrong about the run, or about where its allocator puts things, only costs time: the driver serves a
 fault where something is not there.
@@ -26,7 +26,7 @@ from umadvise.records.units import format_bytes
 from umadvise.simulator.unified import WARM_UP, UnifiedSimulation, simulate_unified
 
 RESERVES = (0.02, 0.0)
-"""Parts of the budget that are tried as what a schedule leaves free."""
+"""Parts of the budget that a schedule leaves free, each of which is tried."""
 _LEAST_BLOCKS = 2  # of device memory, for any paging
 _ITERATIONS = WARM_UP + 5  # as `umadvise.planners.judging.score` has, so that what is fastest here is fastest there
 _WORDS = {advice: word for word, advice in PAPER_WORDS.items()}
@@ -47,17 +47,18 @@ def um_window(
     The advice by role that goes with them is given as memory is made; it is in the plan's options.
 
     Args:
-        trace: one step.
-        device: which has to page.
-        budget_bytes: of device memory.
-        advice: one of the paper's five words, for memory of every role under a schedule; None tries the preferred
+        trace: trace of one training step.
+        device: profile of the device, which has to page unified memory.
+        budget_bytes: bytes that tensors may take on the device.
+        advice: advice, in the paper's words, for memory of every role under a schedule; None tries the preferred
             location, with which what is resident nowhere comes with one fault (uvm/uvm_perf_prefetch.c), and then
             the paper's recommendation.
         reserve: part of the budget that the schedule leaves free, 0 to 1; None tries several, and no schedule at all.
         evictions: "sent": what has to leave is sent to the host in time; "ordered": the driver evicts it, as all else
             is refreshed before; "left": the driver evicts as it likes. None sends, and tries all three where the
             driver evicts faster than it prefetches (POWER9).
-        ahead_ns: how much earlier than the link asks for a prefetch begins, for ops or a link that may be faster.
+        ahead_ns: nanoseconds by which a prefetch begins earlier than it must, for ops that may be faster or a link
+            that may be slower than the profile says.
 
     Raises:
         PolicyError: the device cannot page unified memory.

@@ -1,4 +1,4 @@
-"""Algorithms of convolutions as vDNN tells them apart (Rhu et al. 2016): the fastest wants room, implicit GEMM none.
+"""The two algorithms of convolutions of vDNN (Rhu et al. 2016): the fastest needs a workspace, implicit GEMM none.
 
 The fastest is the tiled FFT of cuDNN 4, for the convolutions that it can do: those of stride 1 with more than one
 weight a map. Its workspace holds input, output and filters in the frequency domain: for each map a complex number for
@@ -31,14 +31,14 @@ _ROUNDING = 1e-6
 
 
 def tiled_fft_bytes(batch: int, inputs: int, outputs: int, side: float, kernel: int) -> int:
-    """Workspace of one convolution of stride 1.
+    """Bytes of workspace that the tiled FFT takes for one convolution of stride 1.
 
     Args:
-        batch: images.
-        inputs: maps of an image.
-        outputs: likewise.
-        side: of an output map, which may be the root of its area.
-        kernel: side of a filter; at most 15.
+        batch: number of images.
+        inputs: number of input maps of an image.
+        outputs: number of output maps of an image.
+        side: length of an output map's side, or the square root of its area.
+        kernel: length of a filter's side; at most 15.
     """
     padded = side + kernel - 1
     tile = _SMALLEST_TILE
@@ -50,7 +50,7 @@ def tiled_fft_bytes(batch: int, inputs: int, outputs: int, side: float, kernel: 
 
 
 def workspace_bytes(trace: Trace) -> NDArray[np.int64]:
-    """For each op the workspace of its fastest algorithm; 0 where there is only one, or the recording has its own."""
+    """For each op the bytes of its fastest algorithm's workspace; 0 where it has none, or the trace has it already."""
     result = np.zeros(len(trace.ops), np.int64)
     recorded = set(trace.births[step_graph(trace).transient].tolist())
     batch = _batch(trace)
@@ -74,8 +74,8 @@ def with_algorithms(trace: Trace, fast: NDArray[np.bool_]) -> Trace:
     Ops and storages keep their indexes; workspaces come after the others.
 
     Args:
-        trace: the step.
-        fast: for each op whether its convolution takes the fastest algorithm.
+        trace: trace of the step.
+        fast: whether the convolution of each op takes the fastest algorithm.
     """
     bytes_ = workspace_bytes(trace)
     slow = (bytes_ > 0) & ~fast & (trace.ops.duration_ns > 0)

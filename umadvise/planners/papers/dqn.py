@@ -1,4 +1,4 @@
-"""The deep Q-network planner ("GPU memory management for deep neural networks using deep Q-network").
+"""The planner `dqn` ("GPU memory management for deep neural networks using deep Q-network").
 
 An agent learns, on a simulator of the step, which variables to offload and which to remove and make again. Of all plans
 that it comes to while it learns, the one with the least overhead in the timed simulation is the result. The parts are a
@@ -38,28 +38,29 @@ def dqn(
     save: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Plan:
-    """Trains, and returns the best plan that came of it. A step that fits as it is keeps everything.
+    """Trains a network, and returns the best plan that it came to. A step that fits as it is keeps everything.
 
     The same seed gives the same plan where the time limit does not end the training. An interrupt (Ctrl-C) ends it
     early, once there is a plan.
 
     Args:
-        trace: one step.
-        device: whose link and memory it is for.
-        budget_bytes: of device memory.
-        episodes: l of algorithm 1.
-        epsilon: the chance of a random action before the first episode; it falls to 0 with the last one. Less than the
+        trace: trace of one training step.
+        device: profile of the device that the plan is for.
+        budget_bytes: bytes that tensors may take on the device.
+        episodes: number of passes through the step (l of algorithm 1).
+        epsilon: chance of a random action before the first episode, which falls to 0 with the last one. Less than the
             paper's 1 goes with `initial`.
-        gamma: decay factor of equation 5.
-        batch: transitions of a mini-batch.
-        p: length of a node's state; with `initial` that of its network.
-        rounds: T of equation 1; 4 in section 4.4.
-        learning_rate: of Adam.
-        seed: of the weights, the random actions and the mini-batches.
-        time_limit_s: the training ends then.
-        initial: a file that `save` wrote, for this step or another, smaller one.
-        save: a file for the network that was trained.
-        progress: is told how many episodes are done, and how many there are.
+        gamma: decay factor of later rewards (equation 5).
+        batch: number of transitions in a mini-batch.
+        p: length of a node's state vector; with `initial` that of its network.
+        rounds: number of rounds of message passing (T of equation 1; 4 in section 4.4).
+        learning_rate: learning rate of the Adam optimizer.
+        seed: seed of the initial weights, the random actions and the mini-batches.
+        time_limit_s: seconds after which the training ends.
+        initial: path of a network that `save` wrote, for this step or another one, to begin with; None begins with
+            random weights.
+        save: path to write the trained network to; None writes none.
+        progress: callback that gets the number of episodes that are done, and the number of all of them.
 
     Raises:
         UsageError: an option is out of its range, or `initial` is no network.

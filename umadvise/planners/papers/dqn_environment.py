@@ -1,4 +1,4 @@
-"""The environment of the DQN paper (sections 4.5 to 4.8): a step within a budget, whose memory an agent makes room in.
+"""The environment of the DQN paper (sections 4.5 to 4.8), in which an agent makes room in a step within a budget.
 
 The agent goes through the step once. At a node it offloads a variable, removes one, or does nothing, and is then at a
 later node. What can be chosen has had its last use before a gap, and would be away while the step still needs more than
@@ -40,16 +40,17 @@ NOTHING = 0
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where the agent is.
+    """Where the agent is in the step, and what it has chosen so far.
 
     Attributes:
-        op: the last op that has run; -1 at the beginning.
-        absences: chosen so far.
-        layout: of them.
-        possible: of each of the graph's actions, whether it can be chosen; none in a terminal state.
-        longer_ns: by which they make the step longer where memory has no end; of a terminal state, in the budget.
-        paused_ns: for which ops had to wait for room; of a terminal state 0, since `longer_ns` has it.
-        terminal: the step fits.
+        op: last op that has run; -1 at the beginning.
+        absences: absences that were chosen so far.
+        layout: the step with these absences.
+        possible: whether each of the graph's actions can be chosen; none can in a terminal state.
+        longer_ns: nanoseconds by which the absences make the step longer in unlimited memory; in a terminal state, in
+            the budget.
+        paused_ns: nanoseconds that ops had to wait for room; 0 in a terminal state, whose `longer_ns` has them.
+        terminal: whether the step fits the budget, so that nothing is left to choose.
     """
 
     op: int
@@ -65,14 +66,14 @@ class PlanningEnvironment:
     """The simulator that the agent learns from.
 
     Args:
-        trace: one step.
-        device: whose link and memory it is for.
-        budget_bytes: of device memory.
+        trace: trace of one training step.
+        device: profile of the device that the plan is for.
+        budget_bytes: bytes that tensors may take on the device.
 
     Attributes:
-        graph: of the variables that may leave.
-        initial: the state of the beginning.
-        unlimited_ns: the step where memory has no end.
+        graph: graph of the variables that may leave.
+        initial: the agent's state at the beginning of the step.
+        unlimited_ns: nanoseconds of the step in unlimited memory.
 
     Raises:
         BudgetError: the step does not fit, even with everything offloaded that can be.
@@ -136,7 +137,7 @@ class PlanningEnvironment:
     # ---- transitions and rewards -----------------------------------------------------------------------------------
 
     def act(self, state: State, action: int) -> tuple[float, State]:
-        """The reward, and the next state."""
+        """What an action leads to: the reward, in the graph's unit of time, and the next state."""
         following = self._settle(self._go_on(state) if action == NOTHING else self._leave(state, action))
         lost_ns = following.longer_ns + following.paused_ns - state.longer_ns - state.paused_ns
         return -lost_ns / self.graph.mean_ns, following
@@ -204,7 +205,7 @@ class PlanningEnvironment:
         return state if state.possible.any() else self.finish(state)
 
     def finish(self, state: State) -> State:
-        """The terminal state that comes of no further choice."""
+        """The terminal state without further choices of the agent: others are offloaded until the step fits."""
         absences, layout = self._repair(state.absences, state.layout)
         nothing = np.zeros_like(state.possible)
         longer_ns = self.step_ns(layout.actions, self.budget_bytes) - self.unlimited_ns

@@ -48,16 +48,17 @@ class NodeAction:
 
 @dataclass(frozen=True, eq=False)
 class VariableGraph:
-    """What does not change while a plan is made.
+    """The nodes and edges of a step's graph, which do not change while a plan is made.
 
     Attributes:
-        op: of each node; ascending, -1 for the first one.
-        earlier, later: nodes with an edge because they are of one variable; of each node at most one each way. Nodes
-            that follow each other have one besides, and each has one to itself.
-        lag: of each node, the sum of its edges' weights.
-        features: of each node the six of equation 1, without validity.
-        actions: those of all nodes that stand for one; the first does nothing.
-        mean_ns: the unit of time.
+        op: op of each node; ascending, -1 for the first one.
+        earlier: earlier node of each edge between nodes of one variable, of which a node has at most one each way.
+            Nodes that follow each other have an edge besides, and each has one to itself.
+        later: later node of each of those edges.
+        lag: sum of the weights of each node's edges.
+        features: the six features of each node in equation 1; that of validity is left 0.
+        actions: actions of all nodes that stand for one; the first does nothing.
+        mean_ns: unit of time of rewards and features, in nanoseconds.
     """
 
     op: NDArray[np.int64]
@@ -79,11 +80,11 @@ class Clock:
         self.bytes_per_s: float = link.bytes_per_s[1]
 
     def transfer_ns(self, bytes_: int) -> int:
-        """To copy so much to the host."""
+        """Nanoseconds of a copy to the host."""
         return round(self.fixed_ns + bytes_ / self.bytes_per_s * 1e9)
 
     def away_ns(self, gap: VariableGap) -> int:
-        """From the end of the use before a gap to the use after it."""
+        """Nanoseconds from the end of the use before a gap to the use after it."""
         away_ns = int(self.begin_ns[gap.following] - self.begin_ns[gap.last + 1])
         return away_ns + int(self.begin_ns[-1]) if gap.wraps else away_ns
 

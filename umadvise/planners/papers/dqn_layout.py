@@ -1,4 +1,4 @@
-"""What offloaded and removed variables make of a step: when each comes back, and how much is there at each op.
+"""When variables that were offloaded or removed come back, and how much memory the step then needs at each op.
 
 The DQN paper ("GPU memory management for deep neural networks using deep Q-network", section 4.5) decides only what
 leaves; when it comes back is fixed. What was offloaded comes back in the order of reuse, as early as it causes no
@@ -25,15 +25,15 @@ _DEEPEST = 64
 
 @dataclass(frozen=True, slots=True)
 class VariableGap:
-    """Between two uses of a variable it could be away.
+    """The time between two uses of a variable, in which it could be away.
 
     Attributes:
-        storage: which variable.
-        last: the use after which it may leave.
-        following: the use before which it has to be back; of the next iteration where it `wraps`.
-        wraps: the gap goes over the end of the iteration.
-        overwritten: the following use needs nothing of what was there: it leaves without a copy.
-        recompute_ns: to make it again where all else is there; None where it cannot be.
+        storage: index of the variable's storage.
+        last: op of the use after which it may leave.
+        following: op of the use before which it has to be back; of the next iteration where the gap `wraps`.
+        wraps: whether the gap goes over the end of the iteration.
+        overwritten: whether the following use needs nothing of what was there, so that it leaves without a copy.
+        recompute_ns: nanoseconds to make it again where all else is there; None where it cannot be.
     """
 
     storage: int
@@ -55,14 +55,14 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A step with absences.
+    """What absences of variables make of a step: when they end, and how much memory each op needs.
 
     Attributes:
-        needed_bytes: for each op the most that is there where nothing comes back before it must.
+        needed_bytes: most bytes on the device at each op when nothing comes back before it must.
         over: ops that need more than the budget, ascending.
-        back: of each absence the op before which it has to be back.
-        stuck: absences by removal that cannot be made again when they are needed; nothing else holds then.
-        actions: of a plan.
+        back: op before which the variable of each absence has to be back.
+        stuck: removals whose variables cannot be made again when they are needed; with any, `actions` is empty.
+        actions: actions of the plan with these absences.
     """
 
     needed_bytes: NDArray[np.int64]
@@ -73,7 +73,7 @@ class Layout:
 
 
 class VariableGaps:
-    """Gaps as columns."""
+    """Gaps of variables as columns, to ask something of all of them at once."""
 
     def __init__(self, gaps: Sequence[VariableGap]) -> None:
         self.last = np.array([gap.last for gap in gaps], np.int64)
@@ -127,7 +127,7 @@ class Arranger:
         return None if rerun is None else rerun.duration_ns
 
     def arrange(self, absences: Sequence[Absence], budget_bytes: int) -> Layout:
-        """When all that is away comes back."""
+        """The step with these absences: when all that is away comes back, and how much memory each op needs."""
         returns = _Returns(self, absences)
         returns.find()
         needed = self._needed(returns)

@@ -65,9 +65,9 @@ class Embedding:
     """Equation 1 for several states of one graph, with what its gradient needs; nodes come first.
 
     Attributes:
-        inputs: x: (nodes, graph states, features).
-        sums: of each round, of each node, the sum over its neighbours' states before it.
-        states: after each round: (nodes, graph states, p).
+        inputs: features of the nodes (x of equation 1), of shape (nodes, graph states, features).
+        sums: sums over each node's neighbours before each round, of shape (nodes, graph states, p).
+        states: states of the nodes after each round, of shape (nodes, graph states, p).
     """
 
     inputs: Floats
@@ -81,12 +81,12 @@ class Embedding:
 
 
 class QNetwork:
-    """Q of the actions of a state, and how to bring it nearer to what was seen.
+    """The network that estimates Q, the value of each action in a state, and learns from targets.
 
     Args:
-        weights: that it begins with; they are copied.
-        rounds: T of equation 1.
-        learning_rate: of Adam, which takes the place of plain gradient descent.
+        weights: initial weights by name, which are copied.
+        rounds: number of rounds of message passing (T of equation 1).
+        learning_rate: learning rate of Adam, which takes the place of plain gradient descent.
     """
 
     def __init__(self, weights: Weights, *, rounds: int, learning_rate: float) -> None:
@@ -98,7 +98,7 @@ class QNetwork:
         self._steps = 0
 
     def embed(self, graph: VariableGraph, valid: NDArray[np.bool_]) -> Embedding:
-        """Equation 1. `valid` says of each state's nodes whether their action can be executed: (states, nodes)."""
+        """Equation 1. `valid` (states, nodes) says whether the action of each node can be executed in each state."""
         weights = self.weights
         inputs = np.repeat(graph.features[:, None], len(valid), axis=1)
         inputs[:, :, VALID] = valid.T
@@ -144,11 +144,11 @@ class QNetwork:
         """One step of descent on the mean of equation 4; returns that mean as it was before.
 
         Args:
-            graph: whose states they are.
-            valid: (states, nodes).
-            current: the node under execution, of each state.
-            action: the node of the action that was chosen, of each state.
-            target: y of equation 5, through which no gradient flows.
+            graph: graph that the states are of.
+            valid: whether the action of each node can be executed in each state, of shape (states, nodes).
+            current: node under execution in each state.
+            action: node of the action that was chosen in each state.
+            target: value that Q should have for each state's action (y of equation 5); no gradient flows through it.
         """
         embedding = self.embed(graph, valid)
         rows = np.arange(len(current))

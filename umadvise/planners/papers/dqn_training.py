@@ -20,14 +20,14 @@ from umadvise.planners.papers.dqn_network import QNetwork
 
 @dataclass(frozen=True, slots=True)
 class TrainingSchedule:
-    """How to train.
+    """Options of the training.
 
     Attributes:
-        episodes: l of algorithm 1.
-        epsilon: the chance of a random action before the first episode; it falls to 0 with the last one.
-        gamma: decay factor of equation 5.
-        batch: transitions of a mini-batch.
-        time_limit_s: the training ends then; the first episode does without further choices.
+        episodes: number of passes through the step (l of algorithm 1).
+        epsilon: chance of a random action before the first episode, which falls to 0 with the last one.
+        gamma: decay factor of later rewards (equation 5).
+        batch: number of transitions in a mini-batch.
+        time_limit_s: seconds after which the training ends; a first episode that runs then ends without more choices.
     """
 
     episodes: int
@@ -52,7 +52,7 @@ class Trainer:
 
     Attributes:
         best: the terminal state of the least overhead so far; None before the first one.
-        episodes: that have come to their end.
+        episodes: number of episodes that have come to their end.
     """
 
     def __init__(

@@ -27,10 +27,10 @@ class Layer:
     """The forward ops of a layer.
 
     Attributes:
-        first: op.
-        last: op.
-        kind: see LayerKind.
-        op_class: of its ops.
+        first: first op of the layer.
+        last: last op of the layer.
+        kind: what the layer does.
+        op_class: class that all of its ops have.
     """
 
     first: int
@@ -44,9 +44,9 @@ class Backward:
     """A run of backward ops.
 
     Attributes:
-        first: op.
-        last: op.
-        layer: index of the layer whose gradients these are.
+        first: first op of the run.
+        last: last op of the run.
+        layer: index of the layer whose gradients the run computes.
     """
 
     first: int
@@ -59,8 +59,8 @@ class Layers:
     """The layers of a step.
 
     Attributes:
-        forward: in the order of execution.
-        backward: likewise.
+        forward: layers in the order of execution.
+        backward: runs of backward ops in the order of execution.
         of_op: layer of each forward op; -1 for others.
     """
 

@@ -15,8 +15,8 @@ class Levels:
     taken whole: two ops that write different ranges of one are ordered too.
 
     Attributes:
-        level: of each op; 0 where it depends on no other.
-        count: of levels.
+        level: level of each op; 0 where it depends on no other op.
+        count: number of levels of the step.
     """
 
     def __init__(self, trace: Trace) -> None:

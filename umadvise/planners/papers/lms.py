@@ -1,7 +1,11 @@
-"""Large model support (Le, Imai, Negishi, Kawachiya 2018 and 2019), as released for TensorFlow (TFLMS, version 2).
+"""The planner `lms`: large model support, as released for TensorFlow (TFLMS, version 2).
 
-What is used again more than `swapout_threshold` levels after it was made leaves when it has been made, and comes back
-`swapin_ahead` levels before. It counts in levels and bytes; it has no notion of time.
+Source: Le, Imai, Negishi and Kawachiya 2018, and 2019 ("Automatic GPU memory management for large neural models in
+TensorFlow", ISMM 2019, doi:10.1145/3315573.3329984).
+
+Ops have levels: those of level 0 depend on no other op, those of level 1 on ops of level 0, and so on. A tensor that is
+used again more than `swapout_threshold` levels after it was made leaves when it has been made, and comes back
+`swapin_ahead` levels before that use. The planner counts in levels and bytes; it has no notion of time.
 
 TFLMS rewrites a graph, in which tensors are written once and ops are ordered by levels alone. Here a step is ops in an
 order, and storages that ops may write again. So it is decided:
@@ -54,16 +58,18 @@ def lms(
     swapin_groupby: int | None = None,
     sync_mode: int | None = None,
 ) -> Plan:
-    """Plans by distances in levels. Options of None are tuned, as TFLMS tunes them: see `_Tuner`.
+    """Plans swaps by distances in levels. An option that is None is tuned, as TFLMS tunes it: see `_Tuner`.
 
     Args:
-        trace: one step.
-        budget_bytes: of device memory.
-        swapout_threshold: what is used again more than so many levels later leaves.
-        swapin_ahead: it comes back when an op more than so many levels before has run; `SEQUENTIAL` by turns.
-        swapin_groupby: consumers at most so many levels from one to the next share a swap-in; 0: none do.
-        sync_mode: ops wait for 0 nothing, 1 swap-outs, 2 swap-ins, which then start just before the op that needs
-            them, 3 both.
+        trace: trace of one training step.
+        budget_bytes: bytes that tensors may take on the device.
+        swapout_threshold: number of levels: a tensor leaves that is used again more than so many levels after it was
+            made.
+        swapin_ahead: number of levels: a tensor comes back when an op more than so many levels before its consumer has
+            run; -1 (`SEQUENTIAL`) takes the level of the consumer before.
+        swapin_groupby: number of levels: consumers that are no further apart share a swap-in; 0: none do.
+        sync_mode: what ops wait for: 0 nothing, 1 swap-outs, 2 swap-ins, which then start just before the op that
+            needs them, 3 both.
 
     Raises:
         BudgetError: no setting, or not this one, keeps the budget.

@@ -14,7 +14,7 @@ from umadvise.planners.step_graph import step_graph, sum_over
 from umadvise.records.trace import Trace
 
 SMALLEST_BYTES = 64 << 10
-"""Of a candidate: a vector, such as the statistics of a normalisation, is smaller."""
+"""Least size of a candidate: a vector, such as the statistics of a normalisation, is smaller."""
 SEQUENTIAL = -1
 """`swapin_ahead`: the first swap-in 3 levels before its consumer, each later at the level of the consumer before."""
 _FIRST_AHEAD = 3
@@ -33,17 +33,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class LevelSwaps:
-    """One row an absence of a storage, in the order of storages and then time.
+    """Absences of storages as columns, one row an absence, by storage and then in time.
 
     Attributes:
-        storage: which one.
-        use: row of `LevelGraph` of the use that ends it.
+        storage: index of the storage.
+        use: row in `LevelGraph` of the use that ends the absence.
         last: op after which the storage leaves.
         dest: op that needs it again.
         trigger: op after which the swap-in may start; where it is synchronous, the one before `dest`.
-        synchronous: the swap-in starts when everything else that `dest` waits for is there.
-        copied: `dest` needs the contents.
-        ahead: levels.
+        synchronous: whether the swap-in starts only when everything else that `dest` waits for is there.
+        copied: whether `dest` needs the contents.
+        ahead: number of levels before `dest` at which the swap-in may start.
     """
 
     storage: NDArray[np.int64]
@@ -80,12 +80,12 @@ class LevelGraph:
 
     @property
     def lasting_bytes(self) -> int:
-        """Of what is there before the first op and after it has begun: variables."""
+        """Bytes of what is there before the first op and after it has begun: the variables."""
         lasting = (self.trace.births < 0) & (self.trace.deaths >= 0)
         return int(self.trace.storages.bytes[lasting].sum())
 
     def swaps(self, settings: Settings) -> LevelSwaps:
-        """What is absent when."""
+        """The absences of a step with these options."""
         use = np.flatnonzero(self._leaves_before(settings))
         dest, last = self.op[use], self.op[use - 1]
         ahead = self._ahead(settings.swapin_ahead, self.level[use])

@@ -1,4 +1,6 @@
-"""Eviction on demand, the two classical baselines: furthest next use (Belady 1966), and least recently used.
+"""The planners `belady` and `lru`, which evict only when room is needed.
+
+`belady` evicts what is used again furthest ahead (Belady 1966), `lru` what was used longest ago.
 
 Nothing is brought before it is needed: an op that finds something on the host waits for it. Who leaves is what differs.
 A storage whose copy on the host is still valid, or that the next op to use it overwrites, leaves without a copy. The
@@ -20,7 +22,7 @@ NEVER = 2**62
 
 
 def belady(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
-    """Who is used again furthest ahead leaves first; optimal in the number of misses for storages of one size.
+    """What is used again furthest ahead leaves first: the fewest swaps possible where storages have one size.
 
     Raises:
         BudgetError: one op uses more than the budget.
@@ -29,7 +31,7 @@ def belady(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
 
 
 def lru(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
-    """Who has been used least recently leaves first.
+    """What has been used least recently leaves first.
 
     Raises:
         BudgetError: one op uses more than the budget.
@@ -38,7 +40,7 @@ def lru(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
 
 
 Rank = Callable[[int, int], int]
-"""From an op that used it last and one that will use it next: who has the least leaves first."""
+"""A function of the ops that used a storage last and will use it next: what has the least rank leaves first."""
 
 
 def _plan(name: str, trace: Trace, budget_bytes: int, rank: Rank) -> Plan:

@@ -1,4 +1,4 @@
-"""Square-root recomputation: Chen et al. 2016 (arXiv 1604.06174), with the search of MXNet-memonger.
+"""The planner `sqrt-recompute`: recomputation by stages (Chen et al. 2016, arXiv:1604.06174; search of MXNet-memonger).
 
 Forward is cut into stages. What one stage hands to the next stays, all else is dropped with its last use in forward,
 and made again, a stage at a time, in backward. A stage ends where its outputs have become more than a threshold: so n
@@ -31,17 +31,17 @@ _MEBIBYTE = 1 << 20
 def sqrt_recompute(
     trace: Trace, _device: DeviceProfile, budget_bytes: int, *, threshold: int | None = None, ntrial: int = 6
 ) -> Plan:
-    """Of the plans that the search tries, the one with the least recomputation that keeps the budget at every op.
+    """Plans recomputation: the least, of the plans that the search tries, that keeps the budget at every op.
 
     A step that fits as it is keeps everything.
 
     Args:
-        trace: one step.
-        budget_bytes: of device memory.
-        threshold: MiB of outputs after which a stage ends. By default it is searched: 0, then twice the square root
-            of half of what the last plan kept times its largest stage, then a grid from the smallest of the largest
-            stages to sqrt(2) times the last square root.
-        ntrial: thresholds on the grid.
+        trace: trace of one training step.
+        budget_bytes: bytes that tensors may take on the device.
+        threshold: MiB of outputs after which a stage ends. None searches: 0, then twice the square root of half of
+            what the last plan kept times its largest stage, then a grid from the smallest of the largest stages to
+            sqrt(2) times the last square root.
+        ntrial: number of thresholds on the grid.
 
     Raises:
         UsageError: a number is below 0.

@@ -1,4 +1,4 @@
-"""SuperNeurons (Wang et al., PPoPP 2018): liveness, an LRU cache of tensors, cost-aware recomputation.
+"""The planner `superneurons` (Wang et al., PPoPP 2018): liveness, an LRU cache of tensors, cost-aware recomputation.
 
 - Liveness: what no op uses any more leaves with its last use.
 - Recomputation: outputs of layers that cost much (CONV, FC) or where the net branches (FORK, JOIN, CONCAT) are
@@ -42,14 +42,14 @@ def superneurons(
     lru_on: bool = True,
     strategy: Strategy = "cost-aware",
 ) -> Plan:
-    """Plans as SuperNeurons runs. A step that fits as it is keeps everything.
+    """Plans what SuperNeurons would do in a step. A step that fits as it is keeps everything.
 
     Args:
-        trace: one step.
-        budget_bytes: of device memory.
-        recompute_on: as the released code's switch RECOMPUTE_ON.
-        lru_on: as its switch LRU_ON.
-        strategy: of recomputation. Where cost-aware segments do not fit, all are made memory-centric.
+        trace: trace of one training step.
+        budget_bytes: bytes that tensors may take on the device.
+        recompute_on: whether plans may recompute (RECOMPUTE_ON in the released code).
+        lru_on: whether plans may swap what was used longest ago (LRU_ON in the released code).
+        strategy: how segments are made again. Where cost-aware segments do not fit, all are made memory-centric.
 
     Raises:
         UsageError: no such strategy.

@@ -1,9 +1,9 @@
-"""vDNN (Rhu et al. 2016): inputs of layers leave while the layer runs, and come back one layer ahead in backward.
+"""The planners `vdnn-all`, `vdnn-conv` and `vdnn-dyn` (vDNN: Rhu et al. 2016, arXiv:1602.08124).
 
-A layer's X leaves while the layer's forward runs, and the next layer begins when X is gone (section 3.2). Before a
-layer's backward the nearest earlier layer that needs its X is looked for, not beyond the next convolution (figure 8);
-its X comes while that backward runs, and the next layer begins when X is there. So what is on the device when is a
-matter of bytes alone, and is known at every op without a clock.
+A layer's input X leaves while the layer's forward runs, and the next layer begins when X is gone (section 3.2). In
+backward, before a layer, the nearest earlier layer that needs its X is looked for, not beyond the next convolution
+(figure 8); that X comes while the layer's backward runs, and the next layer begins when X is there. So what is on the
+device when is a matter of bytes alone, and is known at every op without a clock.
 
 Which X leaves is the transfer policy (section 3.3): `all` of the feature extraction layers, or those of convolutions.
 Activations work in place and have none; the last convolution's would come back at once and stays.
@@ -44,15 +44,15 @@ Algorithm: TypeAlias = Literal["memory_optimal", "performance_optimal"]
 def vdnn_all(
     trace: Trace, _device: DeviceProfile, budget_bytes: int, *, algorithm: Algorithm = "memory_optimal"
 ) -> Plan:
-    """Every X leaves.
+    """The policy `all`: the inputs (X) of all feature extraction layers leave.
 
     Args:
-        trace: the step.
-        budget_bytes: of device memory.
-        algorithm: of all convolutions.
+        trace: trace of one training step.
+        budget_bytes: bytes that tensors may take on the device.
+        algorithm: algorithm of all convolutions: the one without a workspace, or the fastest.
 
     Raises:
-        BudgetError: that is not enough.
+        BudgetError: the step takes more than the budget even so.
         UsageError: no such algorithm.
     """
     return _static(trace, budget_bytes, "all", algorithm)
@@ -61,15 +61,15 @@ def vdnn_all(
 def vdnn_conv(
     trace: Trace, _device: DeviceProfile, budget_bytes: int, *, algorithm: Algorithm = "memory_optimal"
 ) -> Plan:
-    """The X of convolutions leave, whose time hides most of the copies; see `vdnn_all`."""
+    """The policy `conv`: only inputs of convolutions leave, whose time hides most of the copies; see `vdnn_all`."""
     return _static(trace, budget_bytes, "conv", algorithm)
 
 
 def vdnn_dyn(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
-    """The first that fits, by trial (section 3.3); see `choose`.
+    """The policy `dyn`: the first that fits of several choices, by trial (section 3.3); see `choose`.
 
     Raises:
-        BudgetError: not even `all` with memory-optimal algorithms does.
+        BudgetError: not even `all` with memory-optimal algorithms fits.
     """
     step = _Step(trace)
     choice = _choose(step, budget_bytes)
@@ -80,12 +80,12 @@ def vdnn_dyn(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
 
 @dataclass(frozen=True)
 class VdnnChoice:
-    """What `dyn` chose.
+    """What the policy `dyn` chose for a step.
 
     Attributes:
-        transfer: which X leave.
+        transfer: layers whose inputs leave: of none, of convolutions, or of all.
         algorithms: "performance_optimal", or "greedy" where some were downgraded.
-        fast: for each op whether its convolution takes the fastest algorithm.
+        fast: whether the convolution of each op takes the fastest algorithm.
     """
 
     transfer: Transfer
@@ -94,9 +94,10 @@ class VdnnChoice:
 
 
 def choose(trace: Trace, budget_bytes: int) -> VdnnChoice:
-    """The trials of `dyn`: with the fastest algorithms nothing, convolutions' X and all X leave; then greedily so.
+    """The first choice that fits: with the fastest algorithms no inputs, those of convolutions, or all inputs leave.
 
-    Greedily, a convolution whose workspace would overflow the budget takes the memory-optimal algorithm.
+    Where none of these fits the inputs of convolutions, or else all, leave, and each convolution whose workspace would
+    overflow the budget takes the memory-optimal algorithm ("greedy").
 
     Raises:
         BudgetError: not even `all` with memory-optimal algorithms fits.

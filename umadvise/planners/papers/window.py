@@ -1,7 +1,8 @@
-"""Window scheduling: Hayakawa and Narihira 2020.
+"""The planner `window`: window scheduling.
 
-"Out-of-core training for extremely large-scale neural networks with adaptive window-based scheduling",
-arXiv:2010.14109.
+Source: Hayakawa and Narihira 2020, "Out-of-core training for extremely large-scale neural networks with adaptive
+window-based scheduling", arXiv:2010.14109.
+
 By its section 3 the variables that the functions f_1 .. f_n use, in order, are one sequence v. With l the first
 variable of f_i, the window is v[l : r], where r is the largest index with sum(b_vj, j = l .. r) <= schedule_window.
 Before f_i (figure 2)
@@ -54,14 +55,14 @@ def window(
     schedule_window: int | None = None,
     refined: bool = False,
 ) -> Plan:
-    """Plans by the adaptive window.
+    """Plans swaps by the adaptive window.
 
     Args:
-        trace: one step.
-        _device: not asked: this planner has no notion of time.
-        budget_bytes: of device memory.
-        schedule_window: bytes of the sequence of variables to look ahead; by default 1.5 x budget.
-        refined: as released, else as the paper says.
+        trace: trace of one training step.
+        _device: profile of the device, which is not used: this planner has no notion of time.
+        budget_bytes: bytes that tensors may take on the device.
+        schedule_window: bytes of the sequence of variables to look ahead; None is 1.5 times the budget.
+        refined: whether to plan as the released code does; else as the paper says.
 
     Raises:
         BudgetError: an op's variables and what cannot leave do not fit.

@@ -45,7 +45,7 @@ def _counts(tensor: torch.Tensor) -> tuple[int, int]:
 
 @functools.cache
 def counts_of_sole_owner() -> tuple[int, int]:
-    """Those of a gradient that only the engine holds, as a recorder sees it; they depend on torch's version.
+    """Reference counts of a gradient that only the engine holds; they depend on torch's version.
 
     To be called first outside of any op: a small backward finds them.
     """

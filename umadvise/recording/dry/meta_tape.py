@@ -103,14 +103,14 @@ class MetaTape(TorchDispatchMode):
     # ---- storages -------------------------------------------------------------------------------------------------
 
     def place(self, tensor: torch.Tensor, role: Role, name: str) -> None:
-        """A tensor that is there before the step."""
+        """Registers a tensor that is there before the step."""
         if self._counts(tensor):
             storage = tensor.untyped_storage()
             if storage._cdata not in self._storages and storage.nbytes():
                 self._present.append(self._add(storage, role, name))
 
     def name(self, tensor: torch.Tensor, role: Role, name: str) -> None:
-        """What a tensor is, that a step has made."""
+        """Says what a tensor is that the step has made."""
         if self._counts(tensor):
             index = self._storages.get(tensor.untyped_storage()._cdata)
             if index is not None:
@@ -127,7 +127,7 @@ class MetaTape(TorchDispatchMode):
         return arrived
 
     def place_scratch(self, size_bytes: int, name: str) -> None:
-        """Scratch that a library keeps between steps."""
+        """Registers scratch memory that a library keeps between steps."""
         index = self._scratch(size_bytes, 0)
         self._columns["name"][index] = self._string(name)
         self._present.append(index)

@@ -40,8 +40,8 @@ def op_class_of(base_name: str, *, pointwise: bool) -> OpClass:
     """The class of an operator.
 
     Args:
-        base_name: without overload, such as "aten::add_".
-        pointwise: torch tags it as pointwise.
+        base_name: the operator's name without its overload, such as "aten::add_".
+        pointwise: whether torch tags the operator as pointwise.
     """
     if base_name in _MATMUL:
         return OpClass.MATMUL

@@ -37,9 +37,9 @@ def record(
     """Records one step of a workload without running it.
 
     Args:
-        build: makes the workload on torch's default device; called once.
-        target: whose kernels: those that torch would choose on a CPU, or on a CUDA GPU with cuDNN.
-        device: of the catalogue, for durations by its roofline; without one the durations are unknown.
+        build: function that makes the workload on torch's default device; it is called once.
+        target: the hardware whose kernels are recorded: "cpu", or "cuda" for a GPU with cuDNN.
+        device: profile, name or file of the device by whose roofline ops get their durations; None leaves them unknown.
 
     Raises:
         UsageError: `build` makes no workload, or its step needs values, which the meta device has not.
@@ -126,7 +126,7 @@ def _parameters(workload: Workload) -> list[tuple[str, torch.nn.Parameter]]:
 
 
 def tensors_of(workload: Workload) -> list[tuple[str, Role, torch.Tensor]]:
-    """What is there between two steps: (name, role, tensor)."""
+    """The tensors that are there between two steps: (name, role, tensor)."""
     found: list[tuple[str, Role, torch.Tensor]] = []
     for name, parameter in _parameters(workload):
         found.append((name, Role.PARAMETER, parameter))

@@ -92,7 +92,7 @@ def _lstm_workspace_bytes(tokens: int, batch: int, features: int, hidden: int, i
 def mkldnn_rnn_layer_backward(
     inputs: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, w4: Tensor, hx: Tensor, cx: Tensor, *_: Any
 ) -> tuple[Tensor, ...]:
-    """As large as what they are the gradients of, each in memory of its own."""
+    """Gradients as large as their tensors, each in memory of its own."""
     return tuple(torch.empty_like(each) for each in (inputs, w1, w2, w3, w4, hx, cx))
 
 

@@ -23,7 +23,7 @@ def arithmetic_of(dtype: torch.dtype | None) -> DType:
 
 
 def touched_bytes(trace: Trace) -> NDArray[np.int64]:
-    """For each op the bytes that it reads and writes; what it changes in place counts twice."""
+    """Bytes that each op reads and writes; what it changes in place counts twice."""
     accesses = trace.accesses
     reads, writes = (accesses.flags & Access.READ) != 0, (accesses.flags & Access.WRITE) != 0
     weights = accesses.bytes * (reads.astype(np.int64) + writes)
@@ -51,5 +51,5 @@ def durations_ns(trace: Trace, device: DeviceProfile) -> NDArray[np.int64]:
 
 
 def retimed(trace: Trace, device: DeviceProfile) -> Trace:
-    """The same step with the durations that the device's roofline gives."""
+    """Gives a step the durations that a device's roofline yields."""
     return replace(trace, device=device.name, ops=replace(trace.ops, duration_ns=durations_ns(trace, device)))

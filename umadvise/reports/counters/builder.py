@@ -218,12 +218,12 @@ class ProfileBuilder:
         Args:
             counters: the device's reading now.
             events_dropped: events lost because nobody drained in time (um_events_dropped).
-            rungs: of the ladder that the run has been on.
-            sampling: of a device that is sampled: how that went.
-            swaps: what explicit swapping has done until now.
-            chunks: of device memory; None where there are none, and nothing is swapped.
-            placed: where tensors lay, and with what advice.
-            predictions: of other rungs.
+            rungs: rungs of the ladder that the run has been on, each with its first step.
+            sampling: steps that were sampled, and why others were not; None for a device that counts every step.
+            swaps: what explicit swapping has done until now; None where nothing is swapped.
+            chunks: size and use of the device memory that is for chunks; None where there are no chunks.
+            placed: bytes by role, kind of memory and advice: where tensors lay.
+            predictions: predicted time of a step on other rungs.
         """
         total = subtract(counters, self._at_start)
         if self._samples:  # nothing is sampled outside of steps

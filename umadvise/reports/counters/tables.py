@@ -110,7 +110,7 @@ class StepAccumulator:
                 numbers[kind, event.cause] += event.bytes
 
     def sums(self, *, paging: bool = True) -> dict[Subject, Sum]:
-        """What happened, by the labels that tensors have now; without what is 0.
+        """Sums of what happened, by the labels that tensors have now; zeros are left out.
 
         Args:
             paging: whether what the driver paged counts, beside explicit swaps.
@@ -296,7 +296,7 @@ _TABLES: dict[str, tuple[type[Tally], tuple[str, ...], ResidencySubject | None]]
 
 
 class TableSums:
-    """All tables of a profile under construction; `sampled`: of events that CUPTI told of."""
+    """All tables of a profile under construction; `sampled`: from events that CUPTI gave."""
 
     def __init__(self, *, sampled: bool = False) -> None:
         self._tables: dict[str, TableSum[Any]] = {

@@ -14,7 +14,7 @@ _HEAT = ((0.55, "green"), (0.80, "yellow"), (float("inf"), "red"))
 
 
 def columns_for(width: int) -> int:
-    """How many columns a pattern gets where `width` are there: all its bins, or two, three, ... bins joined to one."""
+    """Number of columns of a pattern where `width` are there: all its bins, or two, three, ... bins joined to one."""
     return next((BIN_COUNT // join for join in _JOINS if BIN_COUNT // join <= width), BIN_COUNT // _JOINS[-1])
 
 

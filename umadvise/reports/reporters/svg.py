@@ -21,7 +21,7 @@ _DASHES = ("", "7 4", "2 3")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. `style`: a number for its colour and dashes; `marks` draws its points too; `steps` keeps each value."""
+    """One line of a drawing. `style` numbers colour and dashes; `marks` draws points; `steps` holds each value."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -35,13 +35,13 @@ class Panel:
     """One drawing, whose y axis begins at zero.
 
     Attributes:
-        title: above it.
-        x_label: of the x axis.
-        y_label: of the y axis.
-        series: its lines.
-        limit: a dashed line across, and what it is.
-        x_least: the x axis begins no later.
-        y_most: what is above this is not drawn.
+        title: heading above the drawing.
+        x_label: words along the x axis.
+        y_label: words along the y axis.
+        series: lines that the drawing shows.
+        limit: height of a dashed line across the drawing, and the words on it; None is no such line.
+        x_least: the largest value at which the x axis may begin.
+        y_most: value of y above which nothing is drawn.
     """
 
     title: str

@@ -46,7 +46,7 @@ def outside(swaps: Swaps) -> str:
 
 
 def planned_steps(planned: PlannedSteps) -> Iterator[str]:
-    """How many steps plans drove, and why not the others."""
+    """Lines on how many steps plans drove, and why not the others."""
     count = planned.driven + sum(each.last - each.first + 1 for each in planned.undriven)
     yield f"Plans drove {planned.driven:,} of {count:,} steps" + (". Not driven:" if planned.undriven else ".")
     shown = planned.undriven[:_FIRST_SHOWN] + planned.undriven[_FIRST_SHOWN:][-_LATEST_SHOWN:]

@@ -31,7 +31,7 @@ class MemoryFunctions:
         self._before = Totals.of([self.peaks.for_script()])
 
     def free_and_total(self) -> tuple[int, int]:
-        """What is not occupied on the device, and its capacity, in bytes."""
+        """Free bytes of the device and its capacity, as `torch.cuda.mem_get_info()` gives them."""
         total_bytes = self._info().total_bytes
         return max(0, total_bytes - (self.peaks.for_script().held.resident_bytes or 0)), total_bytes
 
@@ -40,7 +40,7 @@ class MemoryFunctions:
         return "\n".join(f"{name}: {number:,}" for name, number in self.statistics().items() if number > 0)
 
     def functions(self) -> dict[str, Any]:
-        """By name in `torch.cuda`."""
+        """The functions by their names in `torch.cuda`."""
         of = {
             "memory_allocated": "allocated_bytes.all.current",
             "max_memory_allocated": "allocated_bytes.all.peak",

@@ -24,18 +24,18 @@ class Event:
         self._recorded_ns: int | None = None
 
     def record(self, _stream: Any = None) -> None:
-        """The moment is now."""
+        """Notes the time: work is done in order, so this is the moment."""
         self._recorded_ns = time.perf_counter_ns()
 
     def wait(self, _stream: Any = None) -> None:
-        """What was recorded has happened."""
+        """Returns at once: what was recorded has happened."""
 
     def query(self) -> bool:
-        """What was recorded has happened."""
+        """Returns True: what was recorded has happened."""
         return True
 
     def synchronize(self) -> None:
-        """What was recorded has happened."""
+        """Returns at once: what was recorded has happened."""
 
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds from this event to another, by the clock.
@@ -75,10 +75,10 @@ class Stream:
         return 0
 
     def wait_stream(self, _stream: Any) -> None:
-        """All that was handed to it is done."""
+        """Returns at once: all work of the other stream is done."""
 
     def wait_event(self, _event: Any) -> None:
-        """It has happened."""
+        """Returns at once: the event has happened."""
 
     def record_event(self, event: Event | None = None) -> Event:
         """Records an event, a new one where none is given."""
@@ -87,11 +87,11 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """All that was handed to it is done."""
+        """Returns True: all work of the stream is done."""
         return True
 
     def synchronize(self) -> None:
-        """All that was handed to it is done."""
+        """Returns at once: all work of the stream is done."""
 
 
 CURRENT = Stream()

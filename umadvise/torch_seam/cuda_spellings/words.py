@@ -20,7 +20,7 @@ is known by its identity, and means the device. Every other torch.device("cpu"),
 
 
 def target_of(device: Any) -> Target | None:
-    """The emulated device, with the advice where one is named, or None for any other device.
+    """The emulated device that a device argument means, with its advice if any; None for any other device.
 
     Raises:
         UntranslatedError: another GPU, or a process that was forked from the one that has the device.
@@ -67,7 +67,7 @@ def check_process() -> None:
 
 
 def route_to(target: Target) -> Route:
-    """The route to the device, with the target's advice."""
+    """The route for allocations onto the device, with the target's advice."""
     return placed(current().policy.placement(Role.INTERMEDIATE, target.advice))
 
 

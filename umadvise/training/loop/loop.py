@@ -25,7 +25,7 @@ log = logging.getLogger("umadvise")
 
 
 class Loop:
-    """Keeps together what watches a loop, divides its memory, plans and drives its steps, and chooses their rung.
+    """The parts of one training loop: what watches it, divides its memory, plans and drives its steps, picks its rung.
 
     Attributes:
         shared: the loop of a script that `umadvise run` runs, until a session of the script puts its own in its place.
@@ -88,7 +88,7 @@ class Loop:
             self._choice = RungChoice(*parts, state_is_known=state_is_known)
 
     def close(self) -> None:
-        """Nothing is driven any more, and torch's checkpoints are its own again."""
+        """Stops driving steps, and gives torch's checkpoints back to torch."""
         if self._choice is not None:
             self._choice.close()
         self._planner.close()
@@ -97,7 +97,7 @@ class Loop:
     # ---- edges of steps -------------------------------------------------------------------------------------------
 
     def before_step(self, number: int) -> None:
-        """The step of that number is about to begin."""
+        """Does what is due before a step: plans it, chooses its rung, has it recorded."""
         signals.keep()
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
         if step is not None and self._choice is not None:
@@ -106,7 +106,7 @@ class Loop:
         self._planner.begin_step(record=self.cycle.recording)
 
     def after_step(self, number: int, *, whole: bool, refused: bool = False) -> None:
-        """The step of that number has ended.
+        """Does what is due after a step: sees whether it followed its plan, and what it cost.
 
         Args:
             number: number of the step.
@@ -142,7 +142,7 @@ class Loop:
         return None if self.cycle.step is None else self.cycle.step.trace
 
     def predicted(self) -> SwapSimulation | None:
-        """What the simulator says that the device does in a step with the plan; None without a plan of swaps.
+        """The simulated step with the plan that drives now; None without a plan of swaps.
 
         Raises:
             NoRoomError: by its rules an op finds no room.
@@ -151,14 +151,15 @@ class Loop:
         return None if plan is None or step is None else self._planner.predicted(step, plan)
 
     def predictions(self) -> tuple[RungPrediction, ...]:
-        """What the simulator says that the steady step takes on each rung; nothing where none was recorded."""
+        """Simulated time of the steady step on each rung; nothing where no step was recorded."""
         return () if self.cycle.step is None else self._planner.predictions(self.cycle.step)
 
     def profile(self, *, predict: bool) -> FaultProfile:
         """The fault profile so far.
 
         Args:
-            predict: where steps stood still too long, also ask the simulator how long they would take on other rungs.
+            predict: whether to ask the simulator how long a step would take on other rungs, where steps stood still too
+                long.
         """
         profile = self.observer.profile()
         return self.observer.profile(self.predictions()) if predict and stands_still(profile) else profile

@@ -29,7 +29,7 @@ log = logging.getLogger("umadvise")
 
 
 class RecordAgain:
-    """What a planner answers that has changed the step itself: the next one is recorded, and planned in its place."""
+    """A planner's answer that it has changed the step itself: the next step has to be recorded and planned."""
 
 
 Planning = Callable[[RecordedStep], Plan | RecordAgain | None]
@@ -75,7 +75,7 @@ class PlanCycle:
         return self._recording > 0
 
     def change(self, make_plan: Planning | None, *, afresh: bool = False) -> None:
-        """From the next step on something else plans.
+        """Sets what plans the steps, from the next one on.
 
         Args:
             make_plan: function that plans a recorded step; None drives none.
@@ -89,7 +89,7 @@ class PlanCycle:
             self._rhythm.planned()
 
     def close(self) -> None:
-        """No step is driven or recorded any more."""
+        """Stops driving and recording steps."""
         self._stop_recording()
         self._clear()
 
@@ -102,7 +102,7 @@ class PlanCycle:
     # ---- edges ----------------------------------------------------------------------------------------------------
 
     def take_recording(self, *, typical: bool = True) -> RecordedStep | None:
-        """The next step is about to begin: returns the one before it where it was recorded and is one to plan for.
+        """Returns the step that has just ended if it was recorded and is one to plan for; call it before the next.
 
         Args:
             typical: whether, for all that the caller knows, the steps that follow are like it.
@@ -118,7 +118,7 @@ class PlanCycle:
         return recorded
 
     def before_step(self, number: int) -> None:
-        """The step of that number begins now, after `take_recording`."""
+        """Gives the device the plan for the step that begins, and has the step recorded if that is due."""
         chosen, self._next = self._next, None
         if chosen is not None:
             self._plan(chosen)
@@ -142,7 +142,7 @@ class PlanCycle:
         self._set(StepProgram.of(step, plan).again(self._device.allocations()))
 
     def after_step(self, number: int, *, whole: bool = True) -> None:
-        """A step has ended; not `whole`: by an exception, and what it did says nothing about others."""
+        """Sees whether a step followed its plan; not `whole`: an exception ended it, and it says nothing of others."""
         recorded = self._recording == number
         if recorded:
             self._recorder.stop_step()

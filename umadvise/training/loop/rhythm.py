@@ -8,7 +8,7 @@ LONGEST_PAUSE = 64
 
 
 class Rhythm:
-    """Which steps are recorded: a pure state machine.
+    """Decides which steps are recorded; a pure state machine.
 
     Attributes:
         due: whether the next step is recorded.
@@ -21,21 +21,21 @@ class Rhythm:
         self._pause = 0
 
     def planned(self) -> None:
-        """What was recorded drives from now on."""
+        """Takes note that a recorded step was planned and drives from now on."""
         self.due, self._unsteady = False, 0
 
     def unsteady(self) -> bool:
-        """A recorded step is not like those that follow. Whether to record the next one instead."""
+        """Takes note that a recorded step is not like the next ones; returns whether to record the next one instead."""
         self._unsteady += 1
         self.due = self._unsteady < MOST_UNSTEADY
         return self.due
 
     def followed(self) -> None:
-        """A step was driven to its end."""
+        """Takes note that a plan drove a step to its end."""
         self.due, self._left, self._pause = False, 0, 0
 
     def left(self) -> int | None:
-        """A step left its plan; the pause in steps where recordings become rarer with it, else None."""
+        """Takes note that a step left its plan; returns the pause in steps before the next recording, if any."""
         self._left += 1
         if self._left < PATIENCE:
             self.due = True
@@ -45,11 +45,11 @@ class Rhythm:
         return self._pause
 
     def passed(self) -> None:
-        """A step ran that nothing drove and nobody recorded."""
+        """Takes note of a step that nothing drove and nobody recorded."""
         if self._pause > 0:
             self._pause -= 1
             self.due = self._pause <= 1
 
     def again(self) -> None:
-        """Everything begins anew."""
+        """Forgets everything, as at the beginning."""
         self.__init__()  # type: ignore[misc]

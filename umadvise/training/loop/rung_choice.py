@@ -64,14 +64,14 @@ class RungChoice:
         self._note(governor.history[0])
 
     def close(self) -> None:
-        """No op is rescued any more."""
+        """Stops helping ops that find no room in chunks."""
         if self._split.follows:
             _native.set_rescuer(None)
 
     # ---- a step has ended -----------------------------------------------------------------------------------------
 
     def observe(self, number: int, *, recorded: bool) -> None:
-        """A whole step has ended.
+        """Shows the governor a whole step that has ended, and follows its decision.
 
         Args:
             number: number of the step.
@@ -96,7 +96,7 @@ class RungChoice:
             self._go(self._governor.observe(record))
 
     def retreat(self, number: int, *, refused: bool) -> None:
-        """To unified memory, where an op may use more than there is, before the step of that number.
+        """Goes to unified memory, where an op may use more than there is, before the step of that number.
 
         Args:
             number: number of the next step.
@@ -150,7 +150,7 @@ class RungChoice:
     # ---- a step is known ------------------------------------------------------------------------------------------
 
     def consider(self, number: int, step: RecordedStep) -> None:
-        """A steady step is known: what each rung would make of it, when it is a new one.
+        """Has a new steady step simulated on each rung, and goes to the best.
 
         Args:
             number: number of the step that begins.

@@ -58,7 +58,7 @@ class StepPlanner:
         self._follow_regions()
 
     def follow(self, course: Course) -> None:
-        """From the next step on another course is planned for."""
+        """Sets another course to plan for, from the next step on."""
         self.course = course
         self._follow_regions()
 
@@ -70,7 +70,7 @@ class StepPlanner:
             self._regions.install(self._replaced)
 
     def close(self) -> None:
-        """Torch's checkpoints are its own again."""
+        """Gives torch's checkpoints back to torch."""
         self._replaced.undo()
 
     @property
@@ -81,7 +81,7 @@ class StepPlanner:
 
     @property
     def planning(self) -> Planning | None:
-        """What plans a recorded step; None on a course without a planner."""
+        """The function that plans a recorded step; None on a course without a planner."""
         return self._plan if self.course.planner else None
 
     @property
@@ -140,7 +140,7 @@ class StepPlanner:
     # ---- predictions ----------------------------------------------------------------------------------------------
 
     def predicted(self, step: RecordedStep, plan: Plan) -> SwapSimulation | None:
-        """What the simulator says that the device does in a step with a plan; None where that is none of swaps.
+        """The simulated step with a plan; None where the plan is not one of swaps.
 
         Raises:
             NoRoomError: by its rules an op finds no room.

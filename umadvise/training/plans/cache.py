@@ -48,7 +48,7 @@ class PlanKey:
 
     @property
     def name(self) -> str:
-        """Equal for equal keys and versions of umadvise."""
+        """File name of the plan: equal for equal keys and versions of umadvise."""
         words = asdict(self) | {"options": sorted(self.options.items()), "version": __version__}
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
@@ -62,7 +62,7 @@ class PlanCache:
 
     @classmethod
     def of_user(cls) -> "PlanCache":
-        """In the user's cache directory; none where UMADVISE_PLAN_CACHE is "off"."""
+        """The plans in the user's cache directory; no cache where UMADVISE_PLAN_CACHE is "off"."""
         if os.environ.get(SWITCH, "").lower() == "off":
             return cls(None)
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -34,7 +34,7 @@ _BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """What a plan may use.
+    """The device memory that a plan may use.
 
     Attributes:
         budget_bytes: bytes of device memory.
@@ -152,12 +152,12 @@ class PlanMaker:
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
     def simulate(self, step: RecordedStep, plan: Plan, memory: PlanMemory) -> SwapSimulation:
-        """What the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
+        """Simulates what the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
 
         Args:
-            step: recorded step.
-            plan: plan of that step.
-            memory: memory that the step has.
+            step: the recorded step to simulate.
+            plan: plan of swaps for that step.
+            memory: device memory that the step has.
 
         Raises:
             NoRoomError: an op finds no room.
@@ -204,5 +204,5 @@ def staying_bytes(trace: Trace, chunk_bytes: int) -> int:
 
 
 def recomputes(plan: Plan) -> bool:
-    """Whether a plan has anything made again."""
+    """Whether a plan has any result made again by its ops."""
     return bool((plan.actions.kind == ActionKind.RECOMPUTE).any())

@@ -27,7 +27,7 @@ def predict_swaps(
     in_chunks: NDArray[np.bool_] | None = None,
     spans: bool = False,
 ) -> SwapSimulation:
-    """Simulates the steady step.
+    """Simulates the steady step with a plan of swaps, by the rules of the session's device.
 
     Its peak is what chunks take, with those of small tensors and of libraries' scratch memory. Its `swap_outs`,
     `clean_drops`, and `swap_ins` and `cancelled` together are those of a run wherever neither evicts: a swap-in that
@@ -36,12 +36,12 @@ def predict_swaps(
     before, and so whether one spare more or less leaves.
 
     Args:
-        trace: the step.
+        trace: trace of the step.
         plan: plan of swaps, of the step or of a view of it.
         device: profile of the device whose link copies.
-        budget_bytes: bytes of device memory for chunks.
-        chunk_bytes: size of a chunk.
-        in_chunks: flag of each storage, whether it lies in chunks; None: all do.
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+        in_chunks: whether each storage of the trace lies in chunks; None: all do.
         spans: whether the timeline is wanted.
 
     Raises:

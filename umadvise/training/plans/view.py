@@ -26,12 +26,12 @@ from umadvise.records.units import format_bytes
 
 @dataclass(frozen=True, eq=False)
 class PlanningView:
-    """A step in chunks.
+    """A step as planners get it: storages in whole chunks, and the budget that is left for them.
 
     Attributes:
-        trace: what planners are given; storages and ops have the numbers that they have in the step.
-        budget_bytes: likewise: whole chunks.
-        chunk_bytes: size of a chunk.
+        trace: the step as planners are given it; storages and ops keep their numbers.
+        budget_bytes: budget that planners are given, in bytes: whole chunks.
+        chunk_bytes: size of a chunk in bytes.
     """
 
     trace: Trace
@@ -47,14 +47,14 @@ def view_of(
     staying_bytes: int = 0,
     movable: NDArray[np.bool_] | None = None,
 ) -> PlanningView:
-    """The view of a step.
+    """Makes the view of a step that planners get.
 
     Args:
-        trace: the step.
-        budget_bytes: of device memory for chunks.
-        chunk_bytes: size of a chunk.
-        staying_bytes: of that budget, what the chunks take that never leave.
-        movable: storages that lie in chunks, or will; None: all of them.
+        trace: trace of the step.
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+        staying_bytes: part of the budget, in bytes, that chunks take which never leave the device.
+        movable: whether each storage of the trace lies in chunks or will; None: all do.
 
     Raises:
         BudgetError: what never leaves takes all of the budget.
@@ -78,11 +78,11 @@ def view_of(
 
 
 def executed(trace: Trace, in_chunks: NDArray[np.bool_]) -> Trace:
-    """A step as the device executes it: in bytes, with all that lies in chunks, for a simulation by its rules.
+    """A step as the device executes it, for a simulation: sizes in bytes, and everything that lies in chunks.
 
     Args:
-        trace: the step.
-        in_chunks: for each storage, whether it does.
+        trace: trace of the step.
+        in_chunks: whether each storage of the trace lies in chunks.
     """
     trace = _with_contents(trace)
     return _resized(trace, np.where(in_chunks, trace.storages.bytes, 0), np.zeros(len(trace.storages), bool))
@@ -140,14 +140,14 @@ def _resized(trace: Trace, sizes: NDArray[np.int64], idle: NDArray[np.bool_]) ->
 
 
 def transferred(plan: Plan, trace: Trace, **options: Option) -> Plan:
-    """A plan for the same ops and storages of another trace, where these may have other sizes.
+    """Turns a plan into one for another trace with the same ops and storages, whose sizes may differ.
 
     Actions on what takes no bytes in `trace` or has no such storage there go, swaps and drops are of whole storages.
 
     Args:
-        plan: of a trace with the same numbers.
-        trace: that it shall be a plan of.
-        options: added to the plan's.
+        plan: plan of a trace whose ops and storages have the same numbers.
+        trace: trace that the result is to be a plan of.
+        options: options to add to the plan's own.
 
     Raises:
         ValueError: the traces are not of the same step.

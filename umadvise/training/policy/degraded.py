@@ -17,7 +17,7 @@ CHUNKS = "explicit swapping"
 
 
 def fit_course(course: Course, device: _native.Device) -> tuple[Course, bool]:
-    """What is left on a device of the course that was asked for, and whether the budget is for unified memory too.
+    """Adapts the course that was asked for to a device; returns also whether the budget is for unified memory too.
 
     Raises:
         PolicyError: it can do nothing of it.

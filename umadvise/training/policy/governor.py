@@ -55,7 +55,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Switch:
-    """From one rung to another before the step of that number, or a reason to stay on the one that it is.
+    """A change of the rung before the step of that number, or a reason to stay on it.
 
     Attributes:
         step: the first one on the new rung.
@@ -71,7 +71,7 @@ class Switch:
 
 
 def check_threshold(threshold: float) -> float:
-    """Returns a threshold that can be one: a share of the step (a float), or fault groups a step (an int).
+    """Checks and returns a threshold: a share of the step (float), or fault groups a step (int).
 
     Raises:
         UsageError: it is neither.
@@ -86,7 +86,7 @@ def check_threshold(threshold: float) -> float:
 
 
 class Governor:
-    """Chooses among the rungs that there are.
+    """Chooses the rung that the next step runs on, among those that there are.
 
     Attributes:
         rung: the one in force.
@@ -134,7 +134,7 @@ class Governor:
 
     @property
     def most_switches(self) -> int:
-        """However steps go and structures change, rungs change no more often."""
+        """The most switches that can ever be made, however steps go and structures change."""
         return 4 * len(self._rungs) * (MOST_STRUCTURES + 1)
 
     def has(self, rung: str) -> bool:
@@ -215,22 +215,22 @@ class Governor:
         return self._to(step, rung, reason)
 
     def exclude(self, rungs: Iterable[str]) -> None:
-        """The step does not run on these, or nobody can say how: they are not gone to until the step changes."""
+        """Excludes rungs on which the step cannot run or be predicted, until the step changes."""
         self._impossible.update(rungs)
 
     def retreat(self, step: int, rung: str, impossible: Iterable[str], reason: str) -> Switch:
-        """Goes to a rung because the step was refused on these ones: they are not gone to until the step changes."""
+        """Goes to a rung because others refused the step, and excludes those until the step changes."""
         self.exclude(impossible)
         return self._to(step, rung, reason)
 
     def take_back(self, switch: Switch, reason: str) -> Switch:
-        """A switch could not be made: the rung before it stays."""
+        """Undoes a switch that could not be made: the rung before it stays."""
         assert switch.before is not None
         self._impossible.add(switch.rung)
         return self._to(switch.step, switch.before, reason)
 
     def restructure(self) -> None:
-        """The step is another one from now on: what was true of a rung may be so no more.
+        """Forgets what was measured and predicted, because the step is another one from now on.
 
         Where that happens again and again, no step is like another, and what was measured is as true as can be.
         """

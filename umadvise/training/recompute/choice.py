@@ -27,7 +27,7 @@ class Region:
 
 @dataclass(frozen=True)
 class RerunChoice:
-    """Which ops run again, and what of a plan cannot be had.
+    """The ops that run again in backward, and what of the plan cannot be had.
 
     Attributes:
         by_region: indices of ops in each region, by its place in the step.

@@ -67,7 +67,7 @@ class Regions:
         replaced.replace(checkpoint, "_checkpoint_without_reentrant_generator", self._make)
 
     def begin_step(self, *, record: bool = False) -> None:
-        """A step begins: its regions are counted from 0, and recorded if so."""
+        """Begins a step: counts its regions from 0, and records them if it is to."""
         self._ops_before = self._op_count()
         self._entered = 0
         self._recording = record
@@ -81,7 +81,7 @@ class Regions:
         return tuple(self._recorded)
 
     def run_again(self, choice: RerunChoice | None) -> None:
-        """From the next step on these ops run again; None: none."""
+        """Sets the ops that run again from the next step on; None: none."""
         self._chosen = {} if choice is None else choice.by_region
 
     def _make(self, original: Callable[..., Generator[None, None, None]]) -> Callable[..., Generator[None, None, None]]:

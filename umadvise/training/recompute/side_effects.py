@@ -29,7 +29,7 @@ def identity_of(function: Any) -> Hashable:
 
 
 class SideEffects(TorchDispatchMode):
-    """Sees whether it would matter that a region runs twice.
+    """Finds out whether running a region twice would change anything but its results.
 
     Attributes:
         keeps_to_itself: whether nothing was written that was there before the region, and no random numbers drawn that

@@ -46,10 +46,10 @@ def may_run_again(func: Any, args: Any, named: dict[str, Any], is_result: Callab
     """Whether a call can be repeated: it draws no random numbers, and what it writes to can be made again.
 
     Args:
-        func: the operator.
+        func: operator that is called.
         args: positional arguments of the call.
         named: named arguments of the call.
-        is_result: function that says of a tensor whether it can be made again itself.
+        is_result: function that says whether a tensor can itself be made again.
     """
     if _info(func).kind is not OpKind.OPERATION or not func._schema.returns:
         return False
@@ -193,12 +193,12 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is nothing but its bytes in a storage."""
+    """Whether a tensor is nothing but its bytes in a storage."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Which storage it lies in; 0 for tensors that are more than that."""
+    """Identity of the storage that a tensor lies in; 0 for a tensor that is more than its bytes."""
     return tensor.untyped_storage()._cdata if is_plain(tensor) else 0
 
 
@@ -220,12 +220,12 @@ class Tape(TorchDispatchMode):
         self._given: dict[int, WeakSet[_Result]] = {}
 
     def close(self) -> None:
-        """The region has ended: from now on only notes hold results."""
+        """Ends the region: from now on only the notes that autograd saved hold results."""
         self._results.clear()
         self._given.clear()
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """What autograd saves in the tensor's place."""
+        """What autograd saves in the place of a tensor (`saved_tensors_hooks`)."""
         if not is_plain(tensor):
             return tensor
         found = self._results.get(storage_key(tensor))
@@ -233,7 +233,7 @@ class Tape(TorchDispatchMode):
 
     @staticmethod
     def unpack(saved: Any) -> torch.Tensor:
-        """The tensor for which something was saved."""
+        """The tensor for which `pack` has saved something, made again if need be."""
         found: torch.Tensor = saved.read() if isinstance(saved, _Note | _Given) else saved
         return found
 

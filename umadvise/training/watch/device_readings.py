@@ -40,7 +40,7 @@ class DeviceReader:
         self.sampler: Sampler | None = None
 
     def now(self) -> Readings:
-        """What it says now, or said when it was closed."""
+        """What the device says now; after it was closed, what it said then."""
         if self._last is not None:
             return self._last
         device = self._device
@@ -55,7 +55,7 @@ class DeviceReader:
         )
 
     def begin(self) -> Readings:
-        """From now on what is placed counts; what lives now counts as placed, what is gone does not."""
+        """Starts to count what is placed: all that lives now, and all that is made from now on."""
         readings = self.now()
         self._placed_before = dict(readings.placed)
         for each in self._device.allocations():
@@ -64,7 +64,7 @@ class DeviceReader:
         return readings
 
     def placed(self) -> tuple[Placed, ...]:
-        """In what memory tensors lay, and with what advice: those that there were at `begin`, and all since."""
+        """Where tensors lay, and with what advice: those that there were at `begin`, and all since."""
         now, before = self.now().placed, self._placed_before
         return placed_from({kind: now.get(kind, 0) - before.get(kind, 0) for kind in {**now, **before}})
 

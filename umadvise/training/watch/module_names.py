@@ -61,7 +61,7 @@ class ModuleNames:
         ]
 
     def detach(self) -> None:
-        """Follows nothing any more."""
+        """Stops following modules and optimizers."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -20,9 +20,9 @@ class Observer:
 
     Attributes:
         names: names of modules and of their tensors.
-        reader: reader of the device.
-        clock: marks of steps, and what each cost; there from `attach` on.
-        recorder: recorder of the loop and of its steps.
+        reader: what reads the device's counters and events.
+        clock: marks of the steps and what each of them cost; there from `attach` on.
+        recorder: what records the loop and single steps as traces.
         rungs: rungs of the ladder that steps ran on, with the reasons, for the profile.
     """
 
@@ -36,10 +36,11 @@ class Observer:
         """Prepares to watch what runs on a runtime's device; `attach` starts.
 
         Args:
-            runtime: what is patched.
-            script: path of the script, as the user typed it.
-            sample_every: on CUDA the counters are those of every n-th step and the first three; 0: of none.
-            policy: name of the policy, as the user typed it.
+            runtime: the patched state of the process, with its device.
+            script: path of the script, as the user typed it; None in a session.
+            sample_every: distance between the steps that are sampled on CUDA: the first three and every n-th; 0 samples
+                none.
+            policy: name of the policy, as the user typed it; None where there is none.
         """
         self._runtime = runtime
         self._script = script
@@ -65,7 +66,7 @@ class Observer:
         self.clock = StepClock(self._runtime, self.reader, self._builder)
 
     def detach(self) -> None:
-        """Ends it. What happened can still be had, though the device may go."""
+        """Stops watching. What was seen can still be had, though the device may go."""
         self.names.detach()
         if self._builder is not None:
             self.clock.stop()

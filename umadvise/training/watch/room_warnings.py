@@ -18,7 +18,7 @@ class RoomWarnings:
         self._exports_ended_before = runtime.device.memory_history().exports_ended
 
     def look(self) -> None:
-        """Warns where there is something new to warn of."""
+        """Writes the warnings that are new."""
         for warning in tuple(self._untold):
             if warning():
                 self._untold.remove(warning)

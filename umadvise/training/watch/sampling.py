@@ -47,7 +47,7 @@ class Sampler:
         return None if steps == self._sampled or self._profiled else self._device.last_sample()
 
     def reading(self) -> Sampling:
-        """How it went so far."""
+        """How sampling went so far: which steps were sampled, and why others were not."""
         reading = self._device.sampling().minus(self._before)
         if self._profiled and self._every:
             reason = "torch.profiler was active in the last step: counters are read while it is not"
@@ -59,5 +59,5 @@ class Sampler:
         return self._device.sampling().steps > self._before.steps
 
     def close(self) -> None:
-        """No later step is sampled."""
+        """Ends sampling: no later step is sampled."""
         self._device.set_sampling(0)

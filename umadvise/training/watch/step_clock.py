@@ -52,7 +52,7 @@ class StepClock:
         ]
 
     def stop(self) -> None:
-        """Ends it; what has happened until now is in the profile."""
+        """Stops marking steps; what has happened until now is in the profile."""
         for handle in self._handles:
             handle.remove()
         _native.set_phase(Phase.NONE)
@@ -101,7 +101,7 @@ class StepClock:
             log.debug("%s", in_words(self.last_step))
 
     def note_plan(self, step: int, reason: str | None) -> None:
-        """A step ended that a plan was to drive.
+        """Takes note of a step that a plan was to drive, and whether it did.
 
         Args:
             step: number of the step.

@@ -26,7 +26,7 @@ class TraceRecorder:
         self._recording: _native.Recording | None = None
 
     def start(self) -> None:
-        """Every op, allocation, copy and fault service from now on goes into the trace.
+        """Records every op, allocation, copy and fault service from now on, for the trace of the loop.
 
         Raises:
             StateError: somebody records already.
@@ -39,7 +39,7 @@ class TraceRecorder:
         self._device_name = self._device.info().name
 
     def stop(self) -> None:
-        """Ends it; nothing where nobody records."""
+        """Ends what `start` began; does nothing where nothing is recorded."""
         if self._records:
             self._device.record(False)
             self._recording = self._device.recorded()
@@ -59,17 +59,17 @@ class TraceRecorder:
         return trace if step is None else cut.step(trace, step, *live.edges_of(recording, step))
 
     def start_step(self) -> None:
-        """What happens from now on is recorded, for `step`."""
+        """Records from now on, for `step`."""
         if not self._records:
             self._device.record(True)
 
     def stop_step(self) -> None:
-        """Until now; what is recorded anyway goes on."""
+        """Ends what `start_step` began; a recording of the whole loop goes on."""
         if not self._records:
             self._device.record(False)
 
     def step(self, number: int) -> RecordedStep:
-        """A step that was recorded, when the next one is about to begin.
+        """A recorded step, with what is there when the next one begins.
 
         Raises:
             StateError: the recording is not whole.
