@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from umadvise.recording.operators import SILENT_WRITES, derive
+from umadvise.recording.operators import (
+    CREATIONS,
+    RESIZES,
+    SHAPE_READERS,
+    SILENT_WRITES,
+    UNANNOTATED_BYSTANDERS,
+    derive,
+)
 
 ROOT = Path(__file__).parents[2]
 MOST_USED = (
@@ -52,3 +59,20 @@ def test_both_reviewed_lists_are_one() -> None:
         derived = derive(getattr(torch.ops.aten, op.removeprefix("aten::")).default).arguments
         found = next(each for each in derived if each.name == argument)
         assert found.only_in_training == (write == "when_training"), op
+
+
+@pytest.mark.parametrize(
+    ("array", "names"),
+    [
+        ("kCreations", CREATIONS),
+        ("kResizes", RESIZES),
+        ("kUnannotatedBystanders", UNANNOTATED_BYSTANDERS),
+        ("kShapeReaders", SHAPE_READERS),
+    ],
+)
+def test_the_other_lists_are_one(array: str, names: frozenset[str]) -> None:
+    text = (ROOT / "umadvise" / "_hooks" / "operator_info.cpp").read_text()
+    found = re.search(rf"std::string_view, (\d+)> {array} = {{(.*?)}};", text, re.DOTALL)
+    assert found is not None
+    listed = re.findall(r'"(aten::\w+)"', found[2])
+    assert (len(listed), set(listed)) == (int(found[1]), names)

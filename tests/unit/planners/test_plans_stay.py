@@ -60,4 +60,4 @@ def digest_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(planners.PLANNERS.keys() - {"dqn"}))
 def test_plans_are_what_they_were(name: str) -> None:
-    assert digest_of(name) == DIGESTS[name]
+    assert digest_of(name) == DIGESTS.get(name)
