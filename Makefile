@@ -62,10 +62,11 @@ coverage: export COVERAGE_CORE = $(shell python -c 'import sys; print("sysmon" i
 coverage: coverage-core
 	$(PYTEST) --cov
 
+# From nothing: what a build before left of files that have moved since would end gcovr.
 coverage-core: $(VENV)/.installed
+	rm -rf build/coverage
 	$(CONFIGURE) -B build/coverage -DUMADVISE_COVERAGE=ON
 	$(BUILD) build/coverage
-	find build/coverage -name '*.gcda' -delete
 	ctest --test-dir build/coverage --parallel 2 --output-on-failure
 	gcovr build/coverage
 
