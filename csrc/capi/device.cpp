@@ -1,7 +1,6 @@
 // The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
 #include "engine/device.h"
 
-#include <cstring>
 #include <string>
 
 #include "base/error.h"
@@ -122,19 +121,6 @@ const char* um_driver_function(um_device* device, uint32_t index, const char** r
     if (index >= um::driver::kFunctionCount) return nullptr;
     if (reason != nullptr) *reason = checked(device).driver().reason[index];
     return um::name_of(um::intern(display_name(um::driver::kFunctions[index]).c_str()));
-  });
-}
-
-const void* um_driver_address(um_device* device, uint32_t index) {
-  using um::driver::kFunctionCount;
-  using um::driver::Table;
-  static_assert(sizeof(Table) == kFunctionCount * sizeof(void*), "the table is one pointer for each function");
-  return guarded_value(static_cast<const void*>(nullptr), [&]() -> const void* {
-    if (index >= kFunctionCount) return nullptr;
-    const void* address = nullptr;
-    const auto* table = reinterpret_cast<const char*>(&checked(device).driver().call);
-    std::memcpy(static_cast<void*>(&address), table + index * sizeof(address), sizeof(address));
-    return address;
   });
 }
 

@@ -816,12 +816,6 @@ typedef struct um_memory_history {
 } um_memory_history;
 UM_API um_status um_memory_history_read(um_device* device, um_memory_history* out);
 
-/* ---- the driver's functions, for measuring what they cost -------------------------------------------------- */
-/* Address of a function of the driver table, by its index in um_driver_function: CUDA's own signature in the form that
- * csrc/driver/table.h names. Where a device lacks it, of one that returns CUDA_ERROR_NOT_SUPPORTED; NULL past the end.
- * Who calls it makes the device's context current first. */
-UM_API const void* um_driver_address(um_device* device, uint32_t index);
-
 #ifdef __cplusplus
 }
 #endif
