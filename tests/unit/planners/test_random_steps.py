@@ -39,8 +39,8 @@ VARIANTS: dict[str, tuple[dict[str, Option], ...]] = {
     ),
 }
 """Options besides a planner's defaults."""
-EXAMPLES = {"best": 6, "dqn": 10, "um-window": 15}
-"""Of random steps, for planners that take their time."""
+EXAMPLES = {"best": 6, "dqn": 10, "um-window": 15} | dict.fromkeys(("sqrt-recompute", "vdnn-all", "vdnn-conv"), 100)
+"""Of random steps: fewer for planners that take their time, more for those that leave most of these steps alone."""
 
 
 @pytest.mark.parametrize("name", planners.PLANNERS)
