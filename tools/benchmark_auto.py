@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from harness import command_line
 from swap_run import WARM_UP, Kind, Trainee, TraineeRun, needed_bytes, same_losses, task
@@ -44,28 +43,14 @@ _MOST_SETTLING = 60
 _TOO_SLOW = 3.0
 
 
-@dataclass
-class Turn:
-    """One kind of memory that takes turns: its process, and the length of its last step; None: it does not run."""
-
-    trainee: Trainee
-    last_s: float | None = None
-
-    def step(self) -> None:
-        """One step."""
-        begun = time.perf_counter()
-        self.trainee.step()
-        self.last_s = time.perf_counter() - begun
-
-
-def _settle(turn: Turn, limit_s: float) -> int:
+def _settle(trainee: Trainee, limit_s: float) -> int:
     """Steps of `auto` until its rung has not changed for a while; how many."""
-    turn.step()  # the process starts, and its network is built
+    trainee.step()  # the process starts, and its network is built
     begun, count, unchanged, rung = time.perf_counter(), 1, 0, ""
     while unchanged < _QUIET_STEPS and count < _MOST_SETTLING and time.perf_counter() - begun < limit_s:
-        turn.step()
+        trainee.step()
         count += 1
-        now = turn.trainee.rung
+        now = trainee.rung
         rung, unchanged = now, unchanged + 1 if now == rung else 0
     return count
 
@@ -73,21 +58,18 @@ def _settle(turn: Turn, limit_s: float) -> int:
 def measure(network: str, size: int, steps: int, limit_s: float) -> dict[Kind, tuple[TraineeRun, int]]:
     """What happened to each kind, and the number of its first measured step, from 0."""
     with ExitStack() as stack:
-        kinds: dict[Kind, Turn] = {
-            kind: Turn(stack.enter_context(Trainee(task(*NETWORKS[network], kind, size)))) for kind in (*RUNGS, "auto")
+        kinds: dict[Kind, Trainee] = {
+            kind: stack.enter_context(Trainee(task(*NETWORKS[network], kind, size))) for kind in (*RUNGS, "auto")
         }
         warm: dict[Kind, int] = {**dict.fromkeys(RUNGS, WARM_UP), "auto": _settle(kinds["auto"], limit_s)}
         for kind in RUNGS:
-            for _ in range(WARM_UP):
-                kinds[kind].step()
-        fastest_s = min(turn.last_s or 0.0 for turn in kinds.values() if turn.trainee.runs)
-        taking_part = [
-            turn for kind, turn in kinds.items() if kind == "auto" or (turn.last_s or 0.0) <= _TOO_SLOW * fastest_s
-        ]
+            kinds[kind].step(WARM_UP)
+        slowest_s = _TOO_SLOW * min(trainee.last_s for trainee in kinds.values() if trainee.runs)
+        taking_part = [trainee for kind, trainee in kinds.items() if kind == "auto" or trainee.last_s <= slowest_s]
         for _ in range(steps):
-            for turn in taking_part:
-                turn.step()
-        return {kind: (turn.trainee.finish(), warm[kind]) for kind, turn in kinds.items()}
+            for trainee in taking_part:
+                trainee.step()
+        return {kind: (trainee.finish(), warm[kind]) for kind, trainee in kinds.items()}
 
 
 def _report(found: dict[Kind, tuple[TraineeRun, int]], steps: int) -> float:

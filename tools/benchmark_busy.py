@@ -8,13 +8,12 @@ nothing but count take turns in the same training. What is compared is busy over
 steps: the goal is at most 1.5 times the same ratio of plain PyTorch. Exit codes: 0 all kinds keep it, 1 one does not.
 """
 
-import os
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast, get_args
 
 from harness import command_line
@@ -30,46 +29,44 @@ _AUTO_WARM_UP = 24
 """Steps in which the governor has tried what it tries."""
 
 
-class Competitors:
-    """Processes that count, stopped until they are wanted."""
+Running = Callable[[], AbstractContextManager[None]]
 
-    def __init__(self, count: int) -> None:
-        """Starts as many, and stops them."""
-        count_up = [sys.executable, "-c", "while True: pass"]
-        self._processes = [subprocess.Popen(count_up) for _ in range(count)]
-        self._tell(signal.SIGSTOP)
 
-    def _tell(self, what: signal.Signals) -> None:
-        for process in self._processes:
-            os.kill(process.pid, what)
+@contextmanager
+def competitors(count: int) -> Iterator[Running]:
+    """Processes that count, but only inside the contexts that this gives."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+
+    def tell(what: signal.Signals) -> None:
+        for process in processes:
+            process.send_signal(what)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """They count meanwhile."""
-        self._tell(signal.SIGCONT)
+    def running() -> Iterator[None]:
+        tell(signal.SIGCONT)
         try:
             yield
         finally:
-            self._tell(signal.SIGSTOP)
+            tell(signal.SIGSTOP)
 
-    def end(self) -> None:
-        """No process is left."""
-        for process in self._processes:
+    tell(signal.SIGSTOP)
+    try:
+        yield running
+    finally:
+        for process in processes:
             process.kill()
             process.wait()
 
 
-def measure(asked: TraineeTask, competitors: Competitors, steps: int, rounds: int) -> tuple[TraineeRun, float, float]:
+def measure(asked: TraineeTask, running: Running, steps: int, rounds: int) -> tuple[TraineeRun, float, float]:
     """What happened, and the median seconds of the steps that were quiet and of those that were busy."""
     warm_up = _AUTO_WARM_UP if asked.kind == "auto" else WARM_UP
     with Trainee(asked) as trainee:
-        for _ in range(warm_up):
-            trainee.step()
+        trainee.step(warm_up)
         for _ in range(rounds):
-            for around in (nullcontext(), competitors.running()):
+            for around in (nullcontext(), running()):
                 with around:
-                    for _ in range(steps):
-                        trainee.step()
+                    trainee.step(steps)
         found = trainee.finish()
     busy_s: dict[bool, list[float]] = {False: [], True: []}
     for number, seconds in enumerate(found.durations_s(warm_up)):
@@ -100,13 +97,12 @@ def main() -> int:
     network: dict[str, int | str] = {name: getattr(options, name) for name in NETWORK} | {"attention": "sdpa"}
     needs_bytes = needed_bytes("bert_large", network)
     print(f"it needs {format_bytes(needs_bytes)}; {options.part} % of that, {options.processes} other processes")
-    competitors = Competitors(options.processes)
     plain_ratio: float | None = None
     kept = True
-    try:
+    with competitors(options.processes) as running:
         for kind in options.kinds:
             asked = task("bert_large", network, kind, needs_bytes * options.part // 100)
-            found, quiet_s, busy_s = measure(asked, competitors, options.steps, options.rounds)
+            found, quiet_s, busy_s = measure(asked, running, options.steps, options.rounds)
             if found.error is not None:
                 print(f"  {kind:16} {found.error.splitlines()[0]}", flush=True)
                 continue
@@ -116,8 +112,6 @@ def main() -> int:
             kept = kept and (plain_ratio is None or ratio <= GOAL * plain_ratio)
             rung = f" on {found.rung}" if kind == "auto" else ""
             print(f"  {kind:16} {quiet_s:6.3f} s quiet, {busy_s:6.3f} s busy: x{ratio:.2f}{against}{rung}", flush=True)
-    finally:
-        competitors.end()
     return 0 if kept else 1
 
 

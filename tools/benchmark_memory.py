@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -66,7 +66,7 @@ def sweep_ns(*steps: Callable[[int], object], blocks: int = BLOCKS) -> float:
     return cpu_ns(sweep) / blocks
 
 
-def ratio(name: str, ours: Callable[[], float], beside: Callable[[], float], goal: str) -> MemoryRow:
+def ratio(name: str, ours: Callable[[], float], beside: Callable[[], float], goal: str = "at most 1.5") -> MemoryRow:
     """Median ratio over rounds, each side measured once a round."""
     pairs = [(ours(), beside()) for _ in range(ROUNDS)][1:]
     ours_ns, beside_ns = map(statistics.median, zip(*pairs, strict=True))
@@ -86,7 +86,7 @@ def copying(to: int, source: int) -> Callable[[int], object]:
     return lambda index: ctypes.memmove(to + index * BLOCK_BYTES, source + index * BLOCK_BYTES, BLOCK_BYTES)
 
 
-def faults() -> list[MemoryRow]:
+def faults() -> Iterator[MemoryRow]:
     """First touch, a fault on a host-resident block, and the same with an eviction."""
     scratch, other, third = ordinary(BLOCKS), ordinary(BLOCKS), ordinary(BLOCKS)
     device = EmulatedDevice(capacity=2 * BLOCKS * BLOCK_BYTES).open()
@@ -104,20 +104,16 @@ def faults() -> list[MemoryRow]:
         _native.prefetch(resident, size, to_host=True)
         return sweep_ns(writing(resident))
 
-    rows = [
-        ratio(
-            "first touch + full write / memset 0 + full write",
-            first_touch,
-            lambda: sweep_ns(writing(scratch, 0), writing(scratch)),
-            "at most 1.5",
-        ),
-        ratio(
-            "fault of a host block + full write / memcpy + full write",
-            host_resident,
-            lambda: sweep_ns(copying(other, scratch), writing(other)),
-            "at most 1.5",
-        ),
-    ]
+    yield ratio(
+        "first touch + full write / memset 0 + full write",
+        first_touch,
+        lambda: sweep_ns(writing(scratch, 0), writing(scratch)),
+    )
+    yield ratio(
+        "fault of a host block + full write / memcpy + full write",
+        host_resident,
+        lambda: sweep_ns(copying(other, scratch), writing(other)),
+    )
     _native.free(resident)
     large = device.allocate(4 * size, Placement())
 
@@ -126,20 +122,16 @@ def faults() -> list[MemoryRow]:
 
     evicting()
     copies = copying(third, other), copying(other, scratch)
-    rows.append(
-        ratio(
-            "fault with eviction + full write / 2 memcpy + full write",
-            evicting,
-            lambda: sweep_ns(*copies, writing(other)),
-            "at most 1.5",
-        )
+    yield ratio(
+        "fault with eviction + full write / 2 memcpy + full write",
+        evicting,
+        lambda: sweep_ns(*copies, writing(other)),
     )
     _native.free(large)
     device.close()
-    return rows
 
 
-def allocations() -> list[MemoryRow]:
+def allocations() -> Iterator[MemoryRow]:
     """An alloc/free pair of the managed heap against torch's CPU allocator, through torch in both cases."""
     umadvise.patch(device=EmulatedDevice(capacity="256MiB"))
     _native.interpose(None)
@@ -150,17 +142,14 @@ def allocations() -> list[MemoryRow]:
         with routed(route):
             return cpu_ns(lambda: make(size, dtype=data_type), 2000)
 
-    rows = [
-        ratio(
+    for size in (64, 4096, 65536, 1 << 20, 16 << 20):
+        yield ratio(
             f"alloc + free of {size} bytes / torch's CPU allocator",
             partial(pairs, managed, size),
             partial(pairs, HOST, size),
             "at most 1",
         )
-        for size in (64, 4096, 65536, 1 << 20, 16 << 20)
-    ]
     umadvise.unpatch()
-    return rows
 
 
 def main() -> int:
@@ -168,7 +157,7 @@ def main() -> int:
     parser = command_line(__doc__)
     add_results(parser)
     options = parser.parse_args()
-    rows = faults() + allocations()
+    rows = [*faults(), *allocations()]
     ratios = {row.name: row.ratio for row in rows}
     write_results(options, "umadvise.benchmark-memory/1", ratios, rows=[asdict(row) for row in rows])
     return 0

@@ -114,8 +114,7 @@ class Benchmark:
                 for kind, size in sizes.items()
             }
             for trainee in trainees.values():
-                for _ in range(WARM_UP):
-                    trainee.step()
+                trainee.step(WARM_UP)
             for _ in range(self._steps):
                 for trainee in trainees.values():
                     trainee.step()

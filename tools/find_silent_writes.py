@@ -10,12 +10,17 @@ there already, kills the child process in which it runs, and is listed. What the
 seen, and only those of strided tensors. The exit status is 3 where something was found.
 """
 
+import ctypes
+import mmap
+import os
+import resource
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from itertools import chain, islice
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import torch
@@ -23,15 +28,58 @@ from harness import command_line
 from op_trial.cases import attempt
 from op_trial.looking import Arguments, Looking, value_of, with_value
 from op_trial.subjects import OpSubject, subjects
-from read_only import Board, can_be_protected, read_only, signal_of_child
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from umadvise.recording.operators import SILENT_WRITES, OpKind, TensorArgument, derive
 from umadvise.records.trace import Access
 
 MOST_SAMPLES = 8
+_BOARD_BYTES = 4096
+_PROT_READ = 1
+MOST_SECONDS = 120
+"""A child that takes longer is given up."""
 Write = tuple[str, str]
 """Operator with overload, and argument."""
+
+
+def read_only(value: Any) -> Any:
+    """Equal tensors in memory that cannot be written, for every strided tensor in a value."""
+    return tree_map(lambda leaf: _protected(leaf) if can_be_protected(leaf) else leaf, value)
+
+
+def can_be_protected(value: Any) -> bool:
+    """Whether it is a tensor with plain bytes of its own."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        return False
+    plain = value.device.type == "cpu" and not value.is_quantized and not value.is_conj() and not value.is_neg()
+    return plain and value.numel() > 0
+
+
+def _protected(tensor: torch.Tensor) -> torch.Tensor:
+    source = tensor.detach().untyped_storage()
+    memory = mmap.mmap(-1, source.nbytes())
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    storage.copy_(source)
+    copied = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    address, size = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(source.nbytes())
+    if ctypes.CDLL(None, use_errno=True).mprotect(address, size, _PROT_READ) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+    return copied
+
+
+def signal_of_child(work: Callable[[], None]) -> int:
+    """Runs something in a forked child. Returns the signal that killed it, 0 where it ended by itself."""
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        signal.alarm(MOST_SECONDS)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def run_subject(subject: OpSubject) -> None:
@@ -44,15 +92,15 @@ def run_subject(subject: OpSubject) -> None:
 
 
 class SilentWrites:
-    """Runs operators with read-only arguments, and says on the board what it is about to do.
+    """Runs operators with read-only arguments, and says on a board what it is about to do.
 
     Args:
-        board: what names the operator and argument of the trial that runs.
+        board: memory that a parent process sees too, for operator and argument of the trial that runs.
         known: writes that need no trial.
         reviewed: whether the reviewed list counts as announced.
     """
 
-    def __init__(self, board: Board, known: set[Write], reviewed: bool) -> None:
+    def __init__(self, board: Any, known: set[Write], reviewed: bool) -> None:
         self._board, self._known, self._reviewed = board, known, reviewed
 
     def look(self, func: Any, arguments: Arguments) -> None:
@@ -63,9 +111,9 @@ class SilentWrites:
         for argument in info.arguments:
             write = (info.name, argument.name)
             if write not in self._known and not self._is_announced(func, argument, arguments):
-                self._board.write(" ".join(write))
+                self._board.value = " ".join(write).encode()
                 _run_protected(func, argument, arguments)
-                self._board.write("")
+                self._board.value = b""
 
     def _is_announced(self, func: Any, argument: TensorArgument, arguments: Arguments) -> bool:
         if func._schema.arguments[argument.index].alias_info is not None:
@@ -94,7 +142,7 @@ def silent_writes(subject: OpSubject, known: set[Write], *, reviewed: bool = Tru
         known: writes that are not looked for again.
         reviewed: whether the reviewed list counts as announced.
     """
-    board = Board()
+    board = RawArray("c", _BOARD_BYTES)
 
     def run() -> None:
         warnings.simplefilter("ignore")
@@ -102,7 +150,7 @@ def silent_writes(subject: OpSubject, known: set[Write], *, reviewed: bool = Tru
             run_subject(subject)
 
     while (killed_by := signal_of_child(run)) != 0:
-        operator, _, argument = board.read().partition(" ")
+        operator, _, argument = board.value.decode().partition(" ")
         if killed_by != signal.SIGSEGV or not operator:
             yield "", f"{subject.name_there}: ended by {signal.Signals(killed_by).name} in {operator or 'no trial'}"
             return

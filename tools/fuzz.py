@@ -24,12 +24,12 @@ from harness import command_line
 
 import umadvise
 from umadvise import planners
-from umadvise.errors import PolicyError
-from umadvise.training.policy.course import check_policy
 
 CAPACITY = "256MiB"
 BUDGETS_MIB = (40, 48, 64, 96)
 """The first holds any op of a program, and what is small."""
+POLICIES = ("swap:random", "swap:random", "swap:lru", "swap", "window", "auto", "advise")
+"""Random plans more often than others."""
 LENGTH = 60
 
 
@@ -39,21 +39,6 @@ def register_random_planner(seed: int) -> None:
     module.random_plan = functools.partial(random_plan, seed=seed)  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     planners.PLANNERS["random"] = "random:random_plan"
-
-
-def policies() -> list[str]:
-    """Those that a session takes; random plans more often than others."""
-
-    def usable(name: str) -> bool:
-        try:
-            check_policy(name)
-        except PolicyError:
-            return False
-        return True
-
-    return [
-        name for name in ("swap:random", "swap:random", "swap:lru", "swap", "window", "auto", "advise") if usable(name)
-    ]
 
 
 @dataclass(frozen=True)
@@ -68,39 +53,31 @@ class Setting:
     def of(cls, seed: int) -> "Setting":
         """The random one of a seed."""
         choose = random.Random(~seed)
-        return cls(choose.choice(policies()), choose.choice(BUDGETS_MIB) << 20, choose.choice((0, 0, 30, 200)))
+        return cls(choose.choice(POLICIES), choose.choice(BUDGETS_MIB) << 20, choose.choice((0, 0, 30, 200)))
 
 
 Found = dict[str, torch.Tensor | list[str]]
 
 
 def _results(world: World) -> Found:
-    found: Found = {f"weight {index}": weight.detach().clone() for index, weight in enumerate(world.weights)}
-    found.update({f"kept {index}": kept.detach().clone() for index, kept in enumerate(world.kept)})
+    found: Found = {f"weight {index}": weight.detach().clone().cpu() for index, weight in enumerate(world.weights)}
+    found.update({f"kept {index}": kept.detach().clone().cpu() for index, kept in enumerate(world.kept)})
     return {**found, "log": list(world.log)}
 
 
-def run_plain(program: SteppedProgram) -> Found:
-    """What vanilla PyTorch gives."""
+def run_in(program: SteppedProgram, setting: Setting | None) -> Found:
+    """What a program gives in a session; None: in vanilla PyTorch."""
     world = World()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
-    for _ in run(program, INSTRUCTIONS, world, optimizer):
-        pass
-    return _results(world)
-
-
-def run_driven(program: SteppedProgram, setting: Setting) -> Found:
-    """What it gives in a session."""
-    world = World()
-    optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
+    if setting is None:
+        run(program, INSTRUCTIONS, world, optimizer)
+        return _results(world)
     device = umadvise.EmulatedDevice(CAPACITY, delays=setting.delay_us, delay_seed=program.seed)
     with umadvise.session(
         world.weights, optimizer, device=device, budget=setting.budget_bytes, policy=setting.policy
     ) as um:
-        for _ in run(program, INSTRUCTIONS, world, optimizer, um.step):
-            pass
-        found = _results(world)
-        return {name: value if isinstance(value, list) else value.cpu() for name, value in found.items()}
+        run(program, INSTRUCTIONS, world, optimizer, um.step)
+        return _results(world)
 
 
 def differences(found: Found, expected: Found) -> list[str]:
@@ -119,10 +96,10 @@ def differences(found: Found, expected: Found) -> list[str]:
 
 def trouble(program: SteppedProgram, setting: Setting) -> str | None:
     """How a program's two runs differ; None where they do not."""
-    expected = run_plain(program)
+    expected = run_in(program, None)
     register_random_planner(program.seed)
     try:
-        wrong = differences(run_driven(program, setting), expected)
+        wrong = differences(run_in(program, setting), expected)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return f"differs from vanilla in {', '.join(wrong)}" if wrong else None
@@ -143,7 +120,6 @@ def shrink(program: SteppedProgram, is_wrong: Callable[[SteppedProgram], bool]) 
 
 def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str | None]:
     """How many programs ran, and what is wrong with the last one."""
-    register_random_planner(0)  # so that its name is known
     end, count = time.monotonic() + seconds, 0
     for seed in seeds:
         if time.monotonic() > end:

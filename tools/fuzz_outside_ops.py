@@ -13,9 +13,7 @@ import torch
 from fuzz_instructions import instruction
 from fuzz_program import COLUMNS, ROWS, Choose, World
 
-from umadvise.torch_seam.runtime import (
-    address_of,
-)
+from umadvise.torch_seam.runtime import address_of
 
 _PIECE_BYTES = 60_000
 """What a pipe takes at once."""

@@ -5,21 +5,16 @@ They are good for nothing but for what they may do: they can be slow, never wron
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from umadvise.errors import UsageError
+from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, ActionKind, Plan
-
-if TYPE_CHECKING:
-    from umadvise.records.device import DeviceProfile
-    from umadvise.records.trace import Trace
+from umadvise.records.trace import Trace
 
 _CHOSEN = (ActionKind.SWAP_OUT, ActionKind.SWAP_OUT, ActionKind.SWAP_IN, ActionKind.WAIT)
 
 
-def random_plan(
-    trace: "Trace", _device: "DeviceProfile", budget_bytes: int, *, seed: int = 0, share: float = 0.5
-) -> Plan:
+def random_plan(trace: Trace, _device: DeviceProfile, budget_bytes: int, *, seed: int = 0, share: float = 0.5) -> Plan:
     """A planner that is wrong on purpose.
 
     Args:
@@ -43,7 +38,7 @@ def random_plan(
     return Plan.from_actions(trace, actions, planner="random", budget_bytes=budget_bytes, options={"seed": seed})
 
 
-def _actions_of(trace: "Trace", storage: int, choose: random.Random) -> Iterator[Action]:
+def _actions_of(trace: Trace, storage: int, choose: random.Random) -> Iterator[Action]:
     """Actions strictly between a storage's first op and its last one."""
     first, last = int(trace.births[storage]) + 1, int(trace.deaths[storage]) - 1
     if first > last:

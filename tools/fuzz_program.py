@@ -5,7 +5,7 @@ instructions are left out. What they raise is part of what a program gives.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -127,8 +127,8 @@ def run(
     world: World,
     optimizer: torch.optim.Optimizer,
     around: Around = nullcontext,
-) -> Iterator[int]:
-    """Runs it, and yields after each step."""
+) -> None:
+    """Runs it, each step inside what `around` gives."""
     for step in range(program.step_count):
         with around():
             world.begin()
@@ -139,7 +139,6 @@ def run(
             optimizer.step()
             optimizer.zero_grad()
             world.end(Choose(program.seed + 1))
-        yield step
 
 
 def perform(world: World, name: str, instruction: Instruction, choose: Choose) -> None:

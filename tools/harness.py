@@ -1,10 +1,11 @@
-"""What the benchmarks share: the command line, the examples, CPU time, searches, and what a run writes down.
+"""What the tools share: command line, examples, CPU time, searches, processes that answer, and what a run writes down.
 
 Whoever imports this can import the modules of examples/ from then on.
 """
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -60,6 +61,17 @@ def largest(works: Callable[[int], bool], low: int, *, part: int | None = None) 
         middle = (low + high) // 2
         low, high = (middle, high) if works(middle) else (low, middle)
     return low
+
+
+def asked(process: subprocess.Popen[str], words: str = "", mark: str = "") -> str:
+    """What a process answers to a line: its next line that begins with a mark; empty where it has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(f"{words}\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    return next((line for line in process.stdout if line.startswith(mark)), "")
 
 
 def available_bytes() -> int:

@@ -14,12 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
 import torch
-from harness import available_bytes
+from harness import asked, available_bytes
 
 import umadvise
 from umadvise.recording.workload import Workload
@@ -30,6 +29,7 @@ WARM_UP = 4
 """Steps that are not measured: the first makes the optimizer's state, others are recorded and planned."""
 _BLOCK_BYTES = 2 << 20
 _DONE = "a step is done, rung: "
+_SWAPPED = ("evictions", "on_demand_swap_ins", "swap_in_bytes", "swap_out_bytes")
 Kind = Literal["plain", "resident", "no advice", "advise", "window", "swap", "swap+recompute", "auto", "checkpointing"]
 """Plain: PyTorch in ordinary memory, without umadvise."""
 SESSION_POLICY: dict[Kind, str] = {
@@ -113,12 +113,13 @@ class Trainee:
     Attributes:
         runs: it has not run out of memory.
         rung: the rung of the ladder that its last step ran on.
+        last_s: the seconds of its last step.
     """
 
     def __init__(self, specification: TraineeTask) -> None:
         """Starts it; its first step waits until it is asked for."""
         self._specification = specification
-        self.runs, self.rung = True, ""
+        self.runs, self.rung, self.last_s = True, "", 0.0
         self._folder = tempfile.TemporaryDirectory()
         asked, self._written, self._log = (Path(self._folder.name, name) for name in ("asked.json", "run.json", "log"))
         asked.write_bytes(msgspec.json.encode(specification))
@@ -134,28 +135,19 @@ class Trainee:
     def __enter__(self) -> "Trainee":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
         self._folder.cleanup()
 
-    def step(self) -> None:
-        """One step, from its beginning to its end; nothing once it has run out of memory."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            self.runs = False
-            return
-        for line in self._process.stdout:  # libraries print too
-            if line.startswith(_DONE):
-                self.rung = line.removeprefix(_DONE).strip()
-                return
-        self.runs = False
+    def step(self, times: int = 1) -> None:
+        """Steps, each from its beginning to its end; nothing once it has run out of memory."""
+        for _ in range(times):
+            begun = time.perf_counter()
+            answer = asked(self._process, mark=_DONE)  # libraries print too
+            self.runs = answer != ""
+            if self.runs:
+                self.rung, self.last_s = answer.removeprefix(_DONE).strip(), time.perf_counter() - begun
 
     def finish(self) -> TraineeRun:
         """What happened; a process that died otherwise than by want of memory ends the benchmark."""
@@ -168,8 +160,7 @@ class Trainee:
 def run(specification: TraineeTask, steps: int) -> TraineeRun:
     """As many steps, unless it runs out of memory before."""
     with Trainee(specification) as trainee:
-        for _ in range(steps):
-            trainee.step()
+        trainee.step(steps)
         return trainee.finish()
 
 
@@ -279,19 +270,13 @@ def _train(specification: TraineeTask, written: Path) -> None:
 def _train_plain(workload: Workload) -> TraineeRun:
     steps: list[TraineeStep] = []
     for _ in sys.stdin:
-        duration_ns, loss_hex = _timed(workload)
-        steps.append(TraineeStep(duration_ns=duration_ns, loss_hex=loss_hex))
+        start_ns = time.perf_counter_ns()
+        loss = workload.step()
+        duration_ns = time.perf_counter_ns() - start_ns
+        assert isinstance(loss, torch.Tensor)
+        steps.append(TraineeStep(duration_ns=duration_ns, loss_hex=float(loss.item()).hex()))
         print(_DONE, flush=True)
     return TraineeRun(steps=steps)
-
-
-def _timed(workload: Workload) -> tuple[int, str]:
-    """Nanoseconds and loss of a step."""
-    start_ns = time.perf_counter_ns()
-    loss = workload.step()
-    duration_ns = time.perf_counter_ns() - start_ns
-    assert isinstance(loss, torch.Tensor)
-    return duration_ns, float(loss.item()).hex()
 
 
 def _step(session: umadvise.session, workload: Workload) -> TraineeStep:
@@ -308,10 +293,7 @@ def _step(session: umadvise.session, workload: Workload) -> TraineeStep:
         duration_ns=duration_ns,
         loss_hex=float(loss.item()).hex(),
         followed=after.programs_followed > before.programs_followed,
-        evictions=after.evictions - before.evictions,
-        on_demand_swap_ins=after.on_demand_swap_ins - before.on_demand_swap_ins,
-        swap_in_bytes=after.swap_in_bytes - before.swap_in_bytes,
-        swap_out_bytes=after.swap_out_bytes - before.swap_out_bytes,
+        **{name: getattr(after, name) - getattr(before, name) for name in _SWAPPED},
         stood_ns=served_ns + waited_ns,
         rung=rung,
     )

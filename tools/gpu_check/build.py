@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prebuilt import LIBRARY
+from prebuilt import LIBRARY, cmake_commands
 from record import GpuCheck, StageError
 
 _LOADS = "from umadvise._native import library; library.core_library()"
@@ -16,20 +16,17 @@ _SERVES = "from umadvise import _native; _native.hooks_function('um_hooks_cuda_a
 
 def core(check: GpuCheck) -> Any:
     """The native core."""
-    data: dict[str, Any] = {"from": "bundle", "why_not_bundle": None}
-    library = check.prebuilt.core(check.checkout)
-    if library is None:
-        data["why_not_bundle"] = "there is none, or it was built from other sources"
-    else:
+    why_not = "there is none, or it was built from other sources"
+    if (library := check.prebuilt.core(check.checkout)) is not None:
         try:
             _load(check, library)
+            return {"from": "bundle", "why_not_bundle": None, "library": str(library)}
         except StageError as error:
-            data["why_not_bundle"], library = str(error), None
-    if library is None:
-        data["from"], library = "built here", check.build_directory / LIBRARY
-        make(check, "umadvise")
-        _load(check, library)
-    return {**data, "library": str(library)}
+            why_not = str(error)
+    library = check.build_directory / LIBRARY
+    make(check, "umadvise")
+    _load(check, library)
+    return {"from": "built here", "why_not_bundle": why_not, "library": str(library)}
 
 
 def for_driver(check: GpuCheck) -> None:
@@ -48,11 +45,8 @@ def _load(check: GpuCheck, library: Path) -> None:
 
 def make(check: GpuCheck, *targets: str, options: tuple[str, ...] = ()) -> None:
     """Builds targets of csrc."""
-    configure = ["cmake", "-S", "csrc", "-B", str(check.build_directory), "-DUMADVISE_TESTS=ON", *options]
-    if not (check.build_directory / "CMakeCache.txt").exists() and shutil.which("ninja") is not None:
-        configure += ["-G", "Ninja"]
-    check.run(configure)
-    check.run(["cmake", "--build", str(check.build_directory), "--parallel", "--target", *targets])
+    for words in cmake_commands(check.build_directory, *targets, options=options):
+        check.run(words)
 
 
 def hooks(check: GpuCheck) -> Any:

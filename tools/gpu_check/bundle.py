@@ -20,7 +20,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(CHECKOUT))
 
-from prebuilt import HOOKS, LIBRARY, STAND_INS, sources_digest  # noqa: E402
+from prebuilt import HOOKS, LIBRARY, STAND_INS, cmake_commands, sources_digest  # noqa: E402
 
 from umadvise._hooks import loader  # noqa: E402
 
@@ -60,8 +60,8 @@ def make(options: argparse.Namespace) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "stand_ins").mkdir(parents=True)
     build = options.build_directory
-    run(["cmake", "-S", str(CHECKOUT / "csrc"), "-B", str(build), "-DUMADVISE_TESTS=ON", *generator(build)])
-    run(["cmake", "--build", str(build), "--parallel", "--target", "umadvise", "emulated_libcuda", "fake_cupti13"])
+    for words in cmake_commands(build, "umadvise", "emulated_libcuda", "fake_cupti13"):
+        run(words)
     stripped(build / LIBRARY, folder / LIBRARY)
     for source, name in STAND_INS.items():
         stripped(build / "tests" / source, folder / "stand_ins" / name)
@@ -73,11 +73,6 @@ def make(options: argparse.Namespace) -> None:
     for package in options.package:
         bring(package, options.python, folder / "packages" / package)
     (folder / "sources").write_text(sources_digest(CHECKOUT) + "\n")  # last: without it, it is no bundle
-
-
-def generator(build: Path) -> list[str]:
-    """Ninja where there is one, unless the build directory has another generator already."""
-    return ["-G", "Ninja"] if not (build / "CMakeCache.txt").exists() and shutil.which("ninja") else []
 
 
 def run(words: list[str]) -> None:

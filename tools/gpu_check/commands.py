@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import math
 import os
 import signal
 import subprocess
@@ -97,7 +96,7 @@ def _die_with_parent() -> None:
 def _wait(process: "subprocess.Popen[bytes]", ends_s: float, watch: Callable[[], object]) -> int | None:
     while (left_s := ends_s - time.monotonic()) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(_POLL_S, left_s) if not math.isinf(left_s) else _POLL_S)
+            return process.wait(min(_POLL_S, left_s))
         watch()
     _end(process)
     return None

@@ -55,12 +55,8 @@ class CallCosts:
                 finally:
                     self._driver.synchronize()
                     self._driver.call("cuMemFree", address)
-            rows.append(
-                {
-                    "bytes": size_bytes,
-                    "median_ns": medians({name: [each[name] for each in rounds] for name in rounds[0]}),
-                }
-            )
+            times = {name: [each[name] for each in rounds] for name in rounds[0]}
+            rows.append({"bytes": size_bytes, "median_ns": medians(times)})
         return rows
 
     def prefetches(self, address: int, size_bytes: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+from parts import MIB
 from sizes import by_kind
 
 import umadvise
@@ -21,7 +22,6 @@ from umadvise.records.counters import subtract
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import address_of, current, placed, routed
 
-MIB = 1 << 20
 RANGE_BYTES = by_kind(cuda=256 * MIB, emulated=32 * MIB)
 PIECE_BYTES = by_kind(cuda=1024 * MIB, emulated=16 * MIB)
 CAPACITY = "256MiB"
@@ -95,12 +95,5 @@ def verdict(plain: dict[str, Any], refreshed: dict[str, Any]) -> bool | None:
 if __name__ == "__main__":
     ranges = Ranges(sys.argv[1])
     as_it_came, prefetched_again = ranges.left(refreshed=False), ranges.left(refreshed=True)
-    print(
-        json.dumps(
-            {
-                "as_it_came": as_it_came,
-                "prefetched_again": prefetched_again,
-                "prefetch_refreshes": verdict(as_it_came, prefetched_again),
-            }
-        )
-    )
+    seen = {"as_it_came": as_it_came, "prefetched_again": prefetched_again}
+    print(json.dumps({**seen, "prefetch_refreshes": verdict(as_it_came, prefetched_again)}))

@@ -25,12 +25,10 @@ class Managed:
         """Gives or takes away an advice about the device; nanoseconds of the call."""
         return self._driver.timed("cuMemAdvise", address, size_bytes, advice, self._driver.location())
 
-    def prefetch(
-        self, address: int, size_bytes: int, *, host: bool = False, stream: int | None = None
-    ) -> tuple[int, int]:
+    def prefetch(self, address: int, size_bytes: int, *, host: bool = False) -> tuple[int, int]:
         """The two times of a prefetch to the device, or to the host."""
-        on = self._driver.stream if stream is None else stream
-        return self._awaited("cuMemPrefetchAsync", address, size_bytes, self._driver.location(host=host), 0, on)
+        where = self._driver.location(host=host)
+        return self._awaited("cuMemPrefetchAsync", address, size_bytes, where, 0, self._driver.stream)
 
     def discard(self, address: int, size_bytes: int, *, prefetch: bool = False) -> tuple[int, int]:
         """The two times of a discard, or of one together with a prefetch to the device."""

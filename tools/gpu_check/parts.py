@@ -45,16 +45,13 @@ def run_parts(check: GpuCheck, program: Path, names: Iterable[str], part_s: floa
         except (StageError, ValueError) as error:
             found[name] = {"crashed": str(error)}
         check.keep(found)
-    if crashed := [f"{name} ({each['crashed']})" for name, each in found.items() if _crashed(each)]:
+    told = {name: each for name, each in found.items() if isinstance(each, dict)}
+    if crashed := [f"{name} ({each['crashed']})" for name, each in told.items() if "crashed" in each]:
         raise StageError(f"{len(crashed)} of {len(found)} parts did not end well: {'; '.join(crashed)}", found)
-    reasons = [each["reason"] for each in found.values() if isinstance(each, dict) and "reason" in each]
+    reasons = [each["reason"] for each in told.values() if "reason" in each]
     if len(reasons) == len(found):
         raise StageError(f"no part found anything: {reasons[0]}", found)
     return found
-
-
-def _crashed(found: Any) -> bool:
-    return isinstance(found, dict) and "crashed" in found
 
 
 def or_reason(measure: Callable[[], Any]) -> Any:

@@ -1,13 +1,13 @@
 """What a user would pick instead of umadvise: torch alone, and the ways to save memory that come with it or beside it.
 
-Each way is a context manager that prepares a workload, and yields its step. torch and its kin are imported by the way
+Each way changes a workload before its first step, or is around all of them. torch and its kin are imported by the way
 that needs them: the names are read without any of them.
 """
 
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,65 +21,45 @@ _OPTIMIZER_OPTIONS = ("lr", "betas", "eps", "weight_decay", "momentum", "nestero
 Step = Callable[[], Any]
 
 
-@contextmanager
-def _vanilla(workload: Any, _on_gpu: bool) -> Iterator[Step]:
-    yield workload.step
-
-
-@contextmanager
-def _checkpointing(workload: Any, _on_gpu: bool) -> Iterator[Step]:
-    checkpoint_blocks(workload)
-    yield workload.step
-
-
-@contextmanager
-def _save_on_cpu(workload: Any, _on_gpu: bool) -> Iterator[Step]:
+def _save_on_cpu(workload: Any) -> None:
     save_on_cpu = importlib.import_module("torch.autograd.graph").save_on_cpu
     _around_forward(workload, partial(save_on_cpu, pin_memory=True))
-    yield workload.step
 
 
-@contextmanager
-def _torchtune(workload: Any, _on_gpu: bool) -> Iterator[Step]:
+def _torchtune(workload: Any) -> None:
     offload = importlib.import_module("torchtune.training").OffloadActivations
     _around_forward(workload, partial(offload, use_pin_memory=True, use_streams=True))
-    yield workload.step
 
 
-@contextmanager
-def _torchao(workload: Any, _on_gpu: bool) -> Iterator[Step]:
+def _torchao(workload: Any) -> None:
     offloaded = importlib.import_module("torchao.optim").CPUOffloadOptimizer
     for optimizer in workload.optimizers:
         options = {name: value for name, value in optimizer.defaults.items() if name in _OPTIMIZER_OPTIONS}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         other = offloaded(parameters, type(optimizer), **options)
         optimizer.step, optimizer.zero_grad = other.step, lambda other=other, **_: other.zero_grad()
-    yield workload.step
 
 
 @contextmanager
-def _compiled(workload: Any, on_gpu: bool) -> Iterator[Step]:
+def _compiled(workload: Any, on_gpu: bool) -> Iterator[None]:
     config: Any = importlib.import_module("torch._functorch.config")
     backend = "inductor" if on_gpu else "eager"  # a dry run has no time for a compiler
     with config.patch(activation_memory_budget=COMPILED_PART):
         for model in workload.modules:
             model.compile(backend=backend)
         try:
-            yield workload.step
+            yield
         finally:
             importlib.import_module("torch._dynamo").reset()
 
 
 def _around_forward(workload: Any, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    def inside(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        with context():
+            return forward(*inputs, **named)
+
     for model in workload.modules:
-        model.forward = partial(_inside, context, model.forward)
-
-
-def _inside(
-    context: Callable[[], AbstractContextManager[Any]], forward: Callable[..., Any], *inputs: Any, **named: Any
-) -> Any:
-    with context():
-        return forward(*inputs, **named)
+        model.forward = partial(inside, model.forward)
 
 
 @dataclass(frozen=True)
@@ -87,18 +67,27 @@ class Peer:
     """One way.
 
     Attributes:
-        use: prepares a workload and yields its step.
+        prepare: changes a workload before its first step.
         modules: what must be importable for it.
         gpu_modules: what must be importable besides on a GPU.
         gpu_only: it works nowhere else.
         same_losses: it computes what torch alone computes, to the last bit.
+        around: what holds while a workload is trained on a GPU, or not.
     """
 
-    use: Callable[[Any, bool], AbstractContextManager[Step]]
+    prepare: Callable[[Any], object] = lambda _workload: None
     modules: tuple[str, ...] = ()
     gpu_modules: tuple[str, ...] = ()
     gpu_only: bool = False
     same_losses: bool = True
+    around: Callable[[Any, bool], AbstractContextManager[None]] = lambda *_: nullcontext()
+
+    @contextmanager
+    def use(self, workload: Any, on_gpu: bool) -> Iterator[Step]:
+        """Prepares a workload and yields its step."""
+        self.prepare(workload)
+        with self.around(workload, on_gpu):
+            yield workload.step
 
     def absent(self, *, on_gpu: bool) -> str | None:
         """Why this machine lacks it; None where it does not."""
@@ -117,12 +106,12 @@ def _importable(module: str) -> bool:
 
 
 WAYS = {
-    "vanilla": Peer(_vanilla),
-    "vanilla again": Peer(_vanilla),
-    "activation checkpointing": Peer(_checkpointing),
+    "vanilla": Peer(),
+    "vanilla again": Peer(),
+    "activation checkpointing": Peer(checkpoint_blocks),
     "save_on_cpu(pin_memory=True)": Peer(_save_on_cpu, same_losses=False),  # it does not keep strides
     "torchtune OffloadActivations": Peer(_torchtune, ("torchtune.training",)),
     "torchao CPUOffloadOptimizer": Peer(_torchao, ("torchao.optim",), gpu_only=True, same_losses=False),
-    "compiled, activation_memory_budget": Peer(_compiled, gpu_modules=("triton",), same_losses=False),
+    "compiled, activation_memory_budget": Peer(around=_compiled, gpu_modules=("triton",), same_losses=False),
 }
 """By name, the most important first: both vanilla runs, then what needs nothing but torch."""

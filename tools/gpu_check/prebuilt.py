@@ -5,6 +5,8 @@
 
 import hashlib
 import importlib.util
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 LIBRARY, HOOKS = "libumadvise.so", "libumadvise_hooks.so"
@@ -51,6 +53,15 @@ class Prebuilt:
         if self.folder is not None and (self.folder / "stand_ins").is_dir():
             return [self.folder / "stand_ins" / name for name in STAND_INS.values()]
         return [build_directory / "tests" / name for name in STAND_INS]
+
+
+def cmake_commands(build_directory: Path, *targets: str, options: Iterable[str] = ()) -> list[list[str]]:
+    """What configures and builds targets of csrc: by Ninja, if there is one and the folder has no other generator."""
+    checkout = Path(__file__).resolve().parents[2]
+    configure = ["cmake", "-S", str(checkout / "csrc"), "-B", str(build_directory), "-DUMADVISE_TESTS=ON", *options]
+    if not (build_directory / "CMakeCache.txt").exists() and shutil.which("ninja") is not None:
+        configure += ["-G", "Ninja"]
+    return [configure, ["cmake", "--build", str(build_directory), "--parallel", "--target", *targets]]
 
 
 def sources_digest(checkout: Path) -> str:

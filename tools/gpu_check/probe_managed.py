@@ -90,16 +90,16 @@ def discards(kind: str) -> Any:
         driver.call("cuMemFree", address)
         return found
 
+    def tried(page_bytes: int, stream: int = driver.stream, *, prefetched: bool = False) -> Any:
+        return or_reason(lambda: kept(page_bytes, stream, prefetched=prefetched))
+
     found = {
-        name: or_reason(work)
-        for name, work in {
-            "half of each 2 MiB": lambda: kept(2 * MIB, driver.stream),
-            "half of each 64 KiB": lambda: kept(64 << 10, driver.stream),
-            "half of each 4 KiB": lambda: kept(4 << 10, driver.stream),
-            "in another stream": lambda: kept(64 << 10, other),
-            "in the legacy stream": lambda: kept(64 << 10, LEGACY_STREAM),
-            "after a discard with a prefetch": lambda: kept(64 << 10, driver.stream, prefetched=True),
-        }.items()
+        "half of each 2 MiB": tried(2 * MIB),
+        "half of each 64 KiB": tried(64 << 10),
+        "half of each 4 KiB": tried(4 << 10),
+        "in another stream": tried(64 << 10, other),
+        "in the legacy stream": tried(64 << 10, LEGACY_STREAM),
+        "after a discard with a prefetch": tried(64 << 10, prefetched=True),
     }
     if kind == "cuda":  # a stand-in says nothing of a driver
         found["trusted"] = discard_proof.keep(all(each.get("all_written_kept", False) for each in found.values()))
@@ -121,17 +121,11 @@ def _words(address: int, size: int, page_bytes: int) -> dict[str, Any]:
 # ---- CUPTI -----------------------------------------------------------------------------------------------------------
 
 
-def counters_first(kind: str) -> Any:
-    """Faults of a sweep over memory that is asked for while counters are on."""
-    return _counted(kind, allocated_first=False)
+def counted(kind: str, *, allocated_first: bool) -> Any:
+    """Faults of a sweep over memory that is asked for while counters are on, or was there before they were.
 
-
-def memory_first(kind: str) -> Any:
-    """Faults of a sweep over memory that was there before counters were on: nobody documents that this works."""
-    return _counted(kind, allocated_first=True)
-
-
-def _counted(kind: str, *, allocated_first: bool) -> Any:
+    Nobody documents that the latter works.
+    """
     driver = RawDriver(kind)
     kernels = Kernels(driver)
     if cupti := os.environ.get("GPU_CHECK_CUPTI"):  # a stand-in too

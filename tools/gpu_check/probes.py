@@ -7,6 +7,7 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ PARTS: dict[str, Callable[[str], Any]] = {
     "pinned": probe_host.pinned,
     "bandwidth": probe_host.bandwidth,
     "events": probe_host.events,
-    "counters_first": probe_managed.counters_first,
-    "memory_first": probe_managed.memory_first,
+    "counters_first": partial(probe_managed.counted, allocated_first=False),
+    "memory_first": partial(probe_managed.counted, allocated_first=True),
     "host_numa": probe_chunks.host_numa,
     "host_numa_copies": probe_chunks.host_numa_copies,
 }

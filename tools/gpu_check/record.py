@@ -239,13 +239,12 @@ def run_stages(check: GpuCheck, stages: Mapping[str, Stage], within_s: float = W
         reserved_s -= stage.reserved_s * check.patience
         limit_s = min(stage.limit_s * check.patience, ends_s - time.monotonic() - reserved_s)
         print(f"gpu_check: {name} (at most {limit_s:.0f} s)", file=sys.stderr, flush=True)
-        lacking = [need for need in stage.needs if not passed.get(need, True)]
-        reason = f"not started: {' and '.join(lacking)} did not pass" if lacking else None
-        if reason is None and limit_s <= 0:
-            reason = "not started: no time was left"
-        with _entry(check, name, limit_s, reason) as entry:
-            if reason is None:
-                entry["data"] = stage.work(check)
+        with _entry(check, name, limit_s) as entry:
+            if lacking := [need for need in stage.needs if not passed.get(need, True)]:
+                raise StageError(f"not started: {' and '.join(lacking)} did not pass")
+            if limit_s <= 0:
+                raise StageError("not started: no time was left")
+            entry["data"] = stage.work(check)
         passed[name] = entry["passed"]
         outcome = "passed" if passed[name] else f"FAILED: {entry['reason']}"
         print(f"gpu_check: {name} {outcome} ({entry['seconds']} s)", file=sys.stderr, flush=True)
@@ -253,7 +252,7 @@ def run_stages(check: GpuCheck, stages: Mapping[str, Stage], within_s: float = W
 
 
 @contextmanager
-def _entry(check: GpuCheck, name: str, limit_s: float, reason: str | None) -> Iterator[dict[str, Any]]:
+def _entry(check: GpuCheck, name: str, limit_s: float) -> Iterator[dict[str, Any]]:
     """A stage's entry, which is written when it begins, whenever it keeps something, and when it ends, however."""
     started, log_bytes = time.monotonic(), check.output.log.stat().st_size if check.output.log.exists() else 0
     entry: dict[str, Any] = {"name": name, "date": _now(), "passed": False, "reason": "cut off", "data": None}
@@ -272,7 +271,7 @@ def _entry(check: GpuCheck, name: str, limit_s: float, reason: str | None) -> It
     keep(None)
     try:
         yield entry
-        entry["reason"] = reason
+        entry["reason"] = None
     except StageError as error:
         entry["reason"] = str(error)
         entry["data"] = entry["data"] if error.data is None else error.data

@@ -141,15 +141,10 @@ class RowRunner:
             return "dropped", f"{needed_bytes} bytes of managed memory, more than the limit of {most_bytes}"
         return None
 
-    def _budget_bytes(self, row: AskedRow) -> int | None:
-        if row.budget_percent is None or self._peak_bytes is None:
-            return None
-        return self._peak_bytes * row.budget_percent // 100
-
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def _trained(self, row: AskedRow) -> dict[str, Any]:
-        budget_bytes = self._budget_bytes(row)
+        budget_bytes = None if row.budget_percent is None else (self._peak_bytes or 0) * row.budget_percent // 100
         with self._way(row, budget_bytes) as running:
             steps = _Steps(running.step, self._synchronize)
             for _ in range(self._spec.warm_up):
@@ -180,8 +175,7 @@ class RowRunner:
     @contextmanager
     def _way(self, row: AskedRow, budget_bytes: int | None) -> "Iterator[Training | _Torch]":
         if row.way is not None:
-            workload = self._built()
-            with WAYS[row.way].use(workload, self._spec.on_gpu) as step:
+            with WAYS[row.way].use(self._built(), self._spec.on_gpu) as step:
                 yield _Torch(step, self._spec.on_gpu)
             return
         assert row.rung is not None

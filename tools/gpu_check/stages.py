@@ -5,14 +5,17 @@ import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import driver_costs
 import probes
-import training
 from parts import run_parts
 from record import GpuCheck, Stage, StageError
+from training import train
 
 import build
 
@@ -23,10 +26,14 @@ _PART_S = 45.0
 _OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 
 
-def probe(check: GpuCheck) -> Any:
-    """What decides how umadvise should work on this driver."""
-    build.for_driver(check)
-    return run_parts(check, _HERE / "probes.py", probes.PARTS, _PART_S)
+def in_parts(program: ModuleType) -> Callable[[GpuCheck], Any]:
+    """The stage of a program that calls the driver, part by part."""
+
+    def work(check: GpuCheck) -> Any:
+        build.for_driver(check)
+        return run_parts(check, _HERE / f"{program.__name__}.py", program.PARTS, _PART_S)
+
+    return work
 
 
 def environment(check: GpuCheck) -> Any:
@@ -85,20 +92,9 @@ def _case(element: ElementTree.Element) -> dict[str, Any]:
     }
 
 
-def costs(check: GpuCheck) -> Any:
-    """The driver's calls by size: prefetches, advice, discards, and chunks of physical memory."""
-    build.for_driver(check)
-    return run_parts(check, _HERE / "driver_costs.py", driver_costs.PARTS, _PART_S)
-
-
 def _measured(check: GpuCheck, program: str, *words: str) -> Any:
     """What one of the programs beside this file prints as JSON."""
     return json.loads(check.run([sys.executable, str(_HERE / program), check.kind, *words]))
-
-
-def touches(check: GpuCheck) -> Any:
-    """First touches, faults and prefetches by size, against the copy that they need."""
-    return _measured(check, "touches.py")
 
 
 def device(check: GpuCheck) -> Any:
@@ -115,29 +111,24 @@ def overhead(check: GpuCheck) -> Any:
     return {**found, **_measured(check, "overhead.py", "patched")}
 
 
-def eviction(check: GpuCheck) -> Any:
-    """Whether prefetching what is resident makes it leave later."""
-    return _measured(check, "eviction.py")
-
-
 _CORE = ("build", "environment")
 _ALL = (*_CORE, "hooks")
 STAGES = {
-    "probes": Stage(180, probe),
+    "probes": Stage(180, in_parts(probes)),
     "build": Stage(150, build.core),
     "environment": Stage(60, environment),
     "hooks": Stage(150, build.hooks, _CORE),
-    "driver_costs": Stage(90, costs, reserved_s=10),
-    "touches": Stage(45, touches, _ALL, reserved_s=12),
+    "driver_costs": Stage(90, in_parts(driver_costs), reserved_s=10),
+    "touches": Stage(45, partial(_measured, program="touches.py"), _ALL, reserved_s=12),
     "device": Stage(45, device, _CORE, reserved_s=10),
     "overhead": Stage(60, overhead, _ALL, reserved_s=14),
     "conformance": Stage(60, build.conformance),
     "tests": Stage(420, tests, _ALL, reserved_s=60),
-    "bert": Stage(420, training.stage("bert_large"), _ALL, reserved_s=80),
-    "resnet": Stage(420, training.stage("resnet50"), _ALL, reserved_s=60),
-    "bert_large_batch": Stage(420, training.stage("bert_large", managed=False), _ALL),
-    "resnet_large_batch": Stage(420, training.stage("resnet50", managed=False), _ALL),
-    "eviction": Stage(40, eviction, _ALL, asked_for=True),
+    "bert": Stage(420, partial(train, network="bert_large"), _ALL, reserved_s=80),
+    "resnet": Stage(420, partial(train, network="resnet50"), _ALL, reserved_s=60),
+    "bert_large_batch": Stage(420, partial(train, network="bert_large", managed=False), _ALL),
+    "resnet_large_batch": Stage(420, partial(train, network="resnet50", managed=False), _ALL),
+    "eviction": Stage(40, partial(_measured, program="eviction.py"), _ALL, asked_for=True),
 }
 """In order. The last one fills a GPU with plain memory, and so waits to be asked for."""
 

@@ -5,7 +5,6 @@ to the copy of as many bytes that such a move cannot do without.
 """
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from parts import MIB, medians
 from sizes import by_kind
 
 import umadvise
@@ -21,7 +21,6 @@ from umadvise._native.abi import Memory, Placement
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed
 
-MIB = 1 << 20
 SIZES_MIB = by_kind(cuda=(2, 16, 128), emulated=(2, 16))
 ROUNDS = 5
 
@@ -72,8 +71,7 @@ class Touches:
             self._empty(size_bytes, Memory.MANAGED) for _ in range(ROUNDS)
         ]  # all at once: each has pages of its own
         rounds = [self._round(plain, host, tensor) for tensor in fresh]
-        samples = {name: [each[name] for each in rounds] for name in rounds[0]}
-        median = {name: int(statistics.median(values)) for name, values in samples.items()}
+        median = medians({name: [each[name] for each in rounds] for name in rounds[0]})
         ratios = {name: round(value / median["copy_h2d"], 3) for name, value in median.items()}
         return {"bytes": size_bytes, "median_ns": median, "ratio_to_copy": ratios}
 

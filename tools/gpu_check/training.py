@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,8 @@ _WARM_UP = 5
 """The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
 
 
-def stage(network: str, *, managed: bool = True) -> Callable[[GpuCheck], Any]:
-    """The stage of one network: in every way, or in a size too large for managed memory, in all other ways."""
-    return partial(_train, network, managed)
-
-
-def _train(network: str, managed: bool, check: GpuCheck) -> Any:
+def train(check: GpuCheck, *, network: str, managed: bool = True) -> Any:
+    """One network in every way, or in a size too large for managed memory, in all other ways."""
     limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
     chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed)
     if chosen is None:
@@ -55,8 +50,7 @@ def _train(network: str, managed: bool, check: GpuCheck) -> Any:
     ours, peers = our_rows(percents, managed=managed), peer_rows(check.small and not managed)
     ends_s, now_s = check.stage_ends_s, time.monotonic()
     for rows, until_s in ((peers, now_s + (ends_s - now_s) * _PEERS_PART), (ours, ends_s)):
-        vanilla = _ran(data["rows"], "vanilla")
-        peak_bytes = vanilla.get("peak_bytes") if vanilla is not None else None
+        peak_bytes = (_ran(data["rows"], "vanilla") or {}).get("peak_bytes")
         data["rows"] += run_rows(check, data["network"], rows, until_s, peak_bytes, keep=keep)
     compare_losses(data)
     return _judged(data)
@@ -82,22 +76,15 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
     from umadvise._native.abi import Memory
     from umadvise.devices.rungs import LADDER, RESIDENT
 
-    rows: list[dict[str, Any]] = [{"name": RESIDENT.name, "rung": RESIDENT.name}]
     below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]
-    memories = [*((policy.name, policy.memory) for policy in below), (UNADVISED, Memory.MANAGED)]
-    for percent in percents:
-        for name, memory in memories:
-            if memory == Memory.MANAGED and not managed:
-                continue
-            rows.append(
-                {
-                    "name": f"{name}, {percent} %",
-                    "rung": name,
-                    "budget_percent": percent,
-                    "managed": memory == Memory.MANAGED,
-                }
-            )
-    return sorted(rows, key=lambda row: row["rung"] == UNADVISED)
+    paged = {**{policy.name: policy.memory == Memory.MANAGED for policy in below}, UNADVISED: True}
+    rows = [
+        {"name": f"{name}, {percent} %", "rung": name, "budget_percent": percent, "managed": pages}
+        for percent in percents
+        for name, pages in paged.items()
+        if managed or not pages
+    ]
+    return [{"name": RESIDENT.name, "rung": RESIDENT.name}, *sorted(rows, key=lambda row: row["rung"] == UNADVISED)]
 
 
 # ---- running them ---------------------------------------------------------------------------------------------------
@@ -127,12 +114,13 @@ def run_rows(
     while len(results) < len(rows):
         left = rows[len(results) :]
         if time.monotonic() >= ends_s:
-            results += [_without_result(row, "dropped", "no time was left") for row in left]
+            results.extend(_without_result(row, "dropped", "no time was left") for row in left)
             break
         if peak_bytes is None:
             peak_bytes = next((row["needed_bytes"] for row in results if row.get("needed_bytes")), None)
-        found, why = _process(check, network, left, ends_s, peak_bytes, program, partial(_keep, keep, list(results)))
-        results += found
+        asked = {"network": network, "rows": list(left), "ends_s": ends_s, "peak_bytes": peak_bytes}
+        found, why = _process(check, asked, program, lambda found: keep(results + found))
+        results.extend(found)
         if not found and why is None:
             why = "the process ended without a word"
         if why is not None and len(found) < len(left) and (not found or found[-1]["outcome"] != "failed"):
@@ -140,54 +128,34 @@ def run_rows(
     return results
 
 
-def _keep(keep: Callable[[list[dict[str, Any]]], object], before: list[dict[str, Any]], rows: Any) -> None:
-    keep(before + rows)
-
-
 def _process(
-    check: GpuCheck,
-    network: dict[str, Any],
-    rows: Sequence[dict[str, Any]],
-    ends_s: float,
-    peak_bytes: int | None,
-    program: Path,
-    keep: Callable[[list[dict[str, Any]]], object],
+    check: GpuCheck, asked: dict[str, Any], program: Path, keep: Callable[[list[dict[str, Any]]], object]
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The rows that one process finished, and why it did not finish all of them."""
-    written, asked = check.scratch / "rows.jsonl", check.scratch / "rows.json"
+    written, assignment = check.scratch / "rows.jsonl", check.scratch / "rows.json"
     written.write_text("")
-    kept = 0
 
     def finished() -> list[dict[str, Any]]:
         """Rows whose line is whole."""
         *whole, _ = written.read_text().split("\n")
         return [json.loads(line) for line in whole]
 
-    def watch() -> None:
-        nonlocal kept
-        if len(rows := finished()) > kept:
-            kept = len(rows)
-            keep(rows)
-
     small = check.small
     specification = {
-        "network": network,
-        "rows": list(rows),
+        **asked,
         "on_gpu": not check.dry_run,
         "warm_up": _WARM_UP,
         "measured": 1 if small else 4,
         "row_s": 2.0 if small else 10.0,
         "longest_s": _LONGEST_S * check.patience,
-        "ends_s": ends_s,
         "managed_limit_bytes": check.managed_limit_bytes(),
         "results": str(written),
-        "peak_bytes": peak_bytes,
     }
-    asked.write_text(json.dumps(specification))
+    assignment.write_text(json.dumps(specification))
     why = None
     try:
-        left_s = (ends_s - time.monotonic()) / check.patience
-        check.run([sys.executable, str(program), str(asked)], within_s=left_s, watch=watch)
+        left_s = (asked["ends_s"] - time.monotonic()) / check.patience
+        check.run([sys.executable, str(program), str(assignment)], within_s=left_s, watch=lambda: keep(finished()))
     except StageError as error:
         alarm = f"status {-signal.SIGALRM.value}"
         why = "stopped: it took too long" if alarm in str(error) else str(error)

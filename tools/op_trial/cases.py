@@ -82,7 +82,10 @@ class OpCase:
     def left(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[Frozen]]:
         """What it left, by name, in ordinary memory."""
         parts = {"result": self.result, "gradients": self.gradients, "given": self.given}
-        return {f"{self.name}: {part}": _frozen(value, copy) for part, value in parts.items()}
+        return {
+            f"{self.name}: {part}": [value.frozen()] if isinstance(value, Raised) else frozen(value, copy)
+            for part, value in parts.items()
+        }
 
     @property
     def is_whole(self) -> bool:
@@ -91,12 +94,6 @@ class OpCase:
 
     def _differentiable(self) -> list[torch.Tensor]:
         return [each for each in tensors_in(self.result) if each.requires_grad]
-
-
-def _frozen(value: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> list[Frozen]:
-    if isinstance(value, Raised):
-        return [value.frozen()]
-    return frozen(value, copy)
 
 
 def _cotangent(output: torch.Tensor) -> torch.Tensor:

@@ -1,17 +1,18 @@
 """Processes that run subjects: one that dies is replaced, and what it was at is known."""
 
-import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+from harness import asked
 
 MOST_SECONDS = 900
 """A subject that takes longer is given up."""
@@ -40,15 +41,9 @@ class Child:
 
     def answer(self, subject: str) -> dict[str, Any]:
         """What it found; with "died" where it did."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         late = threading.Timer(MOST_SECONDS, self._process.kill)
         late.start()
-        try:
-            self._process.stdin.write(subject + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+        line = asked(self._process, subject)
         late.cancel()
         if line:
             found: dict[str, Any] = json.loads(line)
@@ -64,10 +59,7 @@ class Child:
 
     def end(self) -> None:
         """Lets it end by itself."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # It died while it was told what it will never read.
-                self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
 
     def _last_words(self) -> str:
         self._said.seek(0)
@@ -76,25 +68,19 @@ class Child:
 
 def answers(subjects: list[str], most_samples: int, processes: int) -> Iterator[dict[str, Any]]:
     """What is found for each subject, as it comes."""
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    for subject in subjects:
-        waiting.put(subject)
+    children: dict[int, Child] = {}
 
-    def work() -> None:
-        child: Child | None = None
-        while True:
-            try:
-                subject = waiting.get_nowait()
-            except queue.Empty:
-                break
-            if child is None or not child.is_alive:
-                child = Child(most_samples)
-            found.put(child.answer(subject))
-        if child is not None:
+    def answer(subject: str) -> dict[str, Any]:
+        child = children.get(threading.get_ident())
+        if child is None or not child.is_alive:
+            child = children[threading.get_ident()] = Child(most_samples)
+        return child.answer(subject)
+
+    pool = ThreadPoolExecutor(processes)
+    try:
+        for answered in as_completed([pool.submit(answer, subject) for subject in subjects]):
+            yield answered.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for child in children.values():
             child.end()
-
-    for _ in range(processes):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in subjects:
-        yield found.get()

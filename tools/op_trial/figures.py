@@ -4,15 +4,8 @@ from collections import defaultdict
 from typing import Any
 
 _COUNTED = (
-    "samples",
-    "calls",
-    "comparisons",
-    "raised",
-    "departures",
-    "swap_ins",
-    "moved",
-    "elsewhere",
-    "host_accesses",
+    *("samples", "calls", "comparisons", "differences", "died", "failed", "unrepeated", "raised"),
+    *("departures", "swap_ins", "moved", "elsewhere", "host_accesses"),
 )
 _HEADERS = (
     *("subjects", "samples", "calls", "compared", "differ", "died", "failed", "not repeated", "raise alike"),
@@ -44,10 +37,9 @@ def figures(rows: list[dict[str, Any]]) -> str:
 
 
 def _counts(rows: list[dict[str, Any]]) -> list[int]:
-    total = {name: sum(row.get(name, 0) for row in rows) for name in _COUNTED}
-    differ = sum(len(row.get("differences", ())) for row in rows)
-    ended = [sum(word in row for row in rows) for word in ("died", "failed")]
-    unrepeated = sum(len(row.get("unrepeated", ())) for row in rows)
-    before = [total[name] for name in ("samples", "calls", "comparisons")]
-    after = [total[name] for name in _COUNTED[3:]]
-    return [len(rows), *before, differ, *ended, unrepeated, *after]
+    return [len(rows), *(sum(_number(row.get(name, 0)) for row in rows) for name in _COUNTED)]
+
+
+def _number(found: int | str | list[str]) -> int:
+    """Of a list its length, and one of a text, which says how a subject ended."""
+    return len(found) if isinstance(found, list) else 1 if isinstance(found, str) else found

@@ -2,8 +2,7 @@
 
 import ctypes
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Self
 
 import torch
 
@@ -25,19 +24,6 @@ _M_PERTURB = -6  # malloc.h
 
 class NotAwayError(Exception):
     """Something stayed on the device that should have left: what is compared then proves nothing."""
-
-
-class Place(Protocol):
-    """Where a subject's cases run."""
-
-    def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Puts there what is not there yet."""
-
-    def send_away(self) -> None:
-        """Makes everything leave."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A strided tensor's values in ordinary memory."""
 
 
 class Plain:
@@ -92,11 +78,9 @@ class Leaving:
         self._session.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         """Closes it."""
-        self._session.__exit__(kind, error, traceback)
+        self._session.__exit__(*raised)
 
     def take_in(self, tensors: Iterable[torch.Tensor]) -> None:
         """Moves what is in ordinary memory, as torch made it from a list or an array, as far as it can be moved."""
@@ -134,6 +118,10 @@ class Leaving:
     def counters(self) -> SwapCounters:
         """What was swapped."""
         return self._session.swap_counters()
+
+
+Place = Plain | Leaving
+"""Where a subject's cases run."""
 
 
 def _with_bytes(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:

@@ -61,18 +61,14 @@ def subjects(dtypes: Iterable[str] = DTYPES, *, gaps: bool = True) -> Iterator[O
             for entry in entries:
                 if dtype in entry.supported_dtypes("cpu"):
                     full_name = ".".join(filter(None, (entry.name, entry.variant_test_name)))
-                    yield OpSubject(f"{database} {full_name} {name}", _bind(operator_cases, entry, dtype))
+                    yield OpSubject(f"{database} {full_name} {name}", partial(operator_cases, entry, dtype))
         for module in module_db:
             if dtype in module.supported_dtypes("cpu"):
-                yield OpSubject(f"module {module.name} {name}", _bind(_module, module, dtype))
+                yield OpSubject(f"module {module.name} {name}", partial(_module, module, dtype))
         for optimizer in optim_db:
             if dtype.is_floating_point or (dtype.is_complex and optimizer.supports_complex):
                 kind = optimizer.optim_cls.__name__  # type: ignore[attr-defined]
-                yield OpSubject(f"optimizer {kind} {name}", _bind(_optimizer, optimizer, dtype))
-
-
-def _bind(make: Callable[[Any, torch.dtype], Iterator[list[OpCase]]], entry: Any, dtype: torch.dtype) -> Any:
-    return lambda: make(entry, dtype)
+                yield OpSubject(f"optimizer {kind} {name}", partial(_optimizer, optimizer, dtype))
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ a call of the driver each time. Times are means of the paper's hundred iteration
 and faults are means of the iterations after the simulator's warm-up.
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,16 +48,10 @@ class BertRuns:
     def __init__(self, device: DeviceProfile, efficiency: float) -> None:
         self.device = device
         self.efficiency = efficiency
-        self._runs: dict[tuple[int, Words], BertRun] = {}
 
+    @functools.cache  # noqa: B019  # few objects, as long as the program
     def run(self, batch: int, words: Words) -> BertRun:
         """The run with this batch and these advices, in the paper's words."""
-        key = batch, words
-        if key not in self._runs:
-            self._runs[key] = self._simulate(batch, words)
-        return self._runs[key]
-
-    def _simulate(self, batch: int, words: Words) -> BertRun:
         trace = faster(bert_trace(batch, self.device.name), self.efficiency)
         parameters, inputs, intermediates = (parse_advice(word) for word in words)
         advice = {Role.PARAMETER: parameters, Role.INPUT: inputs, Role.INTERMEDIATE: intermediates}

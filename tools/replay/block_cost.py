@@ -6,9 +6,7 @@ simulator's default costs are replayed on the same program; what they lack is ch
 of a service that brings pages from it, of which the sources say least.
 """
 
-import msgspec
-
-from replay.changed import with_costs
+from replay.changed import with_values
 from umadvise.devices.catalogue import load_device
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records.device import DeviceProfile
@@ -31,12 +29,10 @@ def charged(device: DeviceProfile) -> DeviceProfile:
     measured_on = load_device(MEASURED_ON)
     if device.link.kind != measured_on.link.kind:
         raise ValueError(f"{device.name} has a link of kind {device.link.kind}: expected {measured_on.link.kind}")
-    costs = device.unified_memory.costs
     missing_ns = _BLOCK_BYTES / MEASURED_BYTES_PER_S * 1e9 - block_ns(measured_on)
     services = _services_per_block(measured_on)
-    migrate_ns = max(costs.migrate_ns.value + missing_ns / services, 0)
-    fact = msgspec.structs.replace(costs.migrate_ns, value=round(migrate_ns))
-    return with_costs(device, migrate_ns=fact)
+    migrate_ns = max(device.unified_memory.costs.migrate_ns.value + missing_ns / services, 0)
+    return with_values(device, {"unified_memory": {"costs": {"migrate_ns": round(migrate_ns)}}})
 
 
 def block_ns(device: DeviceProfile) -> float:

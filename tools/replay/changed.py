@@ -1,14 +1,16 @@
 """Traces with other times and devices with other costs, as the papers' machines had them."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise.records.device import DeviceProfile
+from umadvise.records.device import DIRECTIONS, DeviceProfile, Fact, FactOrNone
 from umadvise.records.trace import Trace
+
+Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def with_durations(trace: Trace, duration_ns: NDArray[Any]) -> Trace:
@@ -23,19 +25,14 @@ def faster(trace: Trace, efficiency: float) -> Trace:
     return with_durations(trace, np.where(durations > 0, durations / efficiency, durations))
 
 
-def with_costs(device: DeviceProfile, **facts: object) -> DeviceProfile:
-    """The device with other costs of unified memory."""
-    memory = device.unified_memory
-    costs = msgspec.structs.replace(memory.costs, **facts)
-    return msgspec.structs.replace(device, unified_memory=msgspec.structs.replace(memory, costs=costs))
+def with_values(record: Part, values: Any) -> Part:
+    """A device, or a part of it, with other values of facts: they lie as in `{"link": {"h2d": {"fixed_ns": 9}}}`."""
+    if isinstance(record, Fact | FactOrNone):
+        return msgspec.structs.replace(record, value=values)
+    changed = {name: with_values(getattr(record, name), inner) for name, inner in values.items()}
+    return msgspec.structs.replace(record, **changed)
 
 
-def with_link(device: DeviceProfile, bytes_per_s: float, **facts: Any) -> DeviceProfile:
+def with_link(device: DeviceProfile, bytes_per_s: float, **facts: object) -> DeviceProfile:
     """The device behind a link of another speed, and with other values of other facts, each way."""
-    ways = {}
-    for name in ("h2d", "d2h"):
-        way = getattr(device.link, name)
-        values = {"bytes_per_s": bytes_per_s, **facts}
-        changed = {fact: msgspec.structs.replace(getattr(way, fact), value=value) for fact, value in values.items()}
-        ways[name] = msgspec.structs.replace(way, **changed)
-    return msgspec.structs.replace(device, link=msgspec.structs.replace(device.link, **ways))
+    return with_values(device, {"link": {way: {"bytes_per_s": bytes_per_s, **facts} for way in DIRECTIONS}})

@@ -20,13 +20,13 @@ from umadvise import planners
 from umadvise.devices import catalogue
 from umadvise.devices.rungs import LADDER
 from umadvise.errors import FormatError, UmadviseError
-from umadvise.planners.judging.score import score
+from umadvise.planners.judging.score import Score, score
 from umadvise.planners.paging.advice import by_role
 from umadvise.recording.dry import recorder as dry
 from umadvise.recording.dry.roofline import durations_ns
 from umadvise.records.device import DeviceProfile
 from umadvise.records.trace import UNKNOWN, Trace
-from umadvise.simulator.steady import mean_step
+from umadvise.simulator.steady import SteadyStep, mean_step, swapped_step
 from umadvise.simulator.swap import simulate_resident, simulate_swap
 from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 from umadvise.training.plans.maker import staying_bytes
@@ -224,15 +224,8 @@ class Predictor:
         simulation: UnifiedSimulation = simulate_unified(
             self._trace, self._device, budget_bytes=budget_bytes, advice=advice, plan=plan
         )
-        mean = mean_step(simulation)
-        return {
-            "step_ns": mean.step_ns,
-            "peak_bytes": max(step.memory.resident_peak_bytes or 0 for step in simulation.steady),
-            "bytes_h2d": mean.bytes_h2d,
-            "bytes_d2h": mean.bytes_d2h,
-            "fault_groups": mean.fault_groups,
-            "evictions": mean.evictions,
-        }
+        peak_bytes = max(step.memory.resident_peak_bytes or 0 for step in simulation.steady)
+        return _numbers(mean_step(simulation), peak_bytes)
 
     def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
         course = course_of_rung(rung)
@@ -242,13 +235,7 @@ class Predictor:
         plan = planners.run(course.planner or "", view.trace, self._device, view.budget_bytes, **options)
         if course.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
             found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
-            return {
-                "step_ns": found.step_ns,
-                "peak_bytes": (found.peak_bytes or 0) + staying,
-                "bytes_h2d": found.bytes_h2d,
-                "bytes_d2h": found.bytes_d2h,
-                "evictions": found.evictions,
-            }
+            return _numbers(found, (found.peak_bytes or 0) + staying)
         result = simulate_swap(
             self._trace,
             self._device,
@@ -260,10 +247,8 @@ class Predictor:
             spans=False,
             engine_rules=True,
         ).result
-        return {
-            "step_ns": result.step_ns,
-            "peak_bytes": result.peak_reserved_bytes,
-            "bytes_h2d": result.swap_in_bytes,
-            "bytes_d2h": result.swap_out_bytes,
-            "evictions": result.evictions,
-        }
+        return _numbers(swapped_step(result), result.peak_reserved_bytes)
+
+
+def _numbers(step: SteadyStep | Score, peak_bytes: int) -> Numbers:
+    return {**{name: getattr(step, name, None) for name in QUANTITIES}, "peak_bytes": peak_bytes}

@@ -24,6 +24,8 @@ from umadvise.planners.papers.convolution import tiled_fft_bytes
 from umadvise.recording.workload import Workload
 
 _FLOAT_BYTES = 4
+ForwardPass = tuple[nn.Module, torch.Tensor, list[tuple[nn.Module, torch.Tensor, torch.Tensor]]]
+"""The network, its images, and its layers in the order in which they run, each with its input and output."""
 
 
 @dataclass(frozen=True)
@@ -55,32 +57,44 @@ class NetworkWide:
         return dataclasses.replace(self, weight_gradients=0)
 
 
-def network_wide(build: Callable[[], Workload]) -> NetworkWide:
-    """Walks through a sequential classifier's forward pass on the meta device and adds up its layers."""
+def forward_pass(build: Callable[[], Workload], kinds: tuple[type[nn.Module], ...]) -> ForwardPass:
+    """A sequential classifier's forward pass on the meta device.
+
+    Args:
+        build: makes the network and its images.
+        kinds: the kinds of layers that are looked at.
+    """
+    layers: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
     with torch.device("meta"):
         workload = build()
         (model,), images = workload.modules, workload.inputs[0]
-        layers: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
         for module in model.modules():
-            if isinstance(module, nn.Conv2d | nn.MaxPool2d | nn.Linear):
+            if isinstance(module, kinds):
                 module.register_forward_hook(lambda layer, maps, output: layers.append((layer, maps[0], output)))
         with torch.no_grad():
             model(images)
-    outputs = [_bytes(output) for _, _, output in layers]
-    weights = sum(_bytes(parameter) for parameter in model.parameters())
+    return model, images, layers
+
+
+def network_wide(build: Callable[[], Workload]) -> NetworkWide:
+    """The bytes of a sequential classifier, its layers added up."""
+    model, images, layers = forward_pass(build, (nn.Conv2d, nn.MaxPool2d, nn.Linear))
+    outputs = [float_bytes(output) for _, _, output in layers]
+    weights = sum(float_bytes(parameter) for parameter in model.parameters())
     full = [(layer, output) for layer, _, output in layers if isinstance(layer, nn.Linear)]
     return NetworkWide(
-        feature_maps=_bytes(images) + sum(outputs),
+        feature_maps=float_bytes(images) + sum(outputs),
         weights=weights,
         weight_gradients=weights,
         gradient_maps=2 * max(outputs),
         workspace=max(_workspace(layer, maps, output) for layer, maps, output in layers),
-        classifier_weights=sum(_bytes(parameter) for layer, _ in full for parameter in layer.parameters()),
-        classifier_maps=sum(_bytes(output) for _, output in full),
+        classifier_weights=sum(float_bytes(parameter) for layer, _ in full for parameter in layer.parameters()),
+        classifier_maps=sum(float_bytes(output) for _, output in full),
     )
 
 
-def _bytes(tensor: torch.Tensor) -> int:
+def float_bytes(tensor: torch.Tensor) -> int:
+    """What a tensor of floats takes."""
     return tensor.numel() * _FLOAT_BYTES
 
 

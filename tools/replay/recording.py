@@ -28,21 +28,23 @@ def as_in_torch_1_6(workload: Workload) -> Workload:
     They took one parameter at a time: there were no multi-tensor kernels. And `zero_grad` filled gradients with zeros
     and kept them: it could not drop them before 1.7.
     """
+    for optimizer in one_at_a_time(workload).optimizers:
+        _keep_gradients(optimizer)
+    return workload
+
+
+def one_at_a_time(workload: Workload) -> Workload:
+    """The workload with optimizers that take one parameter at a time."""
     for optimizer in workload.optimizers:
         for group in optimizer.param_groups:
-            group["foreach"] = False
-            group["fused"] = False
-        _keep_gradients(optimizer)
+            group.update(foreach=False, fused=False)
     return workload
 
 
 def _keep_gradients(optimizer: torch.optim.Optimizer) -> None:
     zero_grad = optimizer.zero_grad
-
-    def zeros(set_to_none: bool = True) -> None:  # noqa: ARG001  # its caller's wish is that of a newer torch
-        zero_grad(set_to_none=False)
-
-    optimizer.zero_grad = zeros  # type: ignore[method-assign]
+    # Whatever its caller wishes, who knows a newer torch.
+    optimizer.zero_grad = lambda **_: zero_grad(set_to_none=False)  # type: ignore[method-assign]
 
 
 def largest_batch(network: str, capacity_bytes: int, device: str) -> int:

@@ -18,7 +18,7 @@ each weight: the full layers' weights alone are 0.22 GiB, a fifth of it, and wit
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from networks import NETWORKS
@@ -173,11 +173,5 @@ def _run(network: str, batch: int, policy: str) -> PolicyRun:
 
 
 def _parts(memory: NetworkWide) -> str:
-    parts = {
-        "Y": memory.feature_maps,
-        "W": memory.weights,
-        "dW": memory.weight_gradients,
-        "dX dY": memory.gradient_maps,
-        "workspace": memory.workspace,
-    }
-    return ", ".join(f"{name} {bytes_ / _GIB:.2f}" for name, bytes_ in parts.items())
+    parts = zip(("Y", "W", "dW", "dX dY", "workspace"), astuple(memory), strict=False)
+    return ", ".join(f"{name} {bytes_ / _GIB:.2f}" for name, bytes_ in parts)

@@ -9,13 +9,13 @@ Torch's own step is another: it keeps pooling's indexes, momentum, and a gradien
 - classification layers are those of Torch (section 4.1): their W and dW are there from the beginning to the end.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from replay.network_wide import float_bytes, forward_pass
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.dry.roofline import retimed
 from umadvise.recording.workload import Workload
@@ -23,7 +23,6 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, OpClass, Trace
 
-_FLOAT_BYTES = 4
 _MADE = Access.WRITE | Access.WHOLE
 _CHANGED = Access.READ | Access.WRITE | Access.IN_PLACE
 _CLASSES = {
@@ -60,9 +59,10 @@ class _Layer:
 
 def vdnn_step(build: Callable[[], Workload], device: DeviceProfile) -> VdnnStep:
     """The step of a sequential classifier."""
-    images, layers = _layers(build)
+    _, images, passed = forward_pass(build, tuple(_CLASSES))
+    layers = [_layer(module, output) for module, _, output in passed]
     first_full = next(index for index, layer in enumerate(layers) if layer.op_class is OpClass.MATMUL)
-    trace = retimed(_Recorder(images, layers, first_full).trace, device)
+    trace = retimed(_Recorder(float_bytes(images), layers, first_full).trace, device)
     count = len(layers)
     # Forward of layer n is op n; then comes the loss, and backward of layer n is op 2 * count - n.
     full = trace.ops.duration_ns[first_full : 2 * count - first_full + 1]
@@ -70,26 +70,10 @@ def vdnn_step(build: Callable[[], Workload], device: DeviceProfile) -> VdnnStep:
     return VdnnStep(trace, 2 * weights, int(full.sum()))
 
 
-def _layers(build: Callable[[], Workload]) -> tuple[int, list[_Layer]]:
-    """Bytes of the images, and the layers in the order in which they run."""
-    layers: list[_Layer] = []
-
-    def note(module: nn.Module, _maps: object, output: torch.Tensor) -> None:
-        weights = next((each for name, each in module.named_parameters() if name == "weight"), None)
-        products = 0 if weights is None else weights.numel() // weights.shape[0]
-        bytes_ = 0 if weights is None else weights.numel() * _FLOAT_BYTES
-        flops = 2 * output.numel() * products
-        layers.append(_Layer(module, _CLASSES[type(module)], output.numel() * _FLOAT_BYTES, flops, bytes_))
-
-    with torch.device("meta"):
-        workload = build()
-        (model,), images = workload.modules, workload.inputs[0]
-        for module in model.modules():
-            if type(module) in _CLASSES:
-                module.register_forward_hook(note)
-        with torch.no_grad():
-            model(images)
-    return math.prod(images.shape) * _FLOAT_BYTES, layers
+def _layer(module: nn.Module, output: torch.Tensor) -> _Layer:
+    weights = next((each for name, each in module.named_parameters() if name == "weight"), torch.empty(0, 1))
+    flops = 2 * output.numel() * (weights.numel() // max(weights.shape[0], 1))
+    return _Layer(module, _CLASSES[type(module)], float_bytes(output), flops, float_bytes(weights))
 
 
 class _Recorder:

@@ -16,12 +16,12 @@ from networks import NETWORKS
 from replay.changed import with_durations, with_link
 from replay.outcome import FigureOutcome, calibration, holds, number, within
 from replay.published import Figure
+from replay.recording import one_at_a_time
 from replay.step_time import StepTime
 from replay.window_runs import GIB, Costs, largest_plan, step_s
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import FormatError
 from umadvise.recording.dry import recorder as dry
-from umadvise.recording.workload import Workload
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.swap import AllocatorModel
@@ -52,15 +52,7 @@ _DEAREST_NS = 1_000_000.0
 @functools.cache
 def resnet(batch: int, device: str) -> Trace:
     """A step of ResNet-50 whose optimizer takes one parameter at a time."""
-
-    def workload() -> Workload:
-        result = NETWORKS["resnet50"](batch)
-        for optimizer in result.optimizers:
-            for group in optimizer.param_groups:
-                group["foreach"] = False
-        return result
-
-    return dry.record(workload, target="cuda", device=device)
+    return dry.record(lambda: one_at_a_time(NETWORKS["resnet50"](batch)), target="cuda", device=device)
 
 
 class WindowRows:
