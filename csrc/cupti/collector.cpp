@@ -1,7 +1,6 @@
 #include "cupti/collector.h"
 
 #include <algorithm>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -16,15 +15,8 @@ constexpr int64_t kShortestLineNs = 10000000;
 // Beyond this from both clocks' last moment a time is no time of ours: eleven days.
 constexpr int64_t kMostDistanceNs = int64_t{1000000} * 1000000000;
 
-constexpr CUpti_ActivityUnifiedMemoryCounterKind kCounters[] = {
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THRASHING,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THROTTLING,
-    CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_REMOTE_MAP,
-};
+// The kinds that are wanted begin at 1 and end here; what lies beyond is of several devices.
+constexpr auto kLastCounter = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_REMOTE_MAP;
 
 // No callback is ever enabled: the subscription only keeps others out, and us where others are in.
 void nothing(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}
@@ -50,7 +42,7 @@ void Collector::completed(driver::CUcontext, uint32_t, uint8_t* buffer, size_t b
   if (mine == nullptr) return;  // another client's, who was there before us
   Batch batch;
   try {
-    batch = read_buffer(*collector.reader_, buffer, std::min({valid_bytes, bytes, kBufferBytes}));
+    batch = read_buffer(*collector.library_, buffer, std::min({valid_bytes, bytes, kBufferBytes}));
   } catch (const std::bad_alloc&) {
     batch.whole = false;
   }
@@ -61,14 +53,12 @@ void Collector::completed(driver::CUcontext, uint32_t, uint8_t* buffer, size_t b
 uint8_t* Collector::lend() noexcept {
   const std::lock_guard<std::mutex> lock(buffers_mutex_);
   try {
-    if (lent_.size() < kMostBuffers) {
-      lent_.push_back(std::make_unique<uint64_t[]>(kBufferBytes / sizeof(uint64_t)));
-      return reinterpret_cast<uint8_t*>(lent_.back().get());
-    }
+    if (lent_.size() == kMostBuffers) return nullptr;
+    lent_.push_back(std::make_unique<uint64_t[]>(kBufferBytes / sizeof(uint64_t)));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  return nullptr;
+  return reinterpret_cast<uint8_t*>(lent_.back().get());
 }
 
 // nullptr when it is not ours.
@@ -109,22 +99,23 @@ bool Collector::succeeded(CUptiResult result, const char* doing, std::string* re
 }
 
 CUptiResult Collector::configure(bool on) const {
-  CUpti_ActivityUnifiedMemoryCounterConfig counters[std::size(kCounters)];
-  for (size_t i = 0; i < std::size(kCounters); ++i) {
-    counters[i] = {CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES, kCounters[i], 0, on};
+  CUpti_ActivityUnifiedMemoryCounterConfig counters[kLastCounter];
+  for (unsigned i = 0; i < kLastCounter; ++i) {
+    counters[i] = {CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES,
+                   static_cast<CUpti_ActivityUnifiedMemoryCounterKind>(i + 1), 0, on};
   }
-  return library_->configure(counters, std::size(kCounters));
+  return library_->configure(counters, kLastCounter);
 }
 
 std::string Collector::start(int driver_version) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (running_) return "another device of this process is being sampled";
   std::string reason;
-  library_ = library(driver_version, &reason);
-  if (library_ == nullptr) return reason;
+  const Library* const found = library(driver_version, &reason);
+  if (found == nullptr) return reason;
   {
     const std::lock_guard<std::mutex> buffers_lock(buffers_mutex_);
-    reader_ = library_;
+    library_ = found;
     collected_ = {};
   }
   reason = begin();

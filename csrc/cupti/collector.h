@@ -53,12 +53,11 @@ class Collector {
 
   std::mutex mutex_;  // of start and stop; CUPTI is called under it
   bool running_ = false;
-  const Library* library_ = nullptr;
   CUpti_SubscriberHandle subscriber_ = nullptr;
   Moment begin_;
 
-  std::mutex buffers_mutex_;  // of what the callbacks use; nothing is called under it
-  const Library* reader_ = nullptr;
+  std::mutex buffers_mutex_;          // of what the callbacks use; nothing is called under it
+  const Library* library_ = nullptr;  // changes under both
   std::vector<Buffer> lent_;
   Collected collected_;
 };

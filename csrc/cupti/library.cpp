@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 namespace um::cupti {
@@ -20,48 +22,39 @@ int find_libcupti(dl_phdr_info* info, size_t, void* found) {
   return 1;
 }
 
-// In words: what is wrong with this code, and what helps; nullptr for codes that need the library's own words.
-const char* words(CUptiResult result) {
-  switch (result) {
-    case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
-      return "another profiler is active in this process (torch.profiler, Nsight, cuda-gdb or compute-sanitizer): "
-             "counters are read while none is";
-    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
-      return "this user may not profile the GPU: an administrator can set the kernel module option "
-             "NVreg_RestrictProfilingToAdminUsers=0 of nvidia, or give the process (container) CAP_SYS_ADMIN";
-    case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:
-      return "this virtual GPU may not be profiled: the host's administrator must enable profiling for it";
-    case CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED:
-      return "this operating system or architecture has no counters of unified memory";
-    case CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_DEVICE:
-      return "this GPU has no counters of unified memory (compute capability 6.0 or newer is needed)";
-    case CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_NON_P2P_DEVICES:
-      return "GPUs that cannot access each other's memory have no counters of unified memory: let the process see one, "
-             "with CUDA_VISIBLE_DEVICES";
-    case CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_WITH_MPS:
-      return "under MPS there are no counters of unified memory: run without it";
-    case CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED:
-      return "this virtual GPU cannot be profiled";
-    case CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED:
-      return "a GPU in confidential computing mode cannot be profiled";
-    case CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED:
-      return "this GPU (CMP) cannot be profiled";
-    case CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED:
-      return "a MIG instance cannot be profiled: use the whole GPU";
-    case CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED:
-      return "GPUs in SLI cannot be profiled";
-    case CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED:
-      return "under WSL this GPU cannot be profiled: run on Linux itself";
-    default:
-      return nullptr;
-  }
-}
+// In words: what is wrong with this code, and what helps. Other codes need the library's own words.
+constexpr struct {
+  CUptiResult result;
+  const char* words;
+} kWords[] = {
+    {CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
+     "another profiler is active in this process (torch.profiler, Nsight, cuda-gdb or compute-sanitizer): "
+     "counters are read while none is"},
+    {CUPTI_ERROR_INSUFFICIENT_PRIVILEGES,
+     "this user may not profile the GPU: an administrator can set the kernel module option "
+     "NVreg_RestrictProfilingToAdminUsers=0 of nvidia, or give the process (container) CAP_SYS_ADMIN"},
+    {CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES,
+     "this virtual GPU may not be profiled: the host's administrator must enable profiling for it"},
+    {CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED, "this operating system or architecture has no counters of unified memory"},
+    {CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_DEVICE,
+     "this GPU has no counters of unified memory (compute capability 6.0 or newer is needed)"},
+    {CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_NON_P2P_DEVICES,
+     "GPUs that cannot access each other's memory have no counters of unified memory: let the process see one, "
+     "with CUDA_VISIBLE_DEVICES"},
+    {CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_WITH_MPS,
+     "under MPS there are no counters of unified memory: run without it"},
+    {CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED, "this virtual GPU cannot be profiled"},
+    {CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED, "a GPU in confidential computing mode cannot be profiled"},
+    {CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED, "this GPU (CMP) cannot be profiled"},
+    {CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED, "a MIG instance cannot be profiled: use the whole GPU"},
+    {CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED, "GPUs in SLI cannot be profiled"},
+    {CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED, "under WSL this GPU cannot be profiled: run on Linux itself"},
+};
 
 template <class Pointer>
-bool fill(void* handle, const char* symbol, Pointer* slot, std::string* missing) {
+void fill(void* handle, const char* symbol, Pointer* slot, std::string* missing) {
   *slot = reinterpret_cast<Pointer>(dlsym(handle, symbol));
-  if (*slot == nullptr) *missing = symbol;
-  return *slot != nullptr;
+  if (*slot == nullptr && missing->empty()) *missing = symbol;
 }
 
 }  // namespace
@@ -82,11 +75,10 @@ std::unique_ptr<const Library> open_library(const std::string& name, std::string
   auto library = std::make_unique<Library>();
   library->path = name;
   std::string missing;
-  bool whole = true;
-#define UM_CUPTI_FILL(its_name, symbol, ...) whole = whole && fill(handle, #symbol, &library->its_name, &missing);
+#define UM_CUPTI_FILL(its_name, symbol, ...) fill(handle, #symbol, &library->its_name, &missing);
   UM_CUPTI_FUNCTIONS(UM_CUPTI_FILL)
 #undef UM_CUPTI_FILL
-  if (!whole) {
+  if (!missing.empty()) {
     *reason = name + " lacks " + missing + ": CUPTI of CUDA 12.0 or newer is needed";
     return nullptr;
   }
@@ -126,7 +118,9 @@ const Library* library(int driver_version, std::string* reason) {
 }
 
 std::string describe(const Library& library, CUptiResult result) {
-  const char* text = words(result);
+  const auto* const known =
+      std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& each) { return each.result == result; });
+  const char* text = known != std::end(kWords) ? known->words : nullptr;
   if (text == nullptr && library.get_result_string(result, &text) != CUPTI_SUCCESS) text = nullptr;
   return std::string(text != nullptr ? text : "CUPTI error") + " (" + std::to_string(result) + ")";
 }

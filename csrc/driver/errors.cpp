@@ -2,27 +2,28 @@
 
 namespace um::driver {
 
-const char* error_name(CUresult result) noexcept {
+namespace {
+
+struct Words {
+  const char *name, *message;
+};
+
+Words words_for(CUresult result) noexcept {
   switch (result) {
-#define UM_DRIVER_NAME(name, value, message) \
-  case name:                                 \
-    return #name;
-    UM_DRIVER_ERRORS(UM_DRIVER_NAME)
-#undef UM_DRIVER_NAME
+#define UM_DRIVER_WORDS(name, value, message) \
+  case name:                                  \
+    return {#name, message};
+    UM_DRIVER_ERRORS(UM_DRIVER_WORDS)
+#undef UM_DRIVER_WORDS
   }
-  return nullptr;
+  return {nullptr, nullptr};
 }
 
-const char* error_message(CUresult result) noexcept {
-  switch (result) {
-#define UM_DRIVER_MESSAGE(name, value, message) \
-  case name:                                    \
-    return message;
-    UM_DRIVER_ERRORS(UM_DRIVER_MESSAGE)
-#undef UM_DRIVER_MESSAGE
-  }
-  return nullptr;
-}
+}  // namespace
+
+const char* error_name(CUresult result) noexcept { return words_for(result).name; }
+
+const char* error_message(CUresult result) noexcept { return words_for(result).message; }
 
 std::string describe(const Table& call, CUresult result) {
   const char* name = nullptr;

@@ -14,53 +14,39 @@ std::string cuda_version(int version) {
   return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-class Resolver {
- public:
-  Resolver(GetProcAddress get_proc_address, Libcuda* libcuda) : get_proc_address_(get_proc_address), libcuda_(libcuda) {
-    libcuda_->driver.call = kMissingTable;
+template <class Pointer>
+void fill(GetProcAddress get_proc_address, int driver_version, Function function, Libcuda* libcuda, Pointer* slot) {
+  const size_t index = static_cast<size_t>(function);
+  const FunctionInfo& info = kFunctions[index];
+  void* address = nullptr;
+  std::string& reason = libcuda->reasons[index];
+  // Never ask for a form that is newer than the driver: cuda.h promises an error, but an older form under the same
+  // name would be called with the wrong arguments.
+  if (info.version > driver_version) {
+    reason = info.symbol + (" needs " + cuda_version(info.version)) + "; this driver supports " +
+             cuda_version(driver_version);
+  } else if (get_proc_address(info.symbol, &address, info.version, kLegacyStream, nullptr) != CUDA_SUCCESS ||
+             address == nullptr) {
+    reason = info.symbol + (" is not in this driver, which supports " + cuda_version(driver_version));
+  } else {
+    *slot = reinterpret_cast<Pointer>(address);
+    return;
   }
+  libcuda->driver.reason[index] = reason.c_str();
+}
 
-  // The version that the driver supports; 0 when it does not tell.
-  int read_version() {
-    fill(Function::driver_get_version, &libcuda_->driver.call.driver_get_version);
-    int version = 0;
-    if (libcuda_->driver.call.driver_get_version(&version) != CUDA_SUCCESS) return 0;
-    return driver_version_ = version;
-  }
-
-  void fill_all() {
-#define UM_DRIVER_FILL(name, symbol, version, ...) fill(Function::name, &libcuda_->driver.call.name);
-    UM_DRIVER_FUNCTIONS(UM_DRIVER_FILL)
+// Gives the version that the driver supports; 0 when it does not tell.
+int fill_table(GetProcAddress get_proc_address, Libcuda* libcuda) {
+  Table& call = libcuda->driver.call = kMissingTable;
+  int version = 12000;  // at least, as it has kGetProcAddressSymbol
+  fill(get_proc_address, version, Function::driver_get_version, libcuda, &call.driver_get_version);
+  if (call.driver_get_version(&version) != CUDA_SUCCESS) return 0;
+#define UM_DRIVER_FILL(name, symbol, introduced, ...) \
+  fill(get_proc_address, version, Function::name, libcuda, &call.name);
+  UM_DRIVER_FUNCTIONS(UM_DRIVER_FILL)
 #undef UM_DRIVER_FILL
-  }
-
- private:
-  template <class Pointer>
-  void fill(Function function, Pointer* slot) {
-    const size_t index = static_cast<size_t>(function);
-    const FunctionInfo& info = kFunctions[index];
-    void* address = nullptr;
-    // Never ask for a form that is newer than the driver: cuda.h promises an error, but an older form under the same
-    // name would be called with the wrong arguments.
-    if (info.version > driver_version_) {
-      miss(index, " needs " + cuda_version(info.version) + "; this driver supports " + cuda_version(driver_version_));
-    } else if (get_proc_address_(info.symbol, &address, info.version, kLegacyStream, nullptr) != CUDA_SUCCESS ||
-               address == nullptr) {
-      miss(index, " is not in this driver, which supports " + cuda_version(driver_version_));
-    } else {
-      *slot = reinterpret_cast<Pointer>(address);
-    }
-  }
-
-  void miss(size_t index, const std::string& why) {
-    libcuda_->reasons[index] = kFunctions[index].symbol + why;
-    libcuda_->driver.reason[index] = libcuda_->reasons[index].c_str();
-  }
-
-  const GetProcAddress get_proc_address_;
-  Libcuda* const libcuda_;
-  int driver_version_ = 12000;  // at least, as it has kGetProcAddressSymbol
-};
+  return version;
+}
 
 // Empty when the driver is initialised and has a device.
 std::string why_unusable(const Table& call) {
@@ -90,14 +76,12 @@ std::unique_ptr<const Libcuda> load_libcuda(const char* library, std::string* re
   }
   auto libcuda = std::make_unique<Libcuda>();
   libcuda->driver.provider = "cuda";
-  Resolver resolver(get_proc_address, libcuda.get());
-  const int version = resolver.read_version();
+  const int version = fill_table(get_proc_address, libcuda.get());
   if (version < kOldestVersion) {
     *reason = version == 0 ? "the NVIDIA driver does not tell its version"
                            : "the NVIDIA driver is too old: it supports " + cuda_version(version) + needed;
     return nullptr;
   }
-  resolver.fill_all();
   *reason = why_unusable(libcuda->driver.call);
   if (!reason->empty()) return nullptr;
   return libcuda;

@@ -72,7 +72,6 @@ enum CUmem_advise : unsigned {
 };
 
 enum CUmemLocationType : unsigned {
-  CU_MEM_LOCATION_TYPE_INVALID = 0,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
   CU_MEM_LOCATION_TYPE_HOST = 2,       // `id` is ignored
   CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,  // `id` is a node of the host
@@ -120,8 +119,6 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
   CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
   CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
-  CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
-  CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
   CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,  // the host's node that is closest; -1: its memory has no nodes
   // cuMemCreate at HOST_NUMA locations; headers know it since CUDA 12.9

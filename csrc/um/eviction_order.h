@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "um/model.h"
-
 namespace um::rules {
+
+inline constexpr uint32_t kNone = 0xFFFFFFFFu;  // no block, no chunk
 
 enum class Queue : uint8_t { none, discarded, used };
 enum class Rights : uint8_t { none, read, write };
@@ -45,8 +45,8 @@ class Order {
     Node& node = nodes_[index];
     node.queue = queue;
     node.previous = list.tail;
-    node.next = Model::kNone;
-    (list.tail == Model::kNone ? list.head : nodes_[list.tail].next) = index;
+    node.next = kNone;
+    (list.tail == kNone ? list.head : nodes_[list.tail].next) = index;
     list.tail = index;
   }
 
@@ -54,23 +54,21 @@ class Order {
     Node& node = nodes_[index];
     if (node.queue == Queue::none) return;
     List& list = of(node.queue);
-    (node.previous == Model::kNone ? list.head : nodes_[node.previous].next) = node.next;
-    (node.next == Model::kNone ? list.tail : nodes_[node.next].previous) = node.previous;
+    (node.previous == kNone ? list.head : nodes_[node.previous].next) = node.next;
+    (node.next == kNone ? list.tail : nodes_[node.next].previous) = node.previous;
     node.queue = Queue::none;
   }
 
-  uint32_t first() const { return discarded_.head != Model::kNone ? discarded_.head : used_.head; }
+  uint32_t first() const { return discarded_.head != kNone ? discarded_.head : used_.head; }
 
  private:
   struct List {
-    uint32_t head = Model::kNone, tail = Model::kNone;
+    uint32_t head = kNone, tail = kNone;
   };
   List& of(Queue queue) { return queue == Queue::discarded ? discarded_ : used_; }
 
   Node* nodes_;
   List discarded_, used_;
 };
-
-using EvictionOrder = Order<Block>;
 
 }  // namespace um::rules

@@ -33,15 +33,10 @@ class PageMask {
     for (uint64_t word : words_) any |= word;
     return any == 0;
   }
-  uint32_t count() const {
-    uint32_t total = 0;
-    for (uint64_t word : words_) total += ones(word);
-    return total;
-  }
-  uint32_t count(Region region) const {
+  uint32_t count(Region region = {0, kMostPages}) const {
     uint32_t total = 0;
     for (uint32_t word = region.first / 64; word * 64 < region.outer; ++word)
-      total += ones(words_[word] & window(region, word));
+      total += static_cast<uint32_t>(__builtin_popcountll(words_[word] & window(region, word)));
     return total;
   }
 
@@ -90,7 +85,6 @@ class PageMask {
   friend bool operator==(const PageMask& a, const PageMask& b) { return a.words_ == b.words_; }
 
  private:
-  static uint32_t ones(uint64_t word) { return static_cast<uint32_t>(__builtin_popcountll(word)); }
   // The bits of `region` that lie in this word.
   static uint64_t window(Region region, uint32_t word) {
     const uint32_t base = word * 64;

@@ -30,8 +30,7 @@ pages::Machine checked(const pages::Machine& machine, const pages::Costs& costs)
 PageModel::PageModel(const pages::Machine& machine, const pages::Costs& costs)
     : driver_(checked(machine, costs), costs) {}
 
-PageModel::Allocation& PageModel::at(Id id) { return const_cast<Allocation&>(std::as_const(*this).at(id)); }
-const PageModel::Allocation& PageModel::at(Id id) const {
+PageModel::Allocation& PageModel::at(Id id) const {
   const auto found = allocations_.find(id);
   if (found == allocations_.end())
     throw Error(UM_INVALID_ARGUMENT, "allocation " + std::to_string(id) + " does not exist or is freed");
@@ -95,7 +94,7 @@ void PageModel::advise(Id id, Advice advice, Processor processor) {
     case Advice::unset_read_mostly:
       return set_read_mostly(false);
     case Advice::set_preferred_location:
-      return prefer(processor == Processor::host ? pages::Location::host : pages::Location::device);
+      return prefer(pages::location_of(processor));
     case Advice::unset_preferred_location:
       return prefer(pages::Location::none);
     case Advice::set_accessed_by:

@@ -44,8 +44,7 @@ class PageModel {
     std::vector<uint32_t> blocks;
   };
 
-  Allocation& at(Id id);
-  const Allocation& at(Id id) const;
+  Allocation& at(Id id) const;
 
   pages::Driver driver_;
   std::map<Id, std::unique_ptr<Allocation>> allocations_;

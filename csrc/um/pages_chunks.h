@@ -9,7 +9,7 @@
 
 namespace um::pages {
 
-inline constexpr uint32_t kNone = Model::kNone;
+inline constexpr uint32_t kNone = rules::kNone;
 
 // A part of a split root: some pages of a small block.
 struct Piece {

@@ -2,12 +2,6 @@
 #include "um/pages_driver.h"
 
 namespace um::pages {
-namespace {
-
-int index_of(Processor processor) { return static_cast<int>(processor); }
-Processor processor_at(Location location) { return location == Location::host ? Processor::host : Processor::device; }
-
-}  // namespace
 
 Driver::Driver(const Machine& kind, const Costs& costs)
     : machine(kind),
@@ -65,7 +59,7 @@ void Driver::prefetch(uint32_t index, Processor to) {
     const PageMask duplicates = block.resident[0] & block.resident[1];
     block.read[index_of(to)] |= unmapped;
     block.write[index_of(to)] |= unmapped - duplicates;
-    map_accessed_by(block, to == Processor::host ? Processor::device : Processor::host, block.valid);
+    map_accessed_by(block, other(to), block.valid);
     if (to == Processor::device) mark_used(block);
   }
   chunks_.unpin_all();

@@ -70,7 +70,7 @@ class Driver {
   }
   // When a throttled page may be tried again.
   int64_t throttle_end_ns(uint32_t index, uint32_t page) const {
-    return Thrashing::throttle_end_ns(*blocks_[index].thrashing, page);
+    return blocks_[index].thrashing->pages[page].throttle_end_ns;
   }
 
   void prefetch(uint32_t index, Processor to);

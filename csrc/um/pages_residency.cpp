@@ -8,9 +8,6 @@ namespace {
 
 constexpr int kHost = 0, kDevice = 1;
 
-int index_of(Processor processor) { return static_cast<int>(processor); }
-int other(int processor) { return 1 - processor; }
-
 }  // namespace
 
 // uvm/uvm_va_block.c, uvm_va_block_make_resident_copy and _read_duplicate. Returns where the pages are in the end: on
@@ -21,7 +18,7 @@ Processor Driver::make_resident(uint32_t index, Move move) {
     move.to = Processor::host;
     move.duplicated = {};
   }
-  const int to = index_of(move.to), from = other(to);
+  const int to = index_of(move.to), from = index_of(other(move.to));
   const PageMask missing = move.pages - block.resident[to];
   const PageMask copied = (missing & block.resident[from]) - block.discarded;
   if (!missing.empty() && copied.empty()) ++journal.counters.shared.first_touches;
@@ -73,7 +70,7 @@ void Driver::duplicate(Block& block, Processor to, const PageMask& pages) {
 
 // Every mapping of a page that moves goes; of a page that was here, the other holder's.
 void Driver::relocate(Block& block, Processor to, const PageMask& pages) {
-  const int here = index_of(to), there = other(here);
+  const int here = index_of(to), there = index_of(other(to));
   const PageMask arriving = pages - block.resident[here];
   const PageMask collapsing = pages & block.resident[there];
   for (PageMask* mapping : {block.read, block.write}) {

@@ -13,11 +13,6 @@ constexpr uint32_t kBigPageBytes = 65536;  // UVM_BIG_PAGE_SIZE
 constexpr uint32_t kAccessThreshold = 256;
 constexpr uint64_t kRequestBytes = 128;
 
-int index_of(Processor processor) { return static_cast<int>(processor); }
-Processor other(Processor processor) { return processor == Processor::host ? Processor::device : Processor::host; }
-Processor processor_at(Location location) { return location == Location::host ? Processor::host : Processor::device; }
-Location location_of(Processor who) { return who == Processor::host ? Location::host : Location::device; }
-
 }  // namespace
 
 // uvm/uvm_gpu_replayable_faults.c, service_fault_batch_block_locked; uvm/uvm_va_block.c, uvm_va_block_service_locked.

@@ -11,13 +11,7 @@ using thrashing::Verdict;
 
 namespace {
 
-constexpr Processor kBoth[] = {Processor::host, Processor::device};
-
-Location at(Processor processor) { return processor == Processor::host ? Location::host : Location::device; }
-Processor other(Processor processor) { return processor == Processor::host ? Processor::device : Processor::host; }
-Processor processor_at(Location location) { return location == Location::host ? Processor::host : Processor::device; }
 Verdict pin(Processor where) { return where == Processor::host ? Verdict::pin_host : Verdict::pin_device; }
-int index(Processor processor) { return static_cast<int>(processor); }
 
 void end_throttling(thrashing::Page& page) {
   page.throttled[0] = page.throttled[1] = false;
@@ -43,7 +37,7 @@ void Thrashing::migrated(std::unique_ptr<thrashing::Block>& block, uint32_t page
   for (uint32_t page = region.first; page < region.outer; ++page) {
     thrashing::Page& here = block->pages[page];
     const int64_t before = here.last_ns;
-    here.fights[index(to)] = true;
+    here.fights[index_of(to)] = true;
     here.last_ns = now;
     if (before == 0) continue;
     if (now - before <= lapse_ns_) {
@@ -105,12 +99,12 @@ Verdict Thrashing::verdict(thrashing::Block* block, uint32_t page, Processor who
   if (may_throttle(here, who)) {
     adjust_lapse(now - here.last_ns);
     if (now - here.last_ns > lapse_ns_ && here.pinned == Location::none) return Verdict::none;
-    here.fights[index(who)] = true;
+    here.fights[index_of(who)] = true;
     if (now > here.throttle_end_ns) {  // thrashing_throttle_update: a new period, another is spared
       here.throttle_end_ns = now + thrashing::kNapNs;
-      here.spared = here.spared == at(who) ? Location::none : at(who);
+      here.spared = here.spared == location_of(who) ? Location::none : location_of(who);
     } else if (here.spared == Location::none) {
-      here.spared = at(who);
+      here.spared = location_of(who);
     }
     verdict = resolve(here, who, preferred, resident);
   }
@@ -135,31 +129,31 @@ void Thrashing::adjust_lapse(int64_t observed_ns) {
 
 // False while the processor is being throttled; else its throttling is over.
 bool Thrashing::may_throttle(thrashing::Page& page, Processor who) {
-  if (!page.throttled[index(who)]) return true;
-  if (journal_.now() < page.throttle_end_ns && page.spared != at(who)) return false;
-  page.throttled[index(who)] = false;
-  if (!page.throttled[index(other(who))]) page.throttle_end_ns = 0;
+  if (!page.throttled[index_of(who)]) return true;
+  if (journal_.now() < page.throttle_end_ns && page.spared != location_of(who)) return false;
+  page.throttled[index_of(who)] = false;
+  if (!page.throttled[index_of(other(who))]) page.throttle_end_ns = 0;
   return true;
 }
 
 bool Thrashing::all_reach(const thrashing::Page& page, Processor to) const {
-  return coherent_ || to == Processor::host || !page.fights[index(Processor::host)];
+  return coherent_ || to == Processor::host || !page.fights[index_of(Processor::host)];
 }
 
 // get_hint_for_migration_thrashing
 Verdict Thrashing::resolve(const thrashing::Page& page, Processor who, Location preferred, Processor resident) const {
-  const bool preferred_fights = preferred != Location::none && page.fights[index(processor_at(preferred))];
+  const bool preferred_fights = preferred != Location::none && page.fights[index_of(processor_at(preferred))];
   if (preferred != Location::none && all_reach(page, processor_at(preferred))) return pin(processor_at(preferred));
-  if (!preferred_fights && (coherent_ || !page.fights[index(other(resident))])) {
+  if (!preferred_fights && (coherent_ || !page.fights[index_of(other(resident))])) {
     // The host caches device memory on coherent machines, the device does not cache the host's.
     if (resident == Processor::device || !all_reach(page, who)) return pin(resident);
     return who == Processor::device ? Verdict::pin_device : Verdict::none;
   }
-  const bool spared = page.spared == at(who);
+  const bool spared = page.spared == location_of(who);
   const bool patience_over = page.throttles >= thrashing::kPinThreshold;
-  if (at(who) == preferred && page.pinned != Location::none)
+  if (location_of(who) == preferred && page.pinned != Location::none)
     return page.pinned == preferred || spared ? pin(who) : Verdict::throttle;
-  if (at(who) != preferred && page.pinned != Location::none) {
+  if (location_of(who) != preferred && page.pinned != Location::none) {
     // Everybody who fights reaches the host.
     if (spared) return all_reach(page, who) ? pin(who) : Verdict::pin_host;
     const Processor where = processor_at(page.pinned);
@@ -175,8 +169,8 @@ void Thrashing::apply(thrashing::Block& block, uint32_t page, Processor who, Ver
   thrashing::Page& here = block.pages[page];
   if (verdict == Verdict::throttle) {
     ++journal_.counters.throttles;
-    if (!here.throttled[index(who)] && here.pinned == Location::none) ++here.throttles;
-    here.throttled[index(who)] = true;
+    if (!here.throttled[index_of(who)] && here.pinned == Location::none) ++here.throttles;
+    here.throttled[index_of(who)] = true;
   } else if (verdict != Verdict::none) {
     const Location where = verdict == Verdict::pin_host ? Location::host : Location::device;
     if (here.pinned != where) end_throttling(here);

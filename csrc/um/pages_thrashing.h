@@ -12,6 +12,13 @@ namespace um::pages {
 
 using rules::Location;
 
+inline int index_of(Processor processor) { return static_cast<int>(processor); }
+inline Processor other(Processor who) { return who == Processor::host ? Processor::device : Processor::host; }
+inline Processor processor_at(Location location) {
+  return location == Location::host ? Processor::host : Processor::device;
+}
+inline Location location_of(Processor who) { return who == Processor::host ? Location::host : Location::device; }
+
 namespace thrashing {
 
 inline constexpr uint32_t kThreshold = 3;             // uvm_perf_thrashing_threshold, events
@@ -63,9 +70,6 @@ class Thrashing {
                              Processor resident);
   // Ends pins whose time is over; returns the pages that are free again.
   PageMask unpin_expired(thrashing::Block& block);
-  static int64_t throttle_end_ns(const thrashing::Block& block, uint32_t page) {
-    return block.pages[page].throttle_end_ns;
-  }
 
  private:
   void adjust_lapse(int64_t observed_ns);

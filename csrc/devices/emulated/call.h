@@ -19,19 +19,23 @@ constexpr bool needs_memory(Function function) {
          function == Function::mem_create || function == Function::mem_map;
 }
 
+inline Device* device_of(CUdeviceptr address) { return device_at(place_of(address).device); }
+
 // Counts the call, finds the device it is about, fails when a test asked for it.
 struct Call {
-  Call(Function function, Device* about) : device(about) {
+  Call(Function function, Device* about, CUresult without_device) : device(about) {
     if (device == nullptr) {
-      result = CUDA_ERROR_INVALID_CONTEXT;
+      result = without_device;
     } else if (device->log.fails(function)) {
       result = needs_memory(function) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
     } else if (device->lost) {
       result = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
   }
-  // About the device of the current context.
-  explicit Call(Function function) : Call(function, device_at(current_ordinal)) {}
+  // About the device of the current context, the one with that ordinal, or the one whose memory it is.
+  explicit Call(Function function) : Call(function, device_at(current_ordinal), CUDA_ERROR_INVALID_CONTEXT) {}
+  Call(Function function, CUdevice ordinal) : Call(function, device_at(ordinal), CUDA_ERROR_INVALID_DEVICE) {}
+  Call(Function function, CUdeviceptr address) : Call(function, device_of(address), CUDA_ERROR_INVALID_VALUE) {}
   bool failed() const { return result != CUDA_SUCCESS; }
   // After work was waited for.
   CUresult outcome() const { return device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS; }
@@ -40,21 +44,20 @@ struct Call {
   CUresult result = CUDA_SUCCESS;
 };
 
-inline Device* device_of(CUdeviceptr address) { return device_at(place_of(address).device); }
-
 // nullptr: the legacy stream, which is the calling thread. cuda.h gives that stream two names, 0 and CU_STREAM_LEGACY
 // (1).
 inline Stream* stream_of(CUstream stream) {
   return reinterpret_cast<uintptr_t>(stream) <= 1 ? nullptr : reinterpret_cast<Stream*>(stream);
 }
 
+inline CUresult done_if(bool holds) { return holds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 inline CUresult submitted(bool done) { return done ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
 
-// Each file fills its part of the table.
-void fill_context_functions(Table& table);
-void fill_memory_functions(Table& table);
-void fill_virtual_functions(Table& table);
-void fill_copy_functions(Table& table);
-void fill_stream_functions(Table& table);
+// The table of an emulated device has every function; those of functions_*.cpp bear their slots' names.
+namespace functions {
+#define UM_EMULATED_FUNCTION(name, symbol, version, ...) CUresult name(__VA_ARGS__);
+UM_DRIVER_FUNCTIONS(UM_EMULATED_FUNCTION)
+#undef UM_EMULATED_FUNCTION
+}  // namespace functions
 
 }  // namespace um::emulated

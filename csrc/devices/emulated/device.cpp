@@ -75,7 +75,7 @@ Device* device_at(int ordinal) {
   return ordinal < 0 || ordinal >= kMostDevices ? nullptr : devices[ordinal].load(std::memory_order_acquire);
 }
 
-um_status open_device(const um_emulated_options& options, int32_t* ordinal, char* message, uint64_t message_bytes) {
+um_status open_device(const um_emulated_options* options, int32_t* ordinal, char* message, uint64_t message_bytes) {
   const std::lock_guard<std::mutex> guard(opening);
   if (forked()) {
     std::snprintf(message, message_bytes,
@@ -87,14 +87,14 @@ um_status open_device(const um_emulated_options& options, int32_t* ordinal, char
     install_fault_handler(false);
     for (int i = 0; i < kMostDevices; ++i) {
       if (devices[i].load() != nullptr) continue;
-      devices[i].store(new Device(i, options), std::memory_order_release);
+      devices[i].store(new Device(i, *options), std::memory_order_release);
       *ordinal = i;
       return UM_OK;
     }
   } catch (const std::bad_alloc&) {
     std::snprintf(
         message, message_bytes, "no address space or memory file for %llu bytes of device and %llu of host memory",
-        static_cast<unsigned long long>(options.capacity_bytes), static_cast<unsigned long long>(options.host_bytes));
+        static_cast<unsigned long long>(options->capacity_bytes), static_cast<unsigned long long>(options->host_bytes));
     return UM_OUT_OF_HOST_MEMORY;
   }
   std::snprintf(message, message_bytes, "%d emulated devices are open already: close one", kMostDevices);

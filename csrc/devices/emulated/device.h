@@ -50,7 +50,7 @@ class Device {
 
 // Live devices; the fault handler reads the pointer without a lock.
 Device* device_at(int ordinal);
-um_status open_device(const um_emulated_options& options, int32_t* ordinal, char* message, uint64_t message_bytes);
+um_status open_device(const um_emulated_options* options, int32_t* ordinal, char* message, uint64_t message_bytes);
 void close_device(int32_t ordinal);
 
 }  // namespace um::emulated

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <vector>
 
 #include "devices/emulated/device.h"
 #include "devices/emulated/owner.h"
@@ -18,17 +19,14 @@ namespace {
 
 // Whom foreign signals belong to: who had them when we came, and above it whoever took them since. The signal goes to
 // the top one; where that passes it on, by a call of us, whom it found there, or by raising it again, to the one below.
-constexpr int kMostHandlers = 8;
-struct Handlers {
-  struct sigaction actions[kMostHandlers];
-  int count;
-};
+constexpr size_t kMostHandlers = 8;
+using Handlers = std::vector<struct sigaction>;
 std::atomic<const Handlers*> handlers{nullptr};  // replaced whole, and never freed: a signal may be reading it
 std::atomic<bool> raised_is_meant{false};        // a raised signal is for the top one, whoever it was that set it
 std::atomic<bool> in_child{false};
 std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
 std::atomic<pthread_t> passing{};    // the thread whose signal is with one of `handlers`, which may call us in turn
-std::atomic<int> passed_down{0};     // how many of them have passed the present signal on
+std::atomic<size_t> passed_down{0};  // how many of them have passed the present signal on
 std::atomic<Describer> describing{nullptr};
 std::atomic<bool> raised_again{false};  // one of `handlers` raised the signal that it was given once more
 
@@ -83,9 +81,9 @@ bool goes_round(const void* context, bool raised) {
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   const Handlers& theirs = *handlers.load();
   const bool passed = passing == pthread_self() || raised_again.exchange(false) || goes_round(context, raised);
-  const int depth = passed ? ++passed_down : (passed_down = 0);
-  if (depth >= theirs.count) return die_by_default(raised);
-  const struct sigaction& action = theirs.actions[theirs.count - 1 - depth];
+  const size_t depth = passed ? ++passed_down : (passed_down = 0);
+  if (depth >= theirs.size()) return die_by_default(raised);
+  const struct sigaction& action = theirs[theirs.size() - 1 - depth];
   if (raised && action.sa_handler == SIG_IGN) return;
   if (!calls(action)) return die_by_default(raised);
   const pthread_t outer = passing.exchange(pthread_self());
@@ -181,16 +179,14 @@ bool is_ours(const struct sigaction& action) {
 
 // Whoever set the default has no use for those before it: so it is alone.
 void put_on_top(const struct sigaction& action) {
-  auto* const now = new Handlers{};
+  auto* const now = new Handlers;
   const Handlers* const before = handlers;
-  for (int i = 0; before != nullptr && calls(action) && i < before->count; ++i) {
-    if (!same(before->actions[i], action)) now->actions[now->count++] = before->actions[i];
+  if (before != nullptr && calls(action)) {
+    for (const struct sigaction& each : *before)
+      if (!same(each, action)) now->push_back(each);
   }
-  if (now->count == kMostHandlers) {
-    for (int i = 1; i < kMostHandlers; ++i) now->actions[i - 1] = now->actions[i];
-    --now->count;
-  }
-  now->actions[now->count++] = action;
+  if (now->size() == kMostHandlers) now->erase(now->begin());
+  now->push_back(action);
   handlers = now;
 }
 

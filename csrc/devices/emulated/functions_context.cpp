@@ -8,9 +8,11 @@ namespace um::emulated {
 
 thread_local int current_ordinal = -1;
 
-namespace {
+}  // namespace um::emulated
 
-CUresult init(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+namespace um::emulated::functions {
+
+CUresult init(unsigned flags) { return done_if(flags == 0); }
 
 CUresult driver_get_version(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -20,7 +22,7 @@ CUresult driver_get_version(int* version) {
 
 CUresult get_error_name(CUresult error, const char** name) {
   *name = error_name(error);
-  return *name != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return done_if(*name != nullptr);
 }
 
 CUresult get_error_string(CUresult error, const char** message) {
@@ -28,7 +30,7 @@ CUresult get_error_string(CUresult error, const char** message) {
   *message = error == CUDA_ERROR_OPERATING_SYSTEM
                  ? "the kernel refused to map memory of the emulated device: raise vm.max_map_count"
                  : error_message(error);
-  return *message != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return done_if(*message != nullptr);
 }
 
 CUresult device_get_count(int* count) {
@@ -37,28 +39,25 @@ CUresult device_get_count(int* count) {
 }
 
 CUresult device_get(CUdevice* device, int ordinal) {
-  Call call(Function::device_get, device_at(ordinal));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *device = ordinal;
+  const Call call(Function::device_get, ordinal);
+  if (call.device != nullptr) *device = ordinal;
   return call.result;
 }
 
 CUresult device_get_name(char* name, int name_bytes, CUdevice device) {
-  Call call(Function::device_get_name, device_at(device));
-  if (call.failed()) return call.result;
-  std::snprintf(name, static_cast<size_t>(name_bytes), "umadvise emulated device");
-  return CUDA_SUCCESS;
+  const Call call(Function::device_get_name, device);
+  if (!call.failed()) std::snprintf(name, static_cast<size_t>(name_bytes), "umadvise emulated device");
+  return call.result;
 }
 
 CUresult device_total_mem(size_t* bytes, CUdevice device) {
-  Call call(Function::device_total_mem, device_at(device));
-  if (call.failed()) return call.result;
-  *bytes = call.device->space.capacity_bytes();
-  return CUDA_SUCCESS;
+  const Call call(Function::device_total_mem, device);
+  if (!call.failed()) *bytes = call.device->space.capacity_bytes();
+  return call.result;
 }
 
 CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  Call call(Function::device_get_attribute, device_at(device));
+  const Call call(Function::device_get_attribute, device);
   if (call.failed()) return call.result;
   *value = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY ||
            attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS ||
@@ -68,13 +67,13 @@ CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice
 }
 
 CUresult device_primary_ctx_retain(CUcontext* context, CUdevice device) {
-  Call call(Function::device_primary_ctx_retain, device_at(device));
+  const Call call(Function::device_primary_ctx_retain, device);
   if (!call.failed()) *context = reinterpret_cast<CUcontext>(call.device);
   return call.result;
 }
 
 CUresult device_primary_ctx_release(CUdevice device) {
-  return Call(Function::device_primary_ctx_release, device_at(device)).result;
+  return Call(Function::device_primary_ctx_release, device).result;
 }
 
 CUresult ctx_set_current(CUcontext context) {
@@ -84,7 +83,7 @@ CUresult ctx_set_current(CUcontext context) {
   }
   for (int ordinal = 0; ordinal < kMostDevices; ++ordinal) {
     if (reinterpret_cast<CUcontext>(device_at(ordinal)) != context) continue;
-    Call call(Function::ctx_set_current, device_at(ordinal));
+    const Call call(Function::ctx_set_current, ordinal);
     if (!call.failed()) current_ordinal = ordinal;
     return call.result;
   }
@@ -97,29 +96,10 @@ CUresult ctx_get_current(CUcontext* context) {
 }
 
 CUresult ctx_synchronize() {
-  Call call(Function::ctx_synchronize);
+  const Call call(Function::ctx_synchronize);
   if (call.failed()) return call.result;
   if (!left_out(Wait::emulated_ctx_synchronize)) call.device->wait_for_streams();
   return call.outcome();
 }
 
-}  // namespace
-
-void fill_context_functions(Table& table) {
-  table.init = init;
-  table.driver_get_version = driver_get_version;
-  table.get_error_name = get_error_name;
-  table.get_error_string = get_error_string;
-  table.device_get_count = device_get_count;
-  table.device_get = device_get;
-  table.device_get_name = device_get_name;
-  table.device_total_mem = device_total_mem;
-  table.device_get_attribute = device_get_attribute;
-  table.device_primary_ctx_retain = device_primary_ctx_retain;
-  table.device_primary_ctx_release = device_primary_ctx_release;
-  table.ctx_set_current = ctx_set_current;
-  table.ctx_get_current = ctx_get_current;
-  table.ctx_synchronize = ctx_synchronize;
-}
-
-}  // namespace um::emulated
+}  // namespace um::emulated::functions

@@ -6,61 +6,54 @@
 #include "devices/emulated/call.h"
 #include "devices/emulated/streaming_copy.h"
 
-namespace um::emulated {
+namespace um::emulated::functions {
 
 namespace {
 
 // One end of a copy, up to the end of its 2 MiB block: an address of the host, or reserved memory that is lent to us,
 // or managed or plain memory, which its device copies itself.
-class End {
- public:
-  End(CUdeviceptr address, bool write) : device_(device_of(address)), address_(address) {
-    if (device_ == nullptr) {
-      loan_.bytes = reinterpret_cast<char*>(address);
+struct End {
+  End(CUdeviceptr where, bool write) : address(where), device(device_of(where)) {
+    if (device == nullptr) {
+      loan.bytes = reinterpret_cast<char*>(address);
       return;
     }
-    room_ = kBlockBytes - address % kBlockBytes;
-    lending_ = device_->space.lend(address, write, &loan_);
+    room = kBlockBytes - address % kBlockBytes;
+    lending = device->space.lend(address, write, &loan);
   }
   ~End() {
-    if (device_ != nullptr && lending_ == Lending::lent) device_->space.end_loan(address_);
+    if (reserved()) device->space.end_loan(address);
   }
   End(const End&) = delete;
   End& operator=(const End&) = delete;
 
-  bool refused() const { return lending_ == Lending::refused; }
-  bool reserved() const { return device_ != nullptr && lending_ == Lending::lent; }
-  uint64_t room() const { return room_; }
-  Device* device() const { return device_; }
-  char* bytes() const { return loan_.bytes; }  // nullptr: managed or plain memory
-  uint64_t address() const { return address_; }
-  bool lent_on_device() const { return loan_.on_device; }
+  bool refused() const { return lending == Lending::refused; }
+  bool reserved() const { return lending == Lending::lent; }
 
- private:
-  Device* const device_;  // nullptr: the host
-  const CUdeviceptr address_;
-  uint64_t room_ = ~uint64_t{0};
-  Lending lending_ = Lending::other_memory;
-  Loan loan_;
+  const CUdeviceptr address;
+  Device* const device;  // nullptr: the host
+  uint64_t room = ~uint64_t{0};
+  Lending lending = Lending::other_memory;
+  Loan loan;  // without bytes: managed or plain memory
 };
 
 // Moves the bytes and says where they lay on either side.
 void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device, bool* from_device) {
-  *to_device = to.lent_on_device();
-  *from_device = from.lent_on_device();
+  *to_device = to.loan.on_device;
+  *from_device = from.loan.on_device;
   std::unique_ptr<char[]> bounce;
-  const char* source = from.bytes();
-  if (to.bytes() != nullptr && source != nullptr) {
-    streaming_copy(to.bytes(), source, bytes);
+  const char* source = from.loan.bytes;
+  if (to.loan.bytes != nullptr && source != nullptr) {
+    streaming_copy(to.loan.bytes, source, bytes);
     return;
   }
   if (source == nullptr) {
-    if (to.bytes() == nullptr) bounce = std::make_unique<char[]>(bytes);
-    char* target = to.bytes() != nullptr ? to.bytes() : bounce.get();
-    *from_device = from.device()->space.copy_out(target, from.address(), bytes);
+    if (to.loan.bytes == nullptr) bounce = std::make_unique<char[]>(bytes);
+    char* target = to.loan.bytes != nullptr ? to.loan.bytes : bounce.get();
+    *from_device = from.device->space.copy_out(target, from.address, bytes);
     source = target;
   }
-  if (to.bytes() == nullptr) *to_device = to.device()->space.copy_in(to.address(), source, bytes);
+  if (to.loan.bytes == nullptr) *to_device = to.device->space.copy_in(to.address, source, bytes);
 }
 
 // A kernel or copy used an address that nothing is mapped at: what a GPU does not survive.
@@ -76,7 +69,7 @@ void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   for (uint64_t done = 0; done < bytes;) {
     const End piece_to(to + done, true), piece_from(from + done, false);
     if (piece_to.refused() || piece_from.refused()) return lose(target != nullptr ? target : source);
-    const uint64_t piece = std::min({bytes - done, piece_to.room(), piece_from.room()});
+    const uint64_t piece = std::min({bytes - done, piece_to.room, piece_from.room});
     if (done > 0 && (piece_to.reserved() || piece_from.reserved()))
       (target != nullptr ? target : source)->space.delays.wait();
     bool to_device = false, from_device = false;
@@ -93,12 +86,12 @@ void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
   for (uint64_t done = 0; done < bytes;) {
     const End piece_to(address + done, true);
-    if (piece_to.refused()) return lose(piece_to.device());
-    const uint64_t piece = std::min(bytes - done, piece_to.room());
-    if (piece_to.bytes() != nullptr) {
-      std::memset(piece_to.bytes(), value, piece);
+    if (piece_to.refused()) return lose(piece_to.device);
+    const uint64_t piece = std::min(bytes - done, piece_to.room);
+    if (piece_to.loan.bytes != nullptr) {
+      std::memset(piece_to.loan.bytes, value, piece);
     } else {
-      piece_to.device()->space.fill(address + done, value, piece);
+      piece_to.device->space.fill(address + done, value, piece);
     }
     done += piece;
   }
@@ -110,40 +103,30 @@ bool usable(CUdeviceptr address, size_t bytes) {
   return address != 0 && (device == nullptr || device->space.may_copy(address, bytes));
 }
 
-CUresult copy_in_stream(Function function, Device* device, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+// `address`: the end that must be a device's.
+CUresult copy_in_stream(Function function, CUdeviceptr address, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                         CUstream stream) {
-  Call call(function, device);
+  const Call call(function, address);
   if (call.failed()) return call.result;
   if (!usable(to, bytes) || !usable(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return submitted(call.device->submit(stream_of(stream), [=] { copy(to, from, bytes); }));
 }
 
+}  // namespace
+
 CUresult memcpy_htod_async(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  if (device_of(to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return copy_in_stream(Function::memcpy_htod_async, device_of(to), to, reinterpret_cast<CUdeviceptr>(from), bytes,
-                        stream);
+  return copy_in_stream(Function::memcpy_htod_async, to, to, reinterpret_cast<CUdeviceptr>(from), bytes, stream);
 }
 
 CUresult memcpy_dtoh_async(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (device_of(from) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return copy_in_stream(Function::memcpy_dtoh_async, device_of(from), reinterpret_cast<CUdeviceptr>(to), from, bytes,
-                        stream);
+  return copy_in_stream(Function::memcpy_dtoh_async, from, reinterpret_cast<CUdeviceptr>(to), from, bytes, stream);
 }
 
 CUresult memset_d8_async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream) {
-  Call call(Function::memset_d8_async, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::memset_d8_async, address);
   if (call.failed()) return call.result;
   if (!usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return submitted(call.device->submit(stream_of(stream), [=] { fill(address, value, bytes); }));
 }
 
-}  // namespace
-
-void fill_copy_functions(Table& table) {
-  table.memcpy_htod_async = memcpy_htod_async;
-  table.memcpy_dtoh_async = memcpy_dtoh_async;
-  table.memset_d8_async = memset_d8_async;
-}
-
-}  // namespace um::emulated
+}  // namespace um::emulated::functions

@@ -4,12 +4,16 @@
 
 #include "devices/emulated/call.h"
 
-namespace um::emulated {
+namespace um::emulated::functions {
 
 namespace {
 
+EventObject* event_of(CUevent event) { return reinterpret_cast<EventObject*>(event); }
+
+}  // namespace
+
 CUresult stream_create(CUstream* stream, unsigned flags) {
-  Call call(Function::stream_create);
+  const Call call(Function::stream_create);
   if (call.failed()) return call.result;
   auto made = std::make_unique<Stream>((flags & CU_STREAM_NON_BLOCKING) == 0, call.device->space.delays);
   *stream = reinterpret_cast<CUstream>(made.get());
@@ -19,7 +23,7 @@ CUresult stream_create(CUstream* stream, unsigned flags) {
 }
 
 CUresult stream_destroy(CUstream stream) {
-  Call call(Function::stream_destroy);
+  const Call call(Function::stream_destroy);
   if (call.failed()) return call.result;
   const std::lock_guard<std::mutex> guard(call.device->streams_lock);
   for (auto each = call.device->streams.begin(); each != call.device->streams.end(); ++each) {
@@ -31,7 +35,7 @@ CUresult stream_destroy(CUstream stream) {
 }
 
 CUresult stream_synchronize(CUstream stream) {
-  Call call(Function::stream_synchronize);
+  const Call call(Function::stream_synchronize);
   if (call.failed()) return call.result;
   Stream* target = stream_of(stream);
   if (target == nullptr) {
@@ -44,7 +48,7 @@ CUresult stream_synchronize(CUstream stream) {
 }
 
 CUresult stream_query(CUstream stream) {
-  Call call(Function::stream_query);
+  const Call call(Function::stream_query);
   if (call.failed()) return call.result;
   Stream* target = stream_of(stream);
   if (target == nullptr) return CUDA_SUCCESS;
@@ -52,21 +56,17 @@ CUresult stream_query(CUstream stream) {
   return target->idle() ? call.outcome() : CUDA_ERROR_NOT_READY;
 }
 
-EventObject* event_of(CUevent event) { return reinterpret_cast<EventObject*>(event); }
-
 CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
-  Call call(Function::stream_wait_event);
+  const Call call(Function::stream_wait_event);
   if (call.failed()) return call.result;
   if (event == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const std::shared_ptr<Completion> awaited = event_of(event)->last();
-  if (awaited == nullptr || left_out(Wait::emulated_stream_wait_event)) return CUDA_SUCCESS;
-  Stream* waiting = stream_of(stream);
-  return submitted(call.device->submit(
-      waiting, [awaited, waiting] { waiting != nullptr ? waiting->wait_for(*awaited) : awaited->wait(); }));
+  const Completion awaited = event_of(event)->last();
+  if (!awaited.valid() || left_out(Wait::emulated_stream_wait_event)) return CUDA_SUCCESS;
+  return submitted(call.device->submit(stream_of(stream), [awaited] { awaited.wait(); }));
 }
 
 CUresult event_create(CUevent* event, unsigned flags) {
-  Call call(Function::event_create);
+  const Call call(Function::event_create);
   if (call.failed()) return call.result;
   auto* made = new EventObject;
   made->timing = (flags & CU_EVENT_DISABLE_TIMING) == 0;
@@ -75,18 +75,18 @@ CUresult event_create(CUevent* event, unsigned flags) {
 }
 
 CUresult event_destroy(CUevent event) {
-  Call call(Function::event_destroy);
-  if (call.failed()) return call.result;
-  delete event_of(event);
-  return CUDA_SUCCESS;
+  const Call call(Function::event_destroy);
+  if (!call.failed()) delete event_of(event);
+  return call.result;
 }
 
 CUresult event_record(CUevent event, CUstream stream) {
-  Call call(Function::event_record);
+  const Call call(Function::event_record);
   if (call.failed()) return call.result;
   if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto completion = std::make_shared<Completion>();
-  const bool given = call.device->submit(stream_of(stream), [completion] { completion->finish(); });
+  const auto end_ns = std::make_shared<std::promise<int64_t>>();
+  Completion completion = end_ns->get_future();
+  const bool given = call.device->submit(stream_of(stream), [end_ns] { end_ns->set_value(now_ns()); });
   if (given) {  // only now: nobody may wait for what no stream will finish
     const std::lock_guard<std::mutex> guard(event_of(event)->lock);
     event_of(event)->latest = std::move(completion);
@@ -95,47 +95,30 @@ CUresult event_record(CUevent event, CUstream stream) {
 }
 
 CUresult event_query(CUevent event) {
-  Call call(Function::event_query);
+  const Call call(Function::event_query);
   if (call.failed()) return call.result;
-  const std::shared_ptr<Completion> completion = event_of(event)->last();
-  return completion == nullptr || completion->finished() ? call.outcome() : CUDA_ERROR_NOT_READY;
+  return finished(event_of(event)->last()) ? call.outcome() : CUDA_ERROR_NOT_READY;
 }
 
 CUresult event_synchronize(CUevent event) {
-  Call call(Function::event_synchronize);
+  const Call call(Function::event_synchronize);
   if (call.failed()) return call.result;
-  const std::shared_ptr<Completion> completion = event_of(event)->last();
-  if (completion != nullptr && !left_out(Wait::emulated_event_synchronize)) completion->wait();
+  const Completion completion = event_of(event)->last();
+  if (completion.valid() && !left_out(Wait::emulated_event_synchronize)) completion.wait();
   return call.outcome();
 }
 
 CUresult event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
-  Call call(Function::event_elapsed_time);
+  const Call call(Function::event_elapsed_time);
   if (call.failed()) return call.result;
-  const std::shared_ptr<Completion> first = event_of(start)->last();
-  const std::shared_ptr<Completion> second = event_of(end)->last();
-  if (first == nullptr || second == nullptr || !event_of(start)->timing || !event_of(end)->timing) {
+  const Completion first = event_of(start)->last();
+  const Completion second = event_of(end)->last();
+  if (!first.valid() || !second.valid() || !event_of(start)->timing || !event_of(end)->timing) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (!first->finished() || !second->finished()) return CUDA_ERROR_NOT_READY;
-  *milliseconds = static_cast<float>(static_cast<double>(second->finished_ns() - first->finished_ns()) * 1e-6);
+  if (!finished(first) || !finished(second)) return CUDA_ERROR_NOT_READY;
+  *milliseconds = static_cast<float>(static_cast<double>(second.get() - first.get()) * 1e-6);
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-void fill_stream_functions(Table& table) {
-  table.stream_create = stream_create;
-  table.stream_destroy = stream_destroy;
-  table.stream_synchronize = stream_synchronize;
-  table.stream_query = stream_query;
-  table.stream_wait_event = stream_wait_event;
-  table.event_create = event_create;
-  table.event_destroy = event_destroy;
-  table.event_record = event_record;
-  table.event_query = event_query;
-  table.event_synchronize = event_synchronize;
-  table.event_elapsed_time = event_elapsed_time;
-}
-
-}  // namespace um::emulated
+}  // namespace um::emulated::functions

@@ -3,7 +3,7 @@
 
 #include "devices/emulated/call.h"
 
-namespace um::emulated {
+namespace um::emulated::functions {
 
 namespace {
 
@@ -30,61 +30,52 @@ CUresult check(const Device& device, const CUmemAllocationProp* properties) {
   return host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+}  // namespace
+
 // Ranges begin on 2 MiB; a driver may decline more.
 CUresult mem_address_reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr /*hint*/,
                              unsigned long long flags) {
-  Call call(Function::mem_address_reserve);
+  const Call call(Function::mem_address_reserve);
   if (call.failed()) return call.result;
   if (address == nullptr || flags != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (alignment > kBlockBytes) return CUDA_ERROR_NOT_SUPPORTED;
-  uint64_t first = 0;
-  const CUresult result = call.device->space.reserve(bytes, &first);
-  if (result == CUDA_SUCCESS) *address = first;
-  return result;
+  return call.device->space.reserve(bytes, address);
 }
 
 CUresult mem_address_free(CUdeviceptr address, size_t bytes) {
-  Call call(Function::mem_address_free, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::mem_address_free, address);
   return call.failed() ? call.result : call.device->space.free_reserved(address, bytes);
 }
 
 CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                     unsigned long long flags) {
-  Call call(Function::mem_create);
+  const Call call(Function::mem_create);
   if (call.failed()) return call.result;
   if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult refusal = check(*call.device, properties); refusal != CUDA_SUCCESS) return refusal;
-  uint64_t made = 0;
-  const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  const CUresult result = call.device->space.create(bytes, on_device, &made);
-  if (result == CUDA_SUCCESS) *handle = made;
-  return result;
+  return call.device->space.create(bytes, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, handle);
 }
 
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
-  Call call(Function::mem_release);
+  const Call call(Function::mem_release);
   return call.failed() ? call.result : call.device->space.release(handle);
 }
 
 CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                  unsigned long long flags) {
-  Call call(Function::mem_map, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::mem_map, address);
   if (call.failed()) return call.result;
   if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return call.device->space.map(address, bytes, handle);
 }
 
 CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
-  Call call(Function::mem_unmap, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::mem_unmap, address);
   return call.failed() ? call.result : call.device->space.unmap(address, bytes);
 }
 
 CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* accesses, size_t count) {
-  Call call(Function::mem_set_access, device_of(address));
-  if (call.device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::mem_set_access, address);
   if (call.failed()) return call.result;
   if (accesses == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   AccessGrant grant;
@@ -102,7 +93,7 @@ CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 
 CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp* properties,
                                         CUmemAllocationGranularity_flags which) {
-  Call call(Function::mem_get_allocation_granularity);
+  const Call call(Function::mem_get_allocation_granularity);
   if (call.failed()) return call.result;
   if (bytes == nullptr ||
       (which != CU_MEM_ALLOC_GRANULARITY_MINIMUM && which != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
@@ -113,17 +104,4 @@ CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-void fill_virtual_functions(Table& table) {
-  table.mem_address_reserve = mem_address_reserve;
-  table.mem_address_free = mem_address_free;
-  table.mem_create = mem_create;
-  table.mem_release = mem_release;
-  table.mem_map = mem_map;
-  table.mem_unmap = mem_unmap;
-  table.mem_set_access = mem_set_access;
-  table.mem_get_allocation_granularity = mem_get_allocation_granularity;
-}
-
-}  // namespace um::emulated
+}  // namespace um::emulated::functions

@@ -11,12 +11,8 @@ namespace {
 
 Space& space(int32_t ordinal) { return device_at(ordinal)->space; }
 
-um_status open(const um_emulated_options* options, int32_t* ordinal, char* message, uint64_t message_bytes) {
-  return open_device(*options, ordinal, message, message_bytes);
-}
-
 constexpr Hooks kHooks = {
-    open,
+    open_device,
     close_device,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
       return space(ordinal).touch(address, bytes, write);
@@ -29,10 +25,10 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) { space(ordinal).tag(address, bytes, tag); },
     [](int32_t ordinal) { space(ordinal).reset_peaks(); },
     [](int32_t ordinal, uint64_t context) { space(ordinal).context.store(context, std::memory_order_relaxed); },
-    [](int32_t ordinal, bool on) { space(ordinal).record(on); },
-    [](int32_t ordinal) { return space(ordinal).pending(); },
-    [](int32_t ordinal, Event* out, uint64_t capacity) { return space(ordinal).drain(out, capacity); },
-    [](int32_t ordinal) { return space(ordinal).dropped(); },
+    [](int32_t ordinal, bool on) { space(ordinal).events.on = on; },
+    [](int32_t ordinal) { return space(ordinal).events.pending(); },
+    [](int32_t ordinal, Event* out, uint64_t capacity) { return space(ordinal).events.drain(out, capacity); },
+    [](int32_t ordinal) { return space(ordinal).events.dropped.load(); },
     [](int32_t ordinal, Totals* out) { *out = space(ordinal).totals(); },
     [](int32_t ordinal, const char* function) { return device_at(ordinal)->log.calls(function); },
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
@@ -52,15 +48,16 @@ constexpr Hooks kHooks = {
 namespace um::driver {
 
 const Driver* emulated() {
-  static const Driver driver = [] {
-    Driver made{"emulated", kMissingTable, {}, &um::emulated::kHooks};
-    um::emulated::fill_context_functions(made.call);
-    um::emulated::fill_memory_functions(made.call);
-    um::emulated::fill_virtual_functions(made.call);
-    um::emulated::fill_copy_functions(made.call);
-    um::emulated::fill_stream_functions(made.call);
-    return made;
-  }();
+  static constexpr Driver driver = {
+      "emulated",
+      {
+#define UM_EMULATED_SLOT(name, symbol, version, ...) um::emulated::functions::name,
+          UM_DRIVER_FUNCTIONS(UM_EMULATED_SLOT)
+#undef UM_EMULATED_SLOT
+      },
+      {},
+      &um::emulated::kHooks,
+  };
   return &driver;
 }
 

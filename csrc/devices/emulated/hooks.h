@@ -64,7 +64,7 @@ struct Hooks {
 
   // `context` is stored with every later event of this device (the running op; 0 outside).
   void (*set_context)(int32_t ordinal, uint64_t context);
-  // Events: off at the start. `pending` is one relaxed load.
+  // Events: off at the start. `pending` takes no lock.
   void (*record)(int32_t ordinal, bool on);
   bool (*pending)(int32_t ordinal);
   uint64_t (*drain)(int32_t ordinal, Event* out, uint64_t capacity);

@@ -15,14 +15,19 @@ std::mutex reserving;
 constexpr uint64_t kRangeBytes = kSpanBytes * kMostDevices;
 }  // namespace
 
+char* reserve_blocks(uint64_t bytes) {
+  void* memory = mmap(nullptr, bytes + kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  char* const base = static_cast<char*>(memory);
+  const uint64_t before = (kBlockBytes - reinterpret_cast<uint64_t>(base) % kBlockBytes) % kBlockBytes;
+  if (before > 0) munmap(base, before);
+  munmap(base + before + bytes, kBlockBytes - before);
+  return base + before;
+}
+
 void reserve_range() {
   const std::lock_guard<std::mutex> guard(reserving);
-  if (begin.load() != 0) return;
-  const uint64_t with_slack = kRangeBytes + kBlockBytes;
-  void* base = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw std::bad_alloc();
-  const uint64_t raw = reinterpret_cast<uint64_t>(base);
-  begin.store((raw + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
+  if (begin.load() == 0) begin.store(reinterpret_cast<uint64_t>(reserve_blocks(kRangeBytes)));
 }
 
 uint64_t range_begin() { return begin.load(std::memory_order_relaxed); }

@@ -17,7 +17,10 @@ inline constexpr uint64_t kSpanBytes = uint64_t{128} << 30;
 #endif
 inline constexpr uint32_t kSpanBlocks = static_cast<uint32_t>(kSpanBytes / kBlockBytes);
 
-// Reserves the range once (PROT_NONE, costs no memory). Throws std::bad_alloc when the address space is limited.
+// Address space from a block's boundary on: page tables then move as whole tables, not entry by entry. PROT_NONE, costs
+// no memory. Throws std::bad_alloc when the address space is limited.
+char* reserve_blocks(uint64_t bytes);
+// Reserves the one range, once.
 void reserve_range();
 
 struct Place {

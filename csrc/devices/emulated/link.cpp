@@ -16,12 +16,6 @@ constexpr int64_t kAwake = 80'000;
 
 }  // namespace
 
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return kSecond * now.tv_sec + now.tv_nsec;
-}
-
 void wait_until(int64_t moment_ns) {
   if (moment_ns == 0) return;
   for (int64_t left = moment_ns - now_ns(); left > 0; left = moment_ns - now_ns()) {
@@ -60,20 +54,16 @@ void Link::charge(const Action& action, bool first) {
       break;
     }
     case Do::evict_copy:
-      spend(costs_.evict_ns);
-      copy(d2h, kBlockBytes);
-      break;
     case Do::evict_drop:
       spend(costs_.evict_ns);
       break;
     case Do::copy_d2h:
-      copy(d2h, kBlockBytes);
-      break;
     case Do::zero_host:
     case Do::drop_host:
     case Do::drop_device:
       break;
   }
+  if (action.what == Do::evict_copy || action.what == Do::copy_d2h) copy(d2h, kBlockBytes);
 }
 
 // While the other direction is busy too, both are slower; a copy that is on its way already is not made to end later.

@@ -8,13 +8,14 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
 #include "um/model.h"
 #include "umadvise.h"
 
 namespace um::emulated {
 
-int64_t now_ns();                    // CLOCK_MONOTONIC
-void wait_until(int64_t moment_ns);  // returns at once for 0; never called with the device's lock held
+// Until then by now_ns(); returns at once for 0. Never called with the device's lock held.
+void wait_until(int64_t moment_ns);
 
 // Declared before the device's lock is taken, so that it is waited for after the lock is given back.
 struct Moment {

@@ -1,10 +1,6 @@
 // Construction, ranges and statistics. What moves pages is in space_pages.cpp, the copy engine in space_copies.cpp.
 #include "devices/emulated/space.h"
 
-#include <sys/mman.h>
-
-#include <new>
-
 namespace um::emulated {
 namespace {
 
@@ -22,12 +18,7 @@ Space::Space(int device, const um_emulated_options& options, Mapper::Method meth
       device_tier_("umadvise-device", slots_for(options.capacity_bytes)),
       host_tier_("umadvise-host", slots_for(options.host_bytes)),
       model_(kSpanBlocks, device_tier_.slots()),
-      plain_(model_, device_tier_.slots()) {
-  void* memory = mmap(nullptr, kSpanBlocks * sizeof(Block), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  blocks_ = static_cast<Block*>(memory);  // zero is a free block with no slots and no mapping
-}
+      plain_(model_, device_tier_.slots()) {}
 
 Space::~Space() {
   while (!mappings_.empty()) {
@@ -38,7 +29,6 @@ Space::~Space() {
     const uint32_t first = ranges_.first();
     if (!free(address_of(first))) ranges_.give(first);
   }
-  munmap(blocks_, kSpanBlocks * sizeof(Block));
 }
 
 uint64_t Space::address_of(uint32_t block) const { return block_address(device_, block); }
@@ -129,14 +119,25 @@ uint64_t Space::allocation_bytes(uint64_t address) {
   return address_of(first) == address ? ranges_.count_at(first) * kBlockBytes : 0;
 }
 
-bool Space::managed(uint64_t address, uint64_t bytes) {
-  const uint64_t begin = address_of(0), end = begin + kSpanBytes;
-  bool all = bytes > 0 && address >= begin && address < end && bytes <= end - address;
-  if (!all) return false;
+// Whether the range lies in this device's span, and each of its blocks is like that.
+template <class Holds>
+bool Space::all_blocks(uint64_t address, uint64_t bytes, const Holds& holds) {
+  const uint64_t begin = address_of(0);
+  if (address < begin || bytes > kSpanBytes || address - begin > kSpanBytes - bytes) return false;
+  bool all = true;
   const Guard guard(lock_);
-  each_piece(address, bytes,
-             [&](uint32_t block, uint64_t, uint64_t) { all = all && blocks_[block].kind == Kind::managed; });
+  each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) { all = all && holds(blocks_[block]); });
   return all;
+}
+
+bool Space::managed(uint64_t address, uint64_t bytes) {
+  return bytes > 0 && all_blocks(address, bytes, [](const Block& block) { return block.kind == Kind::managed; });
+}
+
+bool Space::may_copy(uint64_t address, uint64_t bytes) {
+  return all_blocks(address, bytes, [](const Block& block) {
+    return block.kind != Kind::free && (block.kind != Kind::reserved || block.copy_access() != 0);
+  });
 }
 
 // ---- what happened -----------------------------------------------------------------------------------------
@@ -197,21 +198,6 @@ void Space::charge_call(int64_t um_driver_costs::* cost) {
 uint64_t Space::free_bytes() {
   const Guard guard(lock_);
   return plain_.free_chunks() * kBlockBytes;
-}
-
-void Space::record(bool on) {
-  const Guard guard(lock_);
-  events_.on = on;
-}
-
-uint64_t Space::drain(Event* out, uint64_t capacity) {
-  const Guard guard(lock_);
-  return events_.drain(out, capacity);
-}
-
-uint64_t Space::dropped() {
-  const Guard guard(lock_);
-  return events_.dropped;
 }
 
 }  // namespace um::emulated

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/lazy_array.h"
 #include "devices/emulated/delays.h"
 #include "devices/emulated/event_ring.h"
 #include "devices/emulated/hooks.h"
@@ -55,9 +56,9 @@ class Space {
 
   // CUDA's virtual memory management (space_virtual.cpp): what a GPU's driver would refuse is refused. Unmapping and
   // changes of access wait for the copies that are at work on the range, not for those that wait in a stream.
-  driver::CUresult reserve(uint64_t bytes, uint64_t* address);
+  driver::CUresult reserve(uint64_t bytes, driver::CUdeviceptr* address);
   driver::CUresult free_reserved(uint64_t address, uint64_t bytes);
-  driver::CUresult create(uint64_t bytes, bool on_device, uint64_t* handle);
+  driver::CUresult create(uint64_t bytes, bool on_device, driver::CUmemGenericAllocationHandle* handle);
   driver::CUresult release(uint64_t handle);
   driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
   driver::CUresult unmap(uint64_t address, uint64_t bytes);
@@ -96,11 +97,8 @@ class Space {
   const Tier& device_tier() const { return device_tier_; }
   const Tier& host_tier() const { return host_tier_; }
 
-  void record(bool on);
-  uint64_t drain(Event* out, uint64_t capacity);
-  uint64_t dropped();
-  bool pending() const { return events_.pending(); }
   std::atomic<uint64_t> context{0};
+  EventRing events;
   Delays delays;
 
  private:
@@ -120,6 +118,7 @@ class Space {
     bool veiled;
     bool told;  // of a write to what is read-only
     uint8_t access() const { return device_access | host_access; }
+    uint8_t copy_access() const { return device_slot != 0 ? device_access : access(); }  // the copy engine's
     uint8_t visible() const { return veiled ? uint8_t{0} : access(); }
   };
   struct Run {
@@ -148,7 +147,10 @@ class Space {
   void take_slot_away(uint32_t block);
   bool take_slot(Handle& handle);
   void give_slots(const Handle& handle);
-  // Without the lock, but with that of the ranges.
+  // Without the lock.
+  template <class Holds>
+  bool all_blocks(uint64_t address, uint64_t bytes, const Holds& holds);
+  // With that of the ranges.
   bool whole_blocks(uint64_t address, uint64_t bytes, Run* out) const;
   bool whole_mappings(Run run) const;
   template <class Each>
@@ -171,12 +173,11 @@ class Space {
   Mapper mapper_;
   Tier device_tier_, host_tier_;
   Model model_;
-  EventRing events_;
   Link link_;
   int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
   PlainChunks plain_;
   ResidentBlocks resident_;
-  Block* blocks_;  // kSpanBlocks of them, committed as they are used
+  LazyArray<Block> blocks_{kSpanBlocks};  // zero is a free block with no slots and no mapping
   SpinLock lock_;
 
   std::mutex ranges_lock_;  // taken before lock_, never in the handler

@@ -59,7 +59,7 @@ Lending Space::lend(uint64_t address, bool write, Loan* loan) {
   Block& block = blocks_[index];
   if (block.kind == Kind::managed || block.kind == Kind::plain) return Lending::other_memory;
   const bool on_device = block.device_slot != 0;
-  if (block.kind == Kind::free || (on_device ? block.device_access : block.access()) == 0) return Lending::refused;
+  if (block.kind == Kind::free || block.copy_access() == 0) return Lending::refused;
   ++block.copies;
   loan->on_device = on_device;
   loan->bytes = reinterpret_cast<char*>(address);
@@ -72,18 +72,5 @@ Lending Space::lend(uint64_t address, bool write, Loan* loan) {
 }
 
 void Space::end_loan(uint64_t address) { --blocks_[place_of(address).block].copies; }
-
-bool Space::may_copy(uint64_t address, uint64_t bytes) {
-  const uint64_t begin = address_of(0);
-  bool all = address >= begin && address - begin < kSpanBytes && bytes <= kSpanBytes - (address - begin);
-  if (!all) return false;
-  const Guard guard(lock_);
-  each_piece(address, bytes, [&](uint32_t index, uint64_t, uint64_t) {
-    const Block& block = blocks_[index];
-    all = all && block.kind != Kind::free &&
-          (block.kind != Kind::reserved || (block.device_slot != 0 ? block.device_access : block.access()) != 0);
-  });
-  return all;
-}
 
 }  // namespace um::emulated

@@ -8,29 +8,26 @@ namespace um::emulated {
 using namespace um::driver;  // NOLINT(google-build-using-namespace): the codes of CUresult
 
 bool Space::take_slot(Handle& handle) {
-  Tier& tier = handle.on_device ? device_tier_ : host_tier_;
+  Moment over;
+  const Guard guard(lock_);
+  bool done = true;
   if (handle.on_device) {
-    Moment over;
-    const Guard guard(lock_);
     link_.begin(now_ns());
-    bool done = true;
     if (!plain_.take([&](const Outcome& outcome) { return evict(outcome); }, done)) return false;
     over.ns = link_.at_ns();
-    const uint32_t slot = done ? tier.take() : Tier::kNoSlot;
-    if (slot == Tier::kNoSlot) {
-      plain_.give();
-      return false;
-    }
-    resident_.add(ResidentBlocks::kUntagged);
-    handle.slots.push_back({slot, 0});
-    tier.populate(slot);
-    return true;
+  } else if (managed_blocks_ + host_handle_slots_ == host_tier_.slots()) {
+    return false;
   }
-  if (managed_blocks_ + host_handle_slots_ == tier.slots()) return false;
-  const Guard guard(lock_);
-  handle.slots.push_back({tier.take(), 0});
-  tier.populate(handle.slots.back().index);
-  ++host_handle_slots_;
+  Tier& tier = handle.on_device ? device_tier_ : host_tier_;
+  const uint32_t slot = done ? tier.take() : Tier::kNoSlot;
+  if (slot == Tier::kNoSlot) {  // on the device alone: the host's slots are counted
+    plain_.give();
+    return false;
+  }
+  if (handle.on_device) resident_.add(ResidentBlocks::kUntagged);
+  host_handle_slots_ += !handle.on_device;
+  handle.slots.push_back({slot, 0});
+  tier.populate(slot);
   return true;
 }
 
@@ -46,7 +43,7 @@ void Space::give_slots(const Handle& handle) {
   if (handle.on_device) plain_.withhold_remnant([&](const Outcome& outcome) { return evict(outcome); });
 }
 
-CUresult Space::create(uint64_t bytes, bool on_device, uint64_t* handle) {
+CUresult Space::create(uint64_t bytes, bool on_device, CUmemGenericAllocationHandle* handle) {
   if (bytes == 0 || bytes % kBlockBytes != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
   const uint64_t count = bytes / kBlockBytes;

@@ -15,19 +15,19 @@ bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapp
 
 void Space::push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write,
                  bool unordered, bool first_touch) {
-  if (!events_.on) return;
+  if (!events.on) return;
   const int64_t end_ns = std::max(now_ns(), link_.at_ns());
-  events_.push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause,
-                write, unordered, first_touch, Change::none});
+  events.push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
+               unordered, first_touch, Change::none});
 }
 
 void Space::push(Change change, const Block& block) {
-  if (!events_.on) return;
+  if (!events.on) return;
   Event event{};
-  event.address = address_of(static_cast<uint32_t>(&block - blocks_));
+  event.address = address_of(static_cast<uint32_t>(&block - &blocks_[0]));
   event.context = context.load(std::memory_order_relaxed);
   event.change = change;
-  events_.push(event);
+  events.push(event);
 }
 
 bool Space::take_device_slot(Block& block) {
@@ -95,7 +95,7 @@ bool Space::settle(uint32_t index) {
 bool Space::perform(const Action& action) {
   Block& block = blocks_[action.block];
   const uint64_t address = address_of(action.block);
-  const int64_t start = events_.on ? now_ns() : 0;
+  const int64_t start = events.on ? now_ns() : 0;
   // Whoever still sees a copy must not store into it while it is copied, nor after it is given away.
   const bool seen_on_device = on_device(static_cast<Mapping>(block.mapping.load()));
   const bool stays_visible =

@@ -20,7 +20,7 @@ bool Space::whole_blocks(uint64_t address, uint64_t bytes, Run* out) const {
 
 // ---- address space -----------------------------------------------------------------------------------------
 
-CUresult Space::reserve(uint64_t bytes, uint64_t* address) {
+CUresult Space::reserve(uint64_t bytes, CUdeviceptr* address) {
   if (bytes == 0 || bytes % kBlockBytes != 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > kSpanBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::lock_guard<std::mutex> ranges(ranges_lock_);
@@ -111,7 +111,7 @@ std::unique_lock<SpinLock> Space::lock_without_copies(Run run) {
   delays.wait();
   for (;;) {
     std::unique_lock<SpinLock> guard(lock_);
-    const Block* first = blocks_ + run.first;
+    const Block* first = &blocks_[run.first];
     const bool idle =
         std::all_of(first, first + run.count, [](const Block& block) { return block.copies.load() == 0; });
     if (idle || left_out(Wait::emulated_copies)) return guard;
@@ -203,7 +203,7 @@ CUresult Space::set_access(uint64_t address, uint64_t bytes, AccessGrant grant) 
   Run run{};
   if (!whole_blocks(address, bytes, &run) || !whole_mappings(run)) return CUDA_ERROR_INVALID_VALUE;
   const auto guard = lock_without_copies(run);
-  const Block* first = blocks_ + run.first;
+  const Block* first = &blocks_[run.first];
   if (grant.host != AccessGrant::kUnchanged &&
       std::any_of(first, first + run.count, [](const Block& block) { return block.host_slot == 0; })) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -1,30 +1,8 @@
 #include "devices/emulated/stream.h"
 
-#include <time.h>
-
 #include <utility>
 
 namespace um::emulated {
-
-void Completion::finish() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::lock_guard<std::mutex> guard(lock_);
-  at_ns_ = int64_t{1000000000} * now.tv_sec + now.tv_nsec;
-  changed_.notify_all();
-}
-
-void Completion::wait() {
-  std::unique_lock<std::mutex> guard(lock_);
-  changed_.wait(guard, [this] { return at_ns_ != 0; });
-}
-
-bool Completion::finished() { return finished_ns() != 0; }
-
-int64_t Completion::finished_ns() {
-  const std::lock_guard<std::mutex> guard(lock_);
-  return at_ns_;
-}
 
 Stream::Stream(bool blocking, Delays& delays) : blocking_(blocking), delays_(delays), worker_([this] { run(); }) {}
 
@@ -51,21 +29,6 @@ void Stream::synchronize() {
 bool Stream::idle() {
   const std::lock_guard<std::mutex> guard(lock_);
   return queue_.empty() && !busy_;
-}
-
-void Stream::wait_for(Completion& awaited) {
-  const auto note = [this](Completion* now) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    awaited_ = now;
-  };
-  note(&awaited);
-  awaited.wait();
-  note(nullptr);
-}
-
-bool Stream::at_rest() {
-  const std::lock_guard<std::mutex> guard(lock_);
-  return awaited_ != nullptr ? !awaited_->finished() : queue_.empty() && !busy_;
 }
 
 void Stream::run() {

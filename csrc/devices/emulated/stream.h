@@ -4,11 +4,12 @@
 // to it is done before the call returns, after everything that the blocking streams had been given.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -16,19 +17,13 @@
 
 namespace um::emulated {
 
-// Something that will be finished once. Waiting needs no stream to be alive.
-class Completion {
- public:
-  void finish();
-  void wait();
-  bool finished();
-  int64_t finished_ns();  // CLOCK_MONOTONIC; 0 before
+// When a stream came to where an event was recorded (CLOCK_MONOTONIC). Not valid: it never was, which counts as
+// finished. Waiting needs no stream to be alive.
+using Completion = std::shared_future<int64_t>;
 
- private:
-  std::mutex lock_;
-  std::condition_variable changed_;
-  int64_t at_ns_ = 0;
-};
+inline bool finished(const Completion& completion) {
+  return !completion.valid() || completion.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 class Stream {
  public:
@@ -40,10 +35,6 @@ class Stream {
   void give(std::function<void()> work);
   void synchronize();
   bool idle();
-  // Work of the stream itself: until then it stands still.
-  void wait_for(Completion& awaited);
-  // Idle, or it stands still for what has not happened yet.
-  bool at_rest();
   bool blocking() const { return blocking_; }
 
  private:
@@ -54,15 +45,14 @@ class Stream {
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
   bool busy_ = false, ending_ = false;
-  Completion* awaited_ = nullptr;
   std::thread worker_;
 };
 
 struct EventObject {
   bool timing;
   std::mutex lock;
-  std::shared_ptr<Completion> latest;  // null: never recorded, which counts as finished
-  std::shared_ptr<Completion> last() {
+  Completion latest;
+  Completion last() {
     const std::lock_guard<std::mutex> guard(lock);
     return latest;
   }

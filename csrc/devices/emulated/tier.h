@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "base/lazy_array.h"
 
 namespace um::emulated {
 
@@ -29,19 +32,17 @@ class Tier {
 
   int file() const { return file_; }
   uint32_t slots() const { return slots_; }
-  uint32_t taken() const { return taken_; }
+  uint32_t taken() const { return never_used_ - static_cast<uint32_t>(free_.size()); }
   char* base() const { return base_; }
   uint64_t bytes() const;
 
  private:
   int file_ = -1;
   uint32_t slots_;
-  uint32_t taken_ = 0;
-  uint32_t never_used_ = 0;  // slots from here on have no memory yet
-  uint32_t free_count_ = 0;
-  uint32_t* free_ = nullptr;  // a stack, committed as it grows
-  bool* populated_ = nullptr;
-  char* base_ = nullptr;
+  uint32_t never_used_ = 0;     // slots from here on have no memory yet
+  std::vector<uint32_t> free_;  // a stack, with room for all
+  LazyArray<bool> populated_;   // by slot
+  char* base_;
 };
 
 }  // namespace um::emulated

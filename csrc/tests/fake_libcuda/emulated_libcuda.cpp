@@ -131,8 +131,6 @@ Table substituted() {
   call.device_primary_ctx_release = primary_context_released;
   call.mem_advise = range_advised;
   call.mem_prefetch_async = range_prefetched;
-  call.mem_prefetch_batch_async = ranges_prefetched;
-  call.mem_discard_and_prefetch_batch_async = ranges_discarded_and_prefetched;
   call.mem_free = memory_freed;
   latest().stand_before(call);
   return call;
@@ -182,7 +180,8 @@ void* newest(const char* symbol, int version) {
                                BEYOND_TABLE(cuDevicePrimaryCtxGetState, 7000),
                                BEYOND_TABLE(cuPointerGetAttribute, 4000),
                                BEYOND_TABLE(cuMemRangeGetAttribute, 8000),
-                               BEYOND_TABLE(cuLaunchHostFunc, 10000)};
+                               BEYOND_TABLE(cuLaunchHostFunc, 10000),
+                               BEYOND_TABLE(cuMemDiscardAndPrefetchBatchAsync, 13000)};
   const Form* found = nullptr;
   for (const Form& form : forms) {
     if (std::strcmp(symbol, form.symbol) != 0 || form.version > version) continue;

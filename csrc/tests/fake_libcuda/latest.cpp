@@ -86,6 +86,9 @@ void Latest::stand_before(Table& call) {
   call.ctx_synchronize = [] { return latest().ctx_synchronize(); };
   call.stream_synchronize = [](CUstream stream) { return latest().stream_synchronize(stream); };
   call.event_synchronize = [](CUevent event) { return latest().event_synchronize(event); };
+  call.stream_wait_event = [](CUstream stream, CUevent event, unsigned flags) {
+    return latest().stream_wait_event(stream, event, flags);
+  };
 }
 
 // ---- streams ------------------------------------------------------------------------------------------------------
@@ -153,11 +156,27 @@ CUresult Latest::stream_synchronize(CUstream stream) {
 }
 
 CUresult Latest::event_synchronize(CUevent event) {
-  const auto happened = [event] {
-    const auto completion = reinterpret_cast<emulated::EventObject*>(event)->last();
-    return completion == nullptr || completion->finished();
-  };
+  const auto happened = [event] { return emulated::finished(reinterpret_cast<emulated::EventObject*>(event)->last()); };
   return wait(happened, [event] { return emulated()->call.event_synchronize(event); });
+}
+
+// Notes in the stream itself when it stands still.
+CUresult Latest::stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
+  emulated::Device* const device = emulated::device_at(emulated::current_ordinal);
+  Stream* const waiting = stream_of(stream);
+  if (kinds_ == 0 || device == nullptr || waiting == nullptr || event == nullptr)
+    return emulated()->call.stream_wait_event(stream, event, flags);
+  const emulated::Completion awaited = reinterpret_cast<emulated::EventObject*>(event)->last();
+  device->submit(waiting, [this, waiting, awaited] {
+    const std::lock_guard<std::mutex> guard(lock_);
+    standing_[waiting] = awaited;
+  });
+  const CUresult result = emulated()->call.stream_wait_event(stream, event, flags);
+  device->submit(waiting, [this, waiting] {
+    const std::lock_guard<std::mutex> guard(lock_);
+    standing_.erase(waiting);
+  });
+  return result;
 }
 
 // ---- work is held -------------------------------------------------------------------------------------------------
@@ -184,8 +203,14 @@ bool Latest::is_due(uint64_t number) {
   if (held_.begin()->first != number || std::none_of(awaited_.begin(), awaited_.end(), pending)) return false;
   return std::all_of(streams_.begin(), streams_.end(), [&](Stream* stream) {
     const auto is_it = [&](const auto& held) { return held.second == stream; };
-    return std::any_of(held_.begin(), held_.end(), is_it) || stream->at_rest();
+    return std::any_of(held_.begin(), held_.end(), is_it) || at_rest(stream);
   });
+}
+
+// Idle, or it stands still for what has not happened yet.
+bool Latest::at_rest(Stream* stream) {
+  const auto standing = standing_.find(stream);
+  return standing != standing_.end() ? !emulated::finished(standing->second) : stream->idle();
 }
 
 }  // namespace um::driver

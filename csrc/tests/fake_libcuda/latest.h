@@ -35,6 +35,7 @@ class Latest {
   CUresult ctx_synchronize();
   CUresult stream_synchronize(CUstream stream);
   CUresult event_synchronize(CUevent event);
+  CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags);
 
  private:
   using Happened = std::function<bool()>;
@@ -42,13 +43,15 @@ class Latest {
   CUresult wait(const Happened& happened, const Call& call);
   void hold(Stream* stream, uint64_t number);
   bool is_due(uint64_t number);
+  bool at_rest(Stream* stream);
 
   std::atomic<unsigned> kinds_{0};
   std::atomic<uint64_t> submitted_{0};
   std::mutex lock_;
   std::set<Stream*> streams_, gone_;
-  std::map<uint64_t, Stream*> held_;      // by number: what was given first goes first
-  std::map<uint64_t, Happened> awaited_;  // by the host's threads
+  std::map<uint64_t, Stream*> held_;                  // by number: what was given first goes first
+  std::map<uint64_t, Happened> awaited_;              // by the host's threads
+  std::map<Stream*, emulated::Completion> standing_;  // streams that wait for an event
   uint64_t waits_ = 0;
 };
 

@@ -52,15 +52,6 @@ void prefetched(CUdeviceptr address, size_t bytes, CUmemLocation location) {
   each_block(address, bytes, [&](Attributes& block) { block.last_prefetch = processor(location); });
 }
 
-void batch_prefetched(const CUdeviceptr* addresses, const size_t* bytes, size_t count, const CUmemLocation* locations,
-                      const size_t* starts, size_t location_count) {
-  size_t location = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (location + 1 < location_count && starts[location + 1] == i) ++location;
-    prefetched(addresses[i], bytes[i], locations[location]);
-  }
-}
-
 }  // namespace
 
 CUresult range_advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
@@ -73,23 +64,6 @@ CUresult range_advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, C
 CUresult range_prefetched(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
   const CUresult result = emulated()->call.mem_prefetch_async(address, bytes, location, flags, stream);
   if (result == CUDA_SUCCESS) prefetched(address, bytes, location);
-  return result;
-}
-
-CUresult ranges_prefetched(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
-                           size_t* location_starts, size_t location_count, unsigned long long flags, CUstream stream) {
-  const CUresult result = emulated()->call.mem_prefetch_batch_async(addresses, bytes, count, locations, location_starts,
-                                                                    location_count, flags, stream);
-  if (result == CUDA_SUCCESS) batch_prefetched(addresses, bytes, count, locations, location_starts, location_count);
-  return result;
-}
-
-CUresult ranges_discarded_and_prefetched(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
-                                         size_t* location_starts, size_t location_count, unsigned long long flags,
-                                         CUstream stream) {
-  const CUresult result = emulated()->call.mem_discard_and_prefetch_batch_async(
-      addresses, bytes, count, locations, location_starts, location_count, flags, stream);
-  if (result == CUDA_SUCCESS) batch_prefetched(addresses, bytes, count, locations, location_starts, location_count);
   return result;
 }
 
@@ -125,4 +99,16 @@ extern "C" __attribute__((visibility("default"))) CUresult cuMemRangeGetAttribut
   const int mixed = kByNumber[attribute - 1] == &Attributes::read_mostly ? 0 : kNowhere;
   *static_cast<int*>(value) = same ? first : mixed;
   return CUDA_SUCCESS;
+}
+
+extern "C" __attribute__((visibility("default"))) CUresult cuMemDiscardAndPrefetchBatchAsync(
+    CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_starts,
+    size_t location_count, unsigned long long flags, CUstream stream) {
+  CUresult result = emulated()->call.mem_discard_batch_async(addresses, bytes, count, flags, stream);
+  size_t location = 0;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+    if (location + 1 < location_count && location_starts[location + 1] == i) ++location;
+    result = range_prefetched(addresses[i], bytes[i], locations[location], 0, stream);
+  }
+  return result;
 }

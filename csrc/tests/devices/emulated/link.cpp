@@ -7,7 +7,7 @@ using namespace um::driver;  // NOLINT
 using test::EmulatedDevice;
 using test::kBlock;
 using test::kMiB;
-using um::emulated::now_ns;
+using um::now_ns;
 
 namespace {
 

@@ -317,9 +317,9 @@ TEST(the_charged_link_is_crossed_by_what_lies_on_one_side_only) {
   um_charged before{}, after{};
   const auto charges = [&](auto copies, int64_t in, int64_t out) {
     device.hooks.charged(device.ordinal, &before);
-    const int64_t start = um::emulated::now_ns();
+    const int64_t start = um::now_ns();
     CHECK_EQ(copies(), CUDA_SUCCESS);
-    const int64_t took = um::emulated::now_ns() - start;
+    const int64_t took = um::now_ns() - start;
     device.hooks.charged(device.ordinal, &after);
     CHECK_EQ(after.copy_ns[0] - before.copy_ns[0], in);
     CHECK_EQ(after.copy_ns[1] - before.copy_ns[1], out);
