@@ -18,4 +18,8 @@ class Error : public std::runtime_error {
   um_status status_;
 };
 
+inline void require(bool holds, const char* rule) {
+  if (!holds) throw Error(UM_INVALID_ARGUMENT, rule);
+}
+
 }  // namespace um

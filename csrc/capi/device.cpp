@@ -42,7 +42,7 @@ Result guarded_value(Result otherwise, const Work& work) noexcept {
 um_device& checked(um_device* device) { return *given(device, "the device"); }
 
 template <class Row>
-uint64_t recorded(um_device* device, const std::vector<Row>& (um::Tape::*rows)() const, Row* out, uint64_t capacity) {
+uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
   return guarded_value(uint64_t{0}, [&] { return checked(device).recorded(rows, out, out != nullptr ? capacity : 0); });
 }
 
@@ -109,7 +109,7 @@ um_status um_discard_set(um_device* device, int32_t on) {
   return guarded([&] { checked(device).set_discards(on != 0); });
 }
 
-void um_most_managed_set(uint64_t bytes) { um::managed_cap::set(bytes); }
+void um_most_managed_set(uint64_t bytes) { um::managed_cap::most_bytes = bytes; }
 
 int32_t um_emulated_claim_signals(int32_t chosen) {
   if (um::emulated::range_begin() == 0 || um::process::forked()) return 0;
@@ -162,7 +162,6 @@ int32_t um_owns(const void* address) { return um_device::owns(address); }
 void um_route_set_thread(const um_route* route) { um::set_thread_route(route); }
 void um_route_get_thread(um_route* out) { *out = um::thread_route(); }
 void um_route_set_process(const um_route* route) { um::set_process_route(route); }
-void um_route_get_process(um_route* out) { *out = um::process_route(); }
 
 um_device* um_route_device(void) {
   um_route route;
@@ -322,22 +321,22 @@ um_status um_record(um_device* device, int32_t on) {
 }
 
 uint64_t um_recorded_ops(um_device* device, um_recorded_op* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::ops, out, capacity);
+  return recorded(device, &um::Tape::Rows::ops, out, capacity);
 }
 uint64_t um_recorded_accesses(um_device* device, um_recorded_access* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::accesses, out, capacity);
+  return recorded(device, &um::Tape::Rows::accesses, out, capacity);
 }
 uint64_t um_recorded_outputs(um_device* device, uint64_t* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::outputs, out, capacity);
+  return recorded(device, &um::Tape::Rows::outputs, out, capacity);
 }
 uint64_t um_recorded_allocations(um_device* device, um_recorded_allocation* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::allocations, out, capacity);
+  return recorded(device, &um::Tape::Rows::allocations, out, capacity);
 }
 uint64_t um_recorded_events(um_device* device, um_recorded_event* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::events, out, capacity);
+  return recorded(device, &um::Tape::Rows::events, out, capacity);
 }
 uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t capacity) {
-  return recorded(device, &um::Tape::edges, out, capacity);
+  return recorded(device, &um::Tape::Rows::edges, out, capacity);
 }
 uint64_t um_recorded_lost(um_device* device) {
   return guarded_value(uint64_t{0}, [&] { return checked(device).recorded_lost(); });

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "capi/guard.h"
+#include "engine/counters.h"
 #include "umadvise.h"
 
 struct um_pages {
@@ -59,43 +60,15 @@ um::pages::Touch touch_of(const um_pages_touch& touch) {
   return result;
 }
 
-um_counters shared_counters(const um::pages::PageCounters& counters) {
-  um_counters out{};
-  out.fault_groups = counters.shared.fault_groups;
-  out.first_touches = counters.shared.first_touches;
-  for (int cause = 0; cause < UM_CAUSE_COUNT; ++cause) {
-    out.bytes_h2d[cause] = counters.shared.bytes_h2d[cause];
-    out.bytes_d2h[cause] = counters.shared.bytes_d2h[cause];
-  }
-  out.evictions = counters.shared.evictions;
-  out.evictions_dropped = counters.shared.evictions_dropped;
-  out.collapses = counters.shared.collapses;
-  out.remote_maps = counters.shared.remote_maps;
-  out.remote_accesses = counters.remote_requests;
-  out.fault_service_ns = counters.fault_service_ns;
-  return out;
-}
-
 um_pages_record record_of(const um::pages::Record& record) {
-  um_pages_record out{};
-  out.start_ns = record.start_ns;
-  out.end_ns = record.end_ns;
-  out.address = record.address;
-  out.bytes = record.bytes;
-  out.faults = record.faults;
-  out.cause = static_cast<uint16_t>(record.cause);
-  switch (record.direction) {
-    case um::pages::Direction::none:
-      out.kind = UM_EVENT_FAULT_GROUP;
-      break;
-    case um::pages::Direction::h2d:
-      out.kind = UM_EVENT_TRANSFER_H2D;
-      break;
-    case um::pages::Direction::d2h:
-      out.kind = UM_EVENT_TRANSFER_D2H;
-      break;
-  }
-  return out;
+  constexpr uint16_t kKinds[] = {UM_EVENT_FAULT_GROUP, UM_EVENT_TRANSFER_H2D, UM_EVENT_TRANSFER_D2H};  // by Direction
+  return {record.start_ns,
+          record.end_ns,
+          record.address,
+          record.bytes,
+          record.faults,
+          kKinds[static_cast<int>(record.direction)],
+          static_cast<uint16_t>(record.cause)};
 }
 
 }  // namespace
@@ -148,7 +121,10 @@ um_status um_pages_counters_read(const um_pages* pages, um_pages_counters* out) 
   return caught([&] {
     const um::pages::PageCounters& counters = checked(pages).counters();
     um_pages_counters& result = *given(out, "the place for the counters");
-    result.shared = shared_counters(counters);
+    result.shared = {};
+    um::fill(counters.shared, &result.shared);
+    result.shared.remote_accesses = counters.remote_requests;
+    result.shared.fault_service_ns = counters.fault_service_ns;
     result.host_fault_groups = counters.shared.host_fault_groups;
     result.faults = counters.faults;
     result.batches = counters.batches;

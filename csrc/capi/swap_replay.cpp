@@ -8,11 +8,8 @@
 namespace {
 
 using um::Error;
+using um::require;
 using um::capi::given;
-
-void require(bool holds, const char* what) {
-  if (!holds) throw Error(UM_INVALID_ARGUMENT, what);
-}
 
 void check_link(const um_link& link) {
   for (int direction = 0; direction < 2; ++direction) {

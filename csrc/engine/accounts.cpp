@@ -1,6 +1,7 @@
 // What happened on a device: events, counters, statistics.
 #include <algorithm>
 
+#include "engine/counters.h"
 #include "engine/device.h"
 
 namespace {
@@ -36,7 +37,7 @@ um_event um_device::attribute(const um::emulated::Event& from, const um::OpIdent
   if (arena == nullptr) return event;
   // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
   if (const um::Block* block = arena->nearest(from.address)) {
-    um::tell_of(*block, &event);
+    um::tell_of(block->record, &event);
     event.neighbours = neighbours(*arena, from.address, block);
   }
   return event;
@@ -70,8 +71,7 @@ uint64_t um_device::dropped_events() {
 }
 
 void um_device::enable_events(bool on) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (on == recording_) return;
   collect_device_events();
   auto residency = on && backend_.hooks != nullptr ? std::make_unique<um::Residency>() : nullptr;
@@ -82,32 +82,22 @@ void um_device::enable_events(bool on) {
 }
 
 void um_device::counters(um_counters* out) {
-  const Lock lock(mutex_);
-  require_alive();
-  std::fill_n(reinterpret_cast<int64_t*>(out), sizeof(*out) / sizeof(int64_t), int64_t{UM_UNKNOWN});
+  const Lock lock = lock_alive();
+  um::forget(out);
   out->op_count = op_count_;
   out->oversized_ops = oversized_ops_;
   if (sampling_ != nullptr) sampling_->fill(out);
   if (backend_.hooks == nullptr) return;
-  um::emulated::Totals totals{};
-  backend_.hooks->totals(backend_.ordinal, &totals);
-  out->fault_groups = totals.model.fault_groups;
+  const um::emulated::Totals totals = backend_.totals();
+  um::fill(totals.model, out);
   out->unordered_faults = totals.unordered_faults;
-  out->first_touches = totals.model.first_touches;
-  std::copy_n(totals.model.bytes_h2d, um::kCauses, out->bytes_h2d);
-  std::copy_n(totals.model.bytes_d2h, um::kCauses, out->bytes_d2h);
-  out->evictions = totals.model.evictions;
-  out->evictions_dropped = totals.model.evictions_dropped;
-  out->collapses = totals.model.collapses;
-  out->remote_maps = totals.model.remote_maps;
   out->fault_service_ns = totals.fault_service_ns;
 }
 
 // The emulated device knows; on CUDA a budget's model does, and without one all that is reserved may be there.
 void um_device::sample_residency() {
   if (backend_.hooks != nullptr) {
-    um::emulated::Totals totals{};
-    backend_.hooks->totals(backend_.ordinal, &totals);
+    const um::emulated::Totals totals = backend_.totals();
     resident_ = {totals.device_bytes, totals.device_peak_bytes};  // it sees every page that comes, not just samples
     host_.set(totals.host_bytes);
     for (int role = 0; role < UM_ROLE_COUNT; ++role) {
@@ -127,19 +117,14 @@ void um_device::sample_residency() {
 }
 
 void um_device::memory(um_memory_stats* out) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   sample_residency();
   const um::Statistics& statistics = allocations_->statistics;
   *out = {};
-  out->requested_bytes = statistics.requested_bytes.now;
-  out->requested_peak_bytes = statistics.requested_bytes.peak;
-  out->reserved_bytes = statistics.reserved_bytes.now;
-  out->reserved_peak_bytes = statistics.reserved_bytes.peak;
-  out->resident_bytes = resident_.now;
-  out->resident_peak_bytes = resident_.peak;
-  out->host_bytes = host_.now;
-  out->host_peak_bytes = host_.peak;
+  statistics.requested_bytes.tell(&out->requested_bytes, &out->requested_peak_bytes);
+  statistics.reserved_bytes.tell(&out->reserved_bytes, &out->reserved_peak_bytes);
+  resident_.tell(&out->resident_bytes, &out->resident_peak_bytes);
+  host_.tell(&out->host_bytes, &out->host_peak_bytes);
   if (chunked_ != nullptr) {  // managed memory and chunks are seldom there together: then the peak is at most this
     out->host_bytes += chunked_->host_in_use().now * chunked_->chunk_bytes();
     out->host_peak_bytes += chunked_->host_in_use().peak * chunked_->chunk_bytes();
@@ -148,28 +133,22 @@ void um_device::memory(um_memory_stats* out) {
   out->free_count = statistics.free_count;
   out->live_allocations = statistics.live_allocations();
   for (int role = 0; role < UM_ROLE_COUNT; ++role) {
-    out->requested_by_role[role] = statistics.by_role[role].now;
-    out->requested_peak_by_role[role] = statistics.by_role[role].peak;
-    out->resident_by_role[role] = resident_by_role_[role].now;
-    out->resident_peak_by_role[role] = resident_by_role_[role].peak;
+    statistics.by_role[role].tell(&out->requested_by_role[role], &out->requested_peak_by_role[role]);
+    resident_by_role_[role].tell(&out->resident_by_role[role], &out->resident_peak_by_role[role]);
   }
-  allocations_->each_arena([&](const um::Arena& arena) {
-    for (const um::Block* block = arena.first; block != nullptr; block = block->next) {
-      if (!block->free && !block->record.seen) out->workspace_bytes += block->record.bytes;
-    }
+  allocations_->each_block([&](const um::Block& block) {
+    if (!block.record.seen) out->workspace_bytes += block.record.bytes;
   });
 }
 
 um_memory_history um_device::memory_history() {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   const um::Statistics& statistics = allocations_->statistics;
   return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count, statistics.exports_ended};
 }
 
 uint64_t um_device::placed(um_placed* out, uint64_t capacity) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   uint64_t count = 0;
   for (uint32_t role = 0; role < UM_ROLE_COUNT; ++role) {
     for (uint32_t memory = 0; memory <= UM_MEMORY_CHUNKED; ++memory) {
@@ -185,8 +164,7 @@ uint64_t um_device::placed(um_placed* out, uint64_t capacity) {
 }
 
 void um_device::reset_peaks() {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (backend_.hooks != nullptr) backend_.hooks->reset_peaks(backend_.ordinal);
   sample_residency();
   um::Statistics& statistics = allocations_->statistics;
@@ -232,15 +210,12 @@ void um_device::recount_residency() noexcept {
       backend_.hooks->residency(backend_.ordinal, at, um::kBlockBytes, &on_device, &on_host);
       if (on_device != 0) residency_->arrived(at, nullptr);  // nothing counts yet
     }
-    for (um::Block* block = arena.first; block != nullptr; block = block->next) {
-      if (!block->free) residency_->add(block);
-    }
   });
+  allocations_->each_block([&](um::Block& block) { residency_->add(&block); });
 }
 
 uint64_t um_device::residency(um_residency* out, uint64_t capacity) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (residency_ == nullptr) return 0;
   collect_device_events();
   return residency_is_exact() ? residency_->read(out, capacity) : 0;

@@ -4,21 +4,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/migration.h"
 
 namespace um {
 namespace {
-
-Advice model_advice(driver::CUmem_advise advice) {
-  switch (advice) {
-    case driver::CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      return Advice::set_preferred_location;
-    case driver::CU_MEM_ADVISE_SET_ACCESSED_BY:
-      return Advice::set_accessed_by;
-    default:
-      return Advice::set_read_mostly;
-  }
-}
 
 // Of all pages that a range touches.
 uint64_t spanned_bytes(uint64_t address, uint64_t bytes) {
@@ -88,7 +78,9 @@ void Budget::follow(const Allocations& allocations) {
     const bool advised = driver_advice(static_cast<um_advice>(arena->heap->placement.advice), &advice);
     for (uint32_t i = 0; i < count; ++i) {
       page_addresses_[first + i] = arena->address() + i * kBlockBytes;
-      if (advised) model_.advise(first + i, model_advice(advice), Processor::device);
+      if (advised)
+        model_.advise(first + i, static_cast<Advice>(advice - driver::CU_MEM_ADVISE_SET_READ_MOSTLY),
+                      Processor::device);
     }
     const bool read_mostly = arena->heap->placement.advice == UM_ADVICE_READ_MOSTLY;
     arenas_.emplace(arena->address(),
@@ -166,13 +158,6 @@ void Budget::use_newest(const WorkingSet& working_set) {
   keep(working_set, before, working_set.accesses().size() - 1);
 }
 
-bool Budget::on_device(uint64_t address) const {
-  const Followed* arena = arena_of(address);
-  if (arena == nullptr) return false;
-  const uint64_t page = arena->first_page + (address - arena->address) / kBlockBytes;
-  return model_.resident(static_cast<uint32_t>(page), Processor::device);
-}
-
 // Pages leave in the order of their service, and an old one of the op's may be next in line. It is serviced again, as
 // the youngest, so where all fits the op has its pages after at most one service of each. Where it does not, the device
 // is larger than the budget, and what the op needs is there all the same.
@@ -182,7 +167,7 @@ void Budget::keep(const WorkingSet& working_set, size_t first_victim, size_t fir
     const size_t most = first_victim + WorkingSet::kMostPasses * (needed_bytes / kBlockBytes);
     for (size_t i = first_victim; i < std::min(victims_.size(), most); ++i) {
       const std::optional<bool> writes = working_set.use_of(victims_[i]);
-      if (writes && !on_device(victims_[i])) pass(victims_[i], 1, *writes ? Use::write : Use::read);
+      if (writes && !holds(victims_[i], 1)) pass(victims_[i], 1, *writes ? Use::write : Use::read);
     }
     return;
   }
@@ -216,26 +201,22 @@ void Budget::unpin(uint64_t address, uint64_t bytes) {
 
 void Budget::enforce(const Backend& backend) {
   size_t sent = 0;
-  try {
-    while (sent < victims_.size()) {
-      const uint64_t address = victims_[sent];
-      const Followed* arena = arena_of(address);
-      const auto leaves = [&](uint64_t at) {  // it did not come back meanwhile, and nobody exported it
-        if (arena == nullptr || at >= arena->address + arena->bytes) return false;
-        const uint32_t page = arena->first_page + static_cast<uint32_t>((at - arena->address) / kBlockBytes);
-        return !model_.resident(page, Processor::device) && model_.pins(page) == 0;
-      };
-      uint64_t pages = 0;  // neighbours in one call
-      while (sent + pages < victims_.size() && victims_[sent + pages] == address + pages * kBlockBytes &&
-             leaves(address + pages * kBlockBytes)) {
-        ++pages;
-      }
-      if (pages > 0) send(backend, *arena, address, pages * kBlockBytes);
-      sent += std::max<uint64_t>(pages, 1);
+  const OnError keep([&] { victims_.erase(victims_.begin(), victims_.begin() + static_cast<std::ptrdiff_t>(sent)); });
+  while (sent < victims_.size()) {
+    const uint64_t address = victims_[sent];
+    const Followed* arena = arena_of(address);
+    const auto leaves = [&](uint64_t at) {  // it did not come back meanwhile, and nobody exported it
+      if (arena == nullptr || at >= arena->address + arena->bytes) return false;
+      const uint32_t page = arena->first_page + static_cast<uint32_t>((at - arena->address) / kBlockBytes);
+      return !model_.resident(page, Processor::device) && model_.pins(page) == 0;
+    };
+    uint64_t pages = 0;  // neighbours in one call
+    while (sent + pages < victims_.size() && victims_[sent + pages] == address + pages * kBlockBytes &&
+           leaves(address + pages * kBlockBytes)) {
+      ++pages;
     }
-  } catch (...) {
-    victims_.erase(victims_.begin(), victims_.begin() + static_cast<std::ptrdiff_t>(sent));
-    throw;
+    if (pages > 0) send(backend, *arena, address, pages * kBlockBytes);
+    sent += std::max<uint64_t>(pages, 1);
   }
   victims_.clear();
 }

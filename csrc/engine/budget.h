@@ -56,7 +56,6 @@ class Budget {
   void pass(uint64_t address, uint64_t bytes, Use use);
   void note_return(uint64_t address, uint64_t bytes);
   void note_victims(const Outcome& outcome);
-  bool on_device(uint64_t address) const;
   void keep(const WorkingSet& working_set, size_t first_victim, size_t first_access);
   void send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const;
   template <class Each>

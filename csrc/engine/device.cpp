@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/routes.h"
 
 namespace {
@@ -24,28 +25,22 @@ void keep(um_device* device) {
 
 um_device* um_device::open(um::Backend backend) {
   std::unique_ptr<um_device> device = open_owned(backend);
-  try {
-    keep(device.get());
-  } catch (...) {
-    backend.close();
-    throw;
-  }
+  const um::OnError undo([&] { backend.close(); });
+  keep(device.get());
   return device.release();
 }
 
 std::unique_ptr<um_device> um_device::open_owned(um::Backend backend) {
-  try {
-    std::unique_ptr<um_device> device(new um_device(backend));
-    device->allocations_ = std::make_unique<um::Allocations>(device.get(), device->backend_);
-    return device;
-  } catch (...) {
-    backend.close();
-    throw;
-  }
+  const um::OnError undo([&] { backend.close(); });
+  std::unique_ptr<um_device> device(new um_device(backend));
+  device->allocations_ = std::make_unique<um::Allocations>(device.get(), device->backend_);
+  return device;
 }
 
-void um_device::require_alive() const {
+um_device::Lock um_device::lock_alive() {
+  Lock lock(mutex_);
   if (allocations_ == nullptr) throw um::Error(UM_BAD_STATE, "the device is closed");
+  return lock;
 }
 
 void um_device::close() {
@@ -77,8 +72,7 @@ bool um_device::empty_out() noexcept {
 }
 
 void um_device::query(um_device_info* out) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   *out = {};
   std::snprintf(out->name, sizeof(out->name), "%s", backend_.name.c_str());
   std::snprintf(out->provider, sizeof(out->provider), "%s", backend_.driver->provider);
@@ -89,28 +83,24 @@ void um_device::query(um_device_info* out) {
   out->total_bytes = backend_.total_bytes;
   out->counting = static_cast<uint32_t>(backend_.counting);
   out->live_allocations = static_cast<uint32_t>(allocations_->statistics.live_allocations());
-  const um::CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(backend_);
   size_t free_bytes = 0, total_bytes = 0;
   backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
   out->free_bytes = free_bytes;
 }
 
 std::string um_device::why_not(um::Feature feature) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   return um::why_not(backend_, feature);
 }
 
 uint64_t um_device::calls(const char* function) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   return backend_.hooks == nullptr ? 0 : backend_.hooks->calls(backend_.ordinal, function);
 }
 
 void um_device::fail(const char* function, uint64_t nth) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (backend_.hooks == nullptr)
     throw um::Error(UM_UNSUPPORTED, "only calls of the emulated device can be made to fail");
   if (!backend_.hooks->fail(backend_.ordinal, function, nth)) {
@@ -119,8 +109,7 @@ void um_device::fail(const char* function, uint64_t nth) {
 }
 
 void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (backend_.hooks == nullptr) throw um::Error(UM_UNSUPPORTED, "a GPU has a link of its own: none can be charged");
   for (int direction : {0, 1}) {
     // Also false for what is not a number.
@@ -138,8 +127,7 @@ void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
 }
 
 um_charged um_device::charged() {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   um_charged out{};
   if (backend_.hooks != nullptr) backend_.hooks->charged(backend_.ordinal, &out);
   return out;

@@ -110,9 +110,9 @@ struct um_device {
   // ---- recording (recording.cpp) ----
   void record(bool on);
   template <class Row>
-  uint64_t recorded(const std::vector<Row>& (um::Tape::*rows)() const, Row* out, uint64_t capacity) {
+  uint64_t recorded(std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
     const Lock lock(mutex_);
-    const std::vector<Row>& all = (tape_.*rows)();
+    const std::vector<Row>& all = tape_.rows().*rows;
     std::copy_n(all.begin(), std::min<uint64_t>(all.size(), capacity), out);
     return all.size();
   }
@@ -131,8 +131,9 @@ struct um_device {
   static Found find(uint64_t address, bool at_start);
   static Found find_range(const void* address, uint64_t bytes);
 
+  // Throws um::Error when the device is emptied.
+  Lock lock_alive();
   // With the lock held.
-  void require_alive() const;
   um::Arena* own_arena(uint64_t address) const;
   um::Block* own_block(const void* address) const;
   um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth);
@@ -147,8 +148,7 @@ struct um_device {
   template <class Change>
   void keep_budget(const Change& change) {
     if (budget_ == nullptr) return;
-    const um::CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
+    const um::RequiredContext current(backend_);
     budget_->follow(*allocations_);
     change(*budget_);
     budget_->enforce(backend_);
@@ -160,6 +160,7 @@ struct um_device {
   void follow(const um::emulated::Event& event, const um::OpIdentity& op) noexcept;
   bool residency_is_exact() const;
   void recount_residency() noexcept;
+  void outside_ops() noexcept;
   void gather(um::RunningOp& op, const um_access* accesses, uint32_t count);
   void measure(um::RunningOp& op) const;
   void report_oversized(const um::RunningOp& op) noexcept;
@@ -167,7 +168,6 @@ struct um_device {
   void record_end(const um::RunningOp& op, int64_t end_ns, const void* const* outputs, uint32_t count) noexcept;
   void record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address, uint64_t bytes) noexcept;
   void record_service(const um::emulated::Event& event, bool inside) noexcept;
-  int64_t fault_service_ns() const;
   bool is_sampled() const;
   void end_sampled_step();
   void begin_sampled_step(uint32_t step);
@@ -183,10 +183,10 @@ struct um_device {
 
   // device_swapping.cpp
   um::Block* allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth);
-  void hold(um::Swapped* block, bool write);
-  void stand_by(um::Swapped* block);
+  void hold(um::Swapped* block, bool write, um::driver::CUstream stream = nullptr);
   void finish_kernels(um::Wait name, const std::string& doing) const;
   void bring_in(um::RunningOp& op);
+  void unpin(um::RunningOp& op) noexcept;
   void let_go(um::RunningOp& op) noexcept;
   void go_on_swapping() noexcept;
   void make_chunked(um::Block* block, um::RunningOp* op, um::driver::CUstream stream, Use use);

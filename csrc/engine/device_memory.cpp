@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/migration.h"
@@ -38,15 +39,13 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const Lock lock(mutex_);
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
     note_stream(static_cast<um::driver::CUstream>(stream));
-    if (placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr) {
-      swapper_->follow(static_cast<um::driver::CUstream>(stream));
-    }
     const um::Birth birth = op != nullptr
                                 ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
                                 : um::Birth{step_, 0, 0, 0};
-    const bool chunked = placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr;
-    if (chunked && bytes <= chunked_->most_small_bytes())
-      swapper_->follow(op != nullptr ? op->stream : static_cast<um::driver::CUstream>(stream));
+    if (placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr) {
+      swapper_->follow(static_cast<um::driver::CUstream>(stream));
+      if (op != nullptr && bytes <= chunked_->most_small_bytes()) swapper_->follow(op->stream);
+    }
     const uint64_t arena_changes = allocations_->arena_changes();
     Block* block =
         counting_failures(&allocations_->statistics, [&] { return allocate_evicting(bytes, placement, birth); });
@@ -61,13 +60,11 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
       make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
     }
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
-      try {
-        place(block, op, stream);
-      } catch (...) {
+      const um::OnError undo([&] {
         if (op != nullptr) op->working_set.remove(address);
         forget(block);
-        throw;
-      }
+      });
+      place(block, op, stream);
     }
     tape_.allocated(*block, op != nullptr);
     if (arena_changes != allocations_->arena_changes()) sample_residency();
@@ -112,8 +109,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
         [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });
   }
   if (prefetched) {
-    const um::CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
+    const um::RequiredContext current(backend_);
     um::prefetch(backend_, block->address, block->record.bytes, false, static_cast<um::driver::CUstream>(stream));
     sample_residency();
   }
@@ -181,8 +177,7 @@ void um_device::release(Block* block) noexcept {
 }
 
 void um_device::trim() {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   collect_device_events();                  // they are about what lies there until now
   static_cast<void>(allocations_->trim());  // what the driver refuses is tried again at the next opportunity
 }
@@ -220,20 +215,18 @@ void um_device::relabel(Block* block, uint32_t role, uint32_t name) {
   event.start_ns = um::now_ns();
   event.kind = UM_EVENT_LABEL;
   event.step = step_;
-  um::tell_of(*block, &event);
+  um::tell_of(block->record, &event);
   events_.push(event);
 }
 
 uint64_t um_device::list(um_allocation* out, uint64_t capacity) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   uint64_t count = 0;
   for (const um::Arena* arena : allocations_->arenas_by_address()) {
-    for (const Block* block = arena->first; block != nullptr; block = block->next) {
-      if (block->free) continue;
-      if (count < capacity) out[count] = describe(*block);
+    arena->each_block([&](const Block& block) {
+      if (count < capacity) out[count] = describe(block);
       ++count;
-    }
+    });
   }
   return count;
 }

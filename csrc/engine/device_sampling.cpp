@@ -3,8 +3,7 @@
 #include "engine/device.h"
 
 void um_device::set_sampling(uint32_t every) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (backend_.hooks != nullptr) {
     throw um::Error(UM_UNSUPPORTED, "the emulated device counts every step exactly: there is nothing to sample");
   }
@@ -13,8 +12,7 @@ void um_device::set_sampling(uint32_t every) {
 }
 
 void um_device::sampling(um_sampling* out) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   *out = sampling_ != nullptr ? sampling_->read() : um::Sampling(this, backend_).read();
 }
 
@@ -23,15 +21,13 @@ bool um_device::is_sampled() const { return sampling_ != nullptr && sampling_->r
 // Before the step's number changes.
 void um_device::end_sampled_step() {
   if (!is_sampled()) return;
-  const um::CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(backend_);
   sampling_->end_step(recording_ ? &events_ : nullptr);
 }
 
 void um_device::begin_sampled_step(uint32_t step) {
   if (sampling_ == nullptr) return;
-  const um::CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(backend_);
   sampling_->begin_step(step);
 }
 

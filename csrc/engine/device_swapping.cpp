@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/migration.h"
@@ -11,6 +12,7 @@ using um::Block;
 using um::CurrentContext;
 using um::Error;
 using um::managed;
+using um::RequiredContext;
 using um::RunningOp;
 using um::Swapper;
 using um::driver::CUstream;
@@ -29,10 +31,8 @@ Error named(const Error& error, const RunningOp& op) {
 // ---- chunks ------------------------------------------------------------------------------------------------
 
 void um_device::set_chunks(const um_chunk_options& options) {
-  const Lock lock(mutex_);
-  require_alive();
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const Lock lock = lock_alive();
+  const RequiredContext current(backend_);
   if (chunked_ != nullptr) {
     const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunked_->chunk_bytes()) &&
                       options.host_mapped == chunk_options_.host_mapped && options.small == chunk_options_.small;
@@ -60,18 +60,16 @@ void um_device::set_chunks(const um_chunk_options& options) {
 // Small blocks never leave: what large ones hold must, when there is no chunk for more of them.
 Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placement, const um::Birth& birth) {
   const bool chunked = placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr;
+  Block* block = nullptr;
   try {
-    Block* block = allocate_preferred(bytes, placement, birth);
-    if (chunked) swapper_->note_level();
-    return block;
+    block = allocate_preferred(bytes, placement, birth);
   } catch (const Error& error) {
     if (!chunked || error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
-    const CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
+    const RequiredContext current(backend_);
     if (!swapper_->make_room(1)) throw;
   }
-  Block* block = allocate_preferred(bytes, placement, birth);
-  swapper_->note_level();
+  if (block == nullptr) block = allocate_preferred(bytes, placement, birth);
+  if (chunked) swapper_->note_level();
   return block;
 }
 
@@ -79,16 +77,13 @@ Block* um_device::allocate_evicting(uint64_t bytes, const um_placement& placemen
 // until the op ends that made it; on a GPU, if none did or one that only creates, until an op was given it. What nobody
 // else will use (Use::by_ops) comes with its first use.
 void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use use) {
-  bool attached = false;
-  const auto undo = [&] {
-    if (attached) detach(block);
+  const um::OnError undo([&] {
+    if (block->swapped != nullptr) detach(block);
     forget(block);
-  };
+  });
   try {
     swapper_->attach(block);
-    attached = true;
-    const CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
+    const RequiredContext current(backend_);
     if (op == nullptr && use == Use::by_ops) {
       if (backend_.hooks != nullptr) chunked_->vacate(*block);
       return;
@@ -99,23 +94,12 @@ void um_device::make_chunked(Block* block, RunningOp* op, CUstream stream, Use u
     swap_events_.op = op->identity;
     swapper_->acquire(op->swapped.data(), op->swapped.size(), op->stream, op->swapped.size() - 1);
   } catch (const Error& error) {
-    undo();
     throw op != nullptr ? named(error, *op) : error;
-  } catch (...) {
-    undo();
-    throw;
   }
 }
 
 void um_device::bring_for_good(Block* block, CUstream stream) {
-  const Swapper::Use use{block->swapped, true};
-  swapper_->pin(block->swapped);
-  try {
-    swapper_->acquire(&use, 1, stream);
-  } catch (...) {
-    swapper_->unpin(block->swapped);
-    throw;
-  }
+  hold(block->swapped, true, stream);
   swapper_->unpin(block->swapped);
   block->swapped->in_reach = true;
 }
@@ -131,28 +115,24 @@ void um_device::detach(Block* block) noexcept {
 
 void um_device::bring_in(RunningOp& op) {
   for (const Swapper::Use& use : op.swapped) swapper_->pin(use.block);
-  const auto undo = [&] {
-    for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
-    op.swapped.clear();
-  };
+  const um::OnError undo([&] { unpin(op); });
   try {
     if (swapper_->at_hand(op.swapped.data(), op.swapped.size(), op.stream)) return;
-    const CurrentContext current(backend_);
-    backend_.check(current.result(), "making the device's context current");
+    const RequiredContext current(backend_);
     go_on_swapping();
     swapper_->acquire(op.swapped.data(), op.swapped.size(), op.stream);
   } catch (const Error& error) {
-    undo();
     throw named(error, op);
-  } catch (...) {
-    undo();
-    throw;
   }
 }
 
-void um_device::let_go(RunningOp& op) noexcept {
+void um_device::unpin(RunningOp& op) noexcept {
   for (const Swapper::Use& use : op.swapped) swapper_->unpin(use.block);
   op.swapped.clear();
+}
+
+void um_device::let_go(RunningOp& op) noexcept {
+  unpin(op);
   if (!swapper_->busy()) return;
   const CurrentContext current(backend_);
   go_on_swapping();
@@ -179,18 +159,13 @@ void um_device::end_swapping() noexcept {
 }
 
 void um_device::swapping(um_swap_counters* out) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   *out = swapper_ != nullptr ? swapper_->counted : um_swap_counters{};
   out->actions = actions_;
   out->skipped_actions = skipped_actions_;
   out->redundant_actions = redundant_actions_;
   if (backend_.hooks == nullptr) out->host_accesses = UM_UNKNOWN;
-  if (backend_.hooks != nullptr) {
-    um::emulated::Totals totals{};
-    backend_.hooks->totals(backend_.ordinal, &totals);
-    out->silent_writes = totals.silent_writes;
-  }
+  out->silent_writes = backend_.totals().silent_writes;
   if (program_ != nullptr) program_->tell(out);
   out->programs_followed += programs_followed_;
   if (chunked_ == nullptr) return;
@@ -198,20 +173,16 @@ void um_device::swapping(um_swap_counters* out) {
   out->chunk_bytes = chunk;
   out->budget_bytes = chunked_->budget() * chunk;
   swapper_->note_level();
-  out->used_bytes = swapper_->used.now;
-  out->used_peak_bytes = swapper_->used.peak;
-  out->pinned_bytes = chunked_->pinned().now * chunk;
-  out->pinned_peak_bytes = chunked_->pinned().peak * chunk;
-  out->host_bytes = chunked_->host_in_use().now * chunk;
-  out->host_peak_bytes = chunked_->host_in_use().peak * chunk;
+  swapper_->used.tell(&out->used_bytes, &out->used_peak_bytes);
+  chunked_->pinned().tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
+  chunked_->host_in_use().tell(&out->host_bytes, &out->host_peak_bytes, chunk);
   out->host_pool_bytes = chunked_->host_pool() * chunk;
 }
 
 // ---- programs ----------------------------------------------------------------------------------------------
 
 void um_device::set_program(const um_program* program) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   std::unique_ptr<um::Program> next = program != nullptr ? std::make_unique<um::Program>(*program) : nullptr;
   if (program_ != nullptr) {
     programs_followed_ += program_->followed();
@@ -225,8 +196,7 @@ template <class Each>
 void um_device::act(bool after, const Each& each) {
   const auto [first, end] = program_->actions(after);
   if (first == end) return;
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const RequiredContext current(backend_);
   for (size_t row = first; row < end; ++row) each(program_->action(row));
 }
 
@@ -327,8 +297,7 @@ void um_device::move_managed(const um::Program::Action& action) {
 }
 
 void um_device::set_discards(bool on) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   backend_.discards = on;
 }
 

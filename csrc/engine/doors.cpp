@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/migration.h"
@@ -48,15 +49,11 @@ bool through_host(const void* host, uint64_t bytes, const Copy& copy) {
 }  // namespace
 
 // On the device, and pinned.
-void um_device::hold(um::Swapped* block, bool write) {
+void um_device::hold(um::Swapped* block, bool write, um::driver::CUstream stream) {
   swapper_->pin(block);
+  const um::OnError undo([&] { swapper_->unpin(block); });
   const um::Swapper::Use use{block, write};
-  try {
-    swapper_->acquire(&use, 1, nullptr);
-  } catch (...) {
-    swapper_->unpin(block);
-    throw;
-  }
+  swapper_->acquire(&use, 1, stream);
 }
 
 // A GPU's kernels run in streams of which the legacy one, where the copies below are, knows nothing. The emulated
@@ -78,8 +75,7 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
     device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
   }
   device.record_copy(UM_RECORDED_HOST_WRITE, *found.block, device_address, bytes);
-  const um::CurrentContext current(device.backend_);
-  device.backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(device.backend_);
   um::Swapped* const swapped = found.block->swapped;
   if (swapped != nullptr) {
     const uint64_t offset = address_of(device_address) - found.block->address;
@@ -97,16 +93,6 @@ void um_device::copy_from_host(void* device_address, const void* host, uint64_t 
   device.sample_residency();
 }
 
-// Whoever got an address may use it from any stream.
-void um_device::stand_by(um::Swapped* block) {
-  try {
-    swapper_->stand_by(block);
-  } catch (...) {
-    swapper_->unpin(block);
-    throw;
-  }
-}
-
 void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
   if (bytes == 0) return;
   if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
@@ -117,8 +103,7 @@ void um_device::copy_to_host(void* host, const void* device_address, uint64_t by
   Found found = find_range(device_address, bytes);
   um_device& device = *found.device;
   device.record_copy(UM_RECORDED_HOST_READ, *found.block, device_address, bytes);
-  const um::CurrentContext current(device.backend_);
-  device.backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(device.backend_);
   um::Swapped* const swapped = found.block->swapped;
   if (swapped != nullptr) {
     if (device.swapper_->read(swapped, address_of(device_address) - found.block->address, host, bytes)) return;
@@ -137,8 +122,7 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
   const Found found = find_range(address, bytes);
   um_device& device = *found.device;
   if (um::Swapped* const swapped = found.block->swapped) {
-    const um::CurrentContext current(device.backend_);
-    device.backend_.check(current.result(), "making the device's context current");
+    const um::RequiredContext current(device.backend_);
     static_cast<void>(to_host ? device.swapper_->swap_out(swapped) : device.swapper_->swap_in(swapped));
     return;
   }
@@ -151,8 +135,7 @@ void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void
   }
   const Budget::Use use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
   device.keep_budget([&](Budget& budget) { budget.use(address_of(address), bytes, use); });
-  const um::CurrentContext current(device.backend_);
-  device.backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(device.backend_);
   um::prefetch(device.backend_, address_of(address), bytes, to_host, static_cast<um::driver::CUstream>(stream));
   device.sample_residency();
 }

@@ -13,8 +13,7 @@ void tell_of(const OpIdentity& op, um_event* event) noexcept {
   event->phase = op.phase;
 }
 
-void tell_of(const Block& block, um_event* event) noexcept {
-  const Record& record = block.record;
+void tell_of(const Record& record, um_event* event) noexcept {
   event->allocation = record.serial;
   event->allocation_bytes = record.bytes;
   event->role = record.role;

@@ -12,7 +12,7 @@ namespace um {
 
 // Writes into an event while which op it happened, and to which allocation.
 void tell_of(const OpIdentity& op, um_event* event) noexcept;
-void tell_of(const Block& block, um_event* event) noexcept;
+void tell_of(const Record& record, um_event* event) noexcept;
 
 class EventLog {
  public:

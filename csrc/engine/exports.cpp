@@ -1,12 +1,13 @@
 // Exports: allocations whose address has left torch are held on the device. Some exports end when somebody says so;
 // others last, as nobody sees their end, until they must give way to what finds no room.
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/host_memory.h"
 
 using um::Block;
-using um::CurrentContext;
 using um::Error;
+using um::RequiredContext;
 
 void um_device::export_address(const void* address) {
   const Found found = find_range(address, 0);
@@ -40,31 +41,25 @@ void um_device::hold_exported(Block* block) {
   if (block->record.exports > 0) return;
   if (um::managed(*block)) return pin_pages(*block);
   if (block->swapped == nullptr) return;  // it never leaves
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const RequiredContext current(backend_);
   hold(block->swapped, true);
-  stand_by(block->swapped);
+  const um::OnError undo([&] { swapper_->unpin(block->swapped); });
+  swapper_->stand_by(block->swapped);  // whoever gets the address may use it from any stream
   block->swapped->exported = true;
 }
 
 void um_device::pin_pages(const Block& block) {
   const uint64_t bytes = block.record.bytes;
   bool in_budget = false;
-  const auto undo = [&] {
+  const um::OnError undo([&] {
     if (in_budget) budget_->unpin(block.address, bytes);
-  };
-  try {
-    keep_budget([&](um::Budget& budget) {
-      budget.pin(block.address, bytes);
-      in_budget = true;
-    });
-  } catch (...) {
-    undo();
-    throw;
-  }
+  });
+  keep_budget([&](um::Budget& budget) {
+    budget.pin(block.address, bytes);
+    in_budget = true;
+  });
   while (!backend_.hooks->pin(backend_.ordinal, block.address, bytes)) {
     if (end_oldest_export(UM_MEMORY_MANAGED)) continue;
-    undo();
     throw Error(UM_OUT_OF_DEVICE_MEMORY,
                 "an address of this tensor is to leave the device, which needs all of its " + um::in_words(bytes) +
                     " resident at once: with what is exported already that does not fit the capacity of " +
@@ -88,12 +83,12 @@ bool um_device::end_oldest_export(um_memory memory) {
   Block* oldest = nullptr;
   allocations_->each_arena([&](const um::Arena& arena) {
     if (arena.heap->placement.memory != memory) return;
-    for (Block* block = arena.first; block != nullptr; block = block->next) {
-      const um::Record& record = block->record;
-      if (block->free || record.lasting == 0 || record.exports > 1) continue;
-      if (block->swapped != nullptr ? block->swapped->pins > 1 : !um::managed(*block)) continue;
-      if (oldest == nullptr || record.lasting < oldest->record.lasting) oldest = block;
-    }
+    arena.each_block([&](Block& block) {
+      const um::Record& record = block.record;
+      if (record.lasting == 0 || record.exports > 1) return;
+      if (block.swapped != nullptr ? block.swapped->pins > 1 : !um::managed(block)) return;
+      if (oldest == nullptr || record.lasting < oldest->record.lasting) oldest = &block;
+    });
   });
   if (oldest == nullptr) return false;
   // Kernels that were given the address may run in streams that no op ever named.

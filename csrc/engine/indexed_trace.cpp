@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <set>
-#include <string>
 
 #include "base/error.h"
 
@@ -10,20 +9,18 @@ namespace um {
 
 namespace {
 
-void require(bool holds, const char* rule) {
-  if (!holds) throw Error(UM_INVALID_ARGUMENT, std::string("this is no trace: ") + rule);
-}
-
 bool within(int64_t value, int64_t low, uint64_t count) { return value >= low && value < static_cast<int64_t>(count); }
 
 }  // namespace
 
 IndexedTrace::IndexedTrace(const um_trace& columns) : columns_(columns) {
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max() - 1;
-  require(columns.storage_count < kMost && columns.op_count < kMost, "it has more rows than indexes can name");
+  require(columns.storage_count < kMost && columns.op_count < kMost,
+          "this is no trace: it has more rows than indexes can name");
   for (uint64_t row = 0; row < columns.storage_count; ++row) {
-    require(columns.storage_bytes[row] >= 0, "a storage of less than no bytes");
-    require(within(columns.storage_successor[row], -1, columns.storage_count), "an unknown successor");
+    require(columns.storage_bytes[row] >= 0, "this is no trace: a storage of less than no bytes");
+    require(within(columns.storage_successor[row], -1, columns.storage_count),
+            "this is no trace: an unknown successor");
   }
   check_accesses();
   check_events();
@@ -35,8 +32,10 @@ void IndexedTrace::check_accesses() const {
   int32_t last = 0;
   for (uint64_t row = 0; row < columns_.access_count; ++row) {
     const int32_t op = columns_.access_op[row];
-    require(op >= last && within(op, 0, columns_.op_count), "accesses are not in the order of the ops");
-    require(within(columns_.access_storage[row], 0, columns_.storage_count), "an access to an unknown storage");
+    require(op >= last && within(op, 0, columns_.op_count),
+            "this is no trace: accesses are not in the order of the ops");
+    require(within(columns_.access_storage[row], 0, columns_.storage_count),
+            "this is no trace: an access to an unknown storage");
     last = op;
   }
 }
@@ -46,8 +45,10 @@ void IndexedTrace::check_events() const {
   for (uint64_t row = 0; row < columns_.event_count; ++row) {
     const int32_t op = columns_.event_op[row];
     const int64_t position = int64_t{op} * 2 + (columns_.event_inside[row] != 0 ? 0 : 1);
-    require(within(op, -1, columns_.op_count) && position >= last, "events are not in the order of the ops");
-    require(within(columns_.event_storage[row], 0, columns_.storage_count), "an event of an unknown storage");
+    require(within(op, -1, columns_.op_count) && position >= last,
+            "this is no trace: events are not in the order of the ops");
+    require(within(columns_.event_storage[row], 0, columns_.storage_count),
+            "this is no trace: an event of an unknown storage");
     last = position;
   }
 }

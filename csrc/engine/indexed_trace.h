@@ -11,7 +11,7 @@
 namespace um {
 
 constexpr uint8_t kRead = 1, kWrite = 2, kInPlace = 4, kWhole = 8;  // umadvise/records/trace.py, Access
-enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead };
+enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead, kServiceRead, kServiceWrite };
 
 class IndexedTrace {
  public:

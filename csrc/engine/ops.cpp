@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/host_memory.h"
@@ -31,35 +32,31 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
   if (um::running_op != nullptr) throw Error(UM_BAD_STATE, "an op runs in this thread already: ops do not nest");
   RunningOp* running = nullptr;
   {
-    const Lock lock(mutex_);
-    require_alive();
+    const Lock lock = lock_alive();
     collect_device_events();  // what came between the ops belongs before this one
     op_pool_.prepare(1);
     um::make_room(running_ops_, running_ops_.size() + 1);
     running = op_pool_.take();
-    try {
-      running->device = this;
-      running->untouched = untouched;
-      running->stream = um::op_stream;
-      note_stream(um::op_stream);
-      running->identity = {step_, step_ops_ + 1, op, module, phase};
-      running->working_set.clear();
-      running->swapped.clear();
-      running->most_bytes = 0;
-      gather(*running, accesses, count);
-      if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
-      if (residency_ != nullptr) residency_->note(running->identity);
-      swap_events_.op = running->identity;
-      measure(*running);
-      if (program_ != nullptr) follow_op(*running);
-      keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
-      if (!running->swapped.empty()) bring_in(*running);
-    } catch (...) {
-      if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
-      swap_events_.op = {step_, 0, 0, 0, 0};
+    const um::OnError undo([&] {
+      outside_ops();
       op_pool_.give(running);
-      throw;
-    }
+    });
+    running->device = this;
+    running->untouched = untouched;
+    running->stream = um::op_stream;
+    note_stream(um::op_stream);
+    running->identity = {step_, step_ops_ + 1, op, module, phase};
+    running->working_set.clear();
+    running->swapped.clear();
+    running->most_bytes = 0;
+    gather(*running, accesses, count);
+    if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, contexts_.begin(running->identity));
+    if (residency_ != nullptr) residency_->note(running->identity);
+    swap_events_.op = running->identity;
+    measure(*running);
+    if (program_ != nullptr) follow_op(*running);
+    keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
+    if (!running->swapped.empty()) bring_in(*running);
     running_ops_.push_back(running);
     ++step_ops_;
     ++op_count_;
@@ -67,16 +64,18 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     sample_begin(*running);
   }
   um::running_op = running;
-  try {
-    if (backend_.ordered() && touch(*running)) settle(*running);
-  } catch (...) {  // the caller ends only what has begun
-    end_op(nullptr, 0);
-    throw;
-  }
+  const um::OnError end([&] { end_op(nullptr, 0); });  // the caller ends only what has begun
+  if (backend_.ordered() && touch(*running)) settle(*running);
   if (running->recorded != 0) {
-    running->serviced_ns = fault_service_ns();
+    running->serviced_ns = backend_.totals().fault_service_ns;
     running->start_ns = um::now_ns();
   }
+}
+
+// Whatever happens from now on belongs to none.
+void um_device::outside_ops() noexcept {
+  swap_events_.op = {step_, 0, 0, 0, 0};
+  if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step_));
 }
 
 // What the op is given, by kind of memory.
@@ -174,22 +173,19 @@ void um_device::report_oversized(const RunningOp& op) noexcept {
 }
 
 void um_device::set_step(uint32_t step) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (tape_.on()) collect_device_events();  // what was served until now is of the step before
   end_sampled_step();
   if (program_ != nullptr) follow_step(step);
   step_ = step;
   step_ops_ = 0;
-  swap_events_.op = {step, 0, 0, 0, 0};
   tape_.set_step(step);
-  if (backend_.hooks != nullptr) backend_.hooks->set_context(backend_.ordinal, um::OpContexts::outside(step));
+  outside_ops();
   begin_sampled_step(step);
 }
 
 void um_device::set_budget(uint64_t budget_bytes) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   if (budget_bytes == 0) {
     budget_.reset();
     allocations_->set_room(backend_.total_bytes);
@@ -216,9 +212,8 @@ void um_device::seed(um::Budget& budget) {
   budget.follow(*allocations_);
   for (const um::Arena* arena : allocations_->arenas_by_address()) {
     if (arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
-    for (const um::Block* block = arena->first; block != nullptr; block = block->next) {
-      if (block->free) continue;
-      for (uint64_t page = block->address / um::kBlockBytes * um::kBlockBytes; page < block->end();
+    arena->each_block([&](const um::Block& block) {
+      for (uint64_t page = block.address / um::kBlockBytes * um::kBlockBytes; page < block.end();
            page += um::kBlockBytes) {
         uint64_t on_device = 1, on_host = 0;
         if (backend_.hooks != nullptr) {
@@ -226,10 +221,9 @@ void um_device::seed(um::Budget& budget) {
         }
         if (on_device != 0) budget.use(page, um::kBlockBytes, um::Budget::Use::to_device);
       }
-      if (block->record.exports > 0) budget.pin(block->address, block->record.bytes);
-    }
+      if (block.record.exports > 0) budget.pin(block.address, block.record.bytes);
+    });
   }
-  const um::CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const um::RequiredContext current(backend_);
   budget.enforce(backend_);
 }

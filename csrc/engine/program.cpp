@@ -19,27 +19,21 @@ std::vector<Column> copied(const Column* column, uint64_t count) {
 
 }  // namespace
 
-Program::Columns::Columns(const um_trace& trace)
-    : storage_bytes(copied(trace.storage_bytes, trace.storage_count)),
-      storage_successor(copied(trace.storage_successor, trace.storage_count)),
-      access_op(copied(trace.access_op, trace.access_count)),
-      access_storage(copied(trace.access_storage, trace.access_count)),
-      event_op(copied(trace.event_op, trace.event_count)),
-      event_storage(copied(trace.event_storage, trace.event_count)),
-      event_kind(copied(trace.event_kind, trace.event_count)),
-      event_inside(copied(trace.event_inside, trace.event_count)) {
-  view.storage_count = trace.storage_count;
+Program::Columns::Columns(const um_trace& trace) {
+  const auto copy = [&](auto& column, auto um_trace::* rows, uint64_t um_trace::* count) {
+    column = copied(trace.*rows, trace.*count);
+    view.*rows = column.data();
+    view.*count = trace.*count;
+  };
   view.op_count = trace.op_count;
-  view.access_count = trace.access_count;
-  view.event_count = trace.event_count;
-  view.storage_bytes = storage_bytes.data();
-  view.storage_successor = storage_successor.data();
-  view.access_op = access_op.data();
-  view.access_storage = access_storage.data();
-  view.event_op = event_op.data();
-  view.event_storage = event_storage.data();
-  view.event_kind = event_kind.data();
-  view.event_inside = event_inside.data();
+  copy(storage_bytes, &um_trace::storage_bytes, &um_trace::storage_count);
+  copy(storage_successor, &um_trace::storage_successor, &um_trace::storage_count);
+  copy(access_op, &um_trace::access_op, &um_trace::access_count);
+  copy(access_storage, &um_trace::access_storage, &um_trace::access_count);
+  copy(event_op, &um_trace::event_op, &um_trace::event_count);
+  copy(event_storage, &um_trace::event_storage, &um_trace::event_count);
+  copy(event_kind, &um_trace::event_kind, &um_trace::event_count);
+  copy(event_inside, &um_trace::event_inside, &um_trace::event_count);
 }
 
 Program::Program(const um_program& program)
@@ -104,7 +98,7 @@ void Program::index_arguments() {
 void Program::index_uses() {
   std::vector<size_t> counts(bound_.size() + 1);
   for (const int32_t storage : columns_.access_storage) ++counts[static_cast<size_t>(storage) + 1];
-  for (size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
+  std::partial_sum(counts.begin(), counts.end(), counts.begin());
   first_use_ = counts;
   uses_.resize(columns_.access_storage.size());
   for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // in the order of the ops
@@ -142,11 +136,9 @@ void Program::begin_step(const Allocations& allocations) {
     for (size_t storage = 0; storage < first_serials_.size(); ++storage) {
       if (first_serials_[storage] != 0) storages.emplace(first_serials_[storage], static_cast<int32_t>(storage));
     }
-    allocations.each_arena([&](const Arena& arena) {
-      for (Block* block = arena.first; block != nullptr; block = block->next) {
-        const auto found = block->free ? storages.end() : storages.find(block->record.serial);
-        if (found != storages.end()) before[static_cast<size_t>(found->second)] = block;
-      }
+    allocations.each_block([&](Block& block) {
+      const auto found = storages.find(block.record.serial);
+      if (found != storages.end()) before[static_cast<size_t>(found->second)] = &block;
     });
     begun_ = true;
   }
@@ -162,14 +154,11 @@ void Program::begin_step(const Allocations& allocations) {
   next_event_ = trace_.first_event(-1);
 }
 
-bool Program::end_step() {
-  if (state_ == State::driving && past_idle(op_ + 1) == op_count()) {
-    ++followed_;
-    state_ = State::waiting;
-    return true;
-  }
-  if (state_ == State::driving) diverge(0);  // it ended early
-  return false;
+void Program::end_step() {
+  if (!driving()) return;
+  if (past_idle(op_ + 1) != op_count()) return diverge(0);  // it ended early
+  ++followed_;
+  state_ = State::waiting;
 }
 
 // Ops that touch nothing of the device come and go: data loaders and loggers run them when they have something.

@@ -31,8 +31,7 @@ class Program final : public Forecast {
 
   // `allocations`: where the storages of before the first op are, the first time.
   void begin_step(const Allocations& allocations);
-  // False: it had not come to its end, or was not followed that far.
-  bool end_step();
+  void end_step();
   // The op that begins, and the blocks that it is given, in order.
   void begin_op(uint32_t op, Block* const* blocks, size_t count);
   void allocated(Block* block) noexcept;

@@ -5,18 +5,13 @@
 using um::address_of;
 
 void um_device::record(bool on) {
-  const Lock lock(mutex_);
-  require_alive();
+  const Lock lock = lock_alive();
   collect_device_events();
   if (!on) return tape_.stop();
   std::vector<um_recorded_allocation> present;
-  allocations_->each_arena([&](const um::Arena& arena) {
-    for (const um::Block* block = arena.first; block != nullptr; block = block->next) {
-      const um::Record& record = block->record;
-      if (!block->free) {
-        present.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, record.seen});
-      }
-    }
+  allocations_->each_block([&](const um::Block& block) {
+    const um::Record& record = block.record;
+    present.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, record.seen});
   });
   std::sort(present.begin(), present.end(),
             [](const auto& one, const auto& other) { return one.allocation < other.allocation; });
@@ -61,7 +56,7 @@ void um_device::record_end(const um::RunningOp& op, int64_t end_ns, const void* 
       if (block != nullptr) tape_.seen(*block);
     }
     // Fault services of several threads may add up to more than the op took.
-    const int64_t serviced_ns = fault_service_ns() - op.serviced_ns;
+    const int64_t serviced_ns = backend_.totals().fault_service_ns - op.serviced_ns;
     tape_.end_op(op.recorded, std::max<int64_t>(0, end_ns - op.start_ns - serviced_ns), serials);
   } catch (const std::bad_alloc&) {
     tape_.lose(1);
@@ -80,17 +75,9 @@ void um_device::record_copy(um_recorded_event_kind kind, const um::Block& block,
 void um_device::record_service(const um::emulated::Event& event, bool inside) noexcept {
   if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
   if (backend_.ordered() && !event.unordered) return;
-  const um::Arena* arena = um::address_map().find(event.address);
-  if (arena == nullptr || arena->device.load(std::memory_order_relaxed) != this) return;
-  const um::Block* block = arena->nearest(event.address);
+  const um::Arena* arena = own_arena(event.address);
+  const um::Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
   if (block == nullptr) return;
   tape_.happened(event.write ? UM_RECORDED_SERVICE_WRITE : UM_RECORDED_SERVICE_READ, *block,
                  event.address / um::kBlockBytes * um::kBlockBytes, 0, inside);
-}
-
-int64_t um_device::fault_service_ns() const {
-  if (backend_.hooks == nullptr) return 0;
-  um::emulated::Totals totals{};
-  backend_.hooks->totals(backend_.ordinal, &totals);
-  return totals.fault_service_ns;
 }

@@ -2,32 +2,13 @@
 
 #include <algorithm>
 #include <new>
-#include <tuple>
 
 namespace um {
-namespace {
 
-size_t mix(size_t hash, uint64_t value) { return (hash ^ value) * 0x9e3779b97f4a7c15u; }
-
-size_t spread(size_t hash) { return hash ^ (hash >> 32); }  // tables take the low bits
-
-}  // namespace
-
-bool Residency::Tensor::operator==(const Tensor& other) const {
-  return std::tie(bytes, role, name, birth_op, birth_module) ==
+bool Residency::Tensor::operator<(const Tensor& other) const {
+  return std::tie(bytes, role, name, birth_op, birth_module) <
          std::tie(other.bytes, other.role, other.name, other.birth_op, other.birth_module);
 }
-
-bool Residency::Op::operator==(const Op& other) const {
-  return std::tie(op, module, phase) == std::tie(other.op, other.module, other.phase);
-}
-
-size_t Residency::Hash::operator()(const Tensor& tensor) const {
-  return spread(
-      mix(mix(mix(mix(mix(0, tensor.bytes), tensor.role), tensor.name), tensor.birth_op), tensor.birth_module));
-}
-
-size_t Residency::Hash::operator()(const Op& op) const { return spread(mix(mix(mix(0, op.op), op.module), op.phase)); }
 
 Residency::Tensor Residency::tensor_of(const Record& record) {
   const bool named = record.name != 0;
@@ -45,6 +26,16 @@ uint64_t Residency::resident_bytes(const Block& block) const {
   return bytes;
 }
 
+template <class Note>
+void Residency::keep(const Note& note) noexcept {
+  if (!known_) return;
+  try {
+    note();
+  } catch (const std::bad_alloc&) {
+    give_up();
+  }
+}
+
 // Of what every allocation that counts has in the block at `address`.
 void Residency::change(uint64_t address, const Arena* arena, int64_t sign) noexcept {
   const uint64_t end = address + kBlockBytes;
@@ -58,23 +49,15 @@ void Residency::change(uint64_t address, const Arena* arena, int64_t sign) noexc
 }
 
 void Residency::change(uint32_t tracked, int64_t bytes) noexcept {
-  if (!known_ || bytes == 0) return;
-  try {
-    changes_.push_back({tracked, bytes});
-  } catch (const std::bad_alloc&) {
-    return give_up();
-  }
+  if (bytes == 0) return;
+  keep([&] { changes_.push_back({tracked, bytes}); });
   if (changes_.size() >= kMostChanges) sum_up();
 }
 
 void Residency::arrived(uint64_t address, const Arena* arena) noexcept {
-  if (!known_) return;
-  try {
-    if (!on_device_.insert(address / kBlockBytes).second) return;
-  } catch (const std::bad_alloc&) {
-    return give_up();
-  }
-  change(address, arena, 1);
+  bool is_new = false;
+  keep([&] { is_new = on_device_.insert(address / kBlockBytes).second; });
+  if (is_new) change(address, arena, 1);
 }
 
 void Residency::left(uint64_t address, const Arena* arena) noexcept {
@@ -83,16 +66,13 @@ void Residency::left(uint64_t address, const Arena* arena) noexcept {
 }
 
 void Residency::add(Block* block) noexcept {
+  keep([&] {
+    if (!unused_.empty()) return;
+    tracked_.push_back({});
+    unused_.reserve(tracked_.capacity());  // so that nothing that ends needs memory
+    unused_.push_back(static_cast<uint32_t>(tracked_.size() - 1));
+  });
   if (!known_) return;
-  try {
-    if (unused_.empty()) {
-      tracked_.push_back({});
-      unused_.reserve(tracked_.capacity());  // so that nothing that ends needs memory
-      unused_.push_back(static_cast<uint32_t>(tracked_.size() - 1));
-    }
-  } catch (const std::bad_alloc&) {
-    return give_up();
-  }
   const uint32_t index = unused_.back();
   unused_.pop_back();
   tracked_[index] = {tensor_of(block->record), 0, true};
@@ -114,11 +94,7 @@ void Residency::relabelled(const Block& block) noexcept {
 
 // By the labels of now. What is over is forgotten: its index is free for another.
 void Residency::sum_up() noexcept {
-  try {
-    add_up();
-  } catch (const std::bad_alloc&) {
-    give_up();
-  }
+  keep([&] { add_up(); });
 }
 
 void Residency::add_up() {
@@ -152,14 +128,11 @@ void Residency::add_up() {
 }
 
 void Residency::note(const OpIdentity& op) noexcept {
-  if (!known_) return;
-  try {
+  keep([&] {
     uint64_t& peak_bytes = ops_[{op.op, op.module, op.phase}];
     peak_bytes = std::max(peak_bytes, total_bytes());
     if (ops_.size() > kMostSubjects) give_up();
-  } catch (const std::bad_alloc&) {
-    give_up();
-  }
+  });
 }
 
 void Residency::reset_peaks() noexcept {
@@ -169,16 +142,7 @@ void Residency::reset_peaks() noexcept {
   ops_.clear();
 }
 
-void Residency::clear() noexcept {
-  on_device_.clear();
-  for (Level& role : roles_) role = {};
-  tracked_.clear();
-  unused_.clear();
-  changes_.clear();
-  tensors_.clear();
-  ops_.clear();
-  known_ = true;
-}
+void Residency::clear() noexcept { *this = Residency{}; }
 
 void Residency::give_up() noexcept {
   clear();
@@ -200,8 +164,9 @@ uint64_t Residency::read(um_residency* out, uint64_t capacity) noexcept {
     put({level.peak, tensor.bytes, UM_RESIDENCY_TENSOR, tensor.role, tensor.name, tensor.birth_op, tensor.birth_module,
          0, 0, 0});
   }
-  for (const auto& [op, peak_bytes] : ops_) {
-    put({peak_bytes, 0, UM_RESIDENCY_OP, 0, 0, 0, 0, op.op, op.module, op.phase});
+  for (const auto& [ran, peak_bytes] : ops_) {
+    const auto [op, module, phase] = ran;
+    put({peak_bytes, 0, UM_RESIDENCY_OP, 0, 0, 0, 0, op, module, phase});
   }
   return count;
 }

@@ -7,7 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -51,16 +52,9 @@ class Residency {
   struct Tensor {
     uint64_t bytes;
     uint32_t role, name, birth_op, birth_module;
-    bool operator==(const Tensor& other) const;
+    bool operator<(const Tensor& other) const;
   };
-  struct Op {
-    uint32_t op, module, phase;
-    bool operator==(const Op& other) const;
-  };
-  struct Hash {
-    size_t operator()(const Tensor& tensor) const;
-    size_t operator()(const Op& op) const;
-  };
+  using Op = std::tuple<uint32_t, uint32_t, uint32_t>;  // its name, module and phase
   // An allocation that lives, or lived when the changes were summed up last; its index is `Record::tracked` less one.
   struct Tracked {
     Tensor label;
@@ -77,6 +71,9 @@ class Residency {
   uint64_t resident_bytes(const Block& block) const;
   void change(uint64_t address, const Arena* arena, int64_t sign) noexcept;
   void change(uint32_t tracked, int64_t bytes) noexcept;
+  // Notes something for which there may be no memory.
+  template <class Note>
+  void keep(const Note& note) noexcept;
   void sum_up() noexcept;
   void add_up();
   void give_up() noexcept;
@@ -86,8 +83,8 @@ class Residency {
   std::vector<Tracked> tracked_;
   std::vector<uint32_t> unused_;  // of tracked_
   std::vector<Change> changes_;   // in order
-  std::unordered_map<Tensor, Level, Hash> tensors_;
-  std::unordered_map<Op, uint64_t, Hash> ops_;  // the peak of total_bytes()
+  std::map<Tensor, Level> tensors_;
+  std::map<Op, uint64_t> ops_;  // the peak of total_bytes()
   bool known_ = true;
 };
 

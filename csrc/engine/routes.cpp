@@ -39,7 +39,6 @@ bool leads(const um_route& route) {
 void set_thread_route(const um_route* route) { own_route = route != nullptr ? *route : um_route{}; }
 um_route thread_route() { return own_route; }
 void set_process_route(const um_route* route) { shared_route = route != nullptr ? pack(*route) : 0; }
-um_route process_route() { return unpack(shared_route); }
 
 void forget_route(const um_device* device) {
   uint64_t word = shared_route;

@@ -9,7 +9,6 @@ namespace um {
 void set_thread_route(const um_route* route);
 um_route thread_route();
 void set_process_route(const um_route* route);
-um_route process_route();
 // The process's route must not lead to a device that closes. A thread's own may: it then counts as off.
 void forget_route(const um_device* device);
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "engine/counters.h"
 #include "memory/address_map.h"
 
 namespace um {
@@ -20,22 +21,12 @@ constexpr int64_t kSlackNs = 1000000;
 // No record is about more: a record that says so is nonsense.
 constexpr uint64_t kMostBytes = uint64_t{1} << 48;
 
-// -1 for what is not known. Indexed by um_cause's numbers: cupti_activity.h, CUpti_ActivityUnifiedMemoryMigrationCause.
+// UM_UNKNOWN for what is not known. CUPTI counts the causes as um_cause does, but from 1 on: cupti_activity.h,
+// CUpti_ActivityUnifiedMemoryMigrationCause.
 int cause_of_migration(uint32_t flags) {
-  switch (flags) {
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER:
-      return UM_CAUSE_USER;
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_COHERENCE:
-      return UM_CAUSE_COHERENCE;
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_PREFETCH:
-      return UM_CAUSE_SPECULATIVE;
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_EVICTION:
-      return UM_CAUSE_EVICTION;
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_ACCESS_COUNTERS:
-      return UM_CAUSE_ACCESS_COUNTER;
-    default:
-      return UM_UNKNOWN;
-  }
+  static_assert(CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER == UM_CAUSE_USER + 1);
+  static_assert(CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_ACCESS_COUNTERS == UM_CAUSE_ACCESS_COUNTER + 1);
+  return flags >= 1 && flags <= UM_CAUSE_COUNT ? static_cast<int>(flags) - 1 : UM_UNKNOWN;
 }
 
 // The nearest of um_cause's words; um_sampling counts by the driver's own.
@@ -56,10 +47,6 @@ int64_t duration_ns(const Sample& sample) {
 }
 
 bool is_fault(const Sample& sample) { return sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT; }
-
-void forget(um_counters* counters) {
-  std::fill_n(reinterpret_cast<int64_t*>(counters), sizeof(*counters) / sizeof(int64_t), int64_t{UM_UNKNOWN});
-}
 
 // 0 where records tell, UM_UNKNOWN elsewhere.
 void clear(um_counters* counters) {
@@ -224,19 +211,8 @@ um_event Sampling::event_of(const Told& told, um_event_kind kind, um_cause cause
   event.address = told.sample.address;
   event.kind = static_cast<uint16_t>(kind);
   event.cause = static_cast<uint16_t>(cause);
-  event.step = told.op.step;
-  event.op_index = told.op.index;
-  event.op = told.op.op;
-  event.module = told.op.module;
-  event.phase = told.op.phase;
-  if (const Record* record = told.record) {
-    event.allocation = record->serial;
-    event.allocation_bytes = record->bytes;
-    event.role = record->role;
-    event.name = record->name;
-    event.birth_op = record->birth_op;
-    event.birth_module = record->birth_module;
-  }
+  tell_of(told.op, &event);
+  if (told.record != nullptr) tell_of(*told.record, &event);
   return event;
 }
 
@@ -308,10 +284,9 @@ void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
 }
 
 void Sampling::add_last() {
-  constexpr size_t kFields = sizeof(um_counters) / sizeof(int64_t);
   auto* const totals = reinterpret_cast<int64_t*>(&totals_);
   const auto* const last = reinterpret_cast<const int64_t*>(&read_.last);
-  for (size_t i = 0; i < kFields; ++i) {
+  for (size_t i = 0; i < kCounters; ++i) {
     if (last[i] != UM_UNKNOWN) totals[i] += last[i];
   }
 }

@@ -35,8 +35,7 @@ bool um_device::serve_stray_access(uint64_t address, bool write) noexcept {
     const Found found = find(address, false);
     if (found.block == nullptr || found.block->swapped == nullptr) return false;
     um_device& device = *found.device;
-    const um::CurrentContext current(device.backend_);
-    device.backend_.check(current.result(), "making the device's context current");
+    const um::RequiredContext current(device.backend_);
     return device.swapper_->serve(found.block->swapped, write);
   } catch (const std::exception&) {
     return false;  // then it is fatal, and told

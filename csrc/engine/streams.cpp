@@ -8,12 +8,8 @@ using um::driver::CUevent;
 using um::driver::CUstream;
 
 void um_device::stream_wait(void* waiting, void* awaited) {
-  {
-    const Lock lock(mutex_);
-    require_alive();
-  }
-  const um::CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  lock_alive();
+  const um::RequiredContext current(backend_);
   order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited), um::Wait::stream_order);
 }
 

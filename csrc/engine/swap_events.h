@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
 #include "engine/event_log.h"
 #include "engine/op_identity.h"
 #include "memory/arena.h"
@@ -14,18 +15,15 @@ class SwapEvents {
  public:
   explicit SwapEvents(EventLog& log) : log_(log) {}
 
-  // A copy, or a departure without one (0 bytes), begins now.
-  void moved(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes) noexcept;
-  // An op stood still for a move of the block that has this cause.
-  void waited(um_event_kind kind, um_swap_cause cause, const Block& block, int64_t start_ns,
-              int64_t duration_ns) noexcept;
+  // A copy, or a departure without one (0 bytes), begins now; or an op stood still for a move of the block that has
+  // this cause.
+  void tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns = now_ns(),
+            int64_t duration_ns = 0) noexcept;
 
   bool on = false;
   OpIdentity op;  // that runs now
 
  private:
-  void push(um_event event, um_event_kind kind, um_swap_cause cause, const Block& block) noexcept;
-
   EventLog& log_;
 };
 

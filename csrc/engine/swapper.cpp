@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -30,12 +31,8 @@ Swapper::Swapper(const Backend& backend, ChunkedMemory& memory, Fences& fences, 
     backend_.check(backend_.call().stream_create(stream, driver::CU_STREAM_NON_BLOCKING), "making a copy stream");
   };
   make(&to_device_);
-  try {
-    make(&to_host_);
-  } catch (...) {
-    static_cast<void>(backend_.call().stream_destroy(to_device_));
-    throw;
-  }
+  const OnError undo([&] { static_cast<void>(backend_.call().stream_destroy(to_device_)); });
+  make(&to_host_);
 }
 
 Swapper::~Swapper() {
@@ -291,13 +288,9 @@ Fences::Fence Swapper::last_use(uint64_t streams, std::vector<CUstream> others) 
   if (others.empty()) return 0;
   std::vector<CUstream> gone;
   const Fences::Fence fence = fences_.record(others.data(), others.size(), &gone);
-  drop_streams(gone);
-  return fence;
-}
-
-// Blocks may still name their bits: then whoever gets the bit next is waited for too.
-void Swapper::drop_streams(const std::vector<CUstream>& gone) noexcept {
+  // Blocks may still name their bits: then whoever gets the bit next is waited for too.
   for (const CUstream stream : gone) std::replace(streams_.begin(), streams_.end(), stream, kGone);
+  return fence;
 }
 
 void Swapper::forget(Fences::Fence* fence) noexcept {
@@ -324,7 +317,7 @@ void Swapper::count_wait(const Swapped& block, int64_t start_ns, int64_t* accoun
   const int64_t waited_ns = now_ns() - start_ns;
   *account += waited_ns;
   const bool for_room = account == &counted.wait_room_ns;
-  events_.waited(for_room ? UM_EVENT_WAIT_ROOM : UM_EVENT_WAIT_COPY, block.cause, *block.block, start_ns, waited_ns);
+  events_.tell(for_room ? UM_EVENT_WAIT_ROOM : UM_EVENT_WAIT_COPY, block.cause, *block.block, 0, start_ns, waited_ns);
 }
 
 // ---- refusal -----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ struct Swapped {
   Swapped* older = nullptr;  // of those that are arriving or on the device, in order of their last use
   Swapped* newer = nullptr;
   Swapped* next_free = nullptr;  // StablePool's
-  ChunkedMemory::HostRange* host = nullptr;
+  HostRange* host = nullptr;
   Fences::Fence moved = 0;  // the copy that runs, or ran last; of a departure without one: the last use
   uint64_t streams = 0;     // that used it since it came: bits of Swapper::streams_
   uint32_t pins = 0;
@@ -144,7 +144,6 @@ class Swapper {
     return uint64_t{1} << (stream - streams_.begin());
   }
   std::vector<driver::CUstream>::iterator idle_stream();
-  void drop_streams(const std::vector<driver::CUstream>& gone) noexcept;
   Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
   void forget(Fences::Fence* fence) noexcept;
   template <class Copy>

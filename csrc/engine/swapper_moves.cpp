@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/swapper.h"
 #include "memory/host_memory.h"
 #include "memory/room.h"
@@ -14,15 +15,15 @@ using driver::CUstream;
 // nothing of it runs any more.
 template <class Copy>
 Fences::Fence Swapper::begin_copy(CUstream stream, Fences::Fence before, const Copy& copy) {
-  const HeldFence held(fences_, before);
-  if (before != 0) fences_.order(stream, before, Wait::departure_after_use);
-  try {
-    copy();
-    return fences_.record(&stream, 1);
-  } catch (...) {
+  const OnError let_go([&] { fences_.release(before); });
+  fences_.order(stream, before, Wait::departure_after_use);
+  const OnError undo([&] {
     if (!left_out(Wait::copy_failed)) static_cast<void>(backend_.call().stream_synchronize(stream));
-    throw;
-  }
+  });
+  copy();
+  const Fences::Fence copied = fences_.record(&stream, 1);
+  fences_.release(before);
+  return copied;
 }
 
 // ---- arrivals ----------------------------------------------------------------------------------------------
@@ -45,19 +46,12 @@ bool Swapper::bring(Swapped* block, CUstream stream) {
 // The copy waits for nobody but who had its chunks. False, and nothing has happened, when the driver has less memory
 // than the budget: then no more is obtainable than it has.
 bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
-  if (block->on_show) memory_.unmap_host(*block->block, block->host);
+  if (block->on_show) memory_.unmap_host(*block->block);
   block->on_show = false;
+  const OnError undo([&] { show_on_host(block); });
   const CUstream first_user = block->written ? to_device_ : stream;
-  bool backed = false;
-  try {
-    // What arrives is not whole before the copy has ended.
-    block->shown = block->written ? Access::none : Access::write;
-    backed = memory_.back(*block->block, first_user, catches_ ? block->shown : Access::write);
-  } catch (...) {
-    show_on_host(block);
-    throw;
-  }
-  if (!backed) {
+  block->shown = block->written ? Access::none : Access::write;  // what arrives is not whole before the copy has ended
+  if (!memory_.back(*block->block, first_user, catches_ ? block->shown : Access::write)) {
     show_on_host(block);
     return false;
   }
@@ -68,19 +62,18 @@ bool Swapper::begin_arrival(Swapped* block, CUstream stream) {
     block->written |= catches_;  // by anybody, from now on
     return true;
   }
-  try {
+  {
+    const OnError undo_backing([&] {
+      unlink(block);
+      memory_.strip(*block->block);
+    });
     block->moved = begin_copy(to_device_, 0, [&] { memory_.copy_in(*block->block, block->host, to_device_); });
-  } catch (...) {
-    unlink(block);
-    memory_.strip(*block->block);
-    show_on_host(block);
-    throw;
   }
   block->cause = block->place == Place::queued ? UM_SWAP_PLANNED : UM_SWAP_ON_DEMAND;
   block->place = Place::arriving;
   ++counted.swap_ins;
   counted.swap_in_bytes += static_cast<int64_t>(block->block->record.bytes);
-  events_.moved(UM_EVENT_SWAP_IN, block->cause, *block->block, block->block->record.bytes);
+  events_.tell(UM_EVENT_SWAP_IN, block->cause, *block->block, block->block->record.bytes);
   return true;
 }
 
@@ -178,7 +171,7 @@ void Swapper::leave(Swapped* block, um_swap_cause cause) {
     ++counted.clean_drops;
   }
   block->cause = cause;
-  events_.moved(UM_EVENT_SWAP_OUT, cause, *block->block, copies ? block->block->record.bytes : 0);
+  events_.tell(UM_EVENT_SWAP_OUT, cause, *block->block, copies ? block->block->record.bytes : 0);
   unlink(block);
   keep(block);
   block->place = Place::leaving;

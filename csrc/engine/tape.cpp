@@ -23,30 +23,26 @@ void Tape::start(const std::vector<um_recorded_allocation>& present) {
   on_ = false;
   ++recording_;
   lost_ = 0;
-  ops_.clear();
-  accesses_.clear();
-  outputs_.clear();
-  events_.clear();
-  edges_.clear();
-  rows_.clear();
-  allocations_ = present;
-  for (uint64_t row = 0; row < allocations_.size(); ++row) {
-    rows_[allocations_[row].allocation] = row;
-    events_.push_back({allocations_[row].allocation, 0, 0, -1, UM_RECORDED_ALLOCATE, 0});
+  rows_ = {};
+  by_serial_.clear();
+  rows_.allocations = present;
+  for (uint64_t row = 0; row < rows_.allocations.size(); ++row) {
+    by_serial_[rows_.allocations[row].allocation] = row;
+    rows_.events.push_back({rows_.allocations[row].allocation, 0, 0, -1, UM_RECORDED_ALLOCATE, 0});
   }
   on_ = true;
 }
 
 um_recorded_allocation* Tape::row_of(const Block& block) {
-  const auto found = rows_.find(block.record.serial);
-  return found == rows_.end() ? nullptr : &allocations_[found->second];
+  const auto found = by_serial_.find(block.record.serial);
+  return found == by_serial_.end() ? nullptr : &rows_.allocations[found->second];
 }
 
 void Tape::allocated(const Block& block, bool inside) noexcept {
   keep([&] {
     const Record& record = block.record;
-    allocations_.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, 0});
-    rows_[record.serial] = allocations_.size() - 1;
+    rows_.allocations.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, 0});
+    by_serial_[record.serial] = rows_.allocations.size() - 1;
     happened(UM_RECORDED_ALLOCATE, block, block.address, 0, inside);
   });
 }
@@ -54,7 +50,7 @@ void Tape::allocated(const Block& block, bool inside) noexcept {
 void Tape::freed(const Block& block, bool inside) noexcept {
   keep([&] {
     happened(UM_RECORDED_FREE, block, block.address, 0, inside);
-    rows_.erase(block.record.serial);
+    by_serial_.erase(block.record.serial);
   });
 }
 
@@ -76,22 +72,22 @@ void Tape::seen(const Block& block) noexcept {
 void Tape::happened(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes,
                     bool inside) noexcept {
   keep([&] {
-    events_.push_back({block.record.serial, static_cast<int64_t>(address - block.address), bytes, last_op(),
-                       static_cast<uint16_t>(kind), static_cast<uint16_t>(inside && !ops_.empty())});
+    rows_.events.push_back({block.record.serial, static_cast<int64_t>(address - block.address), bytes, last_op(),
+                            static_cast<uint16_t>(kind), static_cast<uint16_t>(inside && !rows_.ops.empty())});
   });
 }
 
 void Tape::set_step(uint32_t step) noexcept {
-  keep([&] { edges_.push_back({events_.size(), step, 0}); });
+  keep([&] { rows_.edges.push_back({rows_.events.size(), step, 0}); });
 }
 
 uint64_t Tape::begin_op(um_recorded_op op) noexcept {
   uint64_t ticket = 0;
   keep([&] {
     op.duration_ns = UM_UNKNOWN;
-    op.first_access = accesses_.size();
-    ops_.push_back(op);
-    ticket = uint64_t{recording_} << kIndexBits | ops_.size();
+    op.first_access = rows_.accesses.size();
+    rows_.ops.push_back(op);
+    ticket = uint64_t{recording_} << kIndexBits | rows_.ops.size();
   });
   return ticket;
 }
@@ -99,18 +95,18 @@ uint64_t Tape::begin_op(um_recorded_op op) noexcept {
 void Tape::access(const Block& block, const um_access& access) noexcept {
   keep([&] {
     const uint64_t offset_bytes = reinterpret_cast<uint64_t>(access.address) - block.address;
-    accesses_.push_back({block.record.serial, offset_bytes, access.bytes, access.write, access.argument});
-    ++ops_.back().access_count;
+    rows_.accesses.push_back({block.record.serial, offset_bytes, access.bytes, access.write, access.argument});
+    ++rows_.ops.back().access_count;
   });
 }
 
 void Tape::end_op(uint64_t ticket, int64_t duration_ns, const std::vector<uint64_t>& outputs) noexcept {
   if (ticket >> kIndexBits != recording_) return;  // it began in an earlier recording, or in none
   keep([&] {
-    um_recorded_op& op = ops_[(ticket & ((uint64_t{1} << kIndexBits) - 1)) - 1];
+    um_recorded_op& op = rows_.ops[(ticket & ((uint64_t{1} << kIndexBits) - 1)) - 1];
     op.duration_ns = duration_ns;
-    op.first_output = outputs_.size();
-    outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
+    op.first_output = rows_.outputs.size();
+    rows_.outputs.insert(rows_.outputs.end(), outputs.begin(), outputs.end());
     op.output_count = outputs.size();
   });
 }

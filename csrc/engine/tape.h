@@ -36,12 +36,15 @@ class Tape {
   void access(const Block& block, const um_access& access) noexcept;
   void end_op(uint64_t ticket, int64_t duration_ns, const std::vector<uint64_t>& outputs) noexcept;
 
-  const std::vector<um_recorded_op>& ops() const { return ops_; }
-  const std::vector<um_recorded_access>& accesses() const { return accesses_; }
-  const std::vector<uint64_t>& outputs() const { return outputs_; }
-  const std::vector<um_recorded_allocation>& allocations() const { return allocations_; }
-  const std::vector<um_recorded_event>& events() const { return events_; }
-  const std::vector<um_recorded_edge>& edges() const { return edges_; }
+  struct Rows {
+    std::vector<um_recorded_op> ops;
+    std::vector<um_recorded_access> accesses;
+    std::vector<uint64_t> outputs;
+    std::vector<um_recorded_allocation> allocations;
+    std::vector<um_recorded_event> events;
+    std::vector<um_recorded_edge> edges;
+  };
+  const Rows& rows() const { return rows_; }
   uint64_t lost() const { return lost_; }
   void lose(uint64_t count) { lost_ += count; }
 
@@ -49,18 +52,13 @@ class Tape {
   template <class Change>
   void keep(const Change& change) noexcept;
   um_recorded_allocation* row_of(const Block& block);
-  int32_t last_op() const { return static_cast<int32_t>(ops_.size()) - 1; }
+  int32_t last_op() const { return static_cast<int32_t>(rows_.ops.size()) - 1; }
 
   bool on_ = false;
   uint32_t recording_ = 0;  // which one: an op may begin in one and end in the next
   uint64_t lost_ = 0;
-  std::vector<um_recorded_op> ops_;
-  std::vector<um_recorded_access> accesses_;
-  std::vector<uint64_t> outputs_;
-  std::vector<um_recorded_allocation> allocations_;
-  std::vector<um_recorded_event> events_;
-  std::vector<um_recorded_edge> edges_;
-  std::unordered_map<uint64_t, uint64_t> rows_;  // serial number: index in allocations_
+  Rows rows_;
+  std::unordered_map<uint64_t, uint64_t> by_serial_;  // index of an allocation's row
 };
 
 }  // namespace um

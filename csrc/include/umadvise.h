@@ -148,7 +148,6 @@ typedef struct um_route {
 UM_API void um_route_set_thread(const um_route* route);
 UM_API void um_route_get_thread(um_route* out);
 UM_API void um_route_set_process(const um_route* route);
-UM_API void um_route_get_process(um_route* out);
 /* The device that this thread allocates from now, or NULL when routing is off for it. */
 UM_API um_device* um_route_device(void);
 /* um_allocate by the current route. UM_BAD_STATE when routing is off. On CUDA `stream` may use the memory at once, also

@@ -52,6 +52,11 @@ class Allocations {
       for (const Arena* arena : heap->arenas()) each(*arena);
     }
   }
+  // Every live allocation, arena by arena.
+  template <class Each>
+  void each_block(const Each& each) const {
+    each_arena([&](const Arena& arena) { arena.each_block(each); });
+  }
   // Arenas in order of address.
   std::vector<const Arena*> arenas_by_address() const;
   // Changes whenever an arena comes or goes.

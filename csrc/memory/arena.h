@@ -67,6 +67,13 @@ class Arena {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
   bool empty() const { return first->free && first->next == nullptr; }
+  // Every allocated block, in order of address.
+  template <class Each>
+  void each_block(const Each& each) const {
+    for (Block* block = first; block != nullptr; block = block->next) {
+      if (!block->free) each(*block);
+    }
+  }
 
   std::atomic<um_device*> device{nullptr};
   ManagedHeap* heap = nullptr;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "devices/simulated/device.h"
 #include "driver/errors.h"
 #include "memory/host_memory.h"
@@ -103,12 +104,8 @@ Backend Backend::open_with_hooks(const driver::Driver* provider, const um_emulat
   char message[512] = "";
   const um_status status = backend.hooks->open(&options, &backend.ordinal, message, sizeof(message));
   if (status != UM_OK) throw Error(status, message);
-  try {
-    backend.describe();
-  } catch (...) {
-    backend.hooks->close(backend.ordinal);
-    throw;
-  }
+  const OnError undo([&] { backend.hooks->close(backend.ordinal); });
+  backend.describe();
   return backend;
 }
 
@@ -128,18 +125,13 @@ Backend Backend::open_cuda(int32_t ordinal) {
                                          std::to_string(count) + ", numbered from 0");
   }
   backend.describe();
-  try {
-    const CurrentContext current(backend);
-    backend.check(current.result(), "making the device's context current");
-    size_t free_bytes = 0, all_bytes = 0;
-    backend.check(backend.call().mem_get_info(&free_bytes, &all_bytes), "asking for free device memory");
-    const uint64_t host_bytes = backend.available_host_bytes();
-    backend.free_at_opening_bytes =
-        backend.integrated == 1 ? std::max<uint64_t>(host_bytes, free_bytes) : host_bytes + free_bytes;
-  } catch (...) {
-    backend.close();
-    throw;
-  }
+  const OnError undo([&] { backend.close(); });
+  const RequiredContext current(backend);
+  size_t free_bytes = 0, all_bytes = 0;
+  backend.check(backend.call().mem_get_info(&free_bytes, &all_bytes), "asking for free device memory");
+  const uint64_t host_bytes = backend.available_host_bytes();
+  backend.free_at_opening_bytes =
+      backend.integrated == 1 ? std::max<uint64_t>(host_bytes, free_bytes) : host_bytes + free_bytes;
   return backend;
 }
 
@@ -193,6 +185,12 @@ const char* Backend::why_no_migration() const {
              ? nullptr
              : "the device has no concurrent managed access (attribute 89): managed memory moves as a "
                "whole at kernel launches, and the driver takes neither advice nor prefetches";
+}
+
+emulated::Totals Backend::totals() const {
+  emulated::Totals totals{};
+  if (hooks != nullptr) hooks->totals(ordinal, &totals);
+  return totals;
 }
 
 void Backend::check(CUresult result, const std::string& doing) const {

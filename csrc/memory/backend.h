@@ -31,6 +31,8 @@ class Backend {
   uint64_t spare_host_bytes() const;
   // Null where advice and prefetch work, else why not.
   const char* why_no_migration() const;
+  // What the emulated device has counted; all 0 on CUDA.
+  emulated::Totals totals() const;
   // Throws um::Error unless `result` is success; `doing` says what was tried.
   void check(driver::CUresult result, const std::string& doing) const;
 
@@ -72,6 +74,14 @@ class CurrentContext {
   driver::CUcontext former_ = nullptr;
   bool changed_ = false;
   driver::CUresult result_;
+};
+
+// Likewise for those who cannot do without: throws um::Error when the driver refuses.
+class RequiredContext : public CurrentContext {
+ public:
+  explicit RequiredContext(const Backend& backend) : CurrentContext(backend) {
+    backend.check(result(), "making the device's context current");
+  }
 };
 
 }  // namespace um

@@ -44,7 +44,6 @@ bool ChunkSlots::free(uint64_t address) noexcept {
 
 void ChunkSlots::map(Slot& slot, ChunkPool::Chunk chunk, SlotState state) {
   backend_.check(backend_.call().mem_map(slot.address, chunk_bytes_, 0, chunk, 0), "mapping a chunk");
-  ++map_calls_;
   slot.chunk = chunk;
   slot.state = state;
   slot.access = Access::none;

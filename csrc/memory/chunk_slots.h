@@ -58,7 +58,6 @@ class ChunkSlots {
   void cache(Slot& slot) noexcept;
   void claim(Slot& slot) noexcept;
   Slot* oldest_cached() const { return oldest_; }
-  uint64_t map_calls() const { return map_calls_; }
 
  private:
   struct Region {
@@ -72,7 +71,6 @@ class ChunkSlots {
   std::vector<Region> regions_;  // in order of address
   Slot* oldest_ = nullptr;
   Slot* newest_ = nullptr;
-  uint64_t map_calls_ = 0;
 };
 
 }  // namespace um

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/chunked_memory.h"
 #include "memory/host_memory.h"
 
@@ -22,8 +23,7 @@ bool ChunkedMemory::clear_all(Slot* slots, uint64_t count) noexcept {
 }
 
 ArenaSource::Range ChunkedMemory::AddressSpace::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
-  const CurrentContext current(memory_.backend_);
-  memory_.backend_.check(current.result(), "making the device's context current");
+  const RequiredContext current(memory_.backend_);
   try {
     return {memory_.slots_.reserve(wanted_bytes), wanted_bytes};
   } catch (const Error&) {
@@ -56,8 +56,7 @@ Slot* ChunkedMemory::small_slot() {
 }
 
 ArenaSource::Range ChunkedMemory::SmallArenas::acquire(uint64_t, uint64_t) {
-  const CurrentContext current(memory_.backend_);
-  memory_.backend_.check(current.result(), "making the device's context current");
+  const RequiredContext current(memory_.backend_);
   return {memory_.own_small()->address, memory_.chunk_bytes_};
 }
 
@@ -78,12 +77,8 @@ Slot* ChunkedMemory::own_small() {
     slots_.map(*slot, pool_.newest(), SlotState::owned);
     pool_.take();
   }
-  try {
-    slots_.allow(slot, 1, Access::write);
-  } catch (...) {
-    disown(slot, 1);
-    throw;
-  }
+  const OnError undo([&] { disown(slot, 1); });
+  slots_.allow(slot, 1, Access::write);
   small_.add(1);
   return slot;
 }

@@ -2,29 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/on_error.h"
 #include "memory/chunked_memory.h"
 
 namespace um {
 
 using driver::CUstream;
-
-void ChunkedMemory::copy_out(const Block& block, HostRange* to, CUstream stream) const {
-  for (uint64_t at = 0; at < block.record.bytes; at += chunk_bytes_) {
-    const uint64_t piece = std::min(chunk_bytes_, block.record.bytes - at);
-    backend_.check(
-        backend_.call().memcpy_dtoh_async(to->chunks[at / chunk_bytes_]->data, block.address + at, piece, stream),
-        "copying a chunk to the host");
-  }
-}
-
-void ChunkedMemory::copy_in(const Block& block, HostRange* from, CUstream stream) const {
-  for (uint64_t at = 0; at < block.record.bytes; at += chunk_bytes_) {
-    const uint64_t piece = std::min(chunk_bytes_, block.record.bytes - at);
-    backend_.check(
-        backend_.call().memcpy_htod_async(block.address + at, from->chunks[at / chunk_bytes_]->data, piece, stream),
-        "copying a chunk to the device");
-  }
-}
 
 template <class Copy>
 void ChunkedMemory::each_piece(const HostRange& range, uint64_t offset, uint64_t bytes, const Copy& copy) const {
@@ -34,6 +17,20 @@ void ChunkedMemory::each_piece(const HostRange& range, uint64_t offset, uint64_t
     copy(range.chunks[(offset + done) / chunk_bytes_]->data + inside, done, piece);
     done += piece;
   }
+}
+
+void ChunkedMemory::copy_out(const Block& block, HostRange* to, CUstream stream) const {
+  each_piece(*to, 0, block.record.bytes, [&](char* data, uint64_t done, uint64_t piece) {
+    backend_.check(backend_.call().memcpy_dtoh_async(data, block.address + done, piece, stream),
+                   "copying a chunk to the host");
+  });
+}
+
+void ChunkedMemory::copy_in(const Block& block, HostRange* from, CUstream stream) const {
+  each_piece(*from, 0, block.record.bytes, [&](const char* data, uint64_t done, uint64_t piece) {
+    backend_.check(backend_.call().memcpy_htod_async(block.address + done, data, piece, stream),
+                   "copying a chunk to the device");
+  });
 }
 
 void ChunkedMemory::read(const HostRange* from, uint64_t offset, void* to, uint64_t bytes) const {
@@ -51,21 +48,15 @@ void ChunkedMemory::write(HostRange* to, uint64_t offset, const void* from, uint
 void ChunkedMemory::map_host(const Block& block, HostRange* range) {
   Slot* slots = slots_.at(block.address);
   const uint64_t count = chunks_of(block);
-  try {
-    for (uint64_t i = 0; i < count; ++i) {
-      clear(slots[i]);
-      slots_.map(slots[i], range->chunks[i]->handle, SlotState::host);
-    }
-    slots_.allow(slots, count, Access::write);
-  } catch (...) {
-    unmap_host(slots, count);
-    throw;
+  const OnError undo([&] { unmap_host(slots, count); });
+  for (uint64_t i = 0; i < count; ++i) {
+    clear(slots[i]);
+    slots_.map(slots[i], range->chunks[i]->handle, SlotState::host);
   }
+  slots_.allow(slots, count, Access::write);
 }
 
-void ChunkedMemory::unmap_host(const Block& block, const HostRange*) noexcept {
-  unmap_host(slots_.at(block.address), chunks_of(block));
-}
+void ChunkedMemory::unmap_host(const Block& block) noexcept { unmap_host(slots_.at(block.address), chunks_of(block)); }
 
 // What is refused here is unmapped when somebody needs the slot.
 void ChunkedMemory::unmap_host(Slot* slots, uint64_t count) noexcept {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/features.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"
@@ -162,28 +163,24 @@ bool ChunkedMemory::back(const Block& block, CUstream first_user, Access shown) 
   if (slots->state == SlotState::owned) return true;
   if (large_.now + small_.now + count > pool_.budget()) return false;
   claim_cached(slots, count);  // first of all: else their chunks would be taken for the other slots
-  try {
-    uint64_t missing = 0;
-    for (Slot* slot = slots; slot != slots + count; ++slot) {
-      clear(*slot);
-      missing += slot->state == SlotState::empty;
-    }
-    if (!gather(missing)) {
-      disown(slots, count);
-      return false;
-    }
-    settle(slots, count, first_user);
-    for (Slot* slot = slots; slot != slots + count; ++slot) {
-      if (slot->state == SlotState::owned) continue;
-      slots_.map(*slot, pool_.newest(), SlotState::owned);
-      pool_.take();
-    }
-    slots_.veil(slots, count, shown == Access::none);
-    slots_.allow(slots, count, shown == Access::write ? Access::write : Access::read);  // copies write all the same
-  } catch (...) {
-    disown(slots, count);
-    throw;
+  const OnError undo([&] { disown(slots, count); });
+  uint64_t missing = 0;
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    clear(*slot);
+    missing += slot->state == SlotState::empty;
   }
+  if (!gather(missing)) {
+    disown(slots, count);
+    return false;
+  }
+  settle(slots, count, first_user);
+  for (Slot* slot = slots; slot != slots + count; ++slot) {
+    if (slot->state == SlotState::owned) continue;
+    slots_.map(*slot, pool_.newest(), SlotState::owned);
+    pool_.take();
+  }
+  slots_.veil(slots, count, shown == Access::none);
+  slots_.allow(slots, count, shown == Access::write ? Access::write : Access::read);  // copies write all the same
   large_.add(count);
   return true;
 }

@@ -25,8 +25,6 @@ namespace um {
 
 class ChunkedMemory {
  public:
-  using HostRange = um::HostRange;
-
   // Throws um::Error: UM_UNSUPPORTED where the device cannot do it, UM_INVALID_ARGUMENT for a bad chunk size or budget.
   ChunkedMemory(const Backend& backend, const um_chunk_options& options, Fences& fences);
   // Every block and arena was freed before (Allocations::trim), and fences are still there. Whoever cares whether the
@@ -86,7 +84,7 @@ class ChunkedMemory {
   void map_host(const Block& block, HostRange* range);
   // Before back(), which waits for nobody who still uses that mapping. One that the driver refuses to undo is undone
   // when somebody needs the place.
-  void unmap_host(const Block& block, const HostRange* range) noexcept;
+  void unmap_host(const Block& block) noexcept;
 
   // ---- for Allocations ----
   // Address space without chunks, for large blocks: whole slots. Released, whatever is cached there is unmapped.
@@ -104,7 +102,6 @@ class ChunkedMemory {
   const Level& pinned() const { return small_; }  // of arenas of small blocks
   const Level& host_in_use() const { return host_.in_use; }
   uint64_t host_pool() const { return host_.created(); }
-  uint64_t map_calls() const { return slots_.map_calls(); }
   void reset_peaks();
 
  private:

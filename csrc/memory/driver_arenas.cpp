@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/host_memory.h"
 #include "memory/managed_cap.h"
 #include "memory/migration.h"
@@ -17,8 +18,7 @@ using driver::CUresult;
 static_assert(UM_ROLE_COUNT <= emulated::kTags);
 
 ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
-  const CurrentContext current(backend_);
-  backend_.check(current.result(), "making the device's context current");
+  const RequiredContext current(backend_);
   return_leftovers();
   const bool managed = placement_.memory == UM_MEMORY_MANAGED;
   if (managed) wanted_bytes = affordable(least_bytes, wanted_bytes);
@@ -28,17 +28,16 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
     throw Error(managed ? UM_OUT_OF_HOST_MEMORY : UM_OUT_OF_DEVICE_MEMORY,
                 "the driver has no " + in_words(least_bytes) + " of " + (managed ? "managed" : "device") + " memory");
   }
-  if (counts()) managed_cap::add(wanted_bytes);
+  if (counts()) managed_cap::held_bytes += wanted_bytes;
   if (backend_.hooks != nullptr) backend_.hooks->tag(backend_.ordinal, address, wanted_bytes, placement_.role);
   driver::CUmem_advise advice{};
   const bool advised = driver_advice(static_cast<um_advice>(placement_.advice), &advice);
   if (managed && advised && backend_.why_no_migration() == nullptr) {
-    try {
-      advise(backend_, address, wanted_bytes, advice);
-    } catch (...) {
+    leftovers_.reserve(leftovers_.size() + 1);
+    const OnError undo([&] {
       if (!release({address, wanted_bytes})) leftovers_.push_back({address, wanted_bytes});
-      throw;
-    }
+    });
+    advise(backend_, address, wanted_bytes, advice);
   }
   return {address, wanted_bytes};
 }
@@ -99,7 +98,7 @@ bool DriverArenas::release(Range range) noexcept {
   const CUdeviceptr raw = shifted == raw_.end() ? range.address : shifted->second;
   if (backend_.call().mem_free(raw) != CUDA_SUCCESS) return false;
   if (shifted != raw_.end()) raw_.erase(shifted);
-  if (counts()) managed_cap::subtract(range.bytes);
+  if (counts()) managed_cap::held_bytes -= range.bytes;
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "memory/features.h"
 
 #include <initializer_list>
+#include <iterator>
 
 namespace um {
 namespace {
@@ -70,19 +71,10 @@ std::string why_no_host_mapping(const Backend& backend) {
 }  // namespace
 
 std::string why_not(const Backend& backend, Feature feature) {
-  switch (feature) {
-    case Feature::managed_memory:
-      return why_no_managed_memory(backend);
-    case Feature::migration:
-      return why_no_migration(backend);
-    case Feature::discard:
-      return why_no_discard(backend);
-    case Feature::chunks:
-      return why_no_chunks(backend);
-    case Feature::host_mapping:
-      return why_no_host_mapping(backend);
-  }
-  return {};
+  constexpr std::string (*kReasons[])(const Backend&) = {why_no_managed_memory, why_no_migration, why_no_discard,
+                                                         why_no_chunks, why_no_host_mapping};
+  static_assert(std::size(kReasons) == kFeatureCount);
+  return kReasons[static_cast<uint32_t>(feature)](backend);
 }
 
 }  // namespace um

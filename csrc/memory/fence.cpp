@@ -1,6 +1,7 @@
 #include "memory/fence.h"
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/room.h"
 
 namespace um {
@@ -60,17 +61,13 @@ Fences::Fence Fences::record(driver::CUstream const* streams, size_t count, std:
   const Fence fence = unused_.back();
   Entry& entry = entries_[fence - 1];
   entry.events.reserve(count);
-  try {
-    for (size_t i = 0; i < count; ++i) {
-      entry.events.push_back(take_event());
-      if (record_event(entry.events.back(), streams[i])) continue;
-      idle_.push_back(entry.events.back());
-      entry.events.pop_back();
-      if (gone != nullptr) gone->push_back(streams[i]);
-    }
-  } catch (...) {
-    recycle(entry);
-    throw;
+  const OnError undo([&] { recycle(entry); });
+  for (size_t i = 0; i < count; ++i) {
+    entry.events.push_back(take_event());
+    if (record_event(entry.events.back(), streams[i])) continue;
+    idle_.push_back(entry.events.back());
+    entry.events.pop_back();
+    if (gone != nullptr) gone->push_back(streams[i]);
   }
   unused_.pop_back();
   entry.references = 1;

@@ -61,19 +61,4 @@ class Fences {
   uint64_t event_count_ = 0;
 };
 
-// One reference to a fence.
-class HeldFence {
- public:
-  // Takes over the caller's reference.
-  HeldFence(Fences& fences, Fences::Fence fence) : fences_(fences), fence_(fence) {}
-  ~HeldFence() { fences_.release(fence_); }
-  HeldFence(const HeldFence&) = delete;
-  HeldFence& operator=(const HeldFence&) = delete;
-  operator Fences::Fence() const { return fence_; }
-
- private:
-  Fences& fences_;
-  const Fences::Fence fence_;
-};
-
 }  // namespace um

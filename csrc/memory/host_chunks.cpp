@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/host_memory.h"
 #include "memory/physical.h"
 #include "memory/room.h"
@@ -57,20 +58,15 @@ HostRange* HostChunks::take(uint64_t chunks) {
   if (in_use.now + chunks > budget_) return nullptr;
   ranges_.prepare(1);
   HostRange* range = ranges_.take();
-  try {
-    range->chunks.reserve(chunks);
-    while (range->chunks.size() < chunks) {
-      HostChunk* chunk = take_one();
-      if (chunk == nullptr) break;
-      range->chunks.push_back(chunk);
+  const OnError undo([&] { put(range, 0); });
+  range->chunks.reserve(chunks);
+  while (range->chunks.size() < chunks) {
+    HostChunk* chunk = take_one();
+    if (chunk == nullptr) {
+      put(range, 0);
+      return nullptr;
     }
-  } catch (...) {
-    put(range, 0);
-    throw;
-  }
-  if (range->chunks.size() < chunks) {
-    put(range, 0);
-    return nullptr;
+    range->chunks.push_back(chunk);
   }
   in_use.add(chunks);
   return range;
@@ -79,10 +75,12 @@ HostRange* HostChunks::take(uint64_t chunks) {
 void HostChunks::give(HostRange* range, Fences::Fence last_use) noexcept {
   in_use.subtract(range->chunks.size());
   put(range, last_use);
-  const auto surely = [&](Fences::Fence fence) { return fences_.surely_passed(fence, Wait::host_chunk_given); };
+  const auto unused = [&](const HostChunk& chunk) {
+    return fences_.surely_passed(chunk.last_use, Wait::host_chunk_given);
+  };
   while (created_ > budget_) {
     HostSlab* slab = idle_slab();
-    if (slab == nullptr || !each_use_passed(*slab, surely)) return;
+    if (slab == nullptr || !std::all_of(slab->chunks.begin(), slab->chunks.end(), unused)) return;
     drop(slab);
   }
 }
@@ -218,12 +216,6 @@ HostSlab* HostChunks::idle_slab() noexcept {
     if (slab->idle == slab->chunks.size()) return slab.get();
   }
   return nullptr;
-}
-
-template <class Passed>
-bool HostChunks::each_use_passed(const HostSlab& slab, const Passed& passed) const {
-  return std::all_of(slab.chunks.begin(), slab.chunks.end(),
-                     [&](const HostChunk& chunk) { return passed(chunk.last_use); });
 }
 
 void HostChunks::drop(HostSlab* slab) noexcept {

@@ -72,8 +72,6 @@ class HostChunks {
   void push_newest(HostChunk* chunk) noexcept;
   void put(HostRange* range, Fences::Fence last_use) noexcept;
   HostSlab* idle_slab() noexcept;
-  template <class Passed>
-  bool each_use_passed(const HostSlab& slab, const Passed& passed) const;
   void drop(HostSlab* slab) noexcept;
 
   const Backend& backend_;

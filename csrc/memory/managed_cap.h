@@ -3,15 +3,21 @@
 // touched yet counts, which what is free now does not show.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 namespace um::managed_cap {
 
 // The most at once, of whatever a device had free at its opening; 0: no less than that.
-void set(uint64_t most_bytes);
-// What is left below it. `free_at_opening_bytes`: of the host and of the device that asks.
-uint64_t left(uint64_t free_at_opening_bytes);
-void add(uint64_t bytes);
-void subtract(uint64_t bytes) noexcept;
+inline std::atomic<uint64_t> most_bytes{0};
+inline std::atomic<uint64_t> held_bytes{0};
+
+// What is left below the most. `free_at_opening_bytes`: of the host and of the device that asks.
+inline uint64_t left(uint64_t free_at_opening_bytes) {
+  const uint64_t set = most_bytes, held = held_bytes;
+  const uint64_t most = set != 0 ? std::min(set, free_at_opening_bytes) : free_at_opening_bytes;
+  return most - std::min(most, held);
+}
 
 }  // namespace um::managed_cap

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/address_map.h"
 
 namespace um {
@@ -78,19 +79,12 @@ Block* ManagedHeap::grow(uint64_t bytes) {
   const bool own = least > next_arena_bytes_;
   arenas_.reserve(arenas_.size() + 1);
   Arena* arena = take_arena();
-  ArenaSource::Range range{0, 0};
-  bool opened = false;
-  try {
-    range = source_.acquire(least, own ? least : next_arena_bytes_);
-    arena->open(device_, this, range.address, range.bytes);
-    opened = true;
-    address_map().enter(arena);
-  } catch (...) {
-    if (opened) arena->close();
-    if (range.bytes != 0) source_.release(range);
-    give_arena(arena);
-    throw;
-  }
+  const OnError undo_taking([&] { give_arena(arena); });
+  const ArenaSource::Range range = source_.acquire(least, own ? least : next_arena_bytes_);
+  const OnError undo_acquiring([&] { source_.release(range); });
+  arena->open(device_, this, range.address, range.bytes);
+  const OnError undo_opening([&] { arena->close(); });
+  address_map().enter(arena);
   Block* block = blocks_.take();
   *block = Block{};
   block->address = range.address;

@@ -17,6 +17,10 @@ struct Level {
   void add(uint64_t value) { set(now + value); }
   void subtract(uint64_t value) { now -= value; }
   void reset_peak() { peak = now; }
+  void tell(uint64_t* level, uint64_t* peak_level, uint64_t unit = 1) const {
+    *level = now * unit;
+    *peak_level = peak * unit;
+  }
 };
 
 struct Statistics {

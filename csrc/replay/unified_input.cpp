@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/indexed_trace.h"
+
 namespace um::simulator {
 namespace {
 
@@ -58,8 +60,8 @@ void check(const um_trace& trace, uint32_t iterations) {
   }
   for (uint64_t row = 0; row < trace.event_count; ++row) {
     const uint8_t kind = trace.event_kind[row];
-    require(kind <= service_write, "this is no trace: an event of unknown kind");
-    const bool copies = kind == host_write || kind == host_read;
+    require(kind <= kServiceWrite, "this is no trace: an event of unknown kind");
+    const bool copies = kind == kHostWrite || kind == kHostRead;
     require(!copies || inside(trace.event_storage[row], trace.event_offset_bytes[row], trace.event_bytes[row]),
             "this is no trace: a copy goes beyond its storage");
   }

@@ -10,12 +10,6 @@
 
 namespace um::simulator {
 
-enum TraceEvent : uint8_t { allocated, freed, host_write, host_read, service_read, service_write };
-
-inline void require(bool holds, const char* rule) {
-  if (!holds) throw Error(UM_INVALID_ARGUMENT, rule);
-}
-
 void check(const um_unified_options& options, uint64_t storages);
 void check(const um_trace& trace, uint32_t iterations);
 // The rows of a plan of advice, prefetches and discards, in the order in which they happen.

@@ -13,8 +13,6 @@
 namespace um::simulator {
 namespace {
 
-constexpr uint8_t kWrites = 2;  // Access of umadvise/records/trace.py
-
 // Counters only grow: what happened since `before`.
 um_counters since(const um_counters& now, const um_counters& before) {
   um_counters difference = now;
@@ -127,7 +125,7 @@ void Replay::begin(int32_t op) {
     um_access access{};
     access.address = reinterpret_cast<const void*>(at);
     access.bytes = static_cast<uint64_t>(trace_.access_bytes[row]);
-    access.write = (trace_.access_flags[row] & kWrites) != 0;
+    access.write = (trace_.access_flags[row] & kWrite) != 0;
     accesses_.push_back(access);
   }
   if (options_.caching != 0) make_cached(op);
@@ -138,10 +136,10 @@ void Replay::begin(int32_t op) {
 // Blocks of a cache are no allocations of the engine, so that it has to be told of them before the op begins.
 void Replay::make_cached(int32_t op) {
   for (uint64_t row = index_.first_event(op); row < index_.first_event(op + 1); ++row) {
-    if (trace_.event_inside[row] == 0 || trace_.event_kind[row] > freed) continue;
+    if (trace_.event_inside[row] == 0 || trace_.event_kind[row] > kFree) continue;
     event(row);
     const int32_t storage = trace_.event_storage[row];
-    if (trace_.event_kind[row] != allocated || !lives(storage) || trace_.op_creates[op] != 0) continue;
+    if (trace_.event_kind[row] != kAllocate || !lives(storage) || trace_.op_creates[op] != 0) continue;
     um_access access{};
     access.address = pointer(storage);
     access.bytes = static_cast<uint64_t>(trace_.storage_bytes[storage]);
@@ -165,7 +163,7 @@ void Replay::note_uses(int32_t op) {
 
 void Replay::events(int32_t op, bool inside) {
   for (uint64_t row = index_.first_event(op); row < index_.first_event(op + 1); ++row) {
-    const bool made_before = options_.caching != 0 && inside && trace_.event_kind[row] <= freed;
+    const bool made_before = options_.caching != 0 && inside && trace_.event_kind[row] <= kFree;
     if ((trace_.event_inside[row] != 0) == inside && !made_before) event(row);
   }
 }
@@ -174,26 +172,26 @@ void Replay::event(uint64_t row) {
   const int32_t storage = trace_.event_storage[row];
   const uint8_t kind = trace_.event_kind[row];
   // What was there when the iteration began has its contents already.
-  if (trace_.event_op[row] < 0 && continued_[static_cast<size_t>(storage)] != 0 && kind != freed) return;
+  if (trace_.event_op[row] < 0 && continued_[static_cast<size_t>(storage)] != 0 && kind != kFree) return;
   clock_.name_storage(storage);
   const uint64_t at = address(storage) + static_cast<uint64_t>(trace_.event_offset_bytes[row]);
   const auto bytes = static_cast<uint64_t>(trace_.event_bytes[row]);
   switch (kind) {
-    case allocated:
+    case kAllocate:
       allocate(storage);
       break;
-    case freed:
+    case kFree:
       free(storage);
       break;
-    case host_write:
+    case kHostWrite:
       if (lives(storage)) um_device::copy_from_host(reinterpret_cast<void*>(at), nullptr, bytes);
       break;
-    case host_read:
+    case kHostRead:
       if (lives(storage)) um_device::copy_to_host(nullptr, reinterpret_cast<const void*>(at), bytes);
       break;
     default:
       if (options_.service == UM_SERVICE_RECORDED || trace_.event_inside[row] == 0)
-        service(storage, trace_.event_offset_bytes[row], kind == service_write);
+        service(storage, trace_.event_offset_bytes[row], kind == kServiceWrite);
   }
   clock_.name_storage(-1);
 }
@@ -311,7 +309,7 @@ void Replay::hand_over() {
 
 void Replay::close_step(um_simulation& out) {
   const Tally tally = clock_.take_tally();
-  um_simulated_step step{};
+  um_simulated_step step = tally;
   um_counters now{};
   device_->counters(&now);
   step.counters = since(now, counters_);
@@ -324,17 +322,9 @@ void Replay::close_step(um_simulation& out) {
   step.gpu_faults = std::llround(tally.entries);
   for (int direction = 0; direction < 2; ++direction) {
     step.gpu_records[direction] = std::llround(tally.records[direction]);
-    step.copy_ns[direction] = tally.copy_ns[direction];
   }
   step.start_ns = step_start_ns_;
   step.duration_ns = clock_.now_ns() - step_start_ns_;
-  step.compute_ns = tally.compute_ns;
-  step.fault_ns = tally.fault_ns;
-  step.wait_copy_ns = tally.wait_copy_ns;
-  step.wait_room_ns = tally.wait_room_ns;
-  step.remote_ns = tally.remote_ns;
-  step.call_ns = tally.call_ns;
-  step.remote_bytes = tally.remote_bytes;
   step_start_ns_ = clock_.now_ns();
   out.steps.push_back(step);
 }

@@ -12,6 +12,21 @@
 
 namespace test {
 
+// One reference to a fence.
+class HeldFence {
+ public:
+  // Takes over the caller's reference.
+  HeldFence(um::Fences& fences, um::Fences::Fence fence) : fences_(fences), fence_(fence) {}
+  ~HeldFence() { fences_.release(fence_); }
+  HeldFence(const HeldFence&) = delete;
+  HeldFence& operator=(const HeldFence&) = delete;
+  operator um::Fences::Fence() const { return fence_; }
+
+ private:
+  um::Fences& fences_;
+  const um::Fences::Fence fence_;
+};
+
 using um::Block;
 using um::ChunkedMemory;
 using um::Error;

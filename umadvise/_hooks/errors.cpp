@@ -2,15 +2,6 @@
 
 #include "hooks.h"
 
-namespace um::hooks {
-
-std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
-
-}  // namespace um::hooks
-
 uint32_t um_hooks_abi_version(void) { return UM_HOOKS_ABI_VERSION; }
 
-const char* um_hooks_last_error(void) { return um::hooks::last_error().c_str(); }
+const char* um_hooks_last_error(void) { return um::hooks::last_error.c_str(); }

@@ -12,7 +12,7 @@
 namespace um::hooks {
 
 // The message behind um_hooks_last_error of this thread.
-std::string& last_error();
+inline thread_local std::string last_error;
 
 // A failed call of the core, with its message.
 struct CoreError {
@@ -30,16 +30,16 @@ um_status guarded(Body&& body) noexcept {
     body();
     return UM_OK;
   } catch (const CoreError& error) {
-    last_error() = error.message;
+    last_error = error.message;
     return error.status;
   } catch (const std::bad_alloc&) {
-    last_error() = "out of host memory";
+    last_error = "out of host memory";
     return UM_OUT_OF_HOST_MEMORY;
   } catch (const c10::Error& error) {
-    last_error() = error.what_without_backtrace();
+    last_error = error.what_without_backtrace();
     return UM_BAD_STATE;
   } catch (const std::exception& error) {
-    last_error() = error.what();
+    last_error = error.what();
     return UM_BAD_STATE;
   }
 }

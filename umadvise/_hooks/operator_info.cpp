@@ -4,11 +4,9 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <unordered_map>
 
 #include "umadvise.h"
@@ -55,11 +53,6 @@ constexpr std::array<SilentWrite, 17> kSilentWrites = {{
     {"aten::_cudnn_rnn_backward", "reserve", Write::always},
     {"aten::miopen_rnn_backward", "reserve", Write::always},
 }};
-
-template <size_t size>
-bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool may_hold_tensors(const c10::Type& type) {
   switch (type.kind()) {

@@ -5,11 +5,19 @@
 #include <ATen/core/stack.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "umadvise.h"
 
 namespace um::hooks {
+
+template <size_t size>
+bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 struct SplitRule {
   bool by_element = false;  // what the op does to one element of its lists has to do with no other element

@@ -1,7 +1,5 @@
 // Which operators on lists do the same to an element whatever else is in the lists.
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "split.h"
 
@@ -23,11 +21,6 @@ constexpr std::array<std::string_view, 5> kOthersByElement = {"aten::_fused_adag
                                                               "aten::_fused_adamw_", "aten::_fused_sgd_",
                                                               "aten::_amp_foreach_non_finite_check_and_unscale_"};
 constexpr std::string_view kForeach = "aten::_foreach_";
-
-template <size_t size>
-bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool is_tensor_list(const c10::Type& type) {
   return type.kind() == c10::TypeKind::ListType && type.containedType(0)->kind() == c10::TypeKind::TensorType;

@@ -34,16 +34,6 @@ def set_process_route(route: Route) -> None:
     core_library().um_route_set_process(ctypes.byref(to_c(route)))
 
 
-def process_route() -> Route:
-    """The process's route."""
-    return filled(Route, core_library().um_route_get_process)
-
-
-def routed_device() -> int:
-    """Handle of the device that this thread allocates from now, 0 when routing is off."""
-    return core_library().um_route_device() or 0
-
-
 def allocation_at(address: int) -> Allocation | None:
     """The allocation that contains the address, None when there is none."""
     try:

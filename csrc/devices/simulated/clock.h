@@ -20,12 +20,10 @@ namespace um::simulator {
 // In which order a prefetch runs: in that of the ops, so that the next one waits for it, or beside them from now on.
 enum class Lane : uint8_t { ops, beside };
 
-// Sums of one iteration.
-struct Tally {
-  int64_t compute_ns = 0, fault_ns = 0, wait_copy_ns = 0, wait_room_ns = 0, remote_ns = 0, call_ns = 0;
-  int64_t copy_ns[2] = {};
-  double services = 0, batches = 0, entries = 0, records[2] = {};
-  int64_t remote_bytes = 0, remote_accesses = 0;
+// Sums of one iteration: its times and remote bytes, and what has no field there.
+struct Tally : um_simulated_step {
+  double services, batches, entries, records[2];
+  int64_t remote_accesses;
 };
 
 class Clock {
@@ -100,7 +98,7 @@ class Clock {
 
   int32_t op_ = -1, storage_ = -1;
   uint32_t step_ = 0;
-  Tally tally_;
+  Tally tally_{};
   std::vector<um_span> spans_;
   size_t last_span_[4] = {kNoSpan, kNoSpan, kNoSpan, kNoSpan};
   int64_t remote_op_bytes_ = 0;

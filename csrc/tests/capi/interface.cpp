@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "engine/routes.h"
 #include "engine_fixture.h"
 
 using test::Device;
@@ -219,7 +220,7 @@ TEST(a_threads_route_wins_over_the_process) {
   const um_route everywhere{UM_ROUTE_ON, wanted, device};
   um_route_set_process(&everywhere);
   um_route got{};
-  um_route_get_process(&got);
+  CHECK(um::current_route(&got));
   CHECK(got.device == device && got.state == UM_ROUTE_ON);
   CHECK_EQ(got.placement.memory, wanted.memory);
   CHECK_EQ(got.placement.role, wanted.role);

@@ -260,13 +260,13 @@ TEST(managed_memory_in_small_pieces_stops_at_the_cap) {
 TEST(managed_memory_is_never_more_than_was_free_at_the_beginning) {
   const uint64_t held = 1000 - um::managed_cap::left(1000);
   CHECK_EQ(held, uint64_t{0});
-  um::managed_cap::set(600);
+  um::managed_cap::most_bytes = 600;
   CHECK_EQ(um::managed_cap::left(500), uint64_t{500});
-  um::managed_cap::add(450);
+  um::managed_cap::held_bytes += 450;
   CHECK_EQ(um::managed_cap::left(1000), uint64_t{150});
   CHECK_EQ(um::managed_cap::left(400), uint64_t{0});
-  um::managed_cap::subtract(450);
-  um::managed_cap::set(0);
+  um::managed_cap::held_bytes -= 450;
+  um::managed_cap::most_bytes = 0;
   CHECK_EQ(um::managed_cap::left(1000), uint64_t{1000});
 }
 

@@ -143,8 +143,9 @@ TEST(a_plan_brings_in_time) {
   CHECK_EQ(after.evictions, before.evictions);
   CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins);
   CHECK_EQ(after.cancelled, before.cancelled);
-  CHECK_EQ(after.swap_ins - before.swap_ins, 4 * 8);
-  CHECK_EQ(after.clean_drops - before.clean_drops, 4 * 8);
+  // Where a step ends, the first arrival of the next one may have begun or not.
+  CHECK(std::abs(after.swap_ins - before.swap_ins - 4 * 8) <= 1);
+  CHECK(std::abs(after.clean_drops - before.clean_drops - 4 * 8) <= 1);
   CHECK_EQ(after.swap_outs, before.swap_outs);
   CHECK_EQ(after.programs_followed, uint64_t{11});
   CHECK_EQ(after.skipped_actions, 0);

@@ -95,7 +95,7 @@ class Session {
     if (index >= entries_.size()) return;
     Entry& entry = entries_[index];
     if (entry.host == nullptr) return;
-    if (host_mapped_ && !attempt([&] { rig_.memory->unmap_host(*entry.block, entry.host); })) return;
+    if (host_mapped_ && !attempt([&] { rig_.memory->unmap_host(*entry.block); })) return;
     bool backed = false;
     attempt([&] { backed = rig_.memory->back(*entry.block, nullptr); });
     if (!backed) return;

@@ -201,7 +201,7 @@ TEST(chunks_are_taken_only_after_the_last_use_of_their_former_owner) {
     fill(data(block), block->bytes, i);
     copies.push_back(rig.memory->take_host(*block));
     rig.memory->copy_out(*block, copies.back(), rig.stream);
-    const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+    const test::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
     rig.free(block, fence);
     if (keeps_place != nullptr) {
       CHECK(rig.memory->back(*keeps_place, nullptr));
@@ -225,7 +225,7 @@ TEST(chunks_whose_last_use_is_over_are_preferred) {
   Block* elsewhere = rig.allocate(kChunk);
   um::HostRange* host = rig.memory->take_host(*busy);
   for (int i = 0; i < 20; ++i) rig.memory->copy_out(*busy, host, rig.stream);
-  const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+  const test::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
   rig.free(busy, fence);
   rig.free(ready);
   const uint64_t waits = rig.calls("cuEventSynchronize");
@@ -247,13 +247,13 @@ TEST(the_first_user_of_a_place_runs_after_the_last_one_and_the_host_waits_for_no
   CHECK_EQ(rig.backend.call().stream_create(&other, um::driver::CU_STREAM_NON_BLOCKING), um::driver::CUDA_SUCCESS);
   const uint64_t waits = rig.calls("cuEventSynchronize");
   for (int i = 0; i < 10; ++i) rig.memory->copy_out(*first, out, rig.stream);
-  const um::HeldFence copied_out(*rig.fences, rig.fences->record(&rig.stream, 1));
+  const test::HeldFence copied_out(*rig.fences, rig.fences->record(&rig.stream, 1));
   rig.free(first, copied_out);
   Block* second = rig.allocate(2 * kChunk);
   CHECK(rig.memory->back(*second, other));
   rig.memory->copy_in(*second, in, other);
   CHECK_EQ(rig.calls("cuEventSynchronize"), waits);
-  const um::HeldFence copied_in(*rig.fences, rig.fences->record(&other, 1));
+  const test::HeldFence copied_in(*rig.fences, rig.fences->record(&other, 1));
   rig.free(second, copied_in);
   rig.fences->wait(copied_in, um::Wait::unnamed);
   CHECK(rig.fences->passed(copied_out, um::Wait::unnamed));
@@ -272,7 +272,7 @@ TEST(a_block_that_was_never_used_still_remembers_who_used_its_chunks_before) {
     fill(data(first), first->bytes, 1);
     um::HostRange* out = rig.memory->take_host(*first);
     for (int i = 0; i < 10; ++i) rig.memory->copy_out(*first, out, rig.stream);
-    const um::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
+    const test::HeldFence fence(*rig.fences, rig.fences->record(&rig.stream, 1));
     rig.free(first, fence);
     Block* second = rig.allocate(2 * kChunk);
     CHECK(rig.memory->back(*second, rig.stream));
@@ -385,7 +385,7 @@ TEST(mapped_host_memory_is_at_the_blocks_address_while_it_is_away) {
   unsigned char seen = 0;
   rig.memory->read(host, kChunk + 5, &seen, 1);
   CHECK_EQ(seen, 77);
-  rig.memory->unmap_host(*block, host);
+  rig.memory->unmap_host(*block);
   CHECK(rig.memory->back(*block, nullptr));
   rig.memory->copy_in(*block, host, rig.stream);
   rig.synchronize();

@@ -100,7 +100,7 @@ class Model {
     const bool expected = chunks <= rig_.memory->obtainable();
     if (host_mapped_ && entry.host != nullptr) {
       if (random_() % 2 == 0) CHECK(filled(data(entry.block), entry.bytes, entry.seed));
-      rig_.memory->unmap_host(*entry.block, entry.host);
+      rig_.memory->unmap_host(*entry.block);
     }
     CHECK_EQ(rig_.memory->back(*entry.block, rig_.stream), expected);
     CHECK_EQ(rig_.memory->backed(*entry.block), expected ? chunks : 0);
@@ -139,7 +139,7 @@ class Model {
     if (copy != nullptr) {
       rig_.memory->copy_out(*entry.block, copy, rig_.stream);
     }
-    const um::HeldFence fence(*rig_.fences, rig_.fences->record(&rig_.stream, 1));
+    const test::HeldFence fence(*rig_.fences, rig_.fences->record(&rig_.stream, 1));
     if (entry.host != nullptr) rig_.memory->give_host(entry.host, fence);
     rig_.free(entry.block, fence);
     if (copy == nullptr) return;
