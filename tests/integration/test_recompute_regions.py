@@ -46,7 +46,7 @@ def test_ops_of_regions_in_a_recorded_step() -> None:
                 optimizer.zero_grad()
             if step == 2:
                 by_region = {each.place: frozenset(range(len(each.operators))) for each in regions.recorded}
-                regions.run_again(RerunChoice(by_region, frozenset(), frozenset()))
+                regions.run_again(RerunChoice(by_region, frozenset()))
         recorded, driven = um.trace(step=3), um.trace(step=4)
     assert len(regions.recorded) == 3
     for region in regions.recorded:

@@ -2,13 +2,13 @@
 
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
-from umadvise.training.policy.course import check_policy
+from umadvise.training.policy.course import course_of
 
 
 def usable(name: str) -> bool:
     """Whether a session takes a policy of that name."""
     try:
-        check_policy(name)
+        course_of(name)
     except PolicyError:
         return False
     return True

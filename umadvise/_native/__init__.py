@@ -30,7 +30,6 @@ from umadvise._native.machine import (
 )
 from umadvise._native.memory import (
     allocation_at,
-    copy_from_host,
     copy_to_host,
     export,
     export_lasting,

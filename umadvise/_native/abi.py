@@ -130,14 +130,6 @@ class Concurrency:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """um_charged: how long the link and the driver would have been busy."""
-
-    copy_ns: tuple[int, ...]
-    driver_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """um_device_info: what an open device says of itself."""
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from umadvise._native.abi import (
     Allocation,
-    Charged,
     ChunkOptions,
     DeviceInfo,
     EmulatedOptions,
@@ -134,10 +133,6 @@ class Device:
             costs: the um_driver_costs structure: times of the driver's own work, in nanoseconds.
         """
         core_library().um_emulated_set_link(self.handle, ctypes.byref(link), ctypes.byref(costs))
-
-    def charged(self) -> Charged:
-        """How long the charged link and its driver would have been busy; all zero without one."""
-        return filled(Charged, lambda out: core_library().um_emulated_charged(self.handle, out))
 
     def measure_link(self, size_bytes: int, copies: int, *, h2d: bool, d2h: bool) -> tuple[int | None, int | None]:
         """Nanoseconds of one copy to the device and to the host, both at once where both are asked for."""

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,12 @@ def library_path() -> Path:
 @functools.cache
 def core_library() -> ctypes.CDLL:
     """The loaded core. Global, because the hooks library resolves its um_* symbols from it."""
-    path, declared = library_path(), header.core()
-    try:
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        _bind(library, declared.functions, "um_last_error")
-    except (OSError, AttributeError) as error:
-        raise UmadviseError(f"the native core {path} cannot be loaded: {error}. Reinstall umadvise") from error
-    if (found := library.um_abi_version()) != (expected := declared.numbers["UM_ABI_VERSION"]):
-        raise UmadviseError(
-            f"the native core {path} speaks ABI version {found}, expected {expected}. Reinstall umadvise"
-        )
-    return library
+    path = library_path()
+
+    def wrong(problem: str) -> UmadviseError:
+        return UmadviseError(f"the native core {path} {problem}. Reinstall umadvise")
+
+    return _loaded(path, header.core(), "um", wrong, ctypes.RTLD_GLOBAL)
 
 
 @functools.cache
@@ -69,19 +65,27 @@ def hooks_library() -> ctypes.CDLL:
     from umadvise._hooks import loader
 
     core_library()
-    path, declared = loader.compiled_library(), header.hooks()
+    path = loader.compiled_library()
+
+    def wrong(problem: str) -> UmadviseError:
+        remedy = "Delete that file to have it compiled again"
+        return HooksUnavailableError(f"the compiled torch extension {path} {problem}. {remedy}")
+
+    return _loaded(path, header.hooks(), "um_hooks", wrong, ctypes.DEFAULT_MODE)
+
+
+def _loaded(
+    path: Path, declared: header.Header, prefix: str, wrong: Callable[[str], UmadviseError], mode: int
+) -> ctypes.CDLL:
+    """A library whose functions take and give what a header declares; `wrong` makes the error of a problem."""
     try:
-        library = ctypes.CDLL(str(path))
-        _bind(library, declared.functions, "um_hooks_last_error")
+        library = ctypes.CDLL(str(path), mode=mode)
+        _bind(library, declared.functions, f"{prefix}_last_error")
     except (OSError, AttributeError) as error:
-        raise HooksUnavailableError(
-            f"the compiled torch extension {path} cannot be loaded: {error}. Delete that file to have it compiled again"
-        ) from error
-    if (found := library.um_hooks_abi_version()) != (expected := declared.numbers["UM_HOOKS_ABI_VERSION"]):
-        raise HooksUnavailableError(
-            f"the compiled torch extension {path} speaks ABI version {found}, expected {expected}. "
-            "Delete that file to have it compiled again"
-        )
+        raise wrong(f"cannot be loaded: {error}") from error
+    found, expected = getattr(library, f"{prefix}_abi_version")(), declared.numbers[f"{prefix.upper()}_ABI_VERSION"]
+    if found != expected:
+        raise wrong(f"speaks ABI version {found}, expected {expected}")
     return library
 
 

@@ -49,11 +49,6 @@ def label(address: int, role: Role, name: str = "") -> None:
     core_library().um_allocation_label(address, role, intern(name))
 
 
-def copy_from_host(device_address: int, host_address: int, size_bytes: int) -> None:
-    """Copies into an allocation of ours, synchronously, in any state of residency."""
-    core_library().um_copy_from_host(device_address, host_address, size_bytes)
-
-
 def copy_to_host(host_address: int, device_address: int, size_bytes: int) -> None:
     """Copies out of an allocation of ours, synchronously, in any state of residency."""
     core_library().um_copy_to_host(host_address, device_address, size_bytes)

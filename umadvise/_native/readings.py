@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from umadvise import _native
@@ -17,28 +16,15 @@ from umadvise.records.counters import (
     ROLES,
     SWAP_CAUSES,
     SWAP_KINDS,
-    Chunks,
     Event,
     MemoryKind,
     Placed,
     ResidencyPeak,
-    SwapCounters,
-    Swaps,
 )
 from umadvise.records.enums import Advice, Role
 
 _NAMES = ("op", "module", "name", "birth_op", "birth_module")
 _FLAGS = ("write", "unordered", "first_touch")
-
-
-def swaps_from(counters: SwapCounters) -> Swaps:
-    """A reading of what explicit swapping did."""
-    return msgspec.convert(counters, Swaps, from_attributes=True)
-
-
-def chunks_from(counters: SwapCounters) -> Chunks | None:
-    """A reading of the chunks; None where there are none."""
-    return msgspec.convert(counters, Chunks, from_attributes=True) if counters.chunk_bytes else None
 
 
 _MEMORY_KINDS: dict[int, MemoryKind] = {

@@ -6,6 +6,7 @@ package's own logger: warnings, with -v what sessions decide and why, with -vv e
 
 import argparse
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,11 @@ def show(data: object, text: Callable[[], str], *, as_json: bool) -> None:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
     else:
         sys.stdout.write(text())
+
+
+def terminal_width(otherwise: int) -> int:
+    """Columns of the terminal that is written to; where it is none, another number."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 class _Line(logging.Formatter):

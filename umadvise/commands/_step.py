@@ -42,13 +42,8 @@ def regret_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
-    """The step with the durations of the device, and the device: see `read_step`."""
-    return read_step(arguments.trace, arguments)
-
-
 def read_step(path: str, arguments: argparse.Namespace) -> "tuple[Trace, DeviceProfile]":
-    """Reads one trace of several: its step with the durations of the device, and the device.
+    """Reads a trace: its step with the durations of the device, and the device.
 
     Raises:
         UsageError: no such step or device.

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UsageError(f"--plot {arguments.plot}: expected a name that ends in .svg")
     competitors = parse_competitors(",".join(planners.PLANNERS) if arguments.planner is None else arguments.planner)
-    trace, device = _step.read(arguments)
+    trace, device = _step.read_step(arguments.trace, arguments)
     budgets = _budgets(arguments.budget, trace, device)
     comparison = compare(
         trace,

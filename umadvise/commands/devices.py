@@ -4,11 +4,9 @@ NAME is a device of the catalogue or a device file; without it, all of the catal
 """
 
 import argparse
-import shutil
-import sys
 from typing import TYPE_CHECKING
 
-from umadvise.commands._messages import COMMAND
+from umadvise.commands._messages import COMMAND, show, terminal_width
 from umadvise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,20 +37,21 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.reports.reporters import devices
     from umadvise.reports.reporters.printing import DEFAULT_WIDTH
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else DEFAULT_WIDTH
+    width = terminal_width(DEFAULT_WIDTH)
     if arguments.probe:
         measured = _measure(arguments.device or "auto")
         if arguments.output is not None:
             write_atomically(arguments.output, encode(measured))
             COMMAND.info("measured %s: %s", measured.label.removesuffix(", measured"), arguments.output)
         else:
-            print(devices.json_device(measured) if arguments.json else encode(measured).decode(), end="")
+            show(measured, lambda: encode(measured).decode(), as_json=arguments.json)
     elif arguments.name is not None:
         profile = load_device(arguments.name)
-        print(devices.json_device(profile) if arguments.json else devices.render_device(profile, width), end="")
+        show(profile, lambda: devices.render_device(profile, width), as_json=arguments.json)
     else:
         profiles = [load_device(name) for name in device_names()]
-        print(devices.json_list(profiles) if arguments.json else devices.render_list(profiles, width), end="")
+        listed = {"schema": "umadvise.devices/1", "devices": profiles}
+        show(listed, lambda: devices.render_list(profiles, width), as_json=arguments.json)
     return 0
 
 

@@ -4,8 +4,8 @@ Exits with 0 when they are the same step, with 3 when they differ.
 """
 
 import argparse
-import json
-import sys
+
+from umadvise.commands._messages import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,6 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.records import trace_file as io
 
     found = differences(io.read(arguments.here), io.read(arguments.there))
-    if arguments.json:
-        sys.stdout.write(json.dumps({"schema": "umadvise.trace-difference/1", "differences": found}, indent=1) + "\n")
-    else:
-        sys.stdout.write("\n".join(found or ["The traces are of the same step."]) + "\n")
+    listed = {"schema": "umadvise.trace-difference/1", "differences": found}
+    show(listed, lambda: "\n".join(found or ["The traces are of the same step."]) + "\n", as_json=arguments.json)
     return 3 if found else 0

@@ -4,8 +4,8 @@ Nothing is changed, but the extension against the installed torch is compiled wh
 """
 
 import argparse
-import shutil
-import sys
+
+from umadvise.commands._messages import show, terminal_width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.reports.reporters.printing import DEFAULT_WIDTH
 
     diagnosis = examine()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else DEFAULT_WIDTH
-    sys.stdout.write(doctor.json(diagnosis) if arguments.json else doctor.render(diagnosis, width))
+    show(diagnosis, lambda: doctor.render(diagnosis, terminal_width(DEFAULT_WIDTH)), as_json=arguments.json)
     return 0

@@ -86,9 +86,8 @@ def _traces(arguments: argparse.Namespace) -> "tuple[dict[str, Trace], DevicePro
 def _allocators(text: str) -> "list[AllocatorModel]":
     from umadvise.simulator.swap import ALLOCATOR_MODELS
 
-    known = {name: name for name in ALLOCATOR_MODELS}
-    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    words = dict.fromkeys(word.strip() for word in text.split(","))
     for word in words:
-        if word not in known:
-            raise UsageError(f"unknown allocator {word!r}: expected one of {', '.join(known)}")
-    return [known[word] for word in words]  # type: ignore[index]  # each one is known
+        if word not in ALLOCATOR_MODELS:
+            raise UsageError(f"unknown allocator {word!r}: expected one of {', '.join(ALLOCATOR_MODELS)}")
+    return list(words)  # type: ignore[arg-type]  # each one is known

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output.exists() and Path(arguments.trace).exists() and arguments.output.samefile(arguments.trace):
         raise UsageError(f"-o {arguments.output} is the trace itself: expected another file")
     options = planner_options(arguments.planner, arguments.option)
-    trace, device = _step.read(arguments)
+    trace, device = _step.read_step(arguments.trace, arguments)
     budget_bytes = device.usable_bytes
     if arguments.budget is not None:
         budget_bytes = _step.parse_budget(arguments.budget, trace, device)

@@ -19,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report of a profile; colours and the terminal's width only on a terminal."""
-    from umadvise.reports.reporters import json, text
+    from umadvise.reports.reporters import text
 
     profile = fault_profile.read(arguments.file)
     if arguments.json:
-        report = json.render(profile)
+        report = fault_profile.encode(profile).decode()
     elif sys.stdout.isatty():
         report = text.render(profile, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))
     else:

@@ -71,18 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
             code = _run_script(arguments.script, arguments.words)
             ended = True
         finally:
-            _report(watched, arguments.profile, predict=ended)
-            if arguments.record is not None:
-                _keep(watched, arguments.record)
+            if not watched.forked:  # as a child of the script is that left like its parent
+                _report(watched, arguments.profile, predict=ended)
+                if arguments.record is not None:
+                    _keep(watched, arguments.record)
     return code
 
 
 def _check_places(script: Path, *outputs: Path | None) -> None:
     """Nothing that is written replaces the script or another output."""
     taken = {script.resolve()}
-    for output in outputs:
-        if output is None:
-            continue
+    for output in filter(None, outputs):
         if output.resolve() in taken:
             raise UsageError(f"{str(output)!r} is named twice: expected a file of its own for each output")
         taken.add(output.resolve())
@@ -109,8 +108,6 @@ def _run_script(script: Path, words: list[str]) -> int:
 def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
     from umadvise.records.fault_profile import write
 
-    if watched.forked:  # a child of the script that left like its parent
-        return
     profile = watched.profile(predict=predict)
     write(profile, path)
     COMMAND.info("%d steps watched; profile in %s (umadvise report %s)", profile.step_count, path, path)
@@ -119,8 +116,6 @@ def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
 def _keep(watched: "ScriptRun", path: Path) -> None:
     from umadvise.records import trace_file as io
 
-    if watched.forked:
-        return
     trace = watched.trace()
     io.write(trace, path)
     COMMAND.info("trace of %s ops in %s", f"{len(trace.ops):,}", path)

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.records.units import parse_bytes
     from umadvise.reports.reporters import prediction as reporter
 
-    trace, device = _step.read(arguments)
+    trace, device = _step.read_step(arguments.trace, arguments)
     given = {role: getattr(arguments, f"{role}_advice") for role in _ADVICE}
     advice = {Role[role.upper()]: parse_advice(word) for role, word in given.items() if word is not None}
     prediction = predict(

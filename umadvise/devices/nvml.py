@@ -14,6 +14,7 @@ from typing import Any
 from umadvise.errors import NvmlUnavailableError
 
 _SENT, _RECEIVED = 0, 1  # nvml.h, nvmlPcieUtilCounter_t
+_COUNTERS = {"h2d_bytes_per_s": _RECEIVED, "d2h_bytes_per_s": _SENT}  # the card's transmissions (TX) go to the host
 _KILOBYTE = 1000  # nvml.h of nvmlDeviceGetPcieThroughput: "throughput in KB/s"
 
 # nvml.h, nvmlGpuVirtualizationMode_t
@@ -31,27 +32,6 @@ class CardMemory:
 
     total_bytes: int
     free_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PcieLink:
-    """The link as it runs now, and the most that this card in this slot can do; None where NVML does not tell.
-
-    An idle card goes down to generation 1 to save power, and up again under load; a width below the most stays.
-    """
-
-    generation: int | None
-    width: int | None
-    max_generation: int | None
-    max_width: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """What went over the PCIe link in the last 20 ms, in bytes a second."""
-
-    h2d_bytes_per_s: int
-    d2h_bytes_per_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +72,23 @@ class Card:
         found = self.ask("nvmlDeviceGetMemoryInfo")
         return None if found is None else CardMemory(int(found.total), int(found.free))
 
-    def link(self) -> PcieLink:
-        """Generation and width of the link, now and at most."""
-        return PcieLink(
-            self.number("nvmlDeviceGetCurrPcieLinkGeneration"),
-            self.number("nvmlDeviceGetCurrPcieLinkWidth"),
-            self.number("nvmlDeviceGetMaxPcieLinkGeneration"),
-            self.number("nvmlDeviceGetMaxPcieLinkWidth"),
-        )
+    def link(self) -> dict[str, int | None]:
+        """`generation` and `width` of the link, and the most that this card in this slot can do (`max_`).
 
-    def throughput(self) -> Throughput | None:
-        """What goes over the link now; takes some 40 ms. The card's transmissions (TX) go to the host."""
-        sent = self.number("nvmlDeviceGetPcieThroughput", _SENT)
-        received = self.number("nvmlDeviceGetPcieThroughput", _RECEIVED)
-        if sent is None or received is None:
-            return None
-        return Throughput(received * _KILOBYTE, sent * _KILOBYTE)
+        An idle card goes down to generation 1 to save power, and up again under load; a width below the most stays.
+        """
+        return {
+            "generation": self.number("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth"),
+            "max_generation": self.number("nvmlDeviceGetMaxPcieLinkGeneration"),
+            "max_width": self.number("nvmlDeviceGetMaxPcieLinkWidth"),
+        }
+
+    def throughput(self) -> dict[str, int | None]:
+        """`h2d_bytes_per_s` and `d2h_bytes_per_s` of the last 20 ms, of both or of none; takes some 40 ms."""
+        told = {way: self.number("nvmlDeviceGetPcieThroughput", counter) for way, counter in _COUNTERS.items()}
+        known = {way: number * _KILOBYTE for way, number in told.items() if number is not None}
+        return {**known} if len(known) == len(told) else dict.fromkeys(told)
 
     def processes(self) -> list[Process] | None:
         """Who computes on it, largest first; inside a container often nobody is to be seen."""

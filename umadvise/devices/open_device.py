@@ -13,6 +13,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.units import format_bytes, parse_bytes
 
 LEAST_CAPACITY_BYTES = 16 << 20
+_WORDS = {"counting": ("ordered", "raw"), "access": ("strict", "host_mapped"), "small": ("stay", "leave")}
 """Of the emulated device: eight blocks, without which hardly an op's tensors are there at once."""
 
 
@@ -52,12 +53,9 @@ class EmulatedDevice:
         Raises:
             UsageError: a setting that makes no sense; sizes raise InvalidSizeError.
         """
-        if self.counting not in ("ordered", "raw"):
-            raise UsageError(f'unknown counting {self.counting!r}: expected "ordered" or "raw"')
-        if self.access not in ("strict", "host_mapped"):
-            raise UsageError(f'unknown access {self.access!r}: expected "strict" or "host_mapped"')
-        if self.small not in ("stay", "leave"):
-            raise UsageError(f'unknown small {self.small!r}: expected "stay" or "leave"')
+        for what, (one, other) in _WORDS.items():
+            if (given := getattr(self, what)) not in (one, other):
+                raise UsageError(f'unknown {what} {given!r}: expected "{one}" or "{other}"')
         if not 0 <= self.delays < 1_000_000:
             raise UsageError(f"delays of {self.delays} us: expected 0 to 999999")
         capacity_bytes = parse_bytes(self.capacity)

@@ -145,8 +145,8 @@ def _card(opened: nvml.Nvml, info: DeviceInfo) -> nvml.Card | None:
 def _asked(card: nvml.Card) -> Table:
     facts: Table = {}
     link = card.link()
-    if link.max_generation and link.max_width:
-        facts["link"] = f"pcie{link.max_generation}-x{link.max_width}"
+    if link["max_generation"] and link["max_width"]:
+        facts["link"] = f"pcie{link['max_generation']}-x{link['max_width']}"
     memory_mhz, bits = (
         card.number("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK),
         card.number("nvmlDeviceGetMemoryBusWidth"),

@@ -1,5 +1,7 @@
 """The NVIDIA driver, and each of its devices: what it can do, by its attributes and what NVML tells."""
 
+import contextlib
+
 from umadvise import _native
 from umadvise._native.abi import CudaDevice
 from umadvise.devices import nvml
@@ -22,16 +24,15 @@ def check_driver(machine: Machine) -> Check:
     try:
         reason = _native.cuda_unavailable_reason()
     except UmadviseError:
-        found, remedy = "cannot be asked without the native core", "see the native core"
-        return Check(name="driver", state="missing", found=found, remedy=remedy, facts=facts)
+        return Check("driver", "missing", "cannot be asked without the native core", "see the native core", facts)
     if reason is not None:
-        return Check(name="driver", state="missing", found=reason, remedy=_remedy(machine, reason), facts=facts)
+        return Check("driver", "missing", reason, _remedy(machine, reason), facts)
     device = _native.cuda_device(0)
     version = f"CUDA {device.driver_version // 1000}.{device.driver_version % 1000 // 10}"
     facts |= {"driver_version": device.driver_version, "devices": device.device_count}
     found = f"supports {version}" + (f", kernel module {module}" if module else "")
     count = "1 device" if device.device_count == 1 else f"{device.device_count} devices"
-    return Check(name="driver", state="ok", found=f"{found}; {count}", facts=facts)
+    return Check("driver", "ok", f"{found}; {count}", facts=facts)
 
 
 def _remedy(machine: Machine, reason: str) -> str:
@@ -69,7 +70,7 @@ def check_devices() -> list[Check]:
             device = _native.cuda_device(ordinal)
         except NativeError as error:
             remedy = "take it out of CUDA_VISIBLE_DEVICES"
-            checks.append(Check(name=f"GPU {ordinal}", state="missing", found=str(error), remedy=remedy))
+            checks.append(Check(f"GPU {ordinal}", "missing", str(error), remedy))
             continue
         values = {attribute.name.lower(): read(ordinal, attribute) for attribute in Attribute}
         title = f"GPU {ordinal}"
@@ -90,8 +91,8 @@ def _check_device(title: str, device: CudaDevice, values: Attributes) -> Check:
     if values["integrated"] == 1:
         found += "; integrated: its memory is the host's"
         remedy = "make the batch smaller: advice and swapping move nothing where there is one memory"
-        return Check(name=title, state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name=title, state="ok", found=found, facts=facts)
+        return Check(title, "limited", found, remedy, facts)
+    return Check(title, "ok", found, facts=facts)
 
 
 def _check_paging(title: str, values: Attributes) -> Check:
@@ -99,7 +100,7 @@ def _check_paging(title: str, values: Attributes) -> Check:
     name = f"{title}, unified memory"
     if values["managed_memory"] != 1:
         found, remedy = "no managed memory (attribute 83)", 'use policy="resident", or "swap" where chunks work'
-        return Check(name=name, state="missing", found=found, remedy=remedy)
+        return Check(name, "missing", found, remedy)
     if values["concurrent_managed_access"] != 1:
         found = (
             "no concurrent managed access (attribute 89): no page faults, and the driver takes neither advice nor "
@@ -108,13 +109,13 @@ def _check_paging(title: str, values: Attributes) -> Check:
         remedy = (
             "it needs Linux itself (no WSL, no Windows), compute capability 6.0, and a virtual GPU with UVM enabled"
         )
-        return Check(name=name, state="limited", found=found, remedy=remedy)
+        return Check(name, "limited", found, remedy)
     found = "managed memory is paged, with advice and prefetches"
     if values["pageable_memory_access_uses_host_page_tables"] == 1:
         found += "; coherent: it reads host memory in place (attribute 100), so some faults cost a remote access alone"
     elif values["pageable_memory_access"] == 1:
         found += "; it pages ordinary host memory too (HMM)"
-    return Check(name=name, state="ok", found=found)
+    return Check(name, "ok", found)
 
 
 def _check_chunks(title: str, values: Attributes) -> Check:
@@ -122,32 +123,24 @@ def _check_chunks(title: str, values: Attributes) -> Check:
     name = f"{title}, swapping"
     if values["virtual_memory_management_supported"] != 1:
         found = "no virtual memory management (attribute 102): no chunks under stable addresses"
-        return Check(name=name, state="missing", found=found, remedy='use policy="advise" or "window"')
-    return Check(name=name, state="ok", found="chunks work; what is swapped out is for torch's ops alone")
+        return Check(name, "missing", found, 'use policy="advise" or "window"')
+    return Check(name, "ok", "chunks work; what is swapped out is for torch's ops alone")
 
 
 def _check_card(title: str, ordinal: int, device: CudaDevice) -> list[Check]:
-    """What only NVML tells; nothing without it."""
+    """What only NVML tells; hardly anything without it."""
     address = pci_address(ordinal)
-    try:
-        with nvml.opened() as opened:
-            card = None if address is None else opened.card_at(address)
-            if card is None:
-                return _check_name(title, device)
+    with contextlib.suppress(UmadviseError), nvml.opened() as opened:
+        card = None if address is None else opened.card_at(address)
+        if card is not None:
             return [_check_sharing(title, device, card), _check_link(title, card), _check_free(title, card)]
-    except UmadviseError:
-        return _check_name(title, device)
-
-
-def _check_name(title: str, device: CudaDevice) -> list[Check]:
-    """What the name alone tells of sharing."""
+    # What the name alone tells of sharing.
     return [_mig_instance(f"{title}, sharing", {})] if "MIG" in device.name else []
 
 
 def _mig_instance(name: str, facts: dict[str, Fact]) -> Check:
     found = "a MIG instance: its memory and budget are the instance's, and page faults cannot be counted"
-    remedy = "use the whole GPU to count page faults"
-    return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+    return Check(name, "limited", found, "use the whole GPU to count page faults", facts)
 
 
 def _check_sharing(title: str, device: CudaDevice, card: nvml.Card) -> Check:
@@ -158,48 +151,37 @@ def _check_sharing(title: str, device: CudaDevice, card: nvml.Card) -> Check:
     if virtual == "vgpu":
         found = "a virtual GPU: unified memory and counters need its host's consent"
         remedy = "ask the host's administrator for a profile with UVM, and with profiling for counters of page faults"
-        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
+        return Check(name, "limited", found, remedy, facts)
     if divided or "MIG" in device.name:
         return _mig_instance(name, facts)
     found = "the whole GPU" + (f" ({virtual})" if virtual else "")
-    return Check(name=name, state="ok", found=found, facts=facts)
+    return Check(name, "ok", found, facts=facts)
 
 
 def _check_link(title: str, card: nvml.Card) -> Check:
     """The link that everything moves over, and what goes over it now."""
-    name, link, traffic = f"{title}, link", card.link(), card.throughput()
-    facts: dict[str, Fact] = {
-        "generation": link.generation,
-        "width": link.width,
-        "max_generation": link.max_generation,
-        "max_width": link.max_width,
-        "h2d_bytes_per_s": None if traffic is None else traffic.h2d_bytes_per_s,
-        "d2h_bytes_per_s": None if traffic is None else traffic.d2h_bytes_per_s,
-    }
-    if link.max_generation is None or link.max_width is None:
-        return Check(name=name, state="ok", found="NVML tells of no PCIe link", facts=facts)
-    found = f"PCIe {link.generation} x{link.width} now, {link.max_generation} x{link.max_width} at most"
-    if traffic is not None:
-        found += (
-            f"; {traffic.h2d_bytes_per_s / 1e6:.0f} MB/s to the device, {traffic.d2h_bytes_per_s / 1e6:.0f} to the host"
-        )
-    if link.width is not None and link.width < link.max_width:
-        slower = link.max_width // link.width
-        remedy = (
-            f"put the card into a slot with {link.max_width} lanes: moving takes {slower} times as long as it could"
-        )
-        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
-    if link.generation is not None and _IDLE_GENERATION < link.generation < link.max_generation:
+    name, facts = f"{title}, link", {**card.link(), **card.throughput()}
+    generation, width, max_generation, max_width, h2d_bytes_per_s, d2h_bytes_per_s = facts.values()
+    if max_generation is None or max_width is None:
+        return Check(name, "ok", "NVML tells of no PCIe link", facts=facts)
+    found = f"PCIe {generation} x{width} now, {max_generation} x{max_width} at most"
+    if h2d_bytes_per_s is not None and d2h_bytes_per_s is not None:
+        found += f"; {h2d_bytes_per_s / 1e6:.0f} MB/s to the device, {d2h_bytes_per_s / 1e6:.0f} to the host"
+    if width is not None and width < max_width:
+        slower = max_width // width
+        remedy = f"put the card into a slot with {max_width} lanes: moving takes {slower} times as long as it could"
+        return Check(name, "limited", found, remedy, facts)
+    if generation is not None and _IDLE_GENERATION < generation < max_generation:
         remedy = "look again under load; a riser, or the board's settings, may hold the link back"
-        return Check(name=name, state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name=name, state="ok", found=found, facts=facts)
+        return Check(name, "limited", found, remedy, facts)
+    return Check(name, "ok", found, facts=facts)
 
 
 def _check_free(title: str, card: nvml.Card) -> Check:
     """Who else is there."""
     name, memory, processes = f"{title}, free memory", card.memory(), card.processes() or []
     if memory is None:
-        return Check(name=name, state="ok", found="NVML does not tell")
+        return Check(name, "ok", "NVML does not tell")
     facts: dict[str, Fact] = {"free_bytes": memory.free_bytes, "total_bytes": memory.total_bytes}
     found = f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)}"
     state: State = "ok"
@@ -208,4 +190,4 @@ def _check_free(title: str, card: nvml.Card) -> Check:
         holders = ", ".join(f"process {each.process_id}: {format_bytes(each.used_bytes)}" for each in processes[:4])
         found += f"; {holders}"
         state, remedy = "limited", 'share it with budget="auto", which leaves the others what they have'
-    return Check(name=name, state=state, found=found, remedy=remedy, facts=facts)
+    return Check(name, state, found, remedy, facts=facts)

@@ -84,17 +84,17 @@ def check_system(machine: Machine) -> Check:
     facts = {"wsl": machine.is_wsl}
     if machine.system != "Linux":
         remedy = "use Linux for training, with or without a GPU; planning and reporting need none"
-        return Check(name="system", state="limited", found=f"{name}: umadvise's core is for Linux", remedy=remedy)
+        return Check("system", "limited", f"{name}: umadvise's core is for Linux", remedy)
     if machine.architecture != "x86_64":
         found, remedy = f"{name}: the emulated device is for x86-64", "train on a GPU, or on an x86-64 machine"
-        return Check(name="system", state="limited", found=found, remedy=remedy, facts=facts)
+        return Check("system", "limited", found, remedy, facts)
     if machine.is_wsl:
         found = (
             f"{name} under Windows (WSL): its driver pages no unified memory and takes neither advice nor prefetches"
         )
         remedy = "use the emulated device here, and Linux itself for a budget on the GPU"
-        return Check(name="system", state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name="system", state="ok", found=name, facts=facts)
+        return Check("system", "limited", found, remedy, facts)
+    return Check("system", "ok", name, facts=facts)
 
 
 def check_memory(machine: Machine) -> Check:
@@ -104,8 +104,8 @@ def check_memory(machine: Machine) -> Check:
     found = f"{format_bytes(available)} of {format_bytes(total)} available"
     if available is not None and available < _LEAST_BYTES:
         remedy = "end other programs: what leaves a device goes to host memory"
-        return Check(name="host memory", state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name="host memory", state="ok", found=found, facts=facts)
+        return Check("host memory", "limited", found, remedy, facts)
+    return Check("host memory", "ok", found, facts=facts)
 
 
 def check_cards(machine: Machine) -> Check:
@@ -113,8 +113,8 @@ def check_cards(machine: Machine) -> Check:
     count = machine.card_count
     facts = {"pci_cards": count}
     if machine.is_wsl and count == 0:
-        return Check(name="GPU", state="ok", found="whatever Windows passes on (see the driver)", facts=facts)
+        return Check("GPU", "ok", "whatever Windows passes on (see the driver)", facts=facts)
     if count == 0:
         remedy = "train on the emulated device, or move to a machine with an NVIDIA GPU"
-        return Check(name="GPU", state="missing", found="no NVIDIA GPU on this machine", remedy=remedy, facts=facts)
-    return Check(name="GPU", state="ok", found=f"{count} from NVIDIA on the PCI bus", facts=facts)
+        return Check("GPU", "missing", "no NVIDIA GPU on this machine", remedy, facts)
+    return Check("GPU", "ok", f"{count} from NVIDIA on the PCI bus", facts=facts)

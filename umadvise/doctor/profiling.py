@@ -9,7 +9,6 @@ from umadvise.doctor.records import Check, Fact
 from umadvise.errors import UmadviseError
 
 _NO_FAULTS = "counters of page faults are unknown on a GPU"
-_WITHOUT_COUNTERS = f"{_NO_FAULTS} without it"
 
 
 def check_cupti(machine: Machine) -> Check:
@@ -23,22 +22,22 @@ def check_cupti(machine: Machine) -> Check:
     except UmadviseError as error:
         found, _, remedy = str(error).partition(": install ")
         remedy = f"install {remedy}" if remedy else "install the package nvidia-cuda-cupti of torch's CUDA version"
-        found = f"{found}; {_WITHOUT_COUNTERS}"
-        return Check(name="CUPTI", state="missing", found=found, remedy=remedy, facts=facts)
+        found = f"{found}; {_NO_FAULTS} without it"
+        return Check("CUPTI", "missing", found, remedy, facts)
     facts |= {"version": library.version}
     found = f"{library.path}, API {library.version}"
     if machine.has_device_nodes and not machine.has_fault_counters_node:
         found += f"; /dev/nvidia-uvm-tools is missing or closed to this user, so {_NO_FAULTS}"
         remedy = "give this machine or container the device /dev/nvidia-uvm-tools (nvidia-modprobe -u -c 0 makes it)"
-        return Check(name="CUPTI", state="limited", found=found, remedy=remedy, facts=facts)
+        return Check("CUPTI", "limited", found, remedy, facts)
     if machine.profiling_needs_admin:
         found += "; this machine's driver keeps performance counters from ordinary users"
         remedy = (
             "if steps are not sampled for lack of privileges, let an administrator set the kernel module option "
             "NVreg_RestrictProfilingToAdminUsers=0"
         )
-        return Check(name="CUPTI", state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name="CUPTI", state="ok", found=found, facts=facts)
+        return Check("CUPTI", "limited", found, remedy, facts)
+    return Check("CUPTI", "ok", found, facts=facts)
 
 
 def check_nvml(*, has_driver: bool) -> Check:
@@ -46,12 +45,12 @@ def check_nvml(*, has_driver: bool) -> Check:
     purpose = 'free memory and link of a shared card, for budget="auto"'
     try:
         with nvml.opened() as opened:
-            return Check(name="NVML", state="ok", found=f"driver {opened.driver_version()}: {purpose}")
+            return Check("NVML", "ok", f"driver {opened.driver_version()}: {purpose}")
     except UmadviseError as error:
         remedy = "pip install nvidia-ml-py" if "not installed" in str(error) else "see the driver"
         if not has_driver:
             remedy = "nothing to do without a GPU"
-        return Check(name="NVML", state="limited", found=f"{error}; it tells {purpose}", remedy=remedy)
+        return Check("NVML", "limited", f"{error}; it tells {purpose}", remedy)
 
 
 def check_witness(*, has_driver: bool) -> Check:
@@ -63,12 +62,11 @@ def check_witness(*, has_driver: bool) -> Check:
     except UmadviseError as error:
         absent = isinstance(error, witness.AbsentError)
         remedy = "pip install cuda-bindings" if absent and has_driver else "nothing to do: it is optional"
-        return Check(name="cuda-python", state="limited", found=str(error), remedy=remedy)
+        return Check("cuda-python", "limited", str(error), remedy)
     if differing:
         found = f"it contradicts umadvise: {'; '.join(differing)}"
-        remedy = "please report this, with umadvise doctor --json"
-        return Check(name="cuda-python", state="limited", found=found, remedy=remedy)
-    return Check(name="cuda-python", state="ok", found="says the same of each device's attributes as umadvise does")
+        return Check("cuda-python", "limited", found, "please report this, with umadvise doctor --json")
+    return Check("cuda-python", "ok", "says the same of each device's attributes as umadvise does")
 
 
 def _differing() -> list[str]:

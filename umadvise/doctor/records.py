@@ -11,7 +11,7 @@ State = Literal["ok", "limited", "missing"]
 Fact = int | float | str | bool | None
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(msgspec.Struct, frozen=True):
     """One thing that was looked at.
 
     Attributes:

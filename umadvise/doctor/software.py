@@ -17,9 +17,8 @@ def check_python() -> Check:
     """The interpreter."""
     version = platform.python_version()
     if sys.version_info < _OLDEST_PYTHON:
-        remedy = "use Python 3.11 or newer"
-        return Check(name="Python", state="missing", found=version, remedy=remedy)
-    return Check(name="Python", state="ok", found=f"{version} ({sys.executable})")
+        return Check("Python", "missing", version, "use Python 3.11 or newer")
+    return Check("Python", "ok", f"{version} ({sys.executable})")
 
 
 def check_core() -> Check:
@@ -30,8 +29,8 @@ def check_core() -> Check:
         path = _native.library_path()
         _native.string(0)  # loads it
     except UmadviseError as error:
-        return Check(name="native core", state="missing", found=str(error), remedy=_CORE_REMEDY)
-    return Check(name="native core", state="ok", found=str(path))
+        return Check("native core", "missing", str(error), _CORE_REMEDY)
+    return Check("native core", "ok", str(path))
 
 
 def check_torch(driver_version: int | None) -> Check:
@@ -44,20 +43,20 @@ def check_torch(driver_version: int | None) -> Check:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
         remedy = "pip install torch (2.9 or newer); planning, simulating from traces and reporting work without it"
-        return Check(name="PyTorch", state="missing", found=f"cannot be imported: {error}", remedy=remedy)
+        return Check("PyTorch", "missing", f"cannot be imported: {error}", remedy)
     cuda = torch.version.cuda
     facts = {"version": str(torch.__version__), "cuda": cuda}
     if cuda is None:
         found, remedy = f"{torch.__version__}, built without CUDA", "to use a GPU, install torch's build for CUDA"
         state = "ok" if driver_version is None else "limited"
-        return Check(name="PyTorch", state=state, found=found, remedy=remedy, facts=facts)  # type: ignore[arg-type]
+        return Check("PyTorch", state, found, remedy, facts=facts)  # type: ignore[arg-type]
     found = f"{torch.__version__}, built for CUDA {cuda}"
     major = int(str(cuda).partition(".")[0])
     if driver_version is not None and driver_version // 1000 < major:
         found += f", and the driver supports CUDA {driver_version // 1000}.{driver_version % 1000 // 10}"
         remedy = f"update the NVIDIA driver, or install torch's build for CUDA {driver_version // 1000}"
-        return Check(name="PyTorch", state="limited", found=found, remedy=remedy, facts=facts)
-    return Check(name="PyTorch", state="ok", found=found, facts=facts)
+        return Check("PyTorch", "limited", found, remedy, facts)
+    return Check("PyTorch", "ok", found, facts=facts)
 
 
 def check_compiler() -> Check:
@@ -67,8 +66,8 @@ def check_compiler() -> Check:
     except UmadviseError as error:
         remedy = "install one (Debian and Ubuntu: apt install g++), or set CXX"
         found = str(error).partition(". ")[0]
-        return Check(name="C++ compiler", state="missing", found=found, remedy=remedy)
-    return Check(name="C++ compiler", state="ok", found=" ".join(command))
+        return Check("C++ compiler", "missing", found, remedy)
+    return Check("C++ compiler", "ok", " ".join(command))
 
 
 def _loader() -> Any:
@@ -89,8 +88,8 @@ def check_extension() -> Check:
     except UmadviseError as error:
         found, _, remedy = str(error).partition(". ")
         remedy = remedy or "make torch and a C++20 compiler work (see above), and run umadvise doctor again"
-        return Check(name="torch extension", state="missing", found=found, remedy=remedy)
-    return Check(name="torch extension", state="ok", found=f"compiled, and it loads: {path}")
+        return Check("torch extension", "missing", found, remedy)
+    return Check("torch extension", "ok", f"compiled, and it loads: {path}")
 
 
 def check_scipy() -> Check:
@@ -99,5 +98,5 @@ def check_scipy() -> Check:
         version = importlib.metadata.version("scipy")
     except importlib.metadata.PackageNotFoundError:
         found = "not installed: the lower bound that plans are compared with needs it (umadvise compare)"
-        return Check(name="scipy", state="limited", found=found, remedy="pip install scipy")
-    return Check(name="scipy", state="ok", found=version)
+        return Check("scipy", "limited", found, "pip install scipy")
+    return Check("scipy", "ok", version)

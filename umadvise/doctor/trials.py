@@ -35,9 +35,9 @@ def check_trial(kind: str, found: dict[str, Any]) -> Check:
     name = _NAMES[kind]
     if found["error"] is not None:
         remedy = "see the checks above; if they are all well, please report this with umadvise doctor --json"
-        return Check(name=name, state="missing", found=found["error"], remedy=remedy)
+        return Check(name, "missing", found["error"], remedy)
     if kind == "emulated":
-        return Check(name=name, state="ok", found="a tensor lives in unified memory, with page faults")
+        return Check(name, "ok", "a tensor lives in unified memory, with page faults")
     budget, unsampled = found["auto_budget_bytes"], found["unsampled"]
     facts: dict[str, Fact] = {"auto_budget_bytes": budget, "unsampled": unsampled, **found["features"]}
     said = "a tensor lives in unified memory"
@@ -45,4 +45,4 @@ def check_trial(kind: str, found: dict[str, Any]) -> Check:
     missing = sorted(reason for reason in found["functions"].values() if reason is not None)
     if missing:
         said += f"; the driver lacks {len(missing)} functions that umadvise does without: {missing[0]}"
-    return Check(name=name, state="ok", found=said, facts=facts)
+    return Check(name, "ok", said, facts=facts)

@@ -107,11 +107,6 @@ class Points(Uses):
         """The step."""
         return self.graph.trace
 
-    @property
-    def compute_ns(self) -> float:
-        """Nanoseconds of the step in unlimited memory: ops and the program's own copies, one after the other."""
-        return float(self.duration_ns.sum())
-
     def working_set_bytes(self) -> NDArray[np.int64]:
         """At each point, what is on the device at once under every schedule."""
         sizes = np.where(self.resident, self.bytes[self.storage], 0)

@@ -123,14 +123,13 @@ class StepGraph:
         """Reads a trace."""
         self.trace = trace
         self.uses = OpUses(trace)
-        events, old, dies = trace.events, trace.births < 0, trace.deaths < len(trace.ops)
+        events = trace.events
         self.host_touched = self._of(~np.isin(events.kind, (EventKind.ALLOCATE, EventKind.FREE)))
         inside = self._of((events.kind == EventKind.FREE) & (events.inside == 1))
         self.transient: NDArray[np.bool_] = inside & (trace.births == trace.deaths)
-        self.source: NDArray[np.int64] = np.where(dies, trace.storages.successor, np.arange(len(old))).astype(np.int64)
-        known = np.maximum(self.source, 0)
-        self.continues: NDArray[np.bool_] = old & (self.source >= 0) & ~dies[known] & ~(dies & old[known])
-        self.heir = np.full(len(old), NONE, np.int64)
+        self.source = trace.continued_from
+        self.continues: NDArray[np.bool_] = self.source >= 0
+        self.heir = np.full(len(self.source), NONE, np.int64)
         self.heir[self.source[self.continues]] = np.flatnonzero(self.continues)
 
     def _of(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:

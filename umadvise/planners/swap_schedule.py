@@ -10,7 +10,6 @@ so a plan may stand still, but never runs out of memory.
 """
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from umadvise.planners.gaps import SwapGaps
 from umadvise.planners.room import Room
-from umadvise.records.plan import ActionKind, Actions, Plan, check
+from umadvise.records.plan import ActionKind, Actions, Plan
 from umadvise.simulator.swap import SwapSimulation
 
 _FIRST = -1
@@ -180,6 +179,4 @@ def _plan(gaps: SwapGaps, rows: NDArray[np.int64], back: NDArray[np.int64], budg
         bytes=trace.storages.bytes[storage[order]],
         argument=zeros,
     )
-    plan = Plan("best", budget_bytes, MappingProxyType({}), trace.digest, actions)
-    check(plan, trace)
-    return plan
+    return Plan.of_rows(trace, actions, "best", budget_bytes)

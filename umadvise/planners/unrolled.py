@@ -6,12 +6,13 @@ what these ops make besides takes room as long as they need it, and what they wr
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from umadvise.planners.recomputation import most_bytes
+from umadvise.recording.tables import rows
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
 
@@ -48,22 +49,19 @@ class Unrolled:
         Raises:
             ValueError: the actions cannot be executed; see `plan.check`.
         """
-        rows = []
+        ordered = []
         for op, action in self.actions:
             side = _RECOMPUTE if action.kind == ActionKind.RECOMPUTE else _DROP
-            rows.append((op, side, action.kind, action.storage, action.argument))
+            ordered.append((op, side, action.kind, action.storage, action.argument))
         for each in plan:
             side = _AFTER if each.after else _BEFORE
-            rows.append((each.op, side, each.kind, self.storage[each.storage], each.argument))
-        rows.sort(key=lambda row: row[:2])
+            ordered.append((each.op, side, each.kind, self.storage[each.storage], each.argument))
+        ordered.sort(key=lambda row: row[:2])
         actions = [
             Action(kind, self.op[op], storage, after=side in (_AFTER, _DROP) and not self.again[op], argument=argument)
-            for op, side, kind, storage, argument in rows
+            for op, side, kind, storage, argument in ordered
         ]
-        options = dict(plan.options)
-        return Plan.from_actions(
-            self.original, actions, planner=plan.planner, budget_bytes=plan.budget_bytes, options=options
-        )
+        return Plan.from_actions(self.original, actions, plan.planner, plan.budget_bytes, plan.options)
 
 
 def unroll(trace: Trace, actions: Iterable[Action]) -> Unrolled:
@@ -208,11 +206,12 @@ class _Builder:
         events = events[np.lexsort((-events[:, 2], events[:, 1]))]  # what is inside an op comes before what is after it
         of_events: Any = events.T
         of_accesses: Any = np.array(self.new_accesses, np.int64).reshape(-1, 5).T
-        storages = _taken(trace.storages, [max(each, 0) for each in self.storage])
+        original = np.maximum(np.array(self.storage, np.int64), 0)
+        source = np.array(self.source, np.int64)
         built = replace(
             trace,
-            storages=replace(storages, bytes=np.array(self.bytes), successor=successor),
-            ops=replace(_taken(trace.ops, self.source), duration_ns=np.array(self.lasts_ns)),
+            storages=rows(trace.storages, original, bytes=np.array(self.bytes), successor=successor),
+            ops=rows(trace.ops, source, duration_ns=np.array(self.lasts_ns)),
             accesses=Accesses(*of_accesses),
             events=Events(*of_events),
         )
@@ -221,9 +220,3 @@ class _Builder:
 
 def _rows(*columns: Any) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _taken(table: Any, rows: list[int]) -> Any:
-    """Some rows of a table, in this order."""
-    index = np.array(rows, np.int64)
-    return type(table)(**{each.name: getattr(table, each.name)[index] for each in fields(table)})

@@ -1,13 +1,11 @@
 """Building a trace row by row, as tests and tools do."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from umadvise.recording.tables import AnyTable
 from umadvise.records.columns import Columns
 from umadvise.records.device import DType
-from umadvise.records.enums import Phase, Role
+from umadvise.records.enums import Role
 from umadvise.records.fault_profile import clean_name
 from umadvise.records.trace import (
     ARITHMETIC,
@@ -16,7 +14,6 @@ from umadvise.records.trace import (
     Accesses,
     EventKind,
     Events,
-    OpClass,
     Ops,
     Source,
     Storages,
@@ -71,39 +68,17 @@ class TraceBuilder:
         row = {"kind": kind, "storage": storage, "offset_bytes": offset_bytes, "bytes": bytes_}
         self._rows[Events].append(place | row)
 
-    def begin_op(
-        self,
-        name: str,
-        *,
-        phase: Phase = Phase.NONE,
-        module: str = "",
-        step: int = 1,
-        op_class: OpClass = OpClass.OTHER,
-        arithmetic: DType = "fp32",
-        duration_ns: int | None = None,
-        flops: int | None = None,
-        creates: bool = False,
-        host_touch: bool = False,
-        concurrency: tuple[int, int, int] = (0, 0, 0),
-    ) -> int:
-        """Begins an op; returns its index. `concurrency` is window_pages, run_pages and faults_per_service."""
-        window_pages, run_pages, faults_per_service = concurrency
-        row = {
-            "name": self._string(name),
-            "phase": phase,
-            "module": self._string(module),
-            "step": step,
-            "op_class": op_class,
-            "arithmetic": ARITHMETIC.index(arithmetic),
-            "duration_ns": UNKNOWN if duration_ns is None else duration_ns,
-            "flops": UNKNOWN if flops is None else flops,
-            "creates": creates,
-            "host_touch": host_touch,
-            "window_pages": window_pages,
-            "run_pages": run_pages,
-            "faults_per_service": faults_per_service,
-        }
-        self._rows[Ops].append(row)
+    def begin_op(self, name: str, *, module: str = "", arithmetic: DType = "fp32", **columns: int | None) -> int:
+        """Begins an op; returns its index. `columns` are others of `Ops`, by name; None is unknown, as by default.
+
+        Raises:
+            TypeError: ops have no such column.
+        """
+        if odd := columns.keys() - Ops.DTYPES.keys():
+            raise TypeError(f"ops have no column {', '.join(sorted(odd))}")
+        row = dict.fromkeys(Ops.DTYPES, 0) | {"step": 1, "duration_ns": UNKNOWN, "flops": UNKNOWN}
+        row |= {"name": self._string(name), "module": self._string(module), "arithmetic": ARITHMETIC.index(arithmetic)}
+        self._rows[Ops].append(row | {column: number for column, number in columns.items() if number is not None})
         self._inside = 1
         return self.op_count - 1
 
@@ -126,15 +101,12 @@ class TraceBuilder:
         device: str = "",
         torch_version: str = "",
         workload: str = "",
-        strings: Iterable[str] = (),
     ) -> Trace:
-        """Makes the trace; `strings` are kept in it also if no row names them.
+        """Makes the trace.
 
         Raises:
             ValueError: what was recorded contradicts itself.
         """
-        for text in strings:
-            self._string(text)
         trace = Trace(
             target=target,
             source=source,

@@ -1,12 +1,12 @@
 """One step cut out of a longer trace, in the form in which the dry recorder gives it."""
 
 import dataclasses
-from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import UsageError
+from umadvise.recording.heirs import heirs
 from umadvise.recording.present import in_order_of_use
 from umadvise.recording.tables import rows
 from umadvise.records.trace import EventKind, Events, Trace, event_positions
@@ -99,15 +99,7 @@ def _successors(cut: Trace, present_count: int) -> NDArray[np.int64]:
     gone = [index for index in range(present_count) if not stays[index]]
     come = [index for index in range(present_count, len(storages)) if stays[index]]
     successor = np.full(len(storages), -1, np.int64)
-    for columns in (("role", "name", "bytes"), ("role", "bytes")):
-        heirs = defaultdict(list)
-        for index in reversed(come):
-            heirs[tuple(int(getattr(storages, name)[index]) for name in columns)].append(index)
-        for index in gone:
-            alike = heirs[tuple(int(getattr(storages, name)[index]) for name in columns)]
-            if alike:
-                successor[index] = alike.pop()
-        taken = set(successor.tolist())
-        gone = [index for index in gone if successor[index] < 0]
-        come = [index for index in come if index not in taken]
+    likeness = list(zip(storages.role.tolist(), storages.bytes.tolist(), storages.name.tolist(), strict=True))
+    for place, heir in heirs([likeness[index] for index in gone], [likeness[index] for index in come]).items():
+        successor[gone[place]] = come[heir]
     return successor

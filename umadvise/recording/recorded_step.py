@@ -19,6 +19,7 @@ from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
+from umadvise.recording.present import NEVER, first_uses
 from umadvise.recording.tables import filled, rows
 from umadvise.records.enums import Role
 from umadvise.records.trace import EventKind, Ops, Storages, Trace
@@ -64,7 +65,7 @@ class RecordedStep:
         As csrc/engine/indexed_trace has it: a storage that is there when the step begins is the same one when the
         next one does, or its successor where it died.
         """
-        source = continued_from(self.trace)
+        source = self.trace.continued_from
         return np.where(source >= 0, self.serials[source], 0).astype(np.uint64)
 
 
@@ -139,15 +140,7 @@ def in_canonical_order(trace: Trace) -> tuple[Trace, Numbers]:
 
     Those that are there and that the step does not use come last.
     """
-    count = len(trace.storages)
-    first = np.full(count, len(trace.events) + len(trace.accesses), np.int64)
-    used = np.flatnonzero(~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE)))
-    # Accesses of an op before its events: then each in its own order.
-    place = np.concatenate([trace.accesses.op * 2, trace.events.op[used] * 2 + 1]).astype(np.int64)
-    storage = np.concatenate([trace.accesses.storage, trace.events.storage[used]])
-    order = np.argsort(place, kind="stable")
-    np.minimum.at(first, storage[order], np.arange(len(order)))
-    chosen = np.argsort(first, kind="stable").astype(np.int64)
+    chosen = np.argsort(first_uses(trace), kind="stable").astype(np.int64)
     return renumbered(trace, chosen), chosen
 
 
@@ -173,10 +166,7 @@ def structure_of(trace: Trace) -> Trace:
     What stays: the ops' names, the sizes of what they use, and their accesses, and when what is allocated and freed.
     Durations, modules, names and roles of tensors go, and so does all that is alive and that the step does not use.
     """
-    used = np.zeros(len(trace.storages), bool)
-    used[trace.accesses.storage] = True
-    used[trace.events.storage[~((trace.events.op == -1) & (trace.events.kind == EventKind.ALLOCATE))]] = True
-    step = renumbered(trace, np.flatnonzero(used).astype(np.int64))
+    step = renumbered(trace, np.flatnonzero(first_uses(trace) < NEVER).astype(np.int64))
     names = sorted({step.strings[name] for name in np.unique(step.ops.name)} - {""})
     index = {text: number for number, text in enumerate(("", *names))}
     new_name = np.array([index.get(text, 0) for text in step.strings], np.int64)
@@ -198,20 +188,6 @@ def structure_of(trace: Trace) -> Trace:
     return structure
 
 
-def continued_from(trace: Trace) -> Numbers:
-    """For each storage, the storage of this step that it is when the next step begins; -1 for none."""
-    count = len(trace.storages)
-    before = trace.births < 0
-    dies = trace.deaths < len(trace.ops)
-    successor = trace.storages.successor.astype(np.int64)
-    source = np.where(dies, successor, np.arange(count))
-    known = before & (source >= 0)
-    source = np.where(known, source, 0)
-    if count:
-        known &= ~dies[source] & ~(dies & before[source])
-    return np.where(known, source, -1)
-
-
 def growth_bytes(trace: Trace) -> tuple[int, int]:
     """Bytes that a step leaves behind: not there when it began, and in the place of nothing that was.
 
@@ -220,7 +196,7 @@ def growth_bytes(trace: Trace) -> tuple[int, int]:
         such state, and so is not like those that follow.
     """
     stays = (trace.births >= 0) & (trace.deaths == len(trace.ops))
-    source = continued_from(trace)
+    source = trace.continued_from
     stays[source[source >= 0]] = False
     state = np.isin(trace.storages.role, _STATE)
     sizes = trace.storages.bytes

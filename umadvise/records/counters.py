@@ -4,7 +4,7 @@ The tuples of words stand in the header's order, so that `EVENT_KINDS[number]` r
 could observe is None, never 0.
 """
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -46,6 +46,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of everything that a profile file holds: immutable, and strict about what it accepts."""
+
+
+Numbers = TypeVar("Numbers", bound=Record)
 
 
 class BytesByCause(Record, frozen=True):
@@ -104,11 +107,14 @@ class Swaps(Record, frozen=True):
 
     def plus(self, other: "Swaps") -> "Swaps":
         """The sum of two readings."""
-        return Swaps(**_combine(Swaps, self, other, 1))
+        return _combined(self, other, 1)
 
     def minus(self, before: "Swaps") -> "Swaps":
         """What happened since an earlier reading."""
-        return Swaps(**_combine(Swaps, self, before, -1))
+        return _combined(self, before, -1)
+
+
+NO_SWAPS = Swaps(**dict.fromkeys(Swaps.__struct_fields__, 0))
 
 
 class SwapCounters(Swaps, frozen=True):
@@ -195,8 +201,8 @@ class Sampling(Record, frozen=True):
 
     def minus(self, before: "Sampling") -> "Sampling":
         """What was sampled since an earlier reading."""
-        counted = _combine(Sampling, msgspec.structs.replace(self, reason=None), before, -1)
-        return msgspec.structs.replace(Sampling(**counted), every=self.every, reason=self.reason)
+        counted = _combined(msgspec.structs.replace(self, reason=None), before, -1)
+        return msgspec.structs.replace(counted, every=self.every, reason=self.reason)
 
 
 class BytesByRole(Record, frozen=True):
@@ -286,17 +292,14 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     phase: PhaseWord | None
 
 
-def _combine(kind: type[Record], after: Record, before: Record, sign: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for field in kind.__struct_fields__:
-        new, old = getattr(after, field), getattr(before, field)
+def _combined(after: Numbers, before: Numbers, sign: int) -> Numbers:
+    def combined(new: Any, old: Any) -> Any:
         if new is None or old is None:
-            fields[field] = None
-        elif isinstance(new, Record):
-            fields[field] = type(new)(**_combine(type(new), new, old, sign))
-        else:
-            fields[field] = new + sign * old
-    return fields
+            return None
+        return _combined(new, old, sign) if isinstance(new, Record) else new + sign * old
+
+    fields = after.__struct_fields__
+    return type(after)(**{field: combined(getattr(after, field), getattr(before, field)) for field in fields})
 
 
 def subtract(after: Counters, before: Counters) -> Counters:
@@ -305,7 +308,7 @@ def subtract(after: Counters, before: Counters) -> Counters:
     Raises:
         ValueError: a counter ran backwards, so that the readings are not of one device or not in this order.
     """
-    difference = Counters(**_combine(Counters, after, before, -1))
+    difference = _combined(after, before, -1)
     numbers = [difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)]
     for record in numbers:
         for field in record.__struct_fields__:
@@ -319,7 +322,7 @@ def subtract(after: Counters, before: Counters) -> Counters:
 
 def add(left: Counters, right: Counters) -> Counters:
     """The sum of two readings; what is unknown in either is unknown."""
-    return Counters(**_combine(Counters, left, right, 1))
+    return _combined(left, right, 1)
 
 
 def with_sample(counters: Counters, sample: Counters | None) -> Counters:

@@ -29,7 +29,6 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 DType = Literal["fp32", "tf32", "bf16", "fp16"]
 DTYPES: tuple[DType, ...] = get_args(DType)
 Direction = Literal["h2d", "d2h"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 Value = TypeVar("Value")
 
@@ -256,10 +255,6 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
                 f"{self.label} cannot page unified memory: {self.unified_memory.supported.source}. "
                 "Expected a device with page faults (Pascal or newer); plan explicit swaps for this one"
             )
-
-    def fits(self, bytes_: int) -> bool:
-        """Whether so many bytes are on the device at once."""
-        return bytes_ <= self.usable_bytes
 
     def peak(self, dtype: DType) -> float | None:
         """Dense peak FLOP/s of a number format; None where the device has no such unit, or nobody knows."""

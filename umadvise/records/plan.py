@@ -4,7 +4,7 @@ A plan is columns, as a trace is: one NumPy array for each field of its actions,
 in the arrays is read-only.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -99,10 +99,9 @@ class Plan:
         cls,
         trace: Trace,
         actions: Iterable[Action],
-        *,
         planner: str,
         budget_bytes: int,
-        options: dict[str, Option] | None = None,
+        options: Mapping[str, Option] = MappingProxyType({}),
     ) -> "Plan":
         """Makes a plan from actions in any order; actions with the same op and side keep their order.
 
@@ -121,13 +120,23 @@ class Plan:
             name: np.array([getattr(action, name) for action in rows]) for name in Actions.DTYPES
         }
         columns["bytes"] = np.array([size(action) for action in rows])
-        plan = cls(
-            planner=planner,
-            budget_bytes=budget_bytes,
-            options=MappingProxyType(dict(options or {})),
-            trace_digest=trace.digest,
-            actions=Actions(**columns),
-        )
+        return cls.of_rows(trace, Actions(**columns), planner, budget_bytes, options)
+
+    @classmethod
+    def of_rows(
+        cls,
+        trace: Trace,
+        actions: Actions,
+        planner: str,
+        budget_bytes: int,
+        options: Mapping[str, Option] = MappingProxyType({}),
+    ) -> "Plan":
+        """Makes a plan of a trace from actions in the order of execution.
+
+        Raises:
+            ValueError: the actions cannot be executed; see `check`.
+        """
+        plan = cls(planner, budget_bytes, MappingProxyType(dict(options)), trace.digest, actions)
         check(plan, trace)
         return plan
 

@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ ARITHMETIC: tuple[DType, ...] = DTYPES
 Target = Literal["cpu", "cuda"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 Source = Literal["dry", "live", "synthetic"]
-Column: TypeAlias = NDArray[np.generic]
 
 
 class OpClass(IntEnum):
@@ -274,6 +273,14 @@ class Trace:
     def deaths(self) -> NDArray[np.int64]:
         """Op in or after which each storage is freed; the number of ops for those that outlive the trace."""
         return self._positions(EventKind.FREE, len(self.ops))
+
+    @cached_property
+    def continued_from(self) -> NDArray[np.int64]:
+        """For each storage, the storage of this step that it is when the next step begins; -1 for none."""
+        before, dies = self.births < 0, self.deaths < len(self.ops)
+        source = np.where(dies, self.storages.successor, np.arange(len(dies)))
+        heir = np.maximum(source, 0)
+        return np.where(before & ~dies[heir] & ~(dies & before[heir]), source, -1).astype(np.int64)
 
     @cached_property
     def live_bytes(self) -> NDArray[np.int64]:

@@ -43,8 +43,8 @@ def check(trace: Trace) -> None:
     _check_events(trace)
 
 
-def _require(holds: object, message: str) -> None:
-    if not holds:
+def _require(holds: Any, message: str) -> None:
+    if not np.all(holds):
         raise ValueError(message)
 
 
@@ -81,31 +81,31 @@ def _check_bounds(trace: Trace) -> None:
 
 def _check_order(trace: Trace) -> None:
     in_steps = trace.ops.step[trace.ops.step > 0]
-    _require(bool((np.diff(in_steps) >= 0).all()), "ops.step: steps are out of order")
+    _require(np.diff(in_steps) >= 0, "ops.step: steps are out of order")
     table = trace.accesses
-    _require(bool((np.diff(table.op) >= 0).all()), "accesses.op: ops are out of order")
-    _require(bool((table.flags & 3).all()), "accesses.flags: an access neither reads nor writes")
+    _require(np.diff(table.op) >= 0, "accesses.op: ops are out of order")
+    _require(table.flags & 3, "accesses.flags: an access neither reads nor writes")
     ends = table.offset_bytes + table.bytes
-    _require(bool((ends <= trace.storages.bytes[table.storage]).all()), "accesses: a range goes beyond its storage")
+    _require(ends <= trace.storages.bytes[table.storage], "accesses: a range goes beyond its storage")
 
 
 def _check_events(trace: Trace) -> None:
     table, count = trace.events, len(trace.storages)
     position = event_positions(trace)
-    _require(bool((np.diff(position) >= 0).all()), "events: out of order")
-    _require(not bool(((table.op < 0) & (table.inside == 1)).any()), "events: something happens inside op -1")
+    _require(np.diff(position) >= 0, "events: out of order")
+    _require((table.op >= 0) | (table.inside == 0), "events: something happens inside op -1")
     order = np.arange(len(table))
     made, freed = np.full(count, -1, np.int64), np.full(count, len(table), np.int64)
     for kind, rows in ((EventKind.ALLOCATE, made), (EventKind.FREE, freed)):
         chosen = table.kind == kind
         _require(
-            bool((np.bincount(table.storage[chosen], minlength=count) <= 1).all()),
+            np.bincount(table.storage[chosen], minlength=count) <= 1,
             f"events: a storage has two events of kind {kind.name}",
         )
         rows[table.storage[chosen]] = order[chosen]
-    _require(bool((made >= 0).all()), "events: a storage is never allocated")
+    _require(made >= 0, "events: a storage is never allocated")
     alive = (made[table.storage] <= order) & (order <= freed[table.storage])
-    _require(bool(alive.all()), "events: something happens to a storage that is not alive")
+    _require(alive, "events: something happens to a storage that is not alive")
     _check_lives(trace, position, made, freed)
 
 
@@ -115,16 +115,12 @@ def _check_lives(trace: Trace, position: NDArray[np.int64], made: NDArray[np.int
     death = np.append(position, end)[freed] if len(freed) else freed
     at = trace.accesses.op.astype(np.int64) * 3
     storage = trace.accesses.storage
-    _require(
-        bool((birth[storage] <= at + 1).all() and (death[storage] > at).all()),
-        "accesses: an op touches a storage that is not alive",
-    )
+    alive = (birth[storage] <= at + 1) & (death[storage] > at)
+    _require(alive, "accesses: an op touches a storage that is not alive")
     heirs = np.flatnonzero(trace.storages.successor >= 0)
     heir_of = trace.storages.successor[heirs]
-    _require(
-        bool((birth[heirs] < 0).all() and (death[heirs] < end).all() and (death[heir_of] == end).all()),
-        "storages.successor: expected one that dies in the trace, and one that outlives it",
-    )
+    inherits = (birth[heirs] < 0) & (death[heirs] < end) & (death[heir_of] == end)
+    _require(inherits, "storages.successor: expected one that dies in the trace, and one that outlives it")
     _require(len(np.unique(heir_of)) == len(heir_of), "storages.successor: two storages have the same successor")
     sizes = trace.storages.bytes
-    _require(bool((sizes[heirs] == sizes[heir_of]).all()), "storages.successor: expected one of the same size")
+    _require(sizes[heirs] == sizes[heir_of], "storages.successor: expected one of the same size")

@@ -42,7 +42,7 @@ EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 CHUNK_BYTES = 20 << 20
 """Default physical chunk: that of nnabla's virtual allocator and of this project's chunked heap on CUDA."""
 MOST_ITERATIONS = 10_000
-_WITHOUT_END = 1 << 61
+WITHOUT_END = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def simulate_resident(
     try:
         return Residence(True, run())
     except NoRoomError:
-        return Residence(False, run(budget_bytes=_WITHOUT_END))
+        return Residence(False, run(budget_bytes=WITHOUT_END))
 
 
 def _check_options(allocator: str, eviction: str) -> None:

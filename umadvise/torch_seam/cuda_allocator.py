@@ -60,7 +60,7 @@ def attend(state: Runtime) -> None:
     _memory.add(state.ordinal, peaks)
     answer_free_memory(state)
     _compiler = Compiler()
-    state.replaced.replace(torch, "compile", _compiler.make)
+    state.replaced.around(torch, "compile", _compiler.compile)
 
 
 def release() -> None:

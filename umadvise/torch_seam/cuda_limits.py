@@ -68,16 +68,13 @@ def _say_ignored(name: str, settings: str) -> None:
     log.warning("%s: %r is for torch's own allocator and has no effect on umadvise's%s", name, settings, without)
 
 
-def _set_benchmark(original: Callable[[bool], None]) -> Callable[[bool], None]:
-    def set_benchmark(on: bool) -> None:
-        if on:
-            log.warning(
-                "torch.backends.cudnn.benchmark stays off: cuDNN would ask torch's own CUDA allocator for its largest "
-                "free block, which is not in use; cuDNN picks algorithms by its heuristics instead"
-            )
-        original(False)
-
-    return set_benchmark
+def _set_benchmark(original: Callable[[bool], None], on: bool) -> None:
+    if on:
+        log.warning(
+            "torch.backends.cudnn.benchmark stays off: cuDNN would ask torch's own CUDA allocator for its largest "
+            "free block, which is not in use; cuDNN picks algorithms by its heuristics instead"
+        )
+    original(False)
 
 
 def install(replaced: Replacements) -> None:
@@ -102,7 +99,7 @@ def install(replaced: Replacements) -> None:
 
 def _install_benchmark(replaced: Replacements) -> None:
     """`torch.backends.cudnn.benchmark = True`, in both ways that it can be said; and where it is on already."""
-    replaced.replace(torch._C, "_set_cudnn_benchmark", _set_benchmark)
+    replaced.around(torch._C, "_set_cudnn_benchmark", _set_benchmark)
     flag = vars(type(torch.backends.cudnn))["benchmark"]
     replaced.put(flag, "setter", torch._C._set_cudnn_benchmark)
     if torch.backends.cudnn.benchmark:

@@ -93,18 +93,12 @@ def answer_free_memory(state: Runtime) -> None:
     def told(ordinal: int, original: Any, asked: Any) -> Any:
         return free_and_total(state.device, state.limit_bytes) if ordinal == state.ordinal else original(asked)
 
-    def for_cuda(original: Any) -> Any:
-        def mem_get_info(device: Any = None) -> Any:
-            index = torch.cuda._utils._get_device_index
-            ordinal = torch.cuda.current_device() if device is None else index(device, optional=True)
-            return told(ordinal, original, device)
+    def mem_get_info(original: Any, device: Any = None) -> Any:
+        index = torch.cuda._utils._get_device_index
+        ordinal = torch.cuda.current_device() if device is None else index(device, optional=True)
+        return told(ordinal, original, device)
 
-        return mem_get_info
-
-    def for_accelerator(original: Any) -> Any:
-        return lambda ordinal: told(ordinal, original, ordinal)
-
-    replacement = for_cuda(torch.cuda.mem_get_info)
     for owner in (torch.cuda, torch.cuda.memory):
-        state.replaced.put(owner, "mem_get_info", replacement)
-    state.replaced.replace(torch._C, "_accelerator_getMemoryInfo", for_accelerator)
+        state.replaced.around(owner, "mem_get_info", mem_get_info)
+    get_memory_info = "_accelerator_getMemoryInfo"
+    state.replaced.around(torch._C, get_memory_info, lambda original, ordinal: told(ordinal, original, ordinal))

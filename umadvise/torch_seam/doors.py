@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -85,50 +86,42 @@ _COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
 
 def _asker() -> str:
     """The module that asks the door which calls this, beyond torch's typed storages, which ask for somebody else."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_globals.get("__name__") == "torch.storage":
         frame = frame.f_back
     return "" if frame is None else frame.f_globals.get("__name__", "")
 
 
 def _for_life(
-    original: Callable[..., Any], address: Callable[[Any], int], export: Callable[[int], None]
-) -> Callable[..., Any]:
+    address: Callable[[Any], int],
+    export: Callable[[int], None],
+    original: Callable[..., Any],
+    self: Any,
+    *arguments: Any,
+    **named: Any,
+) -> Any:
     """A door whose user cannot be followed."""
-
-    def door(self: Any, *arguments: Any, **named: Any) -> Any:
-        if _asker() not in _COMPARERS:
-            export(address(self))
-        return original(self, *arguments, **named)
-
-    return door
+    if _asker() not in _COMPARERS:
+        export(address(self))
+    return original(self, *arguments, **named)
 
 
-def _numpy(original: Callable[..., Any]) -> Callable[..., Any]:
-    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
-        array = original(self, force=force)
-        address = int(array.ctypes.data) if array.size else 0
-        if _native.owns(address):
-            _export(address)
-            # Views of the array keep it alive, and it keeps the storage.
-            weakref.finalize(array, _release, address)
-        return array
-
-    return numpy
+def _numpy(original: Callable[..., Any], self: torch.Tensor, *, force: bool = False) -> Any:
+    array = original(self, force=force)
+    address = int(array.ctypes.data) if array.size else 0
+    if _native.owns(address):
+        _export(address)
+        # Views of the array keep it alive, and it keeps the storage.
+        weakref.finalize(array, _release, address)
+    return array
 
 
-def _write_record(original: Callable[..., Any]) -> Callable[..., Any]:
-    def write_record(self: Any, name: str, data: Any, *arguments: Any) -> Any:
-        return original(self, name, _in_ordinary_memory(data), *arguments)
-
-    return write_record
+def _write_record(original: Callable[..., Any], self: Any, name: str, data: Any, *arguments: Any) -> Any:
+    return original(self, name, _in_ordinary_memory(data), *arguments)
 
 
-def _write_file(original: Callable[..., Any]) -> Callable[..., Any]:
-    def write_file(self: torch.UntypedStorage, *arguments: Any, **named: Any) -> Any:
-        return original(_in_ordinary_memory(self), *arguments, **named)
-
-    return write_file
+def _write_file(original: Callable[..., Any], self: torch.UntypedStorage, *arguments: Any, **named: Any) -> Any:
+    return original(_in_ordinary_memory(self), *arguments, **named)
 
 
 def _in_ordinary_memory(data: Any) -> Any:
@@ -136,65 +129,49 @@ def _in_ordinary_memory(data: Any) -> Any:
     return host_storage(data) if is_ours else data
 
 
-def _clone_storage(original: Callable[..., Any]) -> Callable[..., Any]:
+def _clone_storage(original: Callable[..., Any], self: torch.UntypedStorage) -> Any:
     """A copy is where the original is (`copy.deepcopy`); torch makes bare storages with its own allocator."""
-
-    def clone(self: torch.UntypedStorage) -> Any:
-        if not _native.owns(storage_address(self)):
-            return original(self)
-        return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
-
-    return clone
+    if not _native.owns(storage_address(self)):
+        return original(self)
+    return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
 
 
-def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_host(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What reads files straight into storages makes them in ordinary memory, as torch does for CUDA tensors first."""
-
-    def door(*arguments: Any, **named: Any) -> Any:
-        with routed(HOST):
-            return original(*arguments, **named)
-
-    return door
+    with routed(HOST):
+        return original(*arguments, **named)
 
 
 def _install_lasting(runtime: Runtime, export: Callable[[int], None]) -> None:
     """Replaces the doors whose users cannot be followed."""
-
-    def opened(address: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return lambda original: _for_life(original, address, export)
-
-    replaced = runtime.replaced
+    replaced, of_tensor = runtime.replaced, partial(_for_life, address_of, export)
     for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
-        replaced.replace(torch.Tensor, name, opened(address_of))
+        replaced.around(torch.Tensor, name, of_tensor)
     for module in (torch, torch.utils.dlpack):
-        replaced.replace(module, "to_dlpack", opened(address_of))
-    replaced.replace(torch.UntypedStorage, "data_ptr", opened(storage_address))
+        replaced.around(module, "to_dlpack", of_tensor)
+    replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address, export))
 
 
 def install(runtime: Runtime) -> None:
     """Replaces torch's doors (see the module), and keeps SIGSEGV with the emulated device."""
     replaced = runtime.replaced
-    replaced.replace(torch.Tensor, "numpy", _numpy)
+    replaced.around(torch.Tensor, "numpy", _numpy)
     _install_lasting(runtime, _export_for_life)
-    replaced.replace(torch.UntypedStorage, "_write_file", _write_file)
-    replaced.replace(torch.UntypedStorage, "clone", _clone_storage)
-    replaced.replace(torch._C.PyTorchFileWriter, "write_record", _write_record)
-    replaced.replace(torch, "load", _on_host)
+    replaced.around(torch.UntypedStorage, "_write_file", _write_file)
+    replaced.around(torch.UntypedStorage, "clone", _clone_storage)
+    replaced.around(torch._C.PyTorchFileWriter, "write_record", _write_record)
+    replaced.around(torch, "load", _on_host)
     signals.install()
 
 
-def _array_interface(original: property) -> property:
+def _array_interface(original: property, self: torch.Tensor) -> Any:
     """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
-
-    def interface(self: torch.Tensor) -> Any:
-        described = original.__get__(self)
-        _export_chunks_for_life(address_of(self))
-        return described
-
-    return property(interface)
+    described = original.__get__(self)
+    _export_chunks_for_life(address_of(self))
+    return described
 
 
 def install_on_cuda(runtime: Runtime) -> None:
     """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
     _install_lasting(runtime, _export_chunks_for_life)
-    runtime.replaced.replace(torch.Tensor, "__cuda_array_interface__", _array_interface)
+    runtime.replaced.around(torch.Tensor, "__cuda_array_interface__", _array_interface)

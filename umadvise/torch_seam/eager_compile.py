@@ -28,17 +28,13 @@ class Compiler:
         if self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
 
-    def make(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that takes `torch.compile`'s place."""
-
-        def compiled(*arguments: Any, **named: Any) -> Any:
-            self._run_eagerly()
-            if not self._told:
-                self._told = True
-                log.warning("torch.compile is passed through: what it is given runs eagerly")
-            return original(*arguments, **named)
-
-        return compiled
+    def compile(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What takes `torch.compile`'s place (`Replacements.around`)."""
+        self._run_eagerly()
+        if not self._told:
+            self._told = True
+            log.warning("torch.compile is passed through: what it is given runs eagerly")
+        return original(*arguments, **named)
 
     def undo(self) -> None:
         """Lets torch compile again, or do what it was told before."""

@@ -1,5 +1,6 @@
 """Replacing attributes of torch's classes and modules, and putting the old ones back."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,10 @@ class Replacements:
         """Sets `owner.name` to something that needs no original."""
         self.replace(owner, name, lambda _original: replacement)
 
+    def around(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Sets `owner.name` to a function that calls another one (see `calling`)."""
+        self.replace(owner, name, functools.partial(calling, function))
+
     def undo(self) -> None:
         """Puts everything back, last first."""
         while self._done:
@@ -34,6 +39,21 @@ class Replacements:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def calling(function: Callable[..., Any], original: Any) -> Any:
+    """What takes the place of a function, a method or a property of torch.
+
+    Args:
+        function: what it calls, with the original first and then the arguments of the call.
+        original: what stood there.
+    """
+
+    @functools.wraps(original)
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        return function(original, *arguments, **named)
+
+    return replacement if callable(original) or original is None else property(replacement)
 
 
 def refusing(error: type[Exception], *words: str) -> Callable[..., Any]:

@@ -68,14 +68,6 @@ class Runtime:
         """What torch calls the device: the emulated one's tensors are the CPU's."""
         return "cpu" if self.emulated else f"cuda:{self.ordinal}"
 
-    def route(self, placement: Placement) -> None:
-        """Sends this thread's allocations to a placement; on CUDA every thread's, as autograd's allocate too."""
-        route = Route(RouteState.ON, placement, self.device.handle)
-        if self.emulated:
-            _native.set_thread_route(route)
-        else:
-            _native.set_process_route(route)
-
     def take_in(self, storage: torch.UntypedStorage, role: Role) -> None:
         """Moves a storage's bytes onto the emulated device, where nobody has put them or given their address away.
 
@@ -126,11 +118,15 @@ class Runtime:
         self.watched_by = watcher
 
     def set_policy(self, policy: Policy) -> None:
-        """Changes the policy for what is allocated from now on; live tensors stay where they are."""
+        """Changes the policy for what is allocated from now on; live tensors stay where they are.
+
+        It is what this thread allocates; on CUDA every thread, as autograd's allocate too.
+        """
         if self.intermediate_advice is not None:
             policy = policy.with_advice(Role.INTERMEDIATE, self.intermediate_advice)
         self.policy = policy
-        self.route(policy.placement(Role.INTERMEDIATE))
+        set_route = _native.set_thread_route if self.emulated else _native.set_process_route
+        set_route(Route(RouteState.ON, policy.placement(Role.INTERMEDIATE), self.device.handle))
 
 
 _current: Runtime | None = None

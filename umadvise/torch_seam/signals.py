@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from umadvise import _native
+from umadvise.torch_seam.replacements import calling
 
 log = logging.getLogger("umadvise")
 
@@ -42,33 +43,24 @@ def keep() -> None:
         )
 
 
-def _guard(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    setattr(module, name, make(getattr(module, name)))
+def _guard(module: Any, name: str, function: Callable[..., Any]) -> None:
+    setattr(module, name, calling(function, getattr(module, name)))
 
 
-def _signal_signal(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_handler(number: int, handler: Any, /) -> Any:
-        before = original(number, handler)
-        if number == signal.SIGSEGV:
-            # Not the default: a fault that a handler above ours raises again must not end the process.
-            _native.claim_signals(chosen=callable(handler) or handler == signal.SIG_IGN)
-        return before
-
-    return set_handler
+def _signal_signal(original: Callable[..., Any], number: int, handler: Any, /) -> Any:
+    before = original(number, handler)
+    if number == signal.SIGSEGV:
+        # Not the default: a fault that a handler above ours raises again must not end the process.
+        _native.claim_signals(chosen=callable(handler) or handler == signal.SIG_IGN)
+    return before
 
 
-def _pthread_sigmask(original: Callable[..., Any]) -> Callable[..., Any]:
-    def mask_signals(how: int, mask: Iterable[int], /) -> Any:
-        """The kernel kills a thread that blocks SIGSEGV and faults, whoever handles it."""
-        return original(how, mask if how == signal.SIG_UNBLOCK else set(mask) - {signal.SIGSEGV})
-
-    return mask_signals
+def _pthread_sigmask(original: Callable[..., Any], how: int, mask: Iterable[int], /) -> Any:
+    """The kernel kills a thread that blocks SIGSEGV and faults, whoever handles it."""
+    return original(how, mask if how == signal.SIG_UNBLOCK else set(mask) - {signal.SIGSEGV})
 
 
-def _then_claim(original: Callable[..., Any]) -> Callable[..., Any]:
-    def changed(*arguments: Any, **named: Any) -> Any:
-        result = original(*arguments, **named)
-        _native.claim_signals()  # else the first page fault would be reported as a crash, or be one
-        return result
-
-    return changed
+def _then_claim(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    result = original(*arguments, **named)
+    _native.claim_signals()  # else the first page fault would be reported as a crash, or be one
+    return result

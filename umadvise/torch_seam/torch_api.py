@@ -130,31 +130,30 @@ def _moved_on_cuda(
         return original(tensor, device, move.dtype, move.non_blocking, copy, memory_format=move.memory_format)
 
 
-def _tensor_to(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def to(self: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-        move = _move_of(arguments, named)
-        return original(self, *arguments, **named) if move is None else _moved(self, move, Role.INPUT, original)
-
-    return to
-
-
-def _tensor_cuda(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def cuda(self: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-        move = _bind_cuda(*arguments, **named)
-        if move is None:
-            return original(self, *arguments, **named)
-        return _moved(self, move, Role.INPUT, torch._C.TensorBase.to)
-
-    return cuda
+def _tensor_to(
+    original: Callable[..., torch.Tensor], self: torch.Tensor, *arguments: Any, **named: Any
+) -> torch.Tensor:
+    move = _move_of(arguments, named)
+    return original(self, *arguments, **named) if move is None else _moved(self, move, Role.INPUT, original)
 
 
-def _tensor_cpu(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
-        if current().emulated and on_device(self):
-            return to_host(self, memory_format=memory_format)
-        return original(self, memory_format=memory_format)
+def _tensor_cuda(
+    original: Callable[..., torch.Tensor], self: torch.Tensor, *arguments: Any, **named: Any
+) -> torch.Tensor:
+    move = _bind_cuda(*arguments, **named)
+    if move is None:
+        return original(self, *arguments, **named)
+    return _moved(self, move, Role.INPUT, torch._C.TensorBase.to)
 
-    return cpu
+
+def _tensor_cpu(
+    original: Callable[..., torch.Tensor],
+    self: torch.Tensor,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:
+    if current().emulated and on_device(self):
+        return to_host(self, memory_format=memory_format)
+    return original(self, memory_format=memory_format)
 
 
 def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
@@ -198,24 +197,18 @@ def label_module(module: torch.nn.Module, prefix: str = "") -> None:
                 _native.label(address_of(tensor), Role.PARAMETER, prefix + name)
 
 
-def _module_to(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
-    def to(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-        move = _move_of(arguments, named)
-        return original(self, *arguments, **named) if move is None else _move_module(self, move)
-
-    return to
-
-
-def _module_cuda(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
-    def cuda(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
-        move = _bind_cuda(device)
-        return original(self, device) if move is None else _move_module(self, move)
-
-    return cuda
+def _module_to(
+    original: Callable[..., torch.nn.Module], self: torch.nn.Module, *arguments: Any, **named: Any
+) -> torch.nn.Module:
+    move = _move_of(arguments, named)
+    return original(self, *arguments, **named) if move is None else _move_module(self, move)
 
 
-def _module_cpu(module: torch.nn.Module) -> torch.nn.Module:
-    return _move_module(module, _Move(None))
+def _module_cuda(
+    original: Callable[..., torch.nn.Module], self: torch.nn.Module, device: Any = None
+) -> torch.nn.Module:
+    move = _bind_cuda(device)
+    return original(self, device) if move is None else _move_module(self, move)
 
 
 def set_unified(advice: str) -> None:
@@ -250,12 +243,12 @@ def install(runtime: Runtime) -> None:
     replaced = runtime.replaced
     if runtime.emulated and not torch.cuda.is_available():
         replaced.put(torch.cuda, "_lazy_init", _no_cuda)
-    replaced.replace(torch.Tensor, "to", _tensor_to)
-    replaced.replace(torch.Tensor, "cuda", _tensor_cuda)
-    replaced.replace(torch.Tensor, "cpu", _tensor_cpu)
+    replaced.around(torch.Tensor, "to", _tensor_to)
+    replaced.around(torch.Tensor, "cuda", _tensor_cuda)
+    replaced.around(torch.Tensor, "cpu", _tensor_cpu)
     ours = [torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu]
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
-    replaced.replace(torch.nn.Module, "to", _module_to)
-    replaced.replace(torch.nn.Module, "cuda", _module_cuda)
-    replaced.put(torch.nn.Module, "cpu", _module_cpu)
+    replaced.around(torch.nn.Module, "to", _module_to)
+    replaced.around(torch.nn.Module, "cuda", _module_cuda)
+    replaced.put(torch.nn.Module, "cpu", lambda module: _move_module(module, _Move(None)))
     replaced.put(torch.cuda, "set_unified", set_unified)

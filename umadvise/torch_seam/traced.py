@@ -33,15 +33,12 @@ def install(runtime: Runtime) -> None:
     if "torch._dynamo" in sys.modules:  # as soon as there is an optimizer
         _leave_alone()
     else:
-        runtime.replaced.replace(torch, "compile", _compile)
+        runtime.replaced.around(torch, "compile", _compile)
 
 
-def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    def compiled(*arguments: Any, **named: Any) -> Any:
-        _leave_alone()
-        return original(*arguments, **named)
-
-    return compiled
+def _compile(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    _leave_alone()
+    return original(*arguments, **named)
 
 
 def _leave_alone() -> None:

@@ -16,11 +16,11 @@ from umadvise import _native
 from umadvise._native.abi import Allocation, ChunkOptions, HostMapped, Memory
 from umadvise.devices.rungs import Policy
 from umadvise.errors import NativeError
-from umadvise.records.units import format_bytes
+from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.maker import PlanMemory
+from umadvise.training.plans.maker import SPARE_CHUNKS, PlanMemory
 
 log = logging.getLogger("umadvise")
 
@@ -30,11 +30,8 @@ _CHUNK_BYTES = (20 << 20, 10 << 20, 4 << 20, 2 << 20)
 _MOST_TOO_SMALL = 0.1
 """Part of what is there between steps that may be too small to have chunks of its own, and so never leaves."""
 _LEAST_CHUNKS = 8
-_BLOCK_BYTES = 2 << 20
 _MOST_MANAGED = 0.5
-_LEAST_MANAGED_BYTES = 2 * _BLOCK_BYTES  # um_budget_set
-_SPARE_CHUNKS = 3
-"""For small tensors, which share chunks."""
+_LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES  # um_budget_set
 
 
 def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
@@ -121,7 +118,7 @@ class MemorySplit:
             device.set_chunks(self._chunks(chunk_bytes))
         self._chunk_budget_bytes = chunk_bytes
         if self._in_chunks:
-            self._divide_whole_model_ops(chunk_bytes - _SPARE_CHUNKS * self.chunk_bytes, self.chunk_bytes)
+            self._divide_whole_model_ops(chunk_bytes - SPARE_CHUNKS * self.chunk_bytes, self.chunk_bytes)
         else:
             self._divide_whole_model_ops(managed_bytes, 1)
 
@@ -162,7 +159,7 @@ class MemorySplit:
         left = self.room_bytes - self._live_bytes(Memory.DEVICE)
         managed = self._live_bytes(Memory.MANAGED, Memory.PREFER_DEVICE)
         if managed:
-            blocks_bytes = -(-managed // _BLOCK_BYTES) * _BLOCK_BYTES
+            blocks_bytes = -(-managed // BLOCK_BYTES) * BLOCK_BYTES
             managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), _LEAST_MANAGED_BYTES)
         return managed, max(left - managed, 0)
 

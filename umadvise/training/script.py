@@ -94,7 +94,7 @@ class ScriptRun:
         if self._runtime.emulated:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
-        self._runtime.replaced.replace(torch.optim.Optimizer, "add_param_group", self._take_in_parameters)
+        self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
         adoption = Adoption((), self._optimizers)
         self._loop = Loop.shared = Loop(self._runtime, observer, adoption, self._course, state_is_known=False)
@@ -130,22 +130,15 @@ class ScriptRun:
         Loop.shared = None
         patching.finish(self._runtime)
 
-    def _take_in_parameters(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _add_param_group(
+        self, original: Callable[..., None], optimizer: torch.optim.Optimizer, group: dict[str, Any]
+    ) -> None:
         """What an optimizer trains has the role of a parameter, wherever the script put it."""
-
-        def add_param_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-            original(optimizer, group)
-            self._optimizers.add(optimizer)
-            if not self._runtime.emulated:
-                return
-            for parameter in optimizer.param_groups[-1]["params"]:
-                self._take_in(parameter)
-
-        return add_param_group
-
-    def _take_in(self, parameter: torch.Tensor) -> None:
-        if parameter.layout is torch.strided and parameter.device.type == "cpu":
-            self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
+        original(optimizer, group)
+        self._optimizers.add(optimizer)
+        for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
+            if parameter.layout is torch.strided and parameter.device.type == "cpu":
+                self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         if self._leader.steps(optimizer) and not self._clock.steps_are_marked:

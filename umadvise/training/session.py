@@ -234,7 +234,7 @@ class Session:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Marks one training step: `with um.step():`."""
-        state, loop = self._state(), self._open_loop()
+        state, loop = _opened(self._runtime), self._open_loop()
         clock = loop.observer.clock
         clock.steps_are_marked = True
         number = clock.step_count + 1
@@ -264,7 +264,7 @@ class Session:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             check_kind(leaf, "a tensor of the batch")
-            return to_device(leaf, Role.INPUT, None) if self._state().emulated else moved_in(leaf, Role.INPUT)
+            return to_device(leaf, Role.INPUT, None) if _opened(self._runtime).emulated else moved_in(leaf, Role.INPUT)
 
         moved: Batch = pytree.tree_map(move, batch)
         return moved
@@ -342,9 +342,6 @@ class Session:
 
     def _open_loop(self) -> Loop:
         return _opened(self._loop)
-
-    def _state(self) -> runtime.Runtime:
-        return _opened(self._runtime)
 
 
 def _opened(part: Part | None) -> Part:

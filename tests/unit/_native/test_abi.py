@@ -14,6 +14,7 @@ import pytest
 import umadvise
 from umadvise import _native
 from umadvise._native import abi, header, structures
+from umadvise._native.library import core_library
 from umadvise.errors import NativeError, UmadviseError
 from umadvise.records.counters import Counters, Event, MemoryStats, ResidencyPeak, Sampling, SwapCounters
 from umadvise.records.enums import Advice, Cause, Phase, Role
@@ -202,7 +203,7 @@ def test_bytes_survive_the_way_in_and_out() -> None:
     address = device.allocate(3 * MIB, abi.Placement())
     sent = (ctypes.c_uint8 * (3 * MIB))(*range(7))
     received = (ctypes.c_uint8 * (3 * MIB))()
-    _native.copy_from_host(address, ctypes.addressof(sent), len(sent))
+    core_library().um_copy_from_host(address, ctypes.addressof(sent), len(sent))
     _native.prefetch(address, len(sent), to_host=True)
     _native.copy_to_host(ctypes.addressof(received), address, len(received))
     _native.free(address)

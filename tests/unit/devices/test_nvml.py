@@ -12,6 +12,8 @@ from fake_nvml import GIB, SLOTS, fake_nvml
 from umadvise.devices import nvml, probe
 from umadvise.errors import NvmlUnavailableError
 
+LINK = ("generation", "width", "max_generation", "max_width")
+
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -36,7 +38,7 @@ def test_a_card_tells_memory_link_and_neighbours(install: Any) -> None:
         h200 = card(opened)
         assert h200.name == "NVIDIA H200"
         assert h200.memory() == nvml.CardMemory(140 * GIB, 100 * GIB)
-        assert h200.link() == nvml.PcieLink(1, 16, 5, 16)
+        assert h200.link() == dict(zip(LINK, (1, 16, 5, 16), strict=True))
         assert h200.processes() == [nvml.Process(70, 39 * GIB), nvml.Process(71, None)]
         assert h200.in_mig_mode() is False
         assert h200.virtualization() is None
@@ -47,7 +49,7 @@ def test_a_card_tells_memory_link_and_neighbours(install: Any) -> None:
 def test_what_the_card_sends_goes_to_the_host(install: Any) -> None:
     install()
     with nvml.opened() as opened:
-        assert card(opened).throughput() == nvml.Throughput(h2d_bytes_per_s=1_000_000, d2h_bytes_per_s=250_000)
+        assert card(opened).throughput() == {"h2d_bytes_per_s": 1_000_000, "d2h_bytes_per_s": 250_000}
 
 
 def test_cards_in_the_order_of_their_slots(install: Any) -> None:
@@ -70,10 +72,11 @@ def test_what_is_not_supported_is_unknown(install: Any) -> None:
     )
     with nvml.opened() as opened:
         h200 = card(opened)
-        unknown = (h200.memory(), h200.throughput(), h200.processes(), h200.in_mig_mode(), h200.virtualization())
-        assert unknown == (None,) * 5
+        unknown = (h200.memory(), h200.processes(), h200.in_mig_mode(), h200.virtualization())
+        assert unknown == (None,) * 4
+        assert h200.throughput() == {"h2d_bytes_per_s": None, "d2h_bytes_per_s": None}
         assert (h200.name, opened.driver_version()) == (None, None)
-        assert h200.link() == nvml.PcieLink(None, 16, 5, 16)
+        assert h200.link() == dict(zip(LINK, (None, 16, 5, 16), strict=True))
 
 
 def test_an_older_package_lacks_functions(install: Any) -> None:

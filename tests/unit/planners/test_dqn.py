@@ -240,7 +240,7 @@ def test_equations_1_to_3_node_by_node() -> None:
     weights = network.weights
     for row in range(3):
         states = naive_states(network, graph, valid[row])
-        np.testing.assert_allclose(network.embed(graph, valid).last[:, row], states, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(network.embed(graph, valid).states[-1][:, row], states, rtol=1e-4, atol=1e-5)
         g = [weights["W5"] @ states.mean(axis=0), weights["W6"] @ states[current[row]]]
         for node in range(len(graph.op)):
             q = weights["W7"] @ np.maximum(np.concatenate([*g, weights["W8"] @ states[node]]), 0)
@@ -256,12 +256,12 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 
     def loss() -> float:
         embedding = network.embed(graph, valid)
-        q = network.q(network.graph_state(embedding, current), embedding.last[action, np.arange(3)])
+        q = network.q(network.graph_state(embedding, current), embedding.states[-1][action, np.arange(3)])
         return float(np.mean((q - target) ** 2))
 
     embedding = network.embed(graph, valid)
     graph_state = network.graph_state(embedding, current)
-    error = network.q(graph_state, embedding.last[action, np.arange(3)]) - target
+    error = network.q(graph_state, embedding.states[-1][action, np.arange(3)]) - target
     gradients = network._gradients(graph, embedding, graph_state, current, action, 2 * error / 3)
     for name, gradient in gradients.items():
         direction = np.random.default_rng(1).standard_normal(gradient.shape)

@@ -13,7 +13,6 @@ from traces import traces
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import (
     RecordedStep,
-    continued_from,
     growth_bytes,
     in_canonical_order,
     renumbered,
@@ -95,7 +94,7 @@ def test_what_the_next_step_begins_with() -> None:
     recorded = RecordedStep(trace, np.array([11, 12, 13, 14], np.uint64))
     # the loss stays, the weight stays, the gradient is the one that was made, which is made anew
     assert recorded.first_serials().tolist() == [11, 12, 14, 0]
-    assert continued_from(trace).tolist() == [0, 1, 3, -1]
+    assert trace.continued_from.tolist() == [0, 1, 3, -1]
 
 
 def by_rule(trace: Trace, storage: int) -> int:
@@ -112,7 +111,7 @@ def by_rule(trace: Trace, storage: int) -> int:
 @given(st.integers(0, 10**6))
 def test_continuations_are_those_of_the_engine(seed: int) -> None:
     trace = random_step(Random(seed))
-    assert continued_from(trace).tolist() == [by_rule(trace, storage) for storage in range(len(trace.storages))]
+    assert trace.continued_from.tolist() == [by_rule(trace, storage) for storage in range(len(trace.storages))]
 
 
 def test_growth_is_what_came_to_stay() -> None:

@@ -184,7 +184,7 @@ def test_compiled_functions_run_eagerly_until_it_ends(mode: str | None, caplog: 
     """With cudagraphs or without: what was compiled before it began, too."""
     early = torch.compile(lambda x: x + 1, backend=refuse_to_compile)
     replaced, compiler = Replacements(), Compiler()
-    replaced.replace(torch, "compile", compiler.make)
+    replaced.around(torch, "compile", compiler.compile)
     try:
         with caplog.at_level(logging.WARNING, "umadvise"):
             late = torch.compile(lambda x: x + 2, mode=mode)

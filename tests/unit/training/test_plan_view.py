@@ -173,9 +173,9 @@ def test_a_plan_goes_from_the_view_to_the_step() -> None:
     view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
     plan = planners.run("belady", view.trace, load_device("v100-16gb"), view.budget_bytes)
     assert len(plan) > 0
-    real = transferred(plan, trace, note="x")
+    real = transferred(plan, trace)
     assert real.trace_digest == trace.digest
-    assert real.options["note"] == "x"
+    assert real.options == plan.options
     assert [(each.kind, each.op, each.storage, each.after) for each in real] == [
         (each.kind, each.op, each.storage, each.after) for each in plan
     ]

@@ -7,7 +7,7 @@ from umadvise.devices.rungs import ADVISE, ARENA_ROLES, LADDER, RESIDENT, RUNGS,
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
 from umadvise.records.enums import Advice, Role
-from umadvise.training.policy.course import Course, check_policy, course_of
+from umadvise.training.policy.course import Course, course_of
 
 
 def test_patch_starts_with_unified_memory_and_no_advice() -> None:
@@ -71,4 +71,4 @@ def test_every_planner_can_be_pinned() -> None:
 )
 def test_what_is_no_policy(name: str) -> None:
     with pytest.raises(PolicyError, match=r"unknown policy.*resident, advise, window, swap.*best"):
-        check_policy(name)
+        course_of(name)

@@ -150,7 +150,7 @@ def _simple(known: Points, device: DeviceProfile, budget_bytes: int, recompute: 
     """The bounds that need no solver."""
     needed = int(known.working_set_bytes().max(initial=0))
     excess = int(known.load_bytes().max(initial=0)) - budget_bytes
-    compute_ns = int(known.compute_ns)
+    compute_ns = int(known.duration_ns.sum())
     link_ns = 0 if recompute else int(_link_ns(known, device, budget_bytes))
     details: dict[str, int | bool] = {
         "compute_ns": compute_ns,

@@ -227,9 +227,14 @@ def compare(
 
 
 def _judged(given: Score, bounds: Mapping[_Bound, Bound | None]) -> Score:
+    """A score with its lower bound, and its regret: how much longer than the bound its step is."""
     wanted = _bound_of(given)
     bound = None if wanted is None else bounds.get(wanted)
-    return given if bound is None else judge(given, bound)
+    if bound is None:
+        return given
+    assert given.step_ns is not None
+    kind = f"{bound.kind} with recomputation" if given.recomputed_ops else bound.kind
+    return msgspec.structs.replace(given, bound_ns=bound.step_ns, bound=kind, regret=regret(given.step_ns, bound))
 
 
 def _of_smallest(curves: Sequence[Curve], competitors: Sequence[Competitor]) -> tuple[Curve, ...]:
@@ -244,13 +249,6 @@ def with_regret(given: Score, trace: Trace, device: DeviceProfile) -> Score:
     """A score judged by the bound of its kind of plan, where there is one."""
     wanted = _bound_of(given)
     return given if wanted is None else _judged(given, {wanted: wanted.run(trace, device)})
-
-
-def judge(given: Score, bound: Bound) -> Score:
-    """A score with a lower bound, and its regret: how much longer than the bound its step is."""
-    assert given.step_ns is not None
-    kind = f"{bound.kind} with recomputation" if given.recomputed_ops else bound.kind
-    return msgspec.structs.replace(given, bound_ns=bound.step_ns, bound=kind, regret=regret(given.step_ns, bound))
 
 
 def _bound_of(given: Score) -> _Bound | None:

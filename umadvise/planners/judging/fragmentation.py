@@ -15,12 +15,11 @@ from umadvise.records.counters import Count, Record
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
-from umadvise.simulator.swap import CHUNK_BYTES, AllocatorModel, simulate_swap
+from umadvise.simulator.swap import CHUNK_BYTES, WITHOUT_END, AllocatorModel, simulate_swap
 
 SCHEMA = "umadvise.fragmentation/1"
 STEPS_OF_MEMORY = 32
 """Number of budgets that are tried, at equal distances up to the whole memory: for 16 GiB multiples of 512 MiB."""
-_WITHOUT_END = 1 << 61
 
 
 class Taken(Record, frozen=True):
@@ -152,7 +151,7 @@ def _taken(
     try:
         fits, result = True, run(budget_bytes=memory_bytes).result
     except NoRoomError:
-        fits, result = False, run(budget_bytes=_WITHOUT_END).result
+        fits, result = False, run(budget_bytes=WITHOUT_END).result
     return Taken(
         budget_bytes=plan.budget_bytes,
         allocator=allocator,

@@ -12,13 +12,12 @@ from umadvise.records.plan import OF_UNIFIED_MEMORY, Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.stalls import Stalls
 from umadvise.simulator.steady import SteadyStep, mean_step, swapped_step
-from umadvise.simulator.swap import simulate_resident, simulate_swap
+from umadvise.simulator.swap import WITHOUT_END, simulate_resident, simulate_swap
 from umadvise.simulator.unified import WARM_UP, simulate_unified
 
 PAGING_PLANNERS = ("advice", "um-window")
 """Planners whose plans are for unified memory even where they have no actions."""
 ITERATIONS = WARM_UP + 5
-_WITHOUT_END = 1 << 61
 
 
 class Score(Record, frozen=True):
@@ -113,29 +112,34 @@ def score(
     """
     budget_bytes = plan.budget_bytes if budget_bytes is None else budget_bytes
     if pages(plan):
-        return _paged(trace, device, plan, budget_bytes, iterations, planning_ns)
-    return _swapped(trace, device, plan, budget_bytes, planning_ns)
+        step, rest = _paged(trace, device, plan, budget_bytes, iterations)
+    else:
+        step, rest = _swapped(trace, device, plan, budget_bytes)
+    unlimited_ns = unlimited_step_ns(trace, device)
+    overhead = (step.step_ns - unlimited_ns) / unlimited_ns if unlimited_ns > 0 else None
+    columns: dict[str, Any] = {
+        **msgspec.structs.asdict(step),
+        **rest,
+        "planning_ns": planning_ns,
+        "budget_bytes": budget_bytes,
+    }
+    return Score(planner=plan.planner, unlimited_ns=unlimited_ns, overhead=overhead, **columns)
 
 
-def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, planning_ns: int | None) -> Score:
+def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int) -> tuple[SteadyStep, dict[str, int]]:
     result = simulate_swap(trace, device, plan, budget_bytes=budget_bytes, spans=False).result
-    pool = simulate_swap(trace, device, plan, budget_bytes=_WITHOUT_END, allocator="best_fit", spans=False).result
-    return _score(
-        plan,
-        swapped_step(result),
-        unlimited_step_ns(trace, device),
-        budget_bytes=budget_bytes,
-        peak_bytes=result.peak_live_bytes,
-        recompute_ns=result.recompute_ns,
-        recomputed_ops=result.recomputed_ops,
-        fragmentation_bytes=pool.fragmentation_bytes,
-        planning_ns=planning_ns,
-    )
+    pool = simulate_swap(trace, device, plan, budget_bytes=WITHOUT_END, allocator="best_fit", spans=False).result
+    return swapped_step(result), {
+        "peak_bytes": result.peak_live_bytes,
+        "recompute_ns": result.recompute_ns,
+        "recomputed_ops": result.recomputed_ops,
+        "fragmentation_bytes": pool.fragmentation_bytes,
+    }
 
 
 def _paged(
-    trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int, planning_ns: int | None
-) -> Score:
+    trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int
+) -> tuple[SteadyStep, dict[str, int]]:
     simulation = simulate_unified(
         trace,
         device,
@@ -146,20 +150,9 @@ def _paged(
         iterations=iterations,
     )
     memory = [step.memory for step in simulation.steady]
-    return _score(
-        plan,
-        mean_step(simulation),
-        unlimited_step_ns(trace, device),
-        budget_bytes=budget_bytes,
-        peak_bytes=max(each.resident_peak_bytes or 0 for each in memory),
-        recompute_ns=0,
-        recomputed_ops=0,
-        fragmentation_bytes=max(each.reserved_peak_bytes - each.requested_peak_bytes for each in memory),
-        planning_ns=planning_ns,
-    )
-
-
-def _score(plan: Plan, step: SteadyStep, unlimited_ns: int, **rest: int | None) -> Score:
-    overhead = (step.step_ns - unlimited_ns) / unlimited_ns if unlimited_ns > 0 else None
-    columns: dict[str, Any] = {**msgspec.structs.asdict(step), **rest}
-    return Score(planner=plan.planner, unlimited_ns=unlimited_ns, overhead=overhead, **columns)
+    return mean_step(simulation), {
+        "peak_bytes": max(each.resident_peak_bytes or 0 for each in memory),
+        "recompute_ns": 0,
+        "recomputed_ops": 0,
+        "fragmentation_bytes": max(each.reserved_peak_bytes - each.requested_peak_bytes for each in memory),
+    }

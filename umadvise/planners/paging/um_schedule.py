@@ -13,7 +13,6 @@ though nobody may need it. It chooses only where no chunk is free or discarded, 
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -33,14 +32,6 @@ PIECE_BLOCKS = 32
 """Most blocks that one prefetch brings: a large storage comes in pieces, as there is room for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleOptions:
-    """Options of a schedule, as `umadvise.planners.paging.um_window.um_window` describes them."""
-
-    evictions: Evictions = "sent"
-    ahead_ns: int = 0
-
-
 class PagingSchedule:
     """The actions of one schedule of prefetches and discards.
 
@@ -49,14 +40,15 @@ class PagingSchedule:
     """
 
     def __init__(
-        self, lives: Lives, places: Places, device: DeviceProfile, budget_blocks: int, options: ScheduleOptions
+        self, lives: Lives, places: Places, device: DeviceProfile, blocks: int, evictions: Evictions, ahead_ns: int
     ) -> None:
-        self.lives, self.device, self.options = lives, device, options
+        """Makes it; `um_window` describes `evictions` and `ahead_ns`."""
+        self.lives, self.device, self.evictions, self.ahead_ns = lives, device, evictions, ahead_ns
         self.count = len(lives.trace.ops)
         load = lives.load_blocks() + places.shared_blocks()
         self.gaps = lives.gaps()
-        leaving = _leaving(self.gaps, lives.blocks, load, budget_blocks)
-        self.room = Room(budget_blocks - load)
+        leaving = _leaving(self.gaps, lives.blocks, load, blocks)
+        self.room = Room(blocks - load)
         self.actions: list[Action] = []
         gone = np.flatnonzero(leaving).tolist()
         for gap in gone:
@@ -67,7 +59,7 @@ class PagingSchedule:
         self._clear(remains, np.flatnonzero(within))
         self._bring(gone, leaving)
         self._clear(remains, np.flatnonzero(~within))
-        if options.evictions == "ordered":
+        if evictions == "ordered":
             self.actions = [*refreshes(lives, self.gaps, leaving * self.gaps.kept, self.room.left()), *self.actions]
 
     def _at(self, position: int, storage: int, heir: int) -> tuple[int, int]:
@@ -77,7 +69,7 @@ class PagingSchedule:
     def _send(self, gone: list[int], leaving: NDArray[np.int64]) -> None:
         gaps = self.gaps
         for gap in gone:
-            if gaps.kept[gap] and self.options.evictions != "sent":
+            if gaps.kept[gap] and self.evictions != "sent":
                 continue
             op, storage = self._at(int(gaps.last[gap]) + 1, int(gaps.storage[gap]), int(gaps.heir[gap]))
             kind = ActionKind.PREFETCH if gaps.kept[gap] else ActionKind.DISCARD
@@ -115,7 +107,7 @@ class PagingSchedule:
                 earliest = self.count
             step_ns = begins[need] - begins[need % self.count]
             for first, blocks in _pieces(int(leaving[gap])):
-                free_ns = min(free_ns, begins[need] - step_ns - self.options.ahead_ns)
+                free_ns = min(free_ns, begins[need] - step_ns - self.ahead_ns)
                 free_ns -= block_ns * blocks if gaps.read[gap] else 0
                 found.append((gap, first, blocks, max(bisect_right(begins, step_ns + free_ns) - 1, earliest)))
         return found

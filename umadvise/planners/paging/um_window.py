@@ -16,7 +16,7 @@ from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED
 from umadvise.errors import BudgetError, UsageError
 from umadvise.planners.paging.um_gaps import BLOCK_BYTES, Lives
 from umadvise.planners.paging.um_places import Places
-from umadvise.planners.paging.um_schedule import Evictions, PagingSchedule, ScheduleOptions, evicts_faster
+from umadvise.planners.paging.um_schedule import Evictions, PagingSchedule, evicts_faster
 from umadvise.records.advice import PAPER_WORDS, parse_advice
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Advice, Role
@@ -121,8 +121,7 @@ class _ReserveSearch:
     def schedule(self, reserve: float, evictions: Evictions) -> Plan:
         """A plan with actions."""
         blocks = int(self.budget_bytes // BLOCK_BYTES * (1 - reserve))
-        options = ScheduleOptions(evictions, self.ahead_ns)
-        actions = PagingSchedule(self.lives, self.places, self.device, blocks, options).actions
+        actions = PagingSchedule(self.lives, self.places, self.device, blocks, evictions, self.ahead_ns).actions
         return self._plan(actions, self.words, reserve, evictions)
 
     def try_schedules(self, ways: Sequence[Evictions]) -> None:
@@ -151,9 +150,7 @@ class _ReserveSearch:
     ) -> Plan:
         options: dict[str, Option] = {role.name.lower(): _WORDS[advised[role]] for role in ARENA_ROLES}
         options.update(reserve=reserve, evictions=evictions, ahead_ns=self.ahead_ns)
-        return Plan.from_actions(
-            self.trace, actions, planner="um-window", budget_bytes=self.budget_bytes, options=options
-        )
+        return Plan.from_actions(self.trace, actions, "um-window", self.budget_bytes, options)
 
     def _run(self, plan: Plan, advised: Mapping[Role, Advice]) -> UnifiedSimulation:
         simulation = simulate_unified(

@@ -29,9 +29,8 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Action, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
-from umadvise.simulator.swap import simulate_swap
+from umadvise.simulator.swap import WITHOUT_END, simulate_swap
 
-_UNLIMITED = 1 << 61
 _SMALLEST_SHARE = 512
 _MOST_GAPS = 512
 NOTHING = 0
@@ -86,7 +85,7 @@ class PlanningEnvironment:
         self.arranger = Arranger(self.step)
         self._all_gaps = VariableGaps(self.arranger.gaps)
         self._require_room()
-        self.unlimited_ns = self.step_ns((), _UNLIMITED)
+        self.unlimited_ns = self.step_ns((), WITHOUT_END)
         base = self.arranger.arrange((), budget_bytes)
         self.graph = build_graph(self.step, self._candidates(base), self.clock)
         self._gaps = [each.gap for each in self.graph.actions[1:] if each.gap is not None]
@@ -161,7 +160,7 @@ class PlanningEnvironment:
         rises = (layout.needed_bytes > self.budget_bytes) & (layout.needed_bytes > state.layout.needed_bytes)
         if removed and rises.any():
             absences, layout = self._arrange((*state.absences, Absence(gap, after, removed=False)))
-        longer_ns = self.step_ns(layout.actions, _UNLIMITED) - self.unlimited_ns
+        longer_ns = self.step_ns(layout.actions, WITHOUT_END) - self.unlimited_ns
         op, paused_ns = state.op, state.paused_ns
         copied = not (absences[-1].removed or gap.overwritten)
         if copied and not gap.wraps:
@@ -237,12 +236,9 @@ class PlanningEnvironment:
 
     def plan(self, state: State, options: dict[str, Option]) -> Plan:
         """The plan of a terminal state."""
-        return self._plan(state.layout.actions, self.budget_bytes, options)
-
-    def _plan(self, actions: tuple[Action, ...], budget_bytes: int, options: dict[str, Option] | None = None) -> Plan:
-        return Plan.from_actions(self.trace, actions, planner="dqn", budget_bytes=budget_bytes, options=options)
+        return Plan.from_actions(self.trace, state.layout.actions, "dqn", self.budget_bytes, options)
 
     def step_ns(self, actions: tuple[Action, ...], budget_bytes: int) -> int:
         """Nanoseconds of the simulated step."""
-        plan = self._plan(actions, budget_bytes)
+        plan = Plan.from_actions(self.trace, actions, "dqn", budget_bytes)
         return simulate_swap(self.trace, self.device, plan, spans=False).step_ns

@@ -74,11 +74,6 @@ class Embedding:
     sums: list[Floats]
     states: list[Floats]
 
-    @property
-    def last(self) -> Floats:
-        """States of all nodes after the last round."""
-        return self.states[-1]
-
 
 class QNetwork:
     """The network that estimates Q, the value of each action in a state, and learns from targets.
@@ -113,7 +108,7 @@ class QNetwork:
 
     def graph_state(self, embedding: Embedding, current: NDArray[np.int64]) -> Floats:
         """Equation 2, of states whose node under execution is `current`: (states, 2 p)."""
-        states = embedding.last
+        states = embedding.states[-1]
         of_all = states.mean(axis=0) @ self.weights["W5"].T
         of_current = states[current, np.arange(len(current))] @ self.weights["W6"].T
         return np.concatenate([of_all, of_current], axis=1)
@@ -129,7 +124,7 @@ class QNetwork:
         embedding = self.embed(graph, valid)
         p = self.weights["W8"].shape[0]
         of_state = np.maximum(self.graph_state(embedding, current), 0) @ self.weights["W7"][0, : 2 * p]
-        of_action = np.maximum(_times(embedding.last, self.weights["W8"].T), 0) @ self.weights["W7"][0, 2 * p :]
+        of_action = np.maximum(_times(embedding.states[-1], self.weights["W8"].T), 0) @ self.weights["W7"][0, 2 * p :]
         values: Floats = np.where(valid, of_state[:, None] + of_action.T, -np.inf).astype(np.float32)
         return values
 
@@ -153,7 +148,7 @@ class QNetwork:
         embedding = self.embed(graph, valid)
         rows = np.arange(len(current))
         graph_state = self.graph_state(embedding, current)
-        error = self.q(graph_state, embedding.last[action, rows]) - target
+        error = self.q(graph_state, embedding.states[-1][action, rows]) - target
         gradients = self._gradients(graph, embedding, graph_state, current, action, error * np.float32(2 / len(error)))
         self._descend(gradients)
         return float(np.mean(error**2))
@@ -167,7 +162,7 @@ class QNetwork:
         action: NDArray[np.int64],
         of_q: Floats,
     ) -> Weights:
-        weights, states = self.weights, embedding.last
+        weights, states = self.weights, embedding.states[-1]
         rows, p = np.arange(len(current)), weights["W8"].shape[0]
         joined = np.concatenate([graph_state, states[action, rows] @ weights["W8"].T], axis=1)
         of_joined = of_q[:, None] * weights["W7"] * (joined > 0)

@@ -83,7 +83,7 @@ def lms(
     graph = LevelGraph(trace)
     given = (swapout_threshold, swapin_ahead, swapin_groupby, sync_mode)
     if None in given:
-        settings = _Tuner(graph, budget_bytes).tune(*given)
+        settings = _Tuner(graph, budget_bytes).tune(given)
     else:
         settings = Settings(*(each for each in given if each is not None))
         needed_bytes = graph.peak_bytes(graph.swaps(settings))
@@ -135,20 +135,14 @@ class _Tuner:
         self.budget_bytes = budget_bytes
         self.most_bytes = (budget_bytes - graph.lasting_bytes) * MEMORY_RATIO
 
-    def tune(
-        self,
-        swapout_threshold: int | None,
-        swapin_ahead: int | None,
-        swapin_groupby: int | None,
-        sync_mode: int | None,
-    ) -> Settings:
+    def tune(self, given: tuple[int | None, int | None, int | None, int | None]) -> Settings:
         """Every option a value.
 
         Raises:
             BudgetError: nothing that the tuner tries fits.
         """
         levels = max(self.graph.levels.count, 1)
-        given = (swapout_threshold, swapin_ahead, swapin_groupby, sync_mode)
+        swapout_threshold, swapin_ahead, swapin_groupby, sync_mode = given
         least = (1, 1, 0, 0)
         tightest = Settings(*(low if each is None else each for each, low in zip(given, least, strict=True)))
         if swapout_threshold is swapin_ahead is swapin_groupby is None:

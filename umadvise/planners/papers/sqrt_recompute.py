@@ -25,7 +25,6 @@ from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
 
 _UNLIMITED = 2**62
-_MEBIBYTE = 1 << 20
 
 
 def sqrt_recompute(
@@ -54,7 +53,7 @@ def sqrt_recompute(
     if kept.peak_bytes <= budget_bytes:
         trials = [kept]
     else:
-        trials = _search(stages, ntrial) if threshold is None else [stages.plan(threshold * _MEBIBYTE).walk]
+        trials = _search(stages, ntrial) if threshold is None else [stages.plan(threshold << 20).walk]
     fitting = [each for each in trials if each.peak_bytes <= budget_bytes]
     if not fitting:
         least = min(each.peak_bytes for each in trials)
@@ -64,9 +63,7 @@ def sqrt_recompute(
         )
     best = min(fitting, key=lambda each: (each.recompute_ns, each.peak_bytes))
     options = {"threshold": threshold, "ntrial": ntrial}
-    return Plan.from_actions(
-        trace, best.actions, planner="sqrt-recompute", budget_bytes=budget_bytes, options=dict(options)
-    )
+    return Plan.from_actions(trace, best.actions, "sqrt-recompute", budget_bytes, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,7 @@ def superneurons(
     step.graph.require_room(budget_bytes)
     walked = _walk(step, budget_bytes, strategy, recompute_on=recompute_on, lru_on=lru_on)
     options = {"recompute_on": recompute_on, "lru_on": lru_on, "strategy": strategy}
-    return Plan.from_actions(
-        trace, walked.actions, planner="superneurons", budget_bytes=budget_bytes, options=dict(options)
-    )
+    return Plan.from_actions(trace, walked.actions, "superneurons", budget_bytes, options)
 
 
 def _walk(step: StepLists, budget_bytes: int, strategy: Strategy, *, recompute_on: bool, lru_on: bool) -> Walk:

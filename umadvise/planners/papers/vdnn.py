@@ -33,7 +33,7 @@ from umadvise.planners.papers.layers import Backward, LayerKind, find_layers
 from umadvise.planners.step_graph import step_graph, sum_over
 from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Phase, Role
-from umadvise.records.plan import Action, ActionKind, Option, Plan
+from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
 
@@ -73,9 +73,8 @@ def vdnn_dyn(trace: Trace, _device: DeviceProfile, budget_bytes: int) -> Plan:
     """
     step = _Step(trace)
     choice = _choose(step, budget_bytes)
-    options: dict[str, Option] = {"transfer": choice.transfer, "algorithms": choice.algorithms}
-    actions = step.offload(choice.transfer).actions()
-    return Plan.from_actions(trace, actions, planner="vdnn-dyn", budget_bytes=budget_bytes, options=options)
+    options = {"transfer": choice.transfer, "algorithms": choice.algorithms}
+    return Plan.from_actions(trace, step.offload(choice.transfer).actions(), "vdnn-dyn", budget_bytes, options)
 
 
 @dataclass(frozen=True)
@@ -123,10 +122,7 @@ def _static(trace: Trace, budget_bytes: int, transfer: Transfer, algorithm: Algo
     step = _Step(trace)
     offload = step.offload(transfer)
     offload.require(budget_bytes, step.workspace * (algorithm == "performance_optimal"))
-    options: dict[str, Option] = {"algorithm": algorithm}
-    return Plan.from_actions(
-        trace, offload.actions(), planner=f"vdnn-{transfer}", budget_bytes=budget_bytes, options=options
-    )
+    return Plan.from_actions(trace, offload.actions(), f"vdnn-{transfer}", budget_bytes, {"algorithm": algorithm})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ waited for. All that the next step uses is on the host when a step begins.
 """
 
 from collections.abc import Iterable
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from numpy.typing import NDArray
 from umadvise.errors import UsageError
 from umadvise.planners.step_lists import StepLists
 from umadvise.records.device import DeviceProfile
-from umadvise.records.plan import ActionKind, Actions, Plan, check
+from umadvise.records.plan import ActionKind, Actions, Option, Plan
 from umadvise.records.trace import Trace
 
 WINDOW_OF_BUDGET = 1.5
@@ -84,10 +83,8 @@ def window(
     kind, position = code % _KINDS, code // _KINDS
     zeros = np.zeros(len(rows), np.int64)
     actions = Actions(kind, position // 2, position % 2, storage, zeros, trace.storages.bytes[storage], zeros)  # type: ignore[arg-type]
-    options = MappingProxyType({"schedule_window": schedule_window, "refined": refined})
-    plan = Plan("window", budget_bytes, options, trace.digest, actions)
-    check(plan, trace)
-    return plan
+    options: dict[str, Option] = {"schedule_window": schedule_window, "refined": refined}
+    return Plan.of_rows(trace, actions, "window", budget_bytes, options)
 
 
 _NUMBERS = ("head", "tail", "taken", "leaving_bytes", "window_bytes")

@@ -38,7 +38,6 @@ _WIDEST = _names(
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add stack cat index_copy"
 )
 _WITH_DTYPE = _names("prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum")
-_DTYPE_TARGETS = ("cuda",)  # on the CPU these are computed in fp32 like the rest
 
 
 @contextmanager
@@ -120,7 +119,8 @@ class _Casts:
         if base in _WIDEST:
             tensors = [each for each in torch.utils._pytree.tree_leaves((args, kwargs)) if _eligible(each)]
             return torch.float32 if any(each.dtype is torch.float32 for each in tensors) else None
-        if base in _WITH_DTYPE and self._target in _DTYPE_TARGETS and kwargs.get("dtype") is not None:
+        # On the CPU these are computed in fp32 like the rest.
+        if base in _WITH_DTYPE and self._target == "cuda" and kwargs.get("dtype") is not None:
             return None
         return torch.float32
 

@@ -43,7 +43,7 @@ def _batch_norm(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> S
 
 def _batch_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
     """A gradient of the source that is dropped for another one."""
-    return [("+", _bytes(args[1])), ("=", 1), ("=", 2), ("=", 0), ("-", 1)]
+    return [("+", args[1].nbytes), ("=", 1), ("=", 2), ("=", 0), ("-", 1)]
 
 
 def _layer_norm_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: Any) -> Scratch:
@@ -120,10 +120,6 @@ def _lstm_layer_backward(args: Sequence[Any], _kwargs: dict[str, Any], _result: 
     sizes = [*transposed, of_input, of_hidden, bias, scratchpad]
     freed: list[ScratchStep] = [("-", 3 + each) for each in range(len(sizes), 0, -1)]
     return [*before, *made, *(("+", size) for size in sizes), *freed, ("=", 4), ("-", 3), ("-", 2), ("-", 1)]
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.itemsize
 
 
 _NUMBERS = ("add", "sub", "mul", "div")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from umadvise.records.counters import (
+    NO_SWAPS,
     Chunks,
     Counters,
     Event,
@@ -55,18 +56,18 @@ class ProfileBuilder:
     """
 
     def __init__(
-        self, environment: RunEnvironment, counters: Counters, swaps: Swaps | None = None, *, sampled: bool = False
+        self, environment: RunEnvironment, counters: Counters, swaps: Swaps = NO_SWAPS, *, sampled: bool = False
     ) -> None:
         """Starts a profile.
 
         Args:
             environment: what the run is made with.
             counters: the device's reading now; what it counted before is not part of the profile.
-            swaps: what explicit swapping did until now; None where nobody asks about it.
+            swaps: what explicit swapping did until now.
             sampled: the device is not counted in every step: `end_step` is given the samples.
         """
         self._swaps_at_start = self._swaps_at_step = swaps
-        self._swaps_in_steps: Swaps | None = None
+        self._swaps_in_steps = NO_SWAPS
         self._driven = 0
         self._undriven: list[Undriven] = []
         self._samples = sampled
@@ -87,7 +88,7 @@ class ProfileBuilder:
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
 
-    def begin_step(self, index: int, start_ns: int, counters: Counters, swaps: Swaps | None = None) -> None:
+    def begin_step(self, index: int, start_ns: int, counters: Counters, swaps: Swaps = NO_SWAPS) -> None:
         """Begins step `index`, at `start_ns` of the events' clock.
 
         Raises:
@@ -117,7 +118,7 @@ class ProfileBuilder:
         memory: MemoryStats | None,
         residency: Iterable[ResidencyPeak] = (),
         sample: Counters | None = None,
-        swaps: Swaps | None = None,
+        swaps: Swaps = NO_SWAPS,
     ) -> MeasuredStep:
         """Ends the open step, and returns what it cost.
 
@@ -146,10 +147,9 @@ class ProfileBuilder:
         self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         paging = sample is not None or not self._samples
-        swapped = None if swaps is None or self._swaps_at_step is None else swaps.minus(self._swaps_at_step)
-        if swapped is not None:
-            self._swaps_in_steps = swapped if self._swaps_in_steps is None else self._swaps_in_steps.plus(swapped)
-        if self._samples and (paging or (swapped is not None and swapped.swap_ins + swapped.swap_outs > 0)):
+        swapped = swaps.minus(self._swaps_at_step)
+        self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
+        if self._samples and (paging or swapped.swap_ins + swapped.swap_outs > 0):
             self._tables = self._tables or TableSums(sampled=True)
         if self._tables is not None:
             self._tables.add(step, paging=paging)
@@ -208,7 +208,7 @@ class ProfileBuilder:
         rungs: Sequence[RungChange] = (),
         sampling: Sampling | None = None,
         *,
-        swaps: Swaps | None = None,
+        swaps: Swaps = NO_SWAPS,
         chunks: Chunks | None = None,
         placed: Sequence[Placed] = (),
         predictions: Sequence[RungPrediction] = (),
@@ -220,7 +220,7 @@ class ProfileBuilder:
             events_dropped: events lost because nobody drained in time (um_events_dropped).
             rungs: rungs of the ladder that the run has been on, each with its first step.
             sampling: steps that were sampled, and why others were not; None for a device that counts every step.
-            swaps: what explicit swapping has done until now; None where nothing is swapped.
+            swaps: what explicit swapping has done until now.
             chunks: size and use of the device memory that is for chunks; None where there are no chunks.
             placed: bytes by role, kind of memory and advice: where tensors lay.
             predictions: predicted time of a step on other rungs.
@@ -231,10 +231,7 @@ class ProfileBuilder:
         in_steps = self._in_steps or subtract(total, total)
         if sampling is not None:
             sampling = msgspec.structs.replace(sampling, steps=self._sampled_steps, duration_ns=self._sampled_ns)
-        all_swaps = in_steps_swaps = None
-        if chunks is not None and swaps is not None and self._swaps_at_start is not None:
-            all_swaps = swaps.minus(self._swaps_at_start)
-            in_steps_swaps = self._swaps_in_steps or all_swaps.minus(all_swaps)
+        outside_swaps = swaps.minus(self._swaps_at_start).minus(self._swaps_in_steps)
         planned = PlannedSteps(driven=self._driven, undriven=tuple(self._undriven))
         profile = FaultProfile(
             environment=self._environment,
@@ -251,8 +248,8 @@ class ProfileBuilder:
             findings=(),
             rungs=(*rungs[:1], *rungs[1:][-(MOST_RUNGS - 1) :]),
             sampling=sampling,
-            swaps=in_steps_swaps,
-            outside_swaps=all_swaps.minus(in_steps_swaps) if all_swaps and in_steps_swaps else None,
+            swaps=self._swaps_in_steps if chunks else None,
+            outside_swaps=outside_swaps if chunks else None,
             chunks=chunks,
             placed=tuple(placed),
             planned=planned if planned.driven or planned.undriven else None,

@@ -51,6 +51,10 @@ Label: TypeAlias = tuple[object, ...]
 """The first five of those: what an allocation is called."""
 
 
+def _no_sum() -> Sum:
+    return defaultdict(int)
+
+
 class StepAccumulator:
     """The events of one step, summed as they come.
 
@@ -60,7 +64,7 @@ class StepAccumulator:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self._sums: dict[tuple[int, str | None, str | None, PhaseWord | None], Sum] = {}
+        self._sums: defaultdict[tuple[int, str | None, str | None, PhaseWord | None], Sum] = defaultdict(_no_sum)
         self._labels: dict[int, Label] = {}
         self._neighbours: dict[int, int] = {}
         self.services: list[Service] = []
@@ -87,9 +91,7 @@ class StepAccumulator:
             if event.neighbours > self._neighbours.get(allocation, 0):
                 self._neighbours[allocation] = event.neighbours
             where = (allocation, event.op, event.module, phase)
-            numbers = sums.get(where)
-            if numbers is None:
-                numbers = sums[where] = defaultdict(int)
+            numbers = sums[where]
             if kind == "fault_group":
                 numbers["fault_groups"] += 1
                 if event.unordered:
@@ -115,9 +117,9 @@ class StepAccumulator:
         Args:
             paging: whether what the driver paged counts, beside explicit swaps.
         """
-        merged: dict[Subject, Sum] = {}
+        merged: defaultdict[Subject, Sum] = defaultdict(_no_sum)
         for (allocation, *where), numbers in self._sums.items():
-            total = merged.setdefault((*self._labels[allocation], *where), defaultdict(int))
+            total = merged[(*self._labels[allocation], *where)]
             for field, number in numbers.items():
                 if number and (paging or field in _OF_SWAPS):
                     total[field] += number
@@ -208,17 +210,14 @@ class TableSum(Generic[Row]):
         self._columns = columns
         self._most_rows = most_rows
         self._key = itemgetter(*(_SUBJECT.index(column) for column in columns))
-        self._sums: dict[object, _Sum] = {}
+        self._sums: defaultdict[object, _Sum] = defaultdict(_Sum)
         self._rest: _Sum | None = None
 
     def add(self, step: int, sums: Iterable[tuple[Subject, Sum]]) -> None:
         """Adds a finished step."""
         rows, key = self._sums, self._key
         for subject, numbers in sums:
-            subject_key = key(subject)
-            row = rows.get(subject_key)
-            if row is None:
-                row = rows[subject_key] = _Sum()
+            row = rows[key(subject)]
             row.add(numbers)
             if "fault_groups" in numbers:
                 row.count_step(step)
@@ -231,12 +230,8 @@ class TableSum(Generic[Row]):
         """
         rows = self._sums
         for key, peak_bytes in peaks:
-            row = rows.get(key)
-            if row is None:
-                if peak_bytes == 0:
-                    continue
-                row = rows[key] = _Sum()
-            row.resident_peak_bytes = max(row.resident_peak_bytes or 0, peak_bytes)
+            if peak_bytes or key in rows:
+                rows[key].resident_peak_bytes = max(rows[key].resident_peak_bytes or 0, peak_bytes)
         self._make_room()
 
     def add_neighbours(self, counts: Iterable[tuple[object, int]]) -> None:
@@ -253,7 +248,7 @@ class TableSum(Generic[Row]):
 
     def _shrink(self) -> None:
         ordered = self._ordered()
-        self._sums = dict(ordered[: self._most_rows])
+        self._sums = defaultdict(_Sum, ordered[: self._most_rows])
         for _, row in ordered[self._most_rows :]:
             self._rest = self._rest or _Sum()
             self._rest.absorb(row)

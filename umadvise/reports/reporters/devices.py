@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 
 import msgspec
-from rich.table import Table as Grid
 from rich.text import Text
 
 from umadvise.records.device import DTYPES, DeviceProfile, Fact, FactOrNone
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.reporters.printing import DEFAULT_WIDTH, LEAST_WIDTH, as_json, printed
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH, LEAST_WIDTH, new_grid, printed
 
 MARK = "?"
 """Behind what is uncertain."""
@@ -16,10 +15,7 @@ MARK = "?"
 
 def render_list(devices: Iterable[DeviceProfile], width: int = DEFAULT_WIDTH) -> str:
     """One line a device: memory, dense peak TFLOP/s, link, and whether it pages unified memory."""
-    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column("device", no_wrap=True)
-    for heading in ("GiB", "GB/s", *DTYPES):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    grid = new_grid("", ("device",), ("GiB", "GB/s", *DTYPES))
     grid.add_column("link, GB/s h2d / d2h", no_wrap=True)
     grid.add_column("paging", no_wrap=True)
     for device in devices:
@@ -41,24 +37,12 @@ def render_device(device: DeviceProfile, width: int = DEFAULT_WIDTH) -> str:
     """Every fact of a device with its source."""
     heading = f"{device.name}: {device.label}"
     also = [f"also called {', '.join(device.aliases)}"] if device.aliases else []
-    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column("fact", no_wrap=True)
-    grid.add_column("value", justify="right", no_wrap=True)
+    grid = new_grid("", ("fact",), ("value",))
     grid.add_column("source")
     for name, fact in _facts(device, ""):
         grid.add_row(name, _value(name, fact) + (f" {MARK}" if fact.uncertain else "  "), fact.source)
     lines = [Text(line) for line in (heading, *also, f"link {device.link.kind}; {MARK} uncertain, - unknown or none")]
     return printed([*lines, Text(), grid], max(width, LEAST_WIDTH))
-
-
-def json_list(devices: Iterable[DeviceProfile]) -> str:
-    """The devices as one JSON document."""
-    return as_json({"schema": "umadvise.devices/1", "devices": list(devices)})
-
-
-def json_device(device: DeviceProfile) -> str:
-    """A device as JSON: the fields of its file with all defaults; what is unknown is null."""
-    return as_json(device)
 
 
 def _facts(record: msgspec.Struct, prefix: str) -> Iterable[tuple[str, Fact[object] | FactOrNone[object]]]:

@@ -3,7 +3,7 @@
 import textwrap
 
 from umadvise.doctor.records import Diagnosis
-from umadvise.reports.reporters.printing import DEFAULT_WIDTH, as_json
+from umadvise.reports.reporters.printing import DEFAULT_WIDTH
 
 _LEAST_WIDTH = 60
 _NAME_WIDTH = 22
@@ -35,8 +35,3 @@ def _paragraph(start: str, text: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def json(diagnosis: Diagnosis) -> str:
-    """A diagnosis as data, with a `schema` field; what is unknown is null."""
-    return as_json(diagnosis)

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 
@@ -43,11 +42,6 @@ def printed(parts: Iterable[RenderableType], width: int, *, color: bool = False,
     for part in parts:
         (tables if isinstance(part, Grid) else console).print(part)
     return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
-
-
-def as_json(record: object) -> str:
-    """A record as an indented JSON document."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n"
 
 
 def new_grid(title: str, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Grid:

@@ -33,7 +33,7 @@ def translated(runtime: Runtime) -> Iterator[None]:
         for part in (factories, tensors, precision, loading, refused):
             part.install(replaced)
         device.install(replaced, runtime)
-        replaced.replace(torch, "compile", compiler.make)
+        replaced.around(torch, "compile", compiler.compile)
         for name in factories.FACTORIES:  # TorchScript knows them by identity
             identity = id(getattr(torch, name))
             known_to_script[identity] = f"aten::{name}"

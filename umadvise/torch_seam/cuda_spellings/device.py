@@ -5,6 +5,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -78,16 +79,9 @@ def _of_nothing(answer: Callable[[], Any]) -> Callable[..., Any]:
     return lambda *_arguments, **_named: answer()
 
 
-def _unless_torch_asks(answer: Any) -> Callable[[Any], Any]:
+def _unless_torch_asks(answer: Any, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What torch itself asks is answered by torch: that there is no GPU: see `asked_by_torch`."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(*arguments: Any, **named: Any) -> Any:
-            return original(*arguments, **named) if asked_by_torch() else answer
-
-        return asked
-
-    return make
+    return original(*arguments, **named) if asked_by_torch() else answer
 
 
 def _set_rng_state(state: torch.Tensor, device: Any = None) -> None:
@@ -196,7 +190,7 @@ def install(replaced: Replacements, runtime: Runtime) -> None:
         if name in functions:
             _replace_everywhere(replaced, name, functions[name])
         elif name in answers:
-            replaced.replace(torch.cuda, name, _unless_torch_asks(answers[name]))
+            replaced.around(torch.cuda, name, partial(_unless_torch_asks, answers[name]))
         elif name not in LEFT_ALONE and not name.endswith(("Tensor", "Storage")):
             _replace_everywhere(replaced, name, _refused(f"torch.cuda.{name}", getattr(torch.cuda, name)))
     replaced.put(torch.cuda, "_lazy_init", _lazy_init)
@@ -224,7 +218,7 @@ def _install_accelerator(replaced: Replacements, functions: dict[str, Any]) -> N
         "current_device_idx": 0,
     }
     for name, answer in answers.items():
-        replaced.replace(torch.accelerator, name, _unless_torch_asks(answer))
+        replaced.around(torch.accelerator, name, partial(_unless_torch_asks, answer))
     same = {name: name for name in torch.accelerator.__all__ if name in functions}
     others = {"get_memory_info": "mem_get_info", "set_device_index": "set_device", "set_device_idx": "set_device"}
     for name, cuda_name in {**same, **others}.items():

@@ -5,7 +5,6 @@ torch leaves fast paths whose results differ in the last bits (torch/nn/modules/
 `torch.overrides.has_torch_function`).
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,53 +32,35 @@ TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", 
 """Of the old constructors, `torch.cuda.FloatTensor` and its kin."""
 
 
-def make_factory(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _make(original: Callable[..., torch.Tensor], *arguments: Any, **named: Any) -> torch.Tensor:
     """The factory that knows CUDA's words; calls without them go through unchanged."""
-
-    @functools.wraps(original)
-    def factory(*arguments: Any, **named: Any) -> torch.Tensor:
-        if named.get("pin_memory"):  # ordinary memory is as good: nothing here reads it by DMA
-            del named["pin_memory"]
-            with routed(HOST):
-                return original(*arguments, **named)
-        target = target_of(named.get("device"))
-        if target is None:
+    if named.get("pin_memory"):  # ordinary memory is as good: nothing here reads it by DMA
+        del named["pin_memory"]
+        with routed(HOST):
             return original(*arguments, **named)
-        named["device"] = "cpu"
-        with routed(route_to(target)):
-            return original(*arguments, **named)
-
-    return factory
-
-
-def _make_copying(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    made = make_factory(original)
-
-    @functools.wraps(original)
-    def factory(*arguments: Any, **named: Any) -> torch.Tensor:
-        target = target_of(named.get("device"))
-        tensor = made(*arguments, **named)
-        return tensor if target is None or on_device(tensor) else to_device(tensor, Role.INPUT, target.advice)
-
-    return factory
+    target = target_of(named.get("device"))
+    if target is None:
+        return original(*arguments, **named)
+    named["device"] = "cpu"
+    with routed(route_to(target)):
+        return original(*arguments, **named)
 
 
-def _make_context(original: Callable[..., None]) -> Callable[..., None]:
+def _copy(original: Callable[..., torch.Tensor], *arguments: Any, **named: Any) -> torch.Tensor:
+    target = target_of(named.get("device"))
+    tensor = _make(original, *arguments, **named)
+    return tensor if target is None or on_device(tensor) else to_device(tensor, Role.INPUT, target.advice)
+
+
+def _init_context(original: Callable[..., None], self: Any, device: Any) -> None:
     """`with torch.device("cuda"):` and `torch.set_default_device("cuda")`."""
-
-    def initialize(self: Any, device: Any) -> None:
-        original(self, device if target_of(device) is None else ON_DEVICE)
-        if target_of(device) is not None:
-            self.device = ON_DEVICE  # torch.device(ON_DEVICE) is another object
-
-    return initialize
+    original(self, device if target_of(device) is None else ON_DEVICE)
+    if target_of(device) is not None:
+        self.device = ON_DEVICE  # torch.device(ON_DEVICE) is another object
 
 
-def _make_default_type(original: Callable[..., None]) -> Callable[..., None]:
-    def set_default_tensor_type(tensor_type: Any, /) -> None:
-        original(without_cuda(tensor_type))
-
-    return set_default_tensor_type
+def _set_default_type(original: Callable[..., None], tensor_type: Any, /) -> None:
+    original(without_cuda(tensor_type))
 
 
 def without_cuda(tensor_type: Any) -> Any:
@@ -105,15 +86,15 @@ def install(replaced: Replacements) -> None:
     """Replaces the factories."""
     device_contexts._device_constructors()  # it keeps what it finds first, and is asked for torch's own
     for name in FACTORIES:
-        replaced.replace(torch, name, _make_copying if name in _ALIASING else make_factory)
+        replaced.around(torch, name, _copy if name in _ALIASING else _make)
     for name in METHODS:
-        replaced.replace(torch.Tensor, name, make_factory)
+        replaced.around(torch.Tensor, name, _make)
     for name in ("fftfreq", "rfftfreq"):
-        replaced.replace(torch.fft, name, make_factory)
+        replaced.around(torch.fft, name, _make)
     for name in ("nested_tensor", "as_nested_tensor"):
-        replaced.replace(torch.nested, name, make_factory)
-    replaced.replace(device_contexts.DeviceContext, "__init__", _make_context)
-    replaced.replace(torch, "set_default_tensor_type", _make_default_type)
+        replaced.around(torch.nested, name, _make)
+    replaced.around(device_contexts.DeviceContext, "__init__", _init_context)
+    replaced.around(torch, "set_default_tensor_type", _set_default_type)
     replaced.put(torch, "Generator", Generator)
     for name in TYPES:
         replaced.put(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))

@@ -19,60 +19,48 @@ _LOADER_PARTS = ("dataset", "collate_fn", "sampler", "batch_sampler", "worker_in
 _NOT_DATA = (type, types.ModuleType, types.FrameType, types.CodeType, str, bytes)
 
 
-def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+def _load(original: Callable[..., Any], f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
     """Storages of a file that go to the GPU move there when all is read; what a GPU wrote goes there by default."""
+    arriving: list[torch.UntypedStorage] = []
 
-    def load(f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
-        arriving: list[torch.UntypedStorage] = []
+    def place(storage: Any, location: str) -> Any:
+        wanted = map_location(storage, location) if callable(map_location) else _named(map_location, location)
+        if wanted is None:
+            wanted = location
+        if not isinstance(wanted, str | torch.device):
+            return wanted  # a storage, from the script's own function
+        if target_of(wanted) is None:
+            return serialization.default_restore_location(storage, str(wanted))
+        arriving.append(storage)
+        return storage
 
-        def place(storage: Any, location: str) -> Any:
-            wanted = map_location(storage, location) if callable(map_location) else _named(map_location, location)
-            if wanted is None:
-                wanted = location
-            if not isinstance(wanted, str | torch.device):
-                return wanted  # a storage, from the script's own function
-            if target_of(wanted) is None:
-                return serialization.default_restore_location(storage, str(wanted))
-            arriving.append(storage)
-            return storage
-
-        loaded = original(f, place, *arguments, **named)
-        for storage in arriving:
-            if storage.nbytes() > 0:
-                current().take_in(storage, Role.INPUT)
-        return loaded
-
-    return load
+    loaded = original(f, place, *arguments, **named)
+    for storage in arriving:
+        if storage.nbytes() > 0:
+            current().take_in(storage, Role.INPUT)
+    return loaded
 
 
 def _named(map_location: Any, location: str) -> Any:
     return map_location.get(location, location) if isinstance(map_location, dict) else map_location
 
 
-def _without_pinning(original: Callable[..., None]) -> Callable[..., None]:
+def _without_pinning(original: Callable[..., None], self: Any, loader: Any) -> None:
     """Batches wait in ordinary memory, from which they are copied as fast: no thread pins them."""
-
-    def initialize(self: Any, loader: Any) -> None:
-        wanted = loader.pin_memory
-        loader.pin_memory = False
-        try:
-            original(self, loader)
-        finally:
-            loader.pin_memory = wanted
-
-    return initialize
-
-
-def _with_workers(original: Callable[..., None]) -> Callable[..., None]:
-    """Workers are forked: what they read must lie in ordinary memory, for the device stays with this process."""
-
-    def initialize(self: Any, loader: Any) -> None:
-        for part in _LOADER_PARTS:
-            for tensor in _tensors_of(getattr(loader, part, None)):
-                _to_ordinary_memory(tensor)
+    wanted = loader.pin_memory
+    loader.pin_memory = False
+    try:
         original(self, loader)
+    finally:
+        loader.pin_memory = wanted
 
-    return initialize
+
+def _with_workers(original: Callable[..., None], self: Any, loader: Any) -> None:
+    """Workers are forked: what they read must lie in ordinary memory, for the device stays with this process."""
+    for part in _LOADER_PARTS:
+        for tensor in _tensors_of(getattr(loader, part, None)):
+            _to_ordinary_memory(tensor)
+    original(self, loader)
 
 
 def _to_ordinary_memory(tensor: torch.Tensor) -> None:
@@ -99,19 +87,16 @@ def _tensors_of(root: Any) -> Iterator[torch.Tensor]:
             waiting += gc.get_referents(found)
 
 
-def _in_worker(original: Callable[..., None]) -> Callable[..., None]:
-    def worker_loop(*arguments: Any, **named: Any) -> None:
-        if current().forked:
-            _native.interpose(None)
-            _native.set_thread_route(HOST)
-        original(*arguments, **named)
-
-    return worker_loop
+def _in_worker(original: Callable[..., None], *arguments: Any, **named: Any) -> None:
+    if current().forked:
+        _native.interpose(None)
+        _native.set_thread_route(HOST)
+    original(*arguments, **named)
 
 
 def install(replaced: Replacements) -> None:
     """Replaces `torch.load` and what a DataLoader does about memory."""
-    replaced.replace(torch, "load", _load)
-    replaced.replace(dataloader._BaseDataLoaderIter, "__init__", _without_pinning)
-    replaced.replace(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_workers)
-    replaced.replace(_utils.worker, "_worker_loop", _in_worker)
+    replaced.around(torch, "load", _load)
+    replaced.around(dataloader._BaseDataLoaderIter, "__init__", _without_pinning)
+    replaced.around(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_workers)
+    replaced.around(_utils.worker, "_worker_loop", _in_worker)

@@ -27,24 +27,16 @@ def _init_process_group(backend: Any = None, *_arguments: Any, **_named: Any) ->
     )
 
 
-def _load_inline(original: Callable[..., Any]) -> Callable[..., Any]:
-    def load_inline(*arguments: Any, **named: Any) -> Any:
-        if named.get("cuda_sources") or len(arguments) > 2:
-            _no_extension()
-        return original(*arguments, **named)
-
-    return load_inline
+def _load_inline(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if named.get("cuda_sources") or len(arguments) > 2:
+        _no_extension()
+    return original(*arguments, **named)
 
 
-def _load(original: Callable[..., Any]) -> Callable[..., Any]:
-    def load(name: str, sources: Any, *arguments: Any, **named: Any) -> Any:
-        if any(
-            str(source).endswith((".cu", ".cuh")) for source in ([sources] if isinstance(sources, str) else sources)
-        ):
-            _no_extension()
-        return original(name, sources, *arguments, **named)
-
-    return load
+def _load(original: Callable[..., Any], name: str, sources: Any, *arguments: Any, **named: Any) -> Any:
+    if any(str(source).endswith((".cu", ".cuh")) for source in ([sources] if isinstance(sources, str) else sources)):
+        _no_extension()
+    return original(name, sources, *arguments, **named)
 
 
 _no_extension = refusing(
@@ -55,15 +47,13 @@ _no_extension = refusing(
 )
 
 
-def _data_parallel(original: Callable[..., None]) -> Callable[..., None]:
+def _data_parallel(
+    original: Callable[..., None], self: Any, module: Any, device_ids: Any = None, *arguments: Any, **named: Any
+) -> None:
     """On one device `torch.nn.DataParallel` runs the module itself, as torch does where there is no GPU."""
-
-    def initialize(self: Any, module: Any, device_ids: Any = None, *arguments: Any, **named: Any) -> None:
-        for index in device_ids or ():
-            check_index(index.index if isinstance(index, torch.device) else index)
-        original(self, module, device_ids, *arguments, **named)
-
-    return initialize
+    for index in device_ids or ():
+        check_index(index.index if isinstance(index, torch.device) else index)
+    original(self, module, device_ids, *arguments, **named)
 
 
 class _NoTriton(importlib.abc.MetaPathFinder):
@@ -81,13 +71,13 @@ def install(replaced: Replacements) -> None:
     """Replaces what is refused."""
     if torch.distributed.is_available():
         replaced.put(torch.distributed, "init_process_group", _init_process_group)
-    replaced.replace(torch.nn.DataParallel, "__init__", _data_parallel)
+    replaced.around(torch.nn.DataParallel, "__init__", _data_parallel)
     with contextlib.suppress(ImportError):  # it needs setuptools, which not everybody has
         from torch.utils import cpp_extension
 
         replaced.put(cpp_extension, "CUDAExtension", _no_extension)
-        replaced.replace(cpp_extension, "load", _load)
-        replaced.replace(cpp_extension, "load_inline", _load_inline)
+        replaced.around(cpp_extension, "load", _load)
+        replaced.around(cpp_extension, "load_inline", _load_inline)
 
 
 @contextlib.contextmanager

@@ -13,57 +13,37 @@ from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import current, on_device
 
 
-def _device(original: Any) -> property:
-    def device(self: torch.Tensor) -> torch.device:
-        found: torch.device = original.__get__(self)
-        return ON_DEVICE if found.type == "cpu" and on_device(self) else found
-
-    return property(device)
+def _device(original: Any, self: torch.Tensor) -> torch.device:
+    found: torch.device = original.__get__(self)
+    return ON_DEVICE if found.type == "cpu" and on_device(self) else found
 
 
-def _is_cuda(original: Any) -> property:
-    def is_cuda(self: torch.Tensor) -> bool:
-        return original.__get__(self) or (not asked_by_torch() and on_device(self))
-
-    return property(is_cuda)
+def _is_cuda(original: Any, self: torch.Tensor) -> bool:
+    return original.__get__(self) or (not asked_by_torch() and on_device(self))
 
 
-def _get_device(original: Callable[..., int]) -> Callable[..., int]:
-    def get_device(self: torch.Tensor) -> int:
-        return 0 if not asked_by_torch() and on_device(self) else original(self)
-
-    return get_device
+def _get_device(original: Callable[..., int], self: torch.Tensor) -> int:
+    return 0 if not asked_by_torch() and on_device(self) else original(self)
 
 
-def _to(original: Callable[..., Any]) -> Callable[..., Any]:
+def _to(original: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
     """`x.to(model.device)` puts x where the model is; `torch_api` knows the words, this the answer of `.device`."""
-
-    def to(self: Any, *arguments: Any, **named: Any) -> Any:
-        if arguments and arguments[0] is ON_DEVICE:
-            arguments = ("cuda", *arguments[1:])
-        elif named.get("device") is ON_DEVICE:
-            named["device"] = "cuda"
-        return original(self, *arguments, **named)
-
-    return to
+    if arguments and arguments[0] is ON_DEVICE:
+        arguments = ("cuda", *arguments[1:])
+    elif named.get("device") is ON_DEVICE:
+        named["device"] = "cuda"
+    return original(self, *arguments, **named)
 
 
-def _type(original: Callable[..., Any]) -> Callable[..., Any]:
-    def of_type(self: torch.Tensor, dtype: Any = None, *arguments: Any, **named: Any) -> Any:
-        wanted = without_cuda(dtype)
-        result = original(self, wanted, *arguments, **named)
-        return result if wanted is dtype else to_device(result, Role.INPUT, None)
-
-    return of_type
+def _type(original: Callable[..., Any], self: torch.Tensor, dtype: Any = None, *arguments: Any, **named: Any) -> Any:
+    wanted = without_cuda(dtype)
+    result = original(self, wanted, *arguments, **named)
+    return result if wanted is dtype else to_device(result, Role.INPUT, None)
 
 
 def _pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
     """Pinned memory is host memory; here all of it will do."""
     return to_host(self) if on_device(self) else self
-
-
-def _is_pinned(self: torch.Tensor, _device: Any = None) -> bool:
-    return not on_device(self)
 
 
 def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
@@ -74,14 +54,14 @@ def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) 
 
 def install(replaced: Replacements) -> None:
     """Replaces methods of tensors, modules and storages; those of `torch_api` stay below."""
-    replaced.replace(torch.Tensor, "device", _device)
-    replaced.replace(torch.Tensor, "is_cuda", _is_cuda)
-    replaced.replace(torch.Tensor, "get_device", _get_device)
-    replaced.replace(torch.Tensor, "to", _to)
-    replaced.replace(torch.nn.Module, "to", _to)
-    replaced.replace(torch.Tensor, "type", _type)
+    replaced.around(torch.Tensor, "device", _device)
+    replaced.around(torch.Tensor, "is_cuda", _is_cuda)
+    replaced.around(torch.Tensor, "get_device", _get_device)
+    replaced.around(torch.Tensor, "to", _to)
+    replaced.around(torch.nn.Module, "to", _to)
+    replaced.around(torch.Tensor, "type", _type)
     replaced.put(torch.Tensor, "pin_memory", _pin_memory)
-    replaced.put(torch.Tensor, "is_pinned", _is_pinned)
+    replaced.put(torch.Tensor, "is_pinned", lambda self, _device=None: not on_device(self))
     # Memory is freed in the order of the calling thread.
     replaced.put(torch.Tensor, "record_stream", lambda *_arguments, **_named: None)
     for storage in (torch.UntypedStorage, torch.TypedStorage):

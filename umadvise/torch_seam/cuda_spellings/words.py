@@ -72,9 +72,9 @@ def route_to(target: Target) -> Route:
 
 
 def asked_by_torch() -> bool:
-    """Whether the caller's caller is torch's own code.
+    """Whether torch's own code calls the replacement (`Replacements.around`) whose function calls this.
 
     That sees the truth, a machine without a GPU, and so takes the ways it takes on the CPU: results are the CPU's to
     the last bit. Everybody else sees a GPU.
     """
-    return str(sys._getframe(2).f_globals.get("__name__")).split(".", 1)[0] in ("torch", "umadvise")
+    return str(sys._getframe(3).f_globals.get("__name__")).split(".", 1)[0] in ("torch", "umadvise")

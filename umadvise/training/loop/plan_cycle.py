@@ -90,7 +90,9 @@ class PlanCycle:
 
     def close(self) -> None:
         """Stops driving and recording steps."""
-        self._stop_recording()
+        if self._recording:
+            self._recorder.stop_step()
+        self._recording = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -139,7 +141,7 @@ class PlanCycle:
             self._clear()
             self._rhythm.again()
             return
-        self._set(StepProgram.of(step, plan).again(self._device.allocations()))
+        self._set(StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations()))
 
     def after_step(self, number: int, *, whole: bool = True) -> None:
         """Sees whether a step followed its plan; not `whole`: an exception ended it, and it says nothing of others."""
@@ -196,11 +198,6 @@ class PlanCycle:
             )
 
     # ---- recordings -----------------------------------------------------------------------------------------------
-
-    def _stop_recording(self) -> None:
-        if self._recording:
-            self._recorder.stop_step()
-        self._recording = 0
 
     def _recorded(self) -> RecordedStep | None:
         number, self._recording = self._recording, 0

@@ -54,17 +54,15 @@ class StepPlanner:
         self._regions: Regions | None = None
         self._replaced = Replacements()
         self.has_chosen = False
-        self.course = course
-        self._follow_regions()
+        self.follow(course)
 
     def follow(self, course: Course) -> None:
-        """Sets another course to plan for, from the next step on."""
-        self.course = course
-        self._follow_regions()
+        """Sets the course to plan for, from the next step on.
 
-    def _follow_regions(self) -> None:
-        """Where tensors may be made again: regions that the user marked with torch.utils.checkpoint."""
-        if self.course.recomputes and self._regions is None:
+        Where tensors may be made again: regions that the user marked with torch.utils.checkpoint.
+        """
+        self.course = course
+        if course.recomputes and self._regions is None:
             device = self.state.device
             self._regions = Regions(lambda: device.counters().op_count or 0)
             self._regions.install(self._replaced)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._native.abi import Allocation
-from umadvise.recording.recorded_step import RecordedStep
+from umadvise.recording.heirs import heirs
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 
@@ -26,11 +26,6 @@ class StepProgram:
     plan: Plan | None
     serials: NDArray[np.uint64]
 
-    @classmethod
-    def of(cls, step: RecordedStep, plan: Plan | None) -> "StepProgram":
-        """The program of a step, from the one on that follows the recorded one."""
-        return cls(step.trace, plan, step.first_serials())
-
     def again(self, alive: Sequence[Allocation]) -> "StepProgram":
         """The same program for a step that begins now, after one that did not follow it.
 
@@ -41,27 +36,9 @@ class StepProgram:
         kept = np.isin(self.serials, np.array(sorted(living), np.uint64))
         serials = np.where(kept, self.serials, 0).astype(np.uint64)
         wanted = np.flatnonzero((self.trace.births < 0) & (serials == 0)).tolist()
-        free = [each for each in alive if each.serial not in set(serials.tolist())]
-        free.sort(key=lambda each: each.serial)
-        for by_name in (True, False):
-            wanted = self._match(wanted, free, serials, by_name=by_name)
+        taken, storages, strings = set(serials.tolist()), self.trace.storages, self.trace.strings
+        free = sorted((each for each in alive if each.serial not in taken), key=lambda each: each.serial)
+        gone = [(int(storages.role[each]), int(storages.bytes[each]), strings[storages.name[each]]) for each in wanted]
+        for place, heir in heirs(gone, [(each.role, each.bytes, each.name) for each in free]).items():
+            serials[wanted[place]] = free[heir].serial
         return replace(self, serials=serials)
-
-    def _match(
-        self, wanted: list[int], free: list[Allocation], serials: NDArray[np.uint64], *, by_name: bool
-    ) -> list[int]:
-        """Gives storages that have none an allocation; returns those that still have none."""
-        heirs: dict[tuple[int, int, str], list[Allocation]] = {}
-        for each in reversed(free):
-            heirs.setdefault((each.role, each.bytes, each.name if by_name else ""), []).append(each)
-        storages, left = self.trace.storages, []
-        for storage in wanted:
-            name = self.trace.strings[storages.name[storage]] if by_name else ""
-            alike = heirs.get((int(storages.role[storage]), int(storages.bytes[storage]), name))
-            if alike:
-                serials[storage] = alike.pop().serial
-            else:
-                left.append(storage)
-        taken = set(serials.tolist())
-        free[:] = [each for each in free if each.serial not in taken]
-        return left

@@ -42,14 +42,11 @@ def planning_device(device: _native.Device) -> PlanningDevice:
     info = device.info()
     key = f"measured {info.provider} {info.name}"
     if key not in _measured:
+        stand_in = catalogue.load_device(_STAND_IN)
         sizes = [size for size in _SIZES_BYTES if size <= info.free_bytes // _PART]
         try:
-            _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS) if len(sizes) > 1 else _stand_in()
+            _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS) if len(sizes) > 1 else stand_in
         except NativeError as error:
             log.warning("the link cannot be measured (%s): plans are made for that of %s", error, _STAND_IN)
-            _measured[key] = _stand_in()
+            _measured[key] = stand_in
     return PlanningDevice(_measured[key], key)
-
-
-def _stand_in() -> DeviceProfile:
-    return catalogue.load_device(_STAND_IN)

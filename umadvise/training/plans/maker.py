@@ -27,7 +27,7 @@ log = logging.getLogger("umadvise")
 
 SEARCH_SECONDS = 20.0
 """After which a planner that searches ends with the best plan so far; a step is planned once."""
-_SPARE_CHUNKS = 3
+SPARE_CHUNKS = 3
 """Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
 _BLOCK_BYTES = 512
 
@@ -84,7 +84,16 @@ class PlanMaker:
         movable = movable_storages(step, memory)
         view = PlanningView(step.trace, memory.budget_bytes, 0) if paging else self._view(step, memory, movable)
         options = self._options(course)
-        key = self._key(step, course, view, options, movable)
+        used = movable[: len(step.structure.storages)]
+        where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
+        key = PlanKey(
+            structure=step.digest + where,
+            budget_bytes=view.budget_bytes,
+            chunk_bytes=view.chunk_bytes,
+            device=self._device.key,
+            planner=course.planner or "",
+            options=options,
+        )
         known = self._known.get(key.name) or self._cache.load(key, step.structure)
         source = "was known"
         if known is None:
@@ -103,32 +112,13 @@ class PlanMaker:
         return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
 
     def _view(self, step: RecordedStep, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
-        least = staying_bytes(step.trace, memory.chunk_bytes) + _SPARE_CHUNKS * memory.chunk_bytes
+        least = staying_bytes(step.trace, memory.chunk_bytes) + SPARE_CHUNKS * memory.chunk_bytes
         return view_of(
             step.trace,
             budget_bytes=memory.budget_bytes,
             chunk_bytes=memory.chunk_bytes,
             staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
             movable=movable,
-        )
-
-    def _key(
-        self,
-        step: RecordedStep,
-        course: Course,
-        view: PlanningView,
-        options: dict[str, Option],
-        movable: NDArray[np.bool_],
-    ) -> PlanKey:
-        used = movable[: len(step.structure.storages)]
-        where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
-        return PlanKey(
-            structure=step.digest + where,
-            budget_bytes=view.budget_bytes,
-            chunk_bytes=view.chunk_bytes,
-            device=self._device.key,
-            planner=course.planner or "",
-            options=options,
         )
 
     def predict(self, step: RecordedStep, rungs: dict[str, PlanMemory]) -> dict[str, int]:

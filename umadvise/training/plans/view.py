@@ -9,19 +9,19 @@ the first to leave when room is needed, and does not come back. What is made bet
 contents from there: here the host writes it.
 """
 
-import dataclasses
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
 from umadvise.planners.step_graph import step_graph
-from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Option, Plan, check
-from umadvise.records.trace import Access, Accesses, EventKind, Events, Storages, Trace
+from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Plan
+from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
 from umadvise.records.units import format_bytes
+
+Ranges = TypeVar("Ranges", Accesses, Events)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def _with_contents(trace: Trace) -> Trace:
     }
     columns = {name: getattr(events, name) for name in events.DTYPES}
     filled = {name: np.insert(each, rows + 1, new.get(name, each[rows])) for name, each in columns.items()}
-    return dataclasses.replace(trace, events=Events(**filled))
+    return replace(trace, events=Events(**filled))
 
 
 def _rounded(bytes_: NDArray[np.int64] | int, chunk_bytes: int) -> NDArray[np.int64]:
@@ -117,29 +117,22 @@ def _resized(trace: Trace, sizes: NDArray[np.int64], idle: NDArray[np.bool_]) ->
     """With storages of other sizes: a range that was all of a storage still is. Nothing goes on as an idle one."""
     before = trace.storages.bytes
 
-    def ranges(table: Accesses | Events) -> dict[str, NDArray[np.int64]]:
+    def resized(table: Ranges) -> Ranges:
         storage = table.storage
         whole = (table.offset_bytes == 0) & (table.bytes == before[storage])
-        gone = sizes[storage] == 0
-        return {
-            "offset_bytes": np.where(gone, 0, table.offset_bytes),
-            "bytes": np.where(gone, 0, np.where(whole, sizes[storage], table.bytes)),
-        }
+        bytes_ = np.where(whole | (sizes[storage] == 0), sizes[storage], table.bytes)
+        return replace(table, offset_bytes=np.where(sizes[storage] == 0, 0, table.offset_bytes), bytes=bytes_)
 
     successor = np.where(idle, -1, trace.storages.successor)
-
-    def with_columns(table: Storages | Accesses | Events, columns: dict[str, NDArray[np.int64]]) -> dict[str, object]:
-        return {name: columns.get(name, getattr(table, name)) for name in table.DTYPES}
-
-    return dataclasses.replace(
+    return replace(
         trace,
-        storages=Storages(**with_columns(trace.storages, {"bytes": sizes, "successor": successor})),  # type: ignore[arg-type]
-        accesses=Accesses(**with_columns(trace.accesses, ranges(trace.accesses))),  # type: ignore[arg-type]
-        events=Events(**with_columns(trace.events, ranges(trace.events))),  # type: ignore[arg-type]
+        storages=replace(trace.storages, bytes=sizes, successor=successor),
+        accesses=resized(trace.accesses),
+        events=resized(trace.events),
     )
 
 
-def transferred(plan: Plan, trace: Trace, **options: Option) -> Plan:
+def transferred(plan: Plan, trace: Trace) -> Plan:
     """Turns a plan into one for another trace with the same ops and storages, whose sizes may differ.
 
     Actions on what takes no bytes in `trace` or has no such storage there go, swaps and drops are of whole storages.
@@ -147,7 +140,6 @@ def transferred(plan: Plan, trace: Trace, **options: Option) -> Plan:
     Args:
         plan: plan of a trace whose ops and storages have the same numbers.
         trace: trace that the result is to be a plan of.
-        options: options to add to the plan's own.
 
     Raises:
         ValueError: the traces are not of the same step.
@@ -159,12 +151,4 @@ def transferred(plan: Plan, trace: Trace, **options: Option) -> Plan:
     sizes = trace.storages.bytes[columns["storage"]]
     whole = ~np.isin(columns["kind"], OF_UNIFIED_MEMORY)
     columns["bytes"] = np.where(whole, sizes, columns["bytes"])
-    result = Plan(
-        planner=plan.planner,
-        budget_bytes=plan.budget_bytes,
-        options=MappingProxyType({**plan.options, **options}),
-        trace_digest=trace.digest,
-        actions=Actions(**columns),
-    )
-    check(result, trace)
-    return result
+    return Plan.of_rows(trace, Actions(**columns), plan.planner, plan.budget_bytes, plan.options)

@@ -48,21 +48,10 @@ def course_of(name: str) -> Course:
     pinned = planner or name
     if pinned in PLANNERS:
         own = _RUNG_OF.get(pinned, SWAP_RECOMPUTE.name)
-        if not planner:
-            return Course(own, None if own == ADVISE.name else pinned, recomputes=own == SWAP_RECOMPUTE.name)
+        rung = rung if planner else own
         if rung == own or (rung == SWAP.name and own == SWAP_RECOMPUTE.name):
             return Course(rung, None if own == ADVISE.name else pinned, recomputes=rung == SWAP_RECOMPUTE.name)
     raise PolicyError(
         f"unknown policy {name!r}: expected one of {', '.join([*RUNGS, AUTO])}, a planner "
         f"({', '.join(PLANNERS)}), or a rung and a planner that plans for it, such as swap:window"
     )
-
-
-def check_policy(name: str) -> str:
-    """Returns the name if a session can use it.
-
-    Raises:
-        PolicyError: it is no policy.
-    """
-    course_of(name)
-    return name

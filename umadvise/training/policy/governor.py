@@ -132,11 +132,6 @@ class Governor:
         self._durations_ns: list[int] = []
         self._over = self._odd = 0
 
-    @property
-    def most_switches(self) -> int:
-        """The most switches that can ever be made, however steps go and structures change."""
-        return 4 * len(self._rungs) * (MOST_STRUCTURES + 1)
-
     def has(self, rung: str) -> bool:
         """Whether there is such a rung."""
         return rung in self._rungs

@@ -32,12 +32,10 @@ class RerunChoice:
     Attributes:
         by_region: indices of ops in each region, by its place in the step.
         unmarked: ops of the step in no region.
-        never_twice: ops in one that may not run again.
     """
 
     by_region: dict[int, frozenset[int]]
     unmarked: frozenset[int]
-    never_twice: frozenset[int]
 
     @property
     def complaint(self) -> str | None:
@@ -79,14 +77,12 @@ def choose(ops: Collection[int], regions: Collection[Region]) -> RerunChoice:
         regions: marked regions of that step.
     """
     by_region: dict[int, set[int]] = {}
-    unmarked, never_twice = set(ops), set()
+    unmarked = set(ops)
     for region in regions:
         inside = {op for op in unmarked if 0 <= op - region.first_op < len(region.operators)}
         unmarked -= inside
         for op in inside:
             if region.repeatable[op - region.first_op]:
                 by_region.setdefault(region.place, set()).add(op - region.first_op)
-            else:
-                never_twice.add(op)
     chosen = {place: frozenset(indices) for place, indices in by_region.items()}
-    return RerunChoice(chosen, frozenset(unmarked), frozenset(never_twice))
+    return RerunChoice(chosen, frozenset(unmarked))

@@ -43,6 +43,7 @@ class Regions:
     """Follows the regions of each step: records them, or has chosen ops of them run again.
 
     Attributes:
+        recorded: regions that were followed in the step that was recorded last.
         watched: whether a region of this step, or of the last one between steps, was met for the first time.
     """
 
@@ -59,12 +60,12 @@ class Regions:
         self._recording = False
         self._keeps_to_itself: dict[Hashable, bool] = {}  # by place and function, of those that were watched
         self._chosen: dict[int, frozenset[int]] = {}
-        self._recorded: list[Region] = []
+        self.recorded: list[Region] = []
         self.watched = False
 
     def install(self, replaced: Replacements) -> None:
         """Replaces what `checkpoint` calls, however the script has imported it."""
-        replaced.replace(checkpoint, "_checkpoint_without_reentrant_generator", self._make)
+        replaced.around(checkpoint, "_checkpoint_without_reentrant_generator", self._around)
 
     def begin_step(self, *, record: bool = False) -> None:
         """Begins a step: counts its regions from 0, and records them if it is to."""
@@ -73,34 +74,25 @@ class Regions:
         self._recording = record
         self.watched = False
         if record:
-            self._recorded = []
-
-    @property
-    def recorded(self) -> tuple[Region, ...]:
-        """The regions that were followed in the step that was recorded last."""
-        return tuple(self._recorded)
+            self.recorded = []
 
     def run_again(self, choice: RerunChoice | None) -> None:
         """Sets the ops that run again from the next step on; None: none."""
         self._chosen = {} if choice is None else choice.by_region
 
-    def _make(self, original: Callable[..., Generator[None, None, None]]) -> Callable[..., Generator[None, None, None]]:
+    def _around(
+        self, original: Any, function: Any, preserve_rng_state: bool, context_fn: Any, /, *others: Any, **named: Any
+    ) -> Generator[None, None, None]:
         """What comes before and after the function of a region; the caller runs it in between."""
-
-        def around(
-            function: Any, preserve_rng_state: bool, context_fn: Any, *others: Any, **named: Any
-        ) -> Generator[None, None, None]:
-            torchs = partial(original, function, preserve_rng_state, context_fn, *others, **named)
-            selects = context_fn is not checkpoint.noop_context_fn  # the script's own selection stands
-            in_backward = torch._C._current_graph_task_id() != -1  # where torch runs a region again
-            if selects or in_backward or self._within_torchs:
-                yield from torchs()
-            elif self._within_followed or not torch.is_grad_enabled():
-                yield
-            else:
-                yield from self._enter(function, torchs, draws_twice=not preserve_rng_state)
-
-        return around
+        torchs = partial(original, function, preserve_rng_state, context_fn, *others, **named)
+        selects = context_fn is not checkpoint.noop_context_fn  # the script's own selection stands
+        in_backward = torch._C._current_graph_task_id() != -1  # where torch runs a region again
+        if selects or in_backward or self._within_torchs:
+            yield from torchs()
+        elif self._within_followed or not torch.is_grad_enabled():
+            yield
+        else:
+            yield from self._enter(function, torchs, draws_twice=not preserve_rng_state)
 
     def _enter(
         self, function: Any, torchs: Callable[[], Generator[None, None, None]], *, draws_twice: bool
@@ -138,7 +130,7 @@ class Regions:
                     entered.enter_context(tape)
                 yield
             if recorder is not None:
-                self._recorded.append(recorder.region())
+                self.recorded.append(recorder.region())
         finally:
             self._within_followed = False
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from umadvise import _native
 from umadvise._native.abi import Memory
-from umadvise._native.readings import chunks_from, placed_from, swaps_from
+from umadvise._native.readings import placed_from
 from umadvise.records.counters import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
 from umadvise.records.enums import Advice, Role
 from umadvise.training.watch.sampling import Sampler
@@ -49,8 +51,8 @@ class DeviceReader:
             device.memory(),
             device.dropped_events(),
             self.sampler.reading() if self.sampler is not None else None,
-            swaps_from(swapped := device.swap_counters()),
-            chunks_from(swapped),
+            msgspec.convert(swapped := device.swap_counters(), Swaps, from_attributes=True),
+            msgspec.convert(swapped, Chunks, from_attributes=True) if swapped.chunk_bytes else None,
             device.placed(),
         )
 
