@@ -29,6 +29,7 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 DType = Literal["fp32", "tf32", "bf16", "fp16"]
 DTYPES: tuple[DType, ...] = get_args(DType)
 Direction = Literal["h2d", "d2h"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 Value = TypeVar("Value")
 
