@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define UM_API __attribute__((visibility("default")))
-#define UM_ABI_VERSION 1u
+#define UM_ABI_VERSION 2u
 #define UM_UNKNOWN (-1)
 
 typedef int32_t um_status;

@@ -257,6 +257,10 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
                 "Expected a device with page faults (Pascal or newer); plan explicit swaps for this one"
             )
 
+    def fits(self, bytes_: int) -> bool:
+        """Whether so many bytes are on the device at once."""
+        return bytes_ <= self.usable_bytes
+
     def peak(self, dtype: DType) -> float | None:
         """Dense peak FLOP/s of a number format; None where the device has no such unit, or nobody knows."""
         units = self.peak_flops

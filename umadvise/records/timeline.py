@@ -123,6 +123,15 @@ class Timeline(Columns):
             chosen = chosen & (self.cause == cause)
         return chosen
 
+    def totals_ns(self) -> dict[tuple[Track, SpanKind], int]:
+        """Length of all spans by track and kind; what never happened is left out."""
+        keys = self.track.astype(np.int64) * len(SpanKind) + self.kind
+        totals: dict[tuple[Track, SpanKind], int] = {}
+        for key in np.unique(keys):
+            track, kind = divmod(int(key), len(SpanKind))
+            totals[Track(track), SpanKind(kind)] = int(self.duration_ns[keys == key].sum())
+        return totals
+
     def stall_shares(self) -> dict[SpanKind, float]:
         """Each kind of stall's share of the compute track's busy time, 0 to 1; what never happened is left out."""
         whole = self.busy_ns(Track.COMPUTE)

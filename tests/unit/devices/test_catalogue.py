@@ -238,7 +238,9 @@ def test_a_device_without_page_faults_says_so() -> None:
 
 
 def test_what_the_driver_keeps_does_not_fit() -> None:
-    assert load_device("v100-16gb").usable_bytes < 16 << 30
+    device = load_device("v100-16gb")
+    assert device.fits(device.usable_bytes)
+    assert not device.fits(16 << 30)
 
 
 def test_uncertain_numbers_are_marked() -> None:
