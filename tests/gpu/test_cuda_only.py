@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from witnessed_ranges import contradicts
 
 import umadvise
+from umadvise.doctor import witness
 
 pytestmark = pytest.mark.gpu
 MIB, CPU = 1 << 20, -1  # CU_DEVICE_CPU
@@ -26,7 +26,7 @@ def range_attribute(tensor: torch.Tensor, attribute: int) -> int:
     ask = ctypes.CDLL("libcuda.so.1").cuMemRangeGetAttribute
     address, size = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)
     assert ask(ctypes.byref(value), ctypes.c_size_t(4), attribute, address, size) == 0
-    assert not contradicts(tensor.data_ptr(), tensor.nbytes, attribute, value.value)
+    assert not witness.contradicts(tensor.data_ptr(), tensor.nbytes, attribute, value.value)
     return value.value
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from doctor_machines import OPEN_MODULE, card, make_machine
 from fake_nvml import GIB, fake_nvml
-from witnessed_ranges import contradicts, range_attribute
 
 from umadvise import _native
 from umadvise._native.abi import CudaDevice, CuptiLibrary
@@ -305,7 +304,7 @@ def test_the_witness_agrees_or_says_where_not(
 def test_the_witness_is_optional(monkeypatch: pytest.MonkeyPatch, drive: Callable[..., None]) -> None:
     for name in ("cuda", "cuda.bindings", "cuda.bindings.driver"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert not contradicts(1 << 40, 4096, 3, 1)
+    assert not witness.contradicts(1 << 40, 4096, 3, 1)
     assert "nothing to do" in (profiling.check_witness(has_driver=False).remedy or "")
     drive()
     assert profiling.check_witness(has_driver=True).remedy == "pip install cuda-bindings"
@@ -327,6 +326,6 @@ def test_the_witness_needs_a_driver(cuda_python: Callable[..., CudaPython], monk
 
 def test_the_witness_tells_of_ranges(cuda_python: Callable[..., CudaPython]) -> None:
     cuda_python({}, range_2=0, range_3=[0])
-    assert range_attribute(1 << 40, 4096, 2) == 0
-    assert range_attribute(1 << 40, 4096, 3) == 0
-    assert [contradicts(1 << 40, 4096, 3, value) for value in (0, 1)] == [False, True]
+    assert witness.range_attribute(1 << 40, 4096, 2) == 0
+    assert witness.range_attribute(1 << 40, 4096, 3) == 0
+    assert [witness.contradicts(1 << 40, 4096, 3, value) for value in (0, 1)] == [False, True]
