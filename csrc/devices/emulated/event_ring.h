@@ -1,5 +1,5 @@
-// A bounded queue of events, written inside the fault handler: preallocated. Whoever writes holds the device's lock,
-// whoever reads needs none.
+// A bounded queue of events, written inside the fault handler: preallocated. One thread at a time writes, under the
+// device's spin lock, and one reads, under the engine's lock; neither waits for the other.
 #pragma once
 
 #include <algorithm>
