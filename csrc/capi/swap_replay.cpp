@@ -56,6 +56,7 @@ um_status um_simulate_swap(const um_trace* trace, const um_plan* plan, const um_
       throw;
     }
     *result = executor.result();
-    *out = new um_simulation{{}, executor.take_spans(), {}};
+    *out = new um_simulation;
+    (*out)->spans = executor.take_spans();
   });
 }

@@ -1,10 +1,11 @@
-// The C ABI of simulating unified memory.
+// The C ABI of simulations in which the engine runs.
 #include "replay/unified_replay.h"
 
 #include <algorithm>
 
 #include "capi/guard.h"
 #include "memory/process.h"
+#include "replay/gpu_replay.h"
 #include "umadvise.h"
 
 namespace {
@@ -15,6 +16,12 @@ uint64_t give(const std::vector<Row>& rows, Row* out, uint64_t capacity) {
   return rows.size();
 }
 
+void refuse_fork() {
+  if (!um::process::forked()) return;
+  throw um::Error(UM_BAD_STATE,
+                  "this process was forked from one that used a device: simulate in a process of its own (spawn)");
+}
+
 }  // namespace
 
 um_status um_simulate_unified(const um_trace* trace, const um_plan* plan, const um_unified_options* options,
@@ -23,13 +30,30 @@ um_status um_simulate_unified(const um_trace* trace, const um_plan* plan, const 
     um::capi::given(out, "the place for the simulation");
     um::capi::given(trace, "the trace");
     um::capi::given(options, "the options");
-    if (um::process::forked()) {
-      throw um::Error(UM_BAD_STATE,
-                      "this process was forked from one that used a device: simulate in a process of its own (spawn)");
-    }
+    refuse_fork();
     um::simulator::Replay replay(*trace, plan, *options);
     *out = new um_simulation(replay.run());
   });
+}
+
+um_status um_simulate_gpu(const um_trace* trace, const um_plan* plan, const um_gpu_options* options,
+                          um_simulation** out) {
+  return um::capi::caught([&] {
+    um::capi::given(out, "the place for the simulation");
+    um::capi::given(trace, "the trace");
+    um::capi::given(options, "the options");
+    refuse_fork();
+    um::simulator::GpuReplay replay(*trace, plan, *options);
+    *out = new um_simulation(replay.run());
+  });
+}
+
+uint64_t um_simulation_gpu_steps(const um_simulation* simulation, um_gpu_step* out, uint64_t capacity) {
+  return simulation == nullptr ? 0 : give(simulation->gpu_steps, out, capacity);
+}
+
+uint64_t um_simulation_calls(const um_simulation* simulation, um_call_count* out, uint64_t capacity) {
+  return simulation == nullptr ? 0 : give(simulation->calls, out, capacity);
 }
 
 uint64_t um_simulation_steps(const um_simulation* simulation, um_simulated_step* out, uint64_t capacity) {

@@ -806,6 +806,47 @@ typedef struct um_cupti_library {
 } um_cupti_library;
 UM_API um_status um_cupti_describe(um_cupti_library* out);
 
+/* ---- simulation of a GPU: the engine swaps, the host runs ahead, nothing has bytes ------------------------- */
+/* What a call of the driver takes of the thread that calls. */
+typedef struct um_call_cost {
+  uint32_t function, reserved; /* its name, interned: "cuMemMap" */
+  int64_t ns, ns_per_mib;
+} um_call_cost;
+
+typedef struct um_gpu_options {
+  um_link link;
+  um_chunk_options chunks;
+  uint64_t capacity_bytes;
+  const um_call_cost* call_costs;
+  uint64_t call_cost_count; /* calls that are not among them take no time */
+  int64_t op_ns;            /* of the host thread, for each op */
+  uint32_t queue_ops;       /* by so many the host may be ahead of the device, then launches wait; 0: any */
+  uint32_t iterations;      /* at least three: the plan applies from the second on, and calls are counted from the third on */
+} um_gpu_options;
+
+/* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */
+typedef struct um_gpu_step {
+  int64_t start_ns, duration_ns;
+  int64_t compute_ns, wait_ns, host_late_ns; /* kernels; waits for events; nothing had been launched */
+  int64_t call_ns;                           /* of the host thread, in driver calls, without waits */
+  int64_t copy_ns[2];                        /* of the copy engines; [0] host to device */
+  um_swap_counters swaps;                    /* of this iteration, as far as they are totals; times are not simulated */
+} um_gpu_step;
+
+/* Calls of one function in all iterations from the third on. */
+typedef struct um_call_count {
+  uint32_t function, reserved; /* its name, interned */
+  int64_t calls, ns;
+  int64_t waits, wait_ns; /* how often the host stood still in it, besides ns, and how long */
+} um_call_count;
+
+/* Runs a trace by the engine, in chunks, on a GPU of which it cannot tell that it is simulated. `plan`: of swaps, in the
+ * order of its anchors; NULL: what is used furthest ahead leaves. */
+UM_API um_status um_simulate_gpu(const um_trace* trace, const um_plan* plan, const um_gpu_options* options,
+                                 um_simulation** out);
+UM_API uint64_t um_simulation_gpu_steps(const um_simulation* simulation, um_gpu_step* out, uint64_t capacity);
+UM_API uint64_t um_simulation_calls(const um_simulation* simulation, um_call_count* out, uint64_t capacity);
+
 /* What came and went since the device was opened. The first starts again with um_memory_reset_peaks. */
 typedef struct um_memory_history {
   uint64_t live_allocations_peak;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/on_error.h"
 #include "devices/simulated/device.h"
+#include "devices/simulated/gpu.h"
 #include "driver/errors.h"
 #include "memory/host_memory.h"
 #include "memory/process.h"
@@ -76,11 +77,18 @@ Backend Backend::open_emulated(const um_emulated_options& wanted) {
   report_left_out_wait();
   const um_emulated_options options = checked(wanted);
   process::watch();
-  return open_with_hooks(driver::emulated(), options);
+  return open_with_hooks(driver::emulated(), driver::emulated()->hooks, options);
 }
 
-Backend Backend::open_simulated(const um_emulated_options& wanted) {
-  um_emulated_options options = wanted;
+Backend Backend::open_simulated(const um_emulated_options& options) {
+  return open_simulated(driver::simulated(), options);
+}
+
+Backend Backend::open_simulated_gpu(const um_emulated_options& options) {
+  return open_simulated(driver::simulated_gpu(), options);
+}
+
+Backend Backend::open_simulated(const driver::Driver* driver, um_emulated_options options) {
   if (options.capacity_bytes < kLeastCapacityBytes) {
     throw Error(UM_INVALID_ARGUMENT, "the simulated device's capacity is below " + in_words(kLeastCapacityBytes) +
                                          ": give it at least two blocks of 2 MiB");
@@ -90,21 +98,23 @@ Backend Backend::open_simulated(const um_emulated_options& wanted) {
                                          ": choose a smaller capacity and host memory");
   }
   if (options.host_bytes == 0) options.host_bytes = kSimulatedHostBytes;
-  Backend backend = open_with_hooks(driver::simulated(), options);
+  Backend backend = open_with_hooks(driver, driver::simulated()->hooks, options);
   backend.simulated_host_bytes_ = options.host_bytes;
   return backend;
 }
 
-Backend Backend::open_with_hooks(const driver::Driver* provider, const um_emulated_options& options) {
+// `opener`: who opens the device, whether or not its driver shows hooks.
+Backend Backend::open_with_hooks(const driver::Driver* provider, const emulated::Hooks* opener,
+                                 const um_emulated_options& options) {
   Backend backend;
   backend.driver = provider;
   backend.hooks = provider->hooks;
   backend.counting = static_cast<um_counting>(options.counting);
   backend.discards = true;
   char message[512] = "";
-  const um_status status = backend.hooks->open(&options, &backend.ordinal, message, sizeof(message));
+  const um_status status = opener->open(&options, &backend.ordinal, message, sizeof(message));
   if (status != UM_OK) throw Error(status, message);
-  const OnError undo([&] { backend.hooks->close(backend.ordinal); });
+  const OnError undo([&] { opener->close(backend.ordinal); });
   backend.describe();
   return backend;
 }

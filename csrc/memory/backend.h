@@ -17,6 +17,8 @@ class Backend {
   static Backend open_emulated(const um_emulated_options& options);
   // A device of the simulator. `options.host_bytes` limits its host's memory, 0 is none that any trace would reach.
   static Backend open_simulated(const um_emulated_options& options);
+  // The same as a GPU: without hooks, so that nobody above can tell it from CUDA.
+  static Backend open_simulated_gpu(const um_emulated_options& options);
   static Backend open_cuda(int32_t ordinal);
   // Every range must have been freed.
   void close() noexcept;
@@ -52,7 +54,9 @@ class Backend {
   uint64_t free_at_opening_bytes = ~uint64_t{0};  // of the host and the device, where it was looked at (CUDA)
 
  private:
-  static Backend open_with_hooks(const driver::Driver* driver, const um_emulated_options& options);
+  static Backend open_with_hooks(const driver::Driver* driver, const emulated::Hooks* hooks,
+                                 const um_emulated_options& options);
+  static Backend open_simulated(const driver::Driver* driver, um_emulated_options options);
   void describe();
 
   uint64_t simulated_host_bytes_ = 0;  // 0: the host is this machine

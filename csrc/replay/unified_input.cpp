@@ -22,11 +22,7 @@ void check(const um_unified_options& options, uint64_t storages) {
   require(options.iterations > 0, "no iterations: expected at least one");
   require(options.service <= UM_SERVICE_RECORDED,
           "unknown services: expected the guard's (0) or the recorded ones (1)");
-  for (int direction = 0; direction < 2; ++direction) {
-    require(positive(link.bytes_per_s[direction]) && positive(link.both_bytes_per_s[direction]) &&
-                link.fixed_ns[direction] >= 0,
-            "a link that moves nothing, or back in time");
-  }
+  check(link);
   require(costs.zero_bytes_per_s > 0 && costs.remote_bytes_per_s > 0 && costs.batch_max > 0,
           "memory that is never filled, accesses that never end, or fault batches without a fault");
   for (const int64_t cost :
@@ -38,6 +34,14 @@ void check(const um_unified_options& options, uint64_t storages) {
   const um_concurrency& kernel = options.concurrency;
   require(kernel.window_pages > 0 && kernel.run_pages > 0 && kernel.faults_per_service > 0,
           "a kernel that touches no pages: expected positive numbers of pages and faults");
+}
+
+void check(const um_link& link) {
+  for (int direction = 0; direction < 2; ++direction) {
+    require(positive(link.bytes_per_s[direction]) && positive(link.both_bytes_per_s[direction]) &&
+                link.fixed_ns[direction] >= 0,
+            "a link that moves nothing, or back in time");
+  }
 }
 
 // What um_device and the arithmetic here would not survive.

@@ -8,6 +8,7 @@ compares names and numbers with it. What many rooms read (counters, memory, even
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Advice, Role
 
 UNKNOWN = -1
@@ -192,6 +193,31 @@ class CudaDevice:
     driver_version: int
     device_count: int
     total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStep:
+    """um_gpu_step: one iteration on a simulated GPU; its duration is the sum of the three times after it."""
+
+    start_ns: int
+    duration_ns: int
+    compute_ns: int
+    wait_ns: int
+    host_late_ns: int
+    call_ns: int
+    copy_ns: tuple[int, ...]
+    swaps: SwapCounters
+
+
+@dataclass(frozen=True, slots=True)
+class CallCount:
+    """um_call_count: how often a function of the driver was called, and what of the host's time it took."""
+
+    function: str
+    calls: int
+    ns: int
+    waits: int
+    wait_ns: int
 
 
 @dataclass(frozen=True, slots=True)

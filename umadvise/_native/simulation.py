@@ -1,6 +1,7 @@
 """Simulations in the core."""
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from umadvise._native.abi import Status, SwapResult
+from umadvise._native.abi import CallCount, GpuStep, Status, SwapResult
 from umadvise._native.columns import plan_columns, trace_columns
-from umadvise._native.library import core_library
+from umadvise._native.library import core_library, intern
 from umadvise._native.structures import each, layout, make, read, rows, structure
 from umadvise.errors import NativeError
 
@@ -86,6 +87,50 @@ def simulate_swap(
             raise
         return read(SwapResult, result), error
     return read(SwapResult, result), _taken(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRows:
+    """What a simulation of a GPU gave.
+
+    Attributes:
+        steps: each iteration; the plan applies from the second on.
+        calls: calls of the driver in the iterations from the third on, by function.
+        spans: array of um_span structures: what the simulated device did, and when.
+    """
+
+    steps: list[GpuStep]
+    calls: list[CallCount]
+    spans: NDArray[np.void]
+
+
+def simulate_gpu(trace: Any, actions: Any, call_costs: Mapping[str, tuple[int, int]], **options: Any) -> GpuRows:
+    """Runs a trace by the engine on a simulated GPU: see um_simulate_gpu.
+
+    Args:
+        trace: the step to simulate, a `umadvise.records.trace.Trace`.
+        actions: the plan's actions, a `umadvise.records.plan.Actions`; None is no plan.
+        call_costs: nanoseconds of a call of the driver, and more of them for each MiB, by function.
+        options: the other fields of um_gpu_options.
+
+    Raises:
+        NativeError: trace, plan or options contradict themselves, or an op finds no room; the message says where.
+    """
+    core, handle = core_library(), ctypes.c_void_p()
+    costs = [
+        make("um_call_cost", function=intern(name), ns=ns, ns_per_mib=more) for name, (ns, more) in call_costs.items()
+    ]
+    table = (structure("um_call_cost") * len(costs))(*costs)
+    given = make("um_gpu_options", call_costs=ctypes.addressof(table), call_cost_count=len(costs), **options)
+    core.um_simulate_gpu(*map(_reference, [trace_columns(trace), plan_columns(actions), given, handle]))
+    try:
+        return GpuRows(
+            [read(GpuStep, step) for step in each("um_gpu_step", partial(core.um_simulation_gpu_steps, handle))],
+            [read(CallCount, count) for count in each("um_call_count", partial(core.um_simulation_calls, handle))],
+            rows(layout("um_span"), partial(core.um_simulation_spans, handle)),
+        )
+    finally:
+        core.um_simulation_destroy(handle)
 
 
 def _reference(value: Any) -> Any:

@@ -31,8 +31,10 @@ void Clock::begin_op(int32_t op, const FaultShape& shape) {
 }
 
 void Clock::end_op(int64_t duration, bool host_waits) {
+  tally_.host_late_ns += std::max<int64_t>(host_ns_ - now_ns_, 0);
   catch_up();
   close_faults();
+  if (held_ns_ > now_ns_) stall(UM_SPAN_WAIT_COPY, UM_CAUSE_USER, held_ns_ - now_ns_, 0);
   if (remote_op_bytes_ > 0) {  // the kernel and the link work at the same time: the slower one counts
     const int64_t over_ns = duration_ns(remote_op_bytes_, costs_.remote_bytes_per_s) - duration;
     stall(UM_SPAN_REMOTE, UM_CAUSE_COHERENCE, std::max<int64_t>(over_ns, 0), remote_op_bytes_);
@@ -52,6 +54,11 @@ Tally Clock::take_tally() {
 }
 
 // ---- spans ----------------------------------------------------------------------------------------------------------
+
+std::vector<um_span> Clock::take_spans() {
+  std::fill(std::begin(last_span_), std::end(last_span_), kNoSpan);
+  return std::exchange(spans_, {});
+}
 
 // What continues the track's last span is joined to it.
 void Clock::draw(um_track track, um_span_kind kind, um_cause cause, int64_t start_ns, int64_t duration, int64_t bytes) {
@@ -184,6 +191,10 @@ void Clock::wait_for(int64_t ready_ns) {
   close_faults();
   catch_up();
   if (ready_ns > now_ns_) stall(UM_SPAN_WAIT_COPY, UM_CAUSE_USER, ready_ns - now_ns_, 0);
+}
+
+int64_t Clock::copy_beside(int direction, int64_t earliest_ns, int64_t bytes) {
+  return transfer(direction, earliest_ns, 0, bytes, UM_CAUSE_USER);
 }
 
 void Clock::access_remotely(int64_t bytes, int64_t accesses) {

@@ -24,6 +24,7 @@ enum class Lane : uint8_t { ops, beside };
 struct Tally : um_simulated_step {
   double services, batches, entries, records[2];
   int64_t remote_accesses;
+  int64_t host_late_ns;  // the compute queue had run out of issued work
 };
 
 class Clock {
@@ -55,14 +56,22 @@ class Clock {
   void copy(int direction, int64_t bytes);
   // The op needs what a prefetch beside it brings.
   void wait_for(int64_t ready_ns);
+  // A GPU's streams: the ops that come begin no earlier; a copy of the engine's, and when it will have ended.
+  void hold_ops(int64_t until_ns) { held_ns_ = until_ns > held_ns_ ? until_ns : held_ns_; }
+  int64_t copy_beside(int direction, int64_t earliest_ns, int64_t bytes);
+  // The host thread stands still.
+  void host_waits(int64_t until_ns) { host_ns_ = until_ns > host_ns_ ? until_ns : host_ns_; }
   // Accesses of the running op over the link.
   void access_remotely(int64_t bytes, int64_t accesses);
 
   int64_t now_ns() const { return now_ns_; }
+  int64_t host_ns() const { return host_ns_; }
+  // When everything that ops were given until now will have ended.
+  int64_t ops_end_ns() const { return now_ns_ > held_ns_ ? now_ns_ : held_ns_; }
   int64_t fault_service_ns() const { return fault_service_ns_; }
   const um_pages_costs& costs() const { return costs_; }
   Tally take_tally();
-  std::vector<um_span> take_spans() { return std::move(spans_); }
+  std::vector<um_span> take_spans();
 
  private:
   static constexpr size_t kNoSpan = ~size_t{0};
@@ -83,6 +92,7 @@ class Clock {
   const int64_t launch_ns_;
   FaultShape shape_{};
   int64_t now_ns_ = 0, host_ns_ = 0;  // the compute queue's and the host thread's
+  int64_t held_ns_ = 0;               // no op begins before
   int64_t engine_free_ns_[2] = {}, filler_free_ns_ = 0;
   int64_t migration_ns_ = 0,
           migration_end_ns_ = 0;  // of a prefetch in the ops' order: the driver's work, and all of it

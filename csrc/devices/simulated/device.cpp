@@ -21,7 +21,6 @@ thread_local int current_ordinal = -1;
 Space* space_at(int ordinal) {
   return ordinal < 0 || ordinal >= kMostDevices ? nullptr : spaces[ordinal].load(std::memory_order_acquire);
 }
-Space* current() { return space_at(current_ordinal); }
 Space* owner(uint64_t address) {
   return address < kFirstAddress ? nullptr : space_at(static_cast<int>((address - kFirstAddress) / kSpanBytes));
 }
@@ -86,15 +85,15 @@ CUresult ctx_set_current(CUcontext context) {
 }
 
 CUresult ctx_get_current(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(current());
+  *context = reinterpret_cast<CUcontext>(current_space());
   return CUDA_SUCCESS;
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = current()->free_bytes();
-  *total_bytes = current()->capacity_bytes();
+  *free_bytes = current_space()->free_bytes();
+  *total_bytes = current_space()->capacity_bytes();
   return CUDA_SUCCESS;
 }
 
@@ -105,11 +104,11 @@ CUresult give_address(CUdeviceptr* out, uint64_t address) {
 }
 
 CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
-  return give_address(address, current()->allocate_plain(bytes));
+  return give_address(address, current_space()->allocate_plain(bytes));
 }
 
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned) {
-  return give_address(address, current()->allocate_managed(bytes));
+  return give_address(address, current_space()->allocate_managed(bytes));
 }
 
 CUresult mem_free(CUdeviceptr address) { return done_if(owner(address) != nullptr && owner(address)->free(address)); }
@@ -201,6 +200,8 @@ constexpr emulated::Hooks kHooks = {
 };
 
 }  // namespace
+
+Space* current_space() { return space_at(current_ordinal); }
 
 Space& space_of(int32_t ordinal) { return *spaces[ordinal].load(std::memory_order_acquire); }
 

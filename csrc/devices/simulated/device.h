@@ -8,6 +8,8 @@ namespace um::simulator {
 
 // The open device's space; valid until its backend is closed.
 Space& space_of(int32_t ordinal);
+// That of the current context; nullptr without one.
+Space* current_space();
 
 }  // namespace um::simulator
 

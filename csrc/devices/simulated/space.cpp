@@ -78,6 +78,32 @@ uint64_t Space::allocate_plain(uint64_t bytes) {
   return complete ? base_ + first * kBlockBytes : 0;
 }
 
+uint64_t Space::reserve(uint64_t bytes) {
+  const uint32_t first = allocate(bytes, Kind::reserved);
+  return first == Model::kNone ? 0 : base_ + first * kBlockBytes;
+}
+
+bool Space::take_physical(uint64_t blocks) {
+  const auto make_room = [&](const Outcome& outcome) {
+    migrate(outcome, Model::kNone);
+    return true;
+  };
+  plain_.return_remnant();
+  bool done = true;
+  uint64_t taken = 0;
+  while (taken < blocks && plain_.take(make_room, done)) ++taken;
+  if (taken < blocks) {
+    give_physical(taken);
+    return false;
+  }
+  plain_.withhold_remnant(make_room);
+  return true;
+}
+
+void Space::give_physical(uint64_t blocks) {
+  for (; blocks > 0; --blocks) plain_.give();
+}
+
 bool Space::free(uint64_t address) {
   const auto first = static_cast<uint32_t>((address - base_) / kBlockBytes);
   const uint32_t count = address % kBlockBytes == 0 ? ranges_.count_at(first) : 0;

@@ -21,6 +21,8 @@ inline constexpr int kMostDevices = 64;
 inline constexpr uint64_t kSpanBytes = kFirstAddress / kMostDevices;
 inline constexpr uint32_t kSpanBlocks = static_cast<uint32_t>(kSpanBytes / kBlockBytes);
 
+class Gpu;
+
 class Space {
  public:
   // Throws std::bad_alloc. `device` is the index of its span.
@@ -29,7 +31,12 @@ class Space {
   // In whole blocks. 0 when it does not fit; managed ranges are limited by the host's memory.
   uint64_t allocate_managed(uint64_t bytes);
   uint64_t allocate_plain(uint64_t bytes);
+  // Addresses alone.
+  uint64_t reserve(uint64_t bytes);
   bool free(uint64_t address);
+  // Memory of the device that has no address. False, and nothing is taken, where there is less.
+  bool take_physical(uint64_t blocks);
+  void give_physical(uint64_t blocks);
   bool managed(uint64_t address, uint64_t bytes) const;  // the whole range is managed memory
 
   // The device accesses the range. False when it could, everywhere, without a fault.
@@ -55,10 +62,11 @@ class Space {
   uint64_t capacity_bytes() const { return chunks_ * kBlockBytes; }
 
   Clock* clock = nullptr;  // nullptr: nobody asks for times
+  Gpu* gpu = nullptr;      // nullptr: calls take no time but the clock's own
   Lane lane = Lane::ops;   // of prefetches from now on
 
  private:
-  enum class Kind : uint8_t { free, managed, plain };
+  enum class Kind : uint8_t { free, managed, plain, reserved };
   struct Block {
     int64_t ready_ns;  // when the last prefetch beside the ops will have brought it
     Kind kind;

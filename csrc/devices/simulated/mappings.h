@@ -1,0 +1,50 @@
+// Virtual memory management of a simulated GPU: reserved addresses, physical memory that has a handle, and where it is
+// mapped. What a driver would refuse is refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+
+#include "driver/types.h"
+
+namespace um::simulator {
+
+class Space;
+
+class Mappings {
+ public:
+  explicit Mappings(Space& space) : space_(space) {}
+
+  driver::CUresult reserve(uint64_t bytes, uint64_t* address);
+  driver::CUresult free(uint64_t address, uint64_t bytes);
+  driver::CUresult create(uint64_t bytes, uint64_t* handle);
+  driver::CUresult release(uint64_t handle);
+  driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
+  // One or more whole mappings without a gap.
+  driver::CUresult unmap(uint64_t address, uint64_t bytes);
+  driver::CUresult set_access(uint64_t address, uint64_t bytes) const;
+
+ private:
+  struct Handle {
+    uint64_t bytes;
+    uint32_t mappings = 0;
+    bool released = false;  // stays as long as it is mapped
+  };
+  struct Mapping {
+    uint64_t bytes, handle;
+  };
+
+  bool reserved(uint64_t address, uint64_t bytes) const;
+  bool mapped(uint64_t address, uint64_t bytes) const;
+  bool overlaps(uint64_t address, uint64_t bytes) const;
+  void drop_unused(uint64_t handle);
+
+  Space& space_;
+  std::map<uint64_t, uint64_t> reserved_;  // address -> bytes
+  std::map<uint64_t, Mapping> mapped_;     // by address
+  std::unordered_map<uint64_t, Handle> handles_;
+  uint64_t last_handle_ = 0;
+};
+
+}  // namespace um::simulator

@@ -1,0 +1,163 @@
+"""Simulates a step with explicit swapping on a GPU, by the engine itself: the host runs ahead, and pays for its calls.
+
+The engine runs as in a session on a GPU and cannot tell the difference; a clock that only the simulation moves says
+when kernels, copies and events end (csrc/devices/simulated/gpu.h). Every call of the driver takes host time by a table,
+and so does every op; where a call has to wait for the device, that is counted with the function that waited. A run
+repeats exactly.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from types import MappingProxyType
+
+from umadvise._native.abi import CallCount, ChunkOptions, GpuStep
+from umadvise._native.simulation import simulate_gpu as _simulate
+from umadvise._native.structures import to_c
+from umadvise.devices.catalogue import load_device
+from umadvise.devices.link import native_link
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Plan
+from umadvise.records.timeline import Timeline
+from umadvise.records.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class CallCost:
+    """What a call of the driver takes of the thread that calls.
+
+    Attributes:
+        ns: nanoseconds of a call.
+        source: who measured that, and where.
+        ns_per_mib: nanoseconds more for each MiB that the call is about.
+    """
+
+    ns: int
+    source: str
+    ns_per_mib: int = 0
+
+    def times(self, factor: float) -> tuple[int, int]:
+        """The nanoseconds of a call and of each MiB on a machine that takes this many times as long."""
+        return round(self.ns * factor), round(self.ns_per_mib * factor)
+
+
+_VATTENTION = "vAttention (Prabhu et al. 2025, table 3): an A100, for 2 MiB"
+_PER_CHUNK = "; grows with the number of chunks, not with their size (pytorch/pytorch#96995)"
+_EVENTS = "harrism/cuda_event_benchmark, V100: 10 times 400,000 a second without timing (NVIDIA/NVTX#3)"
+_LIKE_EVENTS = "assumed: as an event that is recorded"
+CALL_COSTS: Mapping[str, CallCost] = MappingProxyType(
+    {
+        "cuMemAddressReserve": CallCost(18_000, _VATTENTION),
+        "cuMemAddressFree": CallCost(35_000, _VATTENTION),
+        "cuMemCreate": CallCost(29_000, _VATTENTION),
+        "cuMemRelease": CallCost(23_000, _VATTENTION),
+        "cuMemMap": CallCost(2_000, _VATTENTION + _PER_CHUNK),
+        "cuMemSetAccess": CallCost(38_000, _VATTENTION + _PER_CHUNK),
+        "cuMemUnmap": CallCost(34_000, _VATTENTION + _PER_CHUNK),
+        "cuMemHostAlloc": CallCost(
+            10_000, "16 GB in 8 s (NVIDIA/cudf#23477); 32 MB in 11.6 ms (dask-cuda#106)", 500_000
+        ),
+        "cuMemFreeHost": CallCost(10_000, "115 ms for 512 MiB (kekzl/imp#1653)", 225_000),
+        "cuMemcpyHtoDAsync": CallCost(
+            3_000, "assumed: as the launch of a kernel, about 3 us (facebookincubator/velox#6096)"
+        ),
+        "cuMemcpyDtoHAsync": CallCost(
+            3_000, "assumed: as the launch of a kernel, about 3 us (facebookincubator/velox#6096)"
+        ),
+        "cuEventCreate": CallCost(1_000, "assumed: more than recording it"),
+        "cuEventDestroy": CallCost(1_000, "assumed: as making it"),
+        "cuEventRecord": CallCost(250, _EVENTS),
+        "cuEventQuery": CallCost(250, _LIKE_EVENTS),
+        "cuEventSynchronize": CallCost(1_000, "assumed: beside the wait"),
+        "cuStreamWaitEvent": CallCost(250, _LIKE_EVENTS),
+        "cuStreamSynchronize": CallCost(1_000, "assumed: beside the wait"),
+        "cuStreamQuery": CallCost(250, _LIKE_EVENTS),
+        "cuCtxSynchronize": CallCost(1_000, "assumed: beside the wait"),
+        "cuCtxGetCurrent": CallCost(20, "assumed: a thread-local variable behind a call"),
+        "cuCtxSetCurrent": CallCost(50, "assumed: a thread-local variable behind a call"),
+    }
+)
+"""By function; all as measured on other machines, so what rests on them should hold for half and twice."""
+OP_NS = 7_000
+"""Of the host thread for an op: about 5 us of torch in eager mode and a launch, and 2 us of the interposer; assumed."""
+QUEUE_OPS = 1_024
+"""By so many launches the host is ahead of the device at most: the driver's queue (CUDA_SCALE_LAUNCH_QUEUES of 1)."""
+ITERATIONS = 8
+WARM_UP = 2
+"""Iterations: the first has no plan, and the second does not begin as it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSimulation:
+    """A simulated run.
+
+    Attributes:
+        steps: each iteration; the plan applies from the second on.
+        calls: calls of the driver in all iterations after those of warm-up, by function; those that were never made are
+            left out.
+        timeline: spans of all iterations.
+    """
+
+    steps: list[GpuStep]
+    calls: dict[str, CallCount]
+    timeline: Timeline
+
+    @property
+    def steady(self) -> list[GpuStep]:
+        """The iterations after those of warm-up: not all alike, as copies of one step go on in the next."""
+        return self.steps[WARM_UP:]
+
+    @property
+    def mean_step_ns(self) -> float:
+        """Nanoseconds of a steady step, in the mean."""
+        return fmean(step.duration_ns for step in self.steady)
+
+    @property
+    def host_waits(self) -> float:
+        """How often the engine makes the host wait for the device in a steady step, in the mean."""
+        return sum(call.waits for call in self.calls.values()) / len(self.steady)
+
+
+def simulate_gpu(
+    trace: Trace,
+    device: str | os.PathLike[str] | DeviceProfile,
+    plan: Plan | None,
+    *,
+    budget_bytes: int,
+    chunk_bytes: int = 0,
+    call_factor: float = 1.0,
+    iterations: int = ITERATIONS,
+) -> GpuSimulation:
+    """Runs a trace by the engine, again and again; what the script itself copies takes no time.
+
+    Args:
+        trace: trace of the step.
+        device: name in the catalogue, profile's file, or profile of the device whose link makes the copies.
+        plan: plan of swaps that holds from the second iteration on; None: what is used furthest ahead leaves.
+        budget_bytes: bytes of device memory for chunks.
+        chunk_bytes: bytes of a chunk; 0 is the engine's default on a GPU.
+        call_factor: factor by which every call of the driver and every op takes longer than the tables say.
+        iterations: repetitions of the step, at least 3.
+
+    Raises:
+        NativeError: an op finds no room, or the plan is none of the trace.
+    """
+    profile = load_device(device)
+    found = _simulate(
+        trace,
+        None if plan is None else plan.actions,
+        {name: cost.times(call_factor) for name, cost in CALL_COSTS.items()},
+        link=native_link(profile),
+        chunks=to_c(ChunkOptions(budget_bytes=budget_bytes, chunk_bytes=chunk_bytes)),
+        capacity_bytes=profile.usable_bytes,
+        op_ns=round(OP_NS * call_factor),
+        queue_ops=QUEUE_OPS,
+        iterations=iterations,
+    )
+    peak_bytes = max(step.swaps.used_peak_bytes for step in found.steps)
+    return GpuSimulation(
+        found.steps,
+        {call.function: call for call in found.calls if call.calls > 0},
+        Timeline.from_spans(found.spans, peak_bytes),
+    )
