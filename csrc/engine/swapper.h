@@ -169,7 +169,7 @@ class Swapper {
   void show_on_host(Swapped* block) noexcept;
   Swapped* victim() const;
   bool may_leave(const Swapped& block) const;
-  void take_host(Swapped* block);
+  void take_host(Swapped* block, const driver::CUstream* user = nullptr);
   void drop_host(Swapped* block) noexcept;
   bool reclaim_host();
   void stall(const Swapped& block, driver::CUstream stream, int64_t* account, Wait name);

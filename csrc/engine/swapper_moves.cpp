@@ -150,7 +150,7 @@ bool Swapper::may_leave(const Swapped& block) const {
 
 void Swapper::leave(Swapped* block, um_swap_cause cause) {
   const bool copies = block->written && !block->host_valid;
-  if (copies && block->host == nullptr) take_host(block);
+  if (copies && block->host == nullptr) take_host(block, &to_host_);
   um::make_room(leaving_, leaving_.size() + 1);
   if (block->copying_out && fences_.passed(block->moved, Wait::departure_cancelled)) block->copying_out = false;
   Fences::Fence last = 0;
@@ -313,9 +313,9 @@ void Swapper::show_on_host(Swapped* block) noexcept {
   }
 }
 
-void Swapper::take_host(Swapped* block) {
-  block->host = memory_.take_host(*block->block);
-  if (block->host == nullptr && reclaim_host()) block->host = memory_.take_host(*block->block);
+void Swapper::take_host(Swapped* block, const CUstream* user) {
+  block->host = memory_.take_host(*block->block, user);
+  if (block->host == nullptr && reclaim_host()) block->host = memory_.take_host(*block->block, user);
   if (block->host != nullptr) return;
   throw Error(UM_OUT_OF_HOST_MEMORY, "the host memory for what is swapped out is used up: " +
                                          in_words(memory_.host_in_use().now * memory_.chunk_bytes()) +

@@ -36,7 +36,8 @@
   X(room_after_arrival, "room is made of a block that has not come yet")                                        \
   X(room_after_departure, "the thread asks over and over whether a departure has ended, in place of sleeping")  \
   X(plan_wait, "what a plan waits for has not left when the plan goes on")                                      \
-  X(host_chunk_taken, "the host's memory of a copy that still runs is given to another block")                  \
+  X(host_chunk_taken, "the host writes a block's bytes into memory of a copy that still runs")                  \
+  X(departure_after_host_use, "a block leaves into the host's memory from which another one still arrives")     \
   X(host_chunk_shrunk, "a smaller host budget gives memory back that a copy still writes to")                   \
   X(host_chunk_given, "likewise, when the block is freed")                                                      \
   X(host_chunk_returned, "likewise, when memory is trimmed")                                                    \

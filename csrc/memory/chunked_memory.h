@@ -69,8 +69,11 @@ class ChunkedMemory {
   void vacate(const Block& block);
 
   // ---- host memory ----
-  // For all chunks of the block. nullptr when the host's budget is used up. Throws um::Error.
-  HostRange* take_host(const Block& block) { return host_.take(chunks_of(block)); }
+  // For all chunks of the block, used by what the stream is given from now on or, without one, by the CPU. nullptr when
+  // the host's budget is used up. Throws um::Error.
+  HostRange* take_host(const Block& block, const driver::CUstream* user = nullptr) {
+    return host_.take(chunks_of(block), user);
+  }
   void give_host(HostRange* range, Fences::Fence last_use) noexcept { host_.give(range, last_use); }
   // The bytes that were asked for when the block was allocated, chunk by chunk. Throw um::Error: then some copies may
   // run.

@@ -54,14 +54,14 @@ void HostChunks::set_budget(uint64_t bytes) {
   }
 }
 
-HostRange* HostChunks::take(uint64_t chunks) {
+HostRange* HostChunks::take(uint64_t chunks, const driver::CUstream* user) {
   if (in_use.now + chunks > budget_) return nullptr;
   ranges_.prepare(1);
   HostRange* range = ranges_.take();
   const OnError undo([&] { put(range, 0); });
   range->chunks.reserve(chunks);
   while (range->chunks.size() < chunks) {
-    HostChunk* chunk = take_one();
+    HostChunk* chunk = take_one(user);
     if (chunk == nullptr) {
       put(range, 0);
       return nullptr;
@@ -112,12 +112,15 @@ HostChunk* HostChunks::pop_oldest() noexcept {
   return chunk;
 }
 
-// One that is used no more, else a new one, else the one that was given back first. nullptr when there is none.
-HostChunk* HostChunks::take_one() {
-  const bool ready = oldest_ != nullptr && fences_.passed(oldest_->last_use, Wait::host_chunk_taken);
-  if (!ready && created_ < budget_ && create()) return pop_oldest();
-  if (oldest_ == nullptr) return nullptr;
-  fences_.wait(oldest_->last_use, Wait::host_chunk_taken);
+// nullptr when there is none. No new one is made because the host has not seen the last use of those that there are
+// pass: where it runs ahead, that is so in every step.
+HostChunk* HostChunks::take_one(const driver::CUstream* user) {
+  if (oldest_ == nullptr && (created_ >= budget_ || !create())) return nullptr;
+  if (user != nullptr) {
+    fences_.order(*user, oldest_->last_use, Wait::departure_after_host_use);
+  } else {
+    fences_.wait(oldest_->last_use, Wait::host_chunk_taken);
+  }
   return pop_oldest();
 }
 

@@ -49,9 +49,10 @@ class HostChunks {
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
-  // nullptr when the budget is used up, or the driver has no more. Waits for the last use of what it takes: throws
-  // um::Error.
-  HostRange* take(uint64_t chunks);
+  // What somebody gave back before what is new. nullptr when the budget is used up, or the driver has no more. What
+  // `user` is given from now on runs after the last use of what is taken; where that is no stream, the host waits.
+  // Throws um::Error.
+  HostRange* take(uint64_t chunks, const driver::CUstream* user);
   void give(HostRange* range, Fences::Fence last_use) noexcept;
   // Slabs of which nobody has a chunk go back to the driver. False when it kept one.
   bool give_back() noexcept;
@@ -67,7 +68,7 @@ class HostChunks {
   driver::CUresult obtain_memory(HostSlab& slab) const;
   driver::CUresult obtain_mappable(HostSlab& slab) const;
   bool destroy(HostSlab& slab) const noexcept;
-  HostChunk* take_one();
+  HostChunk* take_one(const driver::CUstream* user);
   HostChunk* pop_oldest() noexcept;
   void push_newest(HostChunk* chunk) noexcept;
   void put(HostRange* range, Fences::Fence last_use) noexcept;

@@ -42,6 +42,25 @@ TEST(so_is_that_of_a_block_that_was_written_to_since) {
   device.check_kernels();
 }
 
+TEST(a_block_leaves_into_host_memory_after_what_arrives_from_there) {
+  LatestMoment device(2, 1);
+  const Stream late;
+  unsigned char* former = device.made(1);
+  unsigned char* leaving = device.made(5);
+  device.kernels_are_late();
+  device.fill(late, former, kChunk, 9);
+  device.free(former);
+  unsigned char* coming = device.reserved();
+  CHECK(coming == former);  // so it arrives after that kernel
+  device.write_in(coming, 3);
+  device.to_device(coming);
+  device.fill(late, coming, kChunk / 2, 4);  // nobody needs the host's memory of it any more
+  device.to_host(leaving);
+  CHECK(device.read_out(leaving) == device.bytes(5));
+  device.expect(late, coming + kChunk / 2, kChunk / 2, 3);
+  device.check_kernels();
+}
+
 TEST(a_smaller_host_budget_waits_for_copies) {
   LatestMoment device(2, 2);
   unsigned char* block = device.made(3);
