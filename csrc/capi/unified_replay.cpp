@@ -22,30 +22,27 @@ void refuse_fork() {
                   "this process was forked from one that used a device: simulate in a process of its own (spawn)");
 }
 
+template <typename Simulator, typename Options>
+um_status simulate(const um_trace* trace, const um_plan* plan, const Options* options, um_simulation** out) {
+  return um::capi::caught([&] {
+    um::capi::given(out, "the place for the simulation");
+    um::capi::given(trace, "the trace");
+    um::capi::given(options, "the options");
+    refuse_fork();
+    *out = new um_simulation(Simulator(*trace, plan, *options).run());
+  });
+}
+
 }  // namespace
 
 um_status um_simulate_unified(const um_trace* trace, const um_plan* plan, const um_unified_options* options,
                               um_simulation** out) {
-  return um::capi::caught([&] {
-    um::capi::given(out, "the place for the simulation");
-    um::capi::given(trace, "the trace");
-    um::capi::given(options, "the options");
-    refuse_fork();
-    um::simulator::Replay replay(*trace, plan, *options);
-    *out = new um_simulation(replay.run());
-  });
+  return simulate<um::simulator::Replay>(trace, plan, options, out);
 }
 
 um_status um_simulate_gpu(const um_trace* trace, const um_plan* plan, const um_gpu_options* options,
                           um_simulation** out) {
-  return um::capi::caught([&] {
-    um::capi::given(out, "the place for the simulation");
-    um::capi::given(trace, "the trace");
-    um::capi::given(options, "the options");
-    refuse_fork();
-    um::simulator::GpuReplay replay(*trace, plan, *options);
-    *out = new um_simulation(replay.run());
-  });
+  return simulate<um::simulator::GpuReplay>(trace, plan, options, out);
 }
 
 uint64_t um_simulation_gpu_steps(const um_simulation* simulation, um_gpu_step* out, uint64_t capacity) {

@@ -821,7 +821,7 @@ typedef struct um_gpu_options {
   uint64_t call_cost_count; /* calls that are not among them take no time */
   int64_t op_ns;            /* of the host thread, for each op */
   uint32_t queue_ops;       /* by so many the host may be ahead of the device, then launches wait; 0: any */
-  uint32_t iterations;      /* at least three: the plan applies from the second on, and calls are counted from the third on */
+  uint32_t iterations;      /* at least three: the plan applies from the second on, calls are counted from the third */
 } um_gpu_options;
 
 /* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */
@@ -840,8 +840,8 @@ typedef struct um_call_count {
   int64_t waits, wait_ns; /* how often the host stood still in it, besides ns, and how long */
 } um_call_count;
 
-/* Runs a trace by the engine, in chunks, on a GPU of which it cannot tell that it is simulated. `plan`: of swaps, in the
- * order of its anchors; NULL: what is used furthest ahead leaves. */
+/* Runs a trace by the engine, in chunks, on a GPU of which it cannot tell that it is simulated. `plan`: of swaps, in
+ * the order of its anchors; NULL: what is used furthest ahead leaves. */
 UM_API um_status um_simulate_gpu(const um_trace* trace, const um_plan* plan, const um_gpu_options* options,
                                  um_simulation** out);
 UM_API uint64_t um_simulation_gpu_steps(const um_simulation* simulation, um_gpu_step* out, uint64_t capacity);

@@ -39,17 +39,13 @@ CallCosts costs_of(const um_gpu_options& options) {
 // Totals only grow: what happened since `before`. Levels and peaks are those of now.
 um_swap_counters since(const um_swap_counters& now, const um_swap_counters& before) {
   um_swap_counters difference = now;
-  difference.swap_ins -= before.swap_ins;
-  difference.swap_outs -= before.swap_outs;
-  difference.swap_in_bytes -= before.swap_in_bytes;
-  difference.swap_out_bytes -= before.swap_out_bytes;
-  difference.on_demand_swap_ins -= before.on_demand_swap_ins;
-  difference.evictions -= before.evictions;
-  difference.cancelled -= before.cancelled;
-  difference.clean_drops -= before.clean_drops;
-  difference.redundant_actions -= before.redundant_actions;
-  difference.actions -= before.actions;
-  difference.skipped_actions -= before.skipped_actions;
+  using Total = int64_t um_swap_counters::*;
+  for (const Total total :
+       {&um_swap_counters::swap_ins, &um_swap_counters::swap_outs, &um_swap_counters::swap_in_bytes,
+        &um_swap_counters::swap_out_bytes, &um_swap_counters::on_demand_swap_ins, &um_swap_counters::evictions,
+        &um_swap_counters::cancelled, &um_swap_counters::clean_drops, &um_swap_counters::redundant_actions,
+        &um_swap_counters::actions, &um_swap_counters::skipped_actions})
+    difference.*total -= before.*total;
   difference.programs_followed -= before.programs_followed;
   return difference;
 }
