@@ -38,6 +38,7 @@ FILES = (
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",
+    "engine_durations",
 )
 ENOUGH = 0.9  # of the seeds
 LIMIT_S = 30

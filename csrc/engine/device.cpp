@@ -66,6 +66,7 @@ bool um_device::empty_out() noexcept {
   collect_device_events();
   allocations_.reset();
   sampling_.reset();  // while there is a context for its events
+  durations_.destroy();
   end_swapping();
   backend_.close();
   return true;

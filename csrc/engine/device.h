@@ -13,6 +13,7 @@
 
 #include "engine/budget.h"
 #include "engine/event_log.h"
+#include "engine/op_durations.h"
 #include "engine/program.h"
 #include "engine/residency.h"
 #include "engine/running_op.h"
@@ -112,6 +113,7 @@ struct um_device {
   template <class Row>
   uint64_t recorded(std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
     const Lock lock(mutex_);
+    settle_durations();
     const std::vector<Row>& all = tape_.rows().*rows;
     std::copy_n(all.begin(), std::min<uint64_t>(all.size(), capacity), out);
     return all.size();
@@ -166,6 +168,9 @@ struct um_device {
   void report_oversized(const um::RunningOp& op) noexcept;
   void record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count);
   void record_end(const um::RunningOp& op, int64_t end_ns, const void* const* outputs, uint32_t count) noexcept;
+  void time_begin(um::RunningOp& op) noexcept;
+  void time_end(const um::RunningOp& op) noexcept;
+  void settle_durations() noexcept;
   void record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address, uint64_t bytes) noexcept;
   void record_service(const um::emulated::Event& event, bool inside) noexcept;
   bool is_sampled() const;
@@ -232,6 +237,7 @@ struct um_device {
   std::vector<um::RunningOp*> running_ops_;
   um::StablePool<um::RunningOp> op_pool_;
   um::OpContexts contexts_;
+  static constexpr size_t kMostUnsettled = size_t{1} << 16;  // stretches of ops, when a step begins
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   uint64_t refused_bytes_ = kNothingRefused;  // the least that plain memory had no room for since one was freed last
   uint32_t step_ = 0, step_ops_ = 0;
@@ -241,6 +247,7 @@ struct um_device {
   um::EventLog events_;
   um::SwapEvents swap_events_{events_};
   um::Tape tape_;
+  um::OpDurations durations_{backend_};     // of the recorded ops that the device may still run
   std::unique_ptr<um::Sampling> sampling_;  // once it was asked for
   uint64_t dropped_before_recording_ = 0;
   um::Level resident_, host_;  // bytes

@@ -46,6 +46,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
       swapper_->follow(static_cast<um::driver::CUstream>(stream));
       if (op != nullptr && bytes <= chunked_->most_small_bytes()) swapper_->follow(op->stream);
     }
+    const um::OpPause pause(durations_, backend_, op != nullptr ? op->timed : 0, um::op_stream);
     const uint64_t arena_changes = allocations_->arena_changes();
     Block* block =
         counting_failures(&allocations_->statistics, [&] { return allocate_evicting(bytes, placement, birth); });

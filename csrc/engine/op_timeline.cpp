@@ -11,40 +11,14 @@ using driver::CUDA_SUCCESS;
 using driver::CUevent;
 using driver::CUstream;
 
-OpTimeline::~OpTimeline() {
-  const CurrentContext current(backend_);
-  for (const CUevent event : events_) static_cast<void>(backend_.call().event_destroy(event));
-}
-
-// nullptr when the driver makes no more. Throws std::bad_alloc.
-CUevent OpTimeline::take_event() {
-  if (used_ == events_.size()) {
-    events_.push_back(nullptr);
-    if (backend_.call().event_create(&events_.back(), driver::CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
-      events_.pop_back();
-      return nullptr;
-    }
-  }
-  return events_[used_++];
-}
-
-CUevent OpTimeline::record(CUstream stream) noexcept {
-  try {
-    const CUevent event = take_event();
-    return event != nullptr && backend_.call().event_record(event, stream) == CUDA_SUCCESS ? event : nullptr;
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
 void OpTimeline::start() noexcept {
   ops_.clear();
-  used_ = 0;
+  events_.reuse();
   origin_ = nullptr;
   int64_t least_ns = INT64_MAX;
   for (int attempt = 0; attempt < kOriginAttempts; ++attempt) {  // the thread may be put aside in between
     const int64_t before_ns = now_ns();
-    const CUevent event = record(nullptr);
+    const CUevent event = events_.record(nullptr);
     if (event == nullptr) return;
     if (!left_out(Wait::timeline_origin) && backend_.call().event_synchronize(event) != CUDA_SUCCESS) return;
     const int64_t took_ns = now_ns() - before_ns;
@@ -57,7 +31,7 @@ void OpTimeline::start() noexcept {
 
 uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
   if (origin_ == nullptr || ops_.size() == kMostOps) return 0;
-  const CUevent event = record(stream);
+  const CUevent event = events_.record(stream);
   if (event == nullptr) return 0;
   try {
     ops_.push_back({op, event});
@@ -70,15 +44,14 @@ uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
 void OpTimeline::end(uint64_t number, CUstream stream) noexcept {
   if (number == 0 || number > ops_.size()) return;
   Op& op = ops_[number - 1];
-  op.end = record(stream);
+  op.end = events_.record(stream);
   op.ended = op.end != nullptr;
 }
 
 bool OpTimeline::time_of(CUevent event, int64_t* ns) const {
-  float milliseconds = 0;
-  if (backend_.call().event_elapsed_time(&milliseconds, origin_, event) != CUDA_SUCCESS) return false;
-  *ns = origin_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
-  return true;
+  const int64_t since_ns = events_.between_ns(origin_, event);
+  *ns = origin_ns_ + since_ns;
+  return since_ns != UM_UNKNOWN;
 }
 
 // Ops whose times are not known (they ended in an exception, the driver failed) are left out.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/event_spans.h"
 #include "engine/running_op.h"
 #include "memory/backend.h"
 
@@ -14,10 +15,7 @@ namespace um {
 
 class OpTimeline {
  public:
-  explicit OpTimeline(const Backend& backend) : backend_(backend) {}
-  ~OpTimeline();
-  OpTimeline(const OpTimeline&) = delete;
-  OpTimeline& operator=(const OpTimeline&) = delete;
+  explicit OpTimeline(const Backend& backend) : backend_(backend), events_(backend) {}
 
   // The device is idle: a new timeline, without ops.
   void start() noexcept;
@@ -43,8 +41,6 @@ class OpTimeline {
     int64_t latest_end_ns = 0;  // of this and all that began before
   };
 
-  driver::CUevent take_event();
-  driver::CUevent record(driver::CUstream stream) noexcept;
   bool time_of(driver::CUevent event, int64_t* ns) const;
   std::vector<Op>::const_iterator after(int64_t at_ns) const;
 
@@ -52,8 +48,7 @@ class OpTimeline {
   std::vector<Op> ops_;  // settled: by the time at which they began
   driver::CUevent origin_{};
   int64_t origin_ns_ = 0;
-  std::vector<driver::CUevent> events_;  // all there are
-  size_t used_ = 0;                      // of them, since the start
+  TimingEvents events_;
 };
 
 }  // namespace um

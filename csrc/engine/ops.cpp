@@ -61,6 +61,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     ++step_ops_;
     ++op_count_;
     record_begin(*running, accesses, count);
+    time_begin(*running);
     sample_begin(*running);
   }
   um::running_op = running;
@@ -131,6 +132,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
   const int64_t end_ns = op->recorded != 0 ? um::now_ns() : 0;
   const Lock lock(mutex_);
   running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
+  time_end(*op);
   sample_end(*op);
   if (allocations_ != nullptr) {
     for (uint32_t i = 0; i < count; ++i) {
@@ -176,6 +178,7 @@ void um_device::set_step(uint32_t step) {
   const Lock lock = lock_alive();
   if (tape_.on()) collect_device_events();  // what was served until now is of the step before
   end_sampled_step();
+  if (durations_.count() > kMostUnsettled) settle_durations();
   if (program_ != nullptr) follow_step(step);
   step_ = step;
   step_ops_ = 0;

@@ -7,6 +7,7 @@ using um::address_of;
 void um_device::record(bool on) {
   const Lock lock = lock_alive();
   collect_device_events();
+  settle_durations();
   if (!on) return tape_.stop();
   std::vector<um_recorded_allocation> present;
   allocations_->each_block([&](const um::Block& block) {
@@ -61,6 +62,31 @@ void um_device::record_end(const um::RunningOp& op, int64_t end_ns, const void* 
   } catch (const std::bad_alloc&) {
     tape_.lose(1);
   }
+}
+
+// The emulated device's kernels run in the calling thread, so that the host's times are right; elsewhere the host only
+// gives them out. What the op waits for was given to its stream before this.
+void um_device::time_begin(um::RunningOp& op) noexcept {
+  op.timed = 0;
+  if (op.recorded == 0 || backend_.hooks != nullptr) return;
+  const um::CurrentContext current(backend_);
+  op.timed = durations_.begin(op.recorded, op.stream);
+}
+
+void um_device::time_end(const um::RunningOp& op) noexcept {
+  if (op.timed == 0) return;
+  const um::CurrentContext current(backend_);
+  durations_.end(op.timed, op.stream);
+}
+
+// Ops that still run in other threads keep the host's times.
+void um_device::settle_durations() noexcept {
+  if (durations_.count() == 0) return;
+  const um::CurrentContext current(backend_);
+  if (!left_out(um::Wait::recording_settled) && backend_.call().ctx_synchronize() != um::driver::CUDA_SUCCESS) {
+    return durations_.clear();
+  }
+  durations_.settle([this](uint64_t ticket, int64_t duration_ns) { tape_.ran(ticket, duration_ns); });
 }
 
 // Before the copy: what was served until now came first.

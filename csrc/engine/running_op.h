@@ -43,6 +43,7 @@ struct RunningOp {
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;
   int64_t start_ns = 0, serviced_ns = 0;
+  uint64_t timed = 0;    // what the device's events around a recorded op are called
   uint64_t sampled = 0;  // what the timeline of a sampled step calls it
   RunningOp* next_free = nullptr;
 };

@@ -38,6 +38,12 @@ um_recorded_allocation* Tape::row_of(const Block& block) {
   return found == by_serial_.end() ? nullptr : &rows_.allocations[found->second];
 }
 
+// nullptr: it began in an earlier recording, or in none.
+um_recorded_op* Tape::op_of(uint64_t ticket) {
+  if (ticket >> kIndexBits != recording_) return nullptr;
+  return &rows_.ops[(ticket & ((uint64_t{1} << kIndexBits) - 1)) - 1];
+}
+
 void Tape::allocated(const Block& block, bool inside) noexcept {
   keep([&] {
     const Record& record = block.record;
@@ -101,14 +107,21 @@ void Tape::access(const Block& block, const um_access& access) noexcept {
 }
 
 void Tape::end_op(uint64_t ticket, int64_t duration_ns, const std::vector<uint64_t>& outputs) noexcept {
-  if (ticket >> kIndexBits != recording_) return;  // it began in an earlier recording, or in none
+  um_recorded_op* op = op_of(ticket);
+  if (op == nullptr) return;
   keep([&] {
-    um_recorded_op& op = rows_.ops[(ticket & ((uint64_t{1} << kIndexBits) - 1)) - 1];
-    op.duration_ns = duration_ns;
-    op.first_output = rows_.outputs.size();
+    op->duration_ns = duration_ns;
+    op->first_output = rows_.outputs.size();
     rows_.outputs.insert(rows_.outputs.end(), outputs.begin(), outputs.end());
-    op.output_count = outputs.size();
+    op->output_count = outputs.size();
   });
+}
+
+void Tape::ran(uint64_t ticket, int64_t duration_ns) noexcept {
+  um_recorded_op* op = op_of(ticket);
+  if (op == nullptr) return;
+  op->duration_ns = duration_ns;
+  op->device_time = 1;
 }
 
 }  // namespace um

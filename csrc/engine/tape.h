@@ -35,6 +35,8 @@ class Tape {
   uint64_t begin_op(um_recorded_op op) noexcept;
   void access(const Block& block, const um_access& access) noexcept;
   void end_op(uint64_t ticket, int64_t duration_ns, const std::vector<uint64_t>& outputs) noexcept;
+  // On the device, by its own clock, whatever the host's says.
+  void ran(uint64_t ticket, int64_t duration_ns) noexcept;
 
   struct Rows {
     std::vector<um_recorded_op> ops;
@@ -52,6 +54,7 @@ class Tape {
   template <class Change>
   void keep(const Change& change) noexcept;
   um_recorded_allocation* row_of(const Block& block);
+  um_recorded_op* op_of(uint64_t ticket);
   int32_t last_op() const { return static_cast<int32_t>(rows_.ops.size()) - 1; }
 
   bool on_ = false;

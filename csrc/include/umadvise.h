@@ -541,8 +541,12 @@ typedef struct um_span {
 /* ---- recording: ops, allocations and copies of a device, in order ---------------------------------------- */
 typedef struct um_recorded_op {
   uint32_t op, phase, module, step;
-  uint32_t creates, reserved;
-  int64_t duration_ns; /* from the end of um_op_begin to um_op_end, without fault services; UM_UNKNOWN: still running */
+  uint32_t creates;
+  /* 1: duration_ns is the device's own, of what it ran, without what it stood still for before and in between. 0: the
+   * host's, from the end of um_op_begin to um_op_end, without fault services: no more than launches, where the host
+   * runs ahead. */
+  uint32_t device_time;
+  int64_t duration_ns; /* UM_UNKNOWN: still running */
   uint64_t first_access, access_count;
   uint64_t first_output, output_count;
 } um_recorded_op;
@@ -821,7 +825,8 @@ typedef struct um_gpu_options {
   uint64_t call_cost_count; /* calls that are not among them take no time */
   int64_t op_ns;            /* of the host thread, for each op */
   uint32_t queue_ops;       /* by so many the host may be ahead of the device, then launches wait; 0: any */
-  uint32_t iterations;      /* at least three: the plan applies from the second on, calls are counted from the third */
+  uint32_t
+      iterations; /* at least three: the plan applies from the second on, and calls are counted from the third on */
 } um_gpu_options;
 
 /* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */

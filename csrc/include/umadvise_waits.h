@@ -69,6 +69,7 @@
   /* ---- measures ---- */                                                                                      \
   X(sample_begins, "a step that is sampled counts what earlier steps do on the device")                         \
   X(sample_ends, "a step that is sampled does not count what it still does on the device")                      \
+  X(recording_settled, "an op's time is asked for while it runs, and its launch counts in its place")           \
   X(timeline_origin, "the device's clock is tied to the host's at no known moment")                             \
   X(link_warm, "the first measured copy runs beside another one's preparation")                                 \
   X(link_measured, "the time is asked for before the copies have ended")                                        \

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "devices/emulated/hooks.h"
 #include "devices/simulated/device.h"
 
@@ -107,6 +109,14 @@ CUresult event_synchronize(CUevent event) {
   const int64_t* time_ns = time_of(event);
   if (time_ns == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   gpu().wait_until(*time_ns);
+  return CUDA_SUCCESS;
+}
+
+CUresult event_elapsed_time(float* milliseconds, CUevent first, CUevent second) {
+  const int64_t *first_ns = time_of(first), *second_ns = time_of(second);
+  if (first_ns == nullptr || second_ns == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (std::max(*first_ns, *second_ns) > gpu().clock.host_ns()) return CUDA_ERROR_NOT_READY;
+  *milliseconds = static_cast<float>(static_cast<double>(*second_ns - *first_ns) * 1e-6);
   return CUDA_SUCCESS;
 }
 
@@ -247,6 +257,7 @@ const Driver* simulated_gpu() {
     call.event_record = event_record;
     call.event_query = event_query;
     call.event_synchronize = event_synchronize;
+    call.event_elapsed_time = event_elapsed_time;
     call.mem_address_reserve = mem_address_reserve;
     call.mem_address_free = mem_address_free;
     call.mem_create = mem_create;
