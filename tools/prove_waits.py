@@ -30,6 +30,7 @@ TORCH_TESTS = ROOT / "tests" / "torch_cuda" / "test_waits.py"
 FILES = (
     "engine_cuda_waits",
     "engine_cuda_host_waits",
+    "engine_cuda_pages",
     "engine_waits",
     "engine_cuda_swapping",
     "engine_stream_order",

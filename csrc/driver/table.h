@@ -31,6 +31,9 @@
   X(mem_advise, cuMemAdvise, 12020, CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location)  \
   X(mem_prefetch_async, cuMemPrefetchAsync, 12020, CUdeviceptr address, size_t bytes, CUmemLocation location,        \
     unsigned flags, CUstream stream)                                                                                 \
+  X(mem_prefetch_batch_async, cuMemPrefetchBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,   \
+    CUmemLocation* locations, size_t* location_starts, size_t location_count, unsigned long long flags,              \
+    CUstream stream)                                                                                                 \
   X(mem_discard_batch_async, cuMemDiscardBatchAsync, 13000, CUdeviceptr* addresses, size_t* bytes, size_t count,     \
     unsigned long long flags, CUstream stream)                                                                       \
   X(mem_address_reserve, cuMemAddressReserve, 10020, CUdeviceptr* address, size_t bytes, size_t alignment,           \

@@ -199,7 +199,7 @@ void Budget::unpin(uint64_t address, uint64_t bytes) {
   each_page(address, bytes, [&](uint32_t page) { model_.unpin(page); });
 }
 
-void Budget::enforce(const Backend& backend) {
+void Budget::enforce(const Backend& backend, driver::CUstream stream) {
   size_t sent = 0;
   const OnError keep([&] { victims_.erase(victims_.begin(), victims_.begin() + static_cast<std::ptrdiff_t>(sent)); });
   while (sent < victims_.size()) {
@@ -215,16 +215,17 @@ void Budget::enforce(const Backend& backend) {
            leaves(address + pages * kBlockBytes)) {
       ++pages;
     }
-    if (pages > 0) send(backend, *arena, address, pages * kBlockBytes);
+    if (pages > 0) send(backend, stream, *arena, address, pages * kBlockBytes);
     sent += std::max<uint64_t>(pages, 1);
   }
   victims_.clear();
 }
 
 // A prefetch of read-mostly memory only makes another copy: the advice is lifted for as long as it takes to move.
-void Budget::send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const {
+void Budget::send(const Backend& backend, driver::CUstream stream, const Followed& arena, uint64_t address,
+                  uint64_t bytes) const {
   if (arena.read_mostly) advise(backend, address, bytes, driver::CU_MEM_ADVISE_UNSET_READ_MOSTLY);
-  prefetch(backend, address, bytes, true, nullptr);
+  prefetch(backend, address, bytes, true, stream);
   if (arena.read_mostly) advise(backend, address, bytes, driver::CU_MEM_ADVISE_SET_READ_MOSTLY);
 }
 

@@ -32,9 +32,9 @@ class Budget {
   // An exported range stays on the device.
   void pin(uint64_t address, uint64_t bytes);
   void unpin(uint64_t address, uint64_t bytes);
-  // Sends what must leave to the host, in the legacy stream. Throws um::Error; what was not sent is sent next time.
+  // Sends what must leave to the host, in that stream. Throws um::Error; what was not sent is sent next time.
   // The context is current.
-  void enforce(const Backend& backend);
+  void enforce(const Backend& backend, driver::CUstream stream);
 
   // All of the range is on the device, as far as the model knows.
   bool holds(uint64_t address, uint64_t bytes) const;
@@ -57,7 +57,8 @@ class Budget {
   void note_return(uint64_t address, uint64_t bytes);
   void note_victims(const Outcome& outcome);
   void keep(const WorkingSet& working_set, size_t first_victim, size_t first_access);
-  void send(const Backend& backend, const Followed& arena, uint64_t address, uint64_t bytes) const;
+  void send(const Backend& backend, driver::CUstream stream, const Followed& arena, uint64_t address,
+            uint64_t bytes) const;
   template <class Each>
   void each_page(uint64_t address, uint64_t bytes, const Each& each) const;
 

@@ -34,6 +34,7 @@ std::unique_ptr<um_device> um_device::open_owned(um::Backend backend) {
   const um::OnError undo([&] { backend.close(); });
   std::unique_ptr<um_device> device(new um_device(backend));
   device->allocations_ = std::make_unique<um::Allocations>(device.get(), device->backend_);
+  device->fences_ = std::make_unique<um::Fences>(device->backend_);
   return device;
 }
 

@@ -23,6 +23,7 @@
 #include "memory/allocations.h"
 #include "memory/backend.h"
 #include "memory/features.h"
+#include "memory/migration.h"
 
 struct um_device {
  public:
@@ -145,15 +146,15 @@ struct um_device {
   void forget(um::Block* block) noexcept;
   bool empty_out() noexcept;
   um_allocation describe(const um::Block& block);
-  // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that. Throws
-  // um::Error.
+  // Tells the budget, if there is one, what is used next, and sends to the host what must leave for that: on a GPU
+  // after all that `stream` was given until now. Throws um::Error.
   template <class Change>
-  void keep_budget(const Change& change) {
+  void keep_budget(const Change& change, um::driver::CUstream stream = nullptr) {
     if (budget_ == nullptr) return;
     const um::RequiredContext current(backend_);
     budget_->follow(*allocations_);
     change(*budget_);
-    budget_->enforce(backend_);
+    budget_->enforce(backend_, backend_.hooks == nullptr ? stream : nullptr);
   }
   void seed(um::Budget& budget);
   void sample_residency();
@@ -199,18 +200,19 @@ struct um_device {
   void detach(um::Block* block) noexcept;
   void follow_op(const um::RunningOp& op);
   void follow_step(uint32_t step);
-  void finish_op() noexcept;
+  void finish_op(const um::RunningOp& op) noexcept;
   // Each of the program's actions before or after the op that began last, with the context current.
   template <class Each>
   void act(bool after, const Each& each);
   void carry_out(const um::Program::Action& action);
-  void move_managed(const um::Program::Action& action);
+  void move_managed(const um::Program::Action& action, um::driver::CUstream stream);
+  void send_prefetches(um::driver::CUstream stream);
   void discard_freed(const um::Block& block) noexcept;
   void note_stream(um::driver::CUstream stream) {
     other_streams_ |= stream != nullptr && stream != um::driver::legacy_stream();
   }
   um::driver::CUstream side_stream();
-  void order(um::driver::CUstream waiting, um::driver::CUstream awaited, um::Wait name) const;
+  void order(um::driver::CUstream waiting, um::driver::CUstream awaited, um::Wait name);
   void end_swapping() noexcept;
 
   // Without it (ordered counting): an op's working set comes onto the device, reads as given, then writes, then what
@@ -224,8 +226,8 @@ struct um_device {
   std::mutex mutex_;
   std::unique_ptr<um::Allocations> allocations_;  // nullptr once the device is emptied
   std::unique_ptr<um::Budget> budget_;            // nullptr without one
-  std::unique_ptr<um::Fences> fences_;            // these three: once there are chunks, or a program
-  std::unique_ptr<um::ChunkedMemory> chunked_;
+  std::unique_ptr<um::Fences> fences_;            // until it is emptied
+  std::unique_ptr<um::ChunkedMemory> chunked_;    // these two: once there are chunks
   std::unique_ptr<um::Swapper> swapper_;
   std::unique_ptr<um::Program> program_;  // nullptr without one
   um_chunk_options chunk_options_{};
@@ -233,7 +235,8 @@ struct um_device {
   um::driver::CUstream side_stream_{};  // of prefetches and discards
   uint64_t programs_followed_ = 0;      // of programs that are gone
   int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;
-  std::vector<um::Block*> operands_;  // of the op that begins
+  std::vector<um::Block*> operands_;      // of the op that begins
+  std::vector<um::Prefetch> prefetches_;  // that a plan asks for at one point
   std::vector<um::RunningOp*> running_ops_;
   um::StablePool<um::RunningOp> op_pool_;
   um::OpContexts contexts_;

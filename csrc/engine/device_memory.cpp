@@ -104,10 +104,11 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
   if (touched) {
     op->working_set.add(block->address, block->record.bytes, true);
     measure(*op);
-    keep_budget([&](um::Budget& budget) { budget.use_newest(op->working_set); });
+    keep_budget([&](um::Budget& budget) { budget.use_newest(op->working_set); }, op->stream);
   } else if (prefetched) {
     keep_budget(
-        [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); });
+        [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); },
+        static_cast<um::driver::CUstream>(stream));
   }
   if (prefetched) {
     const um::RequiredContext current(backend_);

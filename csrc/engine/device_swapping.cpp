@@ -41,14 +41,12 @@ void um_device::set_chunks(const um_chunk_options& options) {
     swapper_->set_budget(options.budget_bytes);
     return;
   }
-  auto fences = std::make_unique<um::Fences>(backend_);
-  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences);
-  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences, swap_events_, options.host_mapped != 0);
+  auto chunked = std::make_unique<um::ChunkedMemory>(backend_, options, *fences_);
+  auto swapper = std::make_unique<Swapper>(backend_, *chunked, *fences_, swap_events_, options.host_mapped != 0);
   chunked->set_marker([swapper = swapper.get()] { return swapper->everything(); });
   swapper->set_forecast(program_.get());
   swapper->set_export_ender([this] { return end_oldest_export(UM_MEMORY_CHUNKED); });
   allocations_->set_chunked(chunked.get());
-  fences_ = std::move(fences);
   chunked_ = std::move(chunked);
   swapper_ = std::move(swapper);
   chunk_options_ = options;
@@ -215,17 +213,19 @@ void um_device::follow_op(const RunningOp& op) {
   act(true, [&](const um::Program::Action& action) { carry_out(action); });
   program_->begin_op(op.identity.op, operands_.data(), operands_.size());
   act(false, [&](const um::Program::Action& action) {
-    if (action.block != nullptr && managed(*action.block)) return move_managed(action);
+    if (action.block != nullptr && managed(*action.block)) return move_managed(action, op.stream);
     carry_out(action);
   });
+  send_prefetches(op.stream);
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
-void um_device::finish_op() noexcept {
+void um_device::finish_op(const RunningOp& op) noexcept {
   try {
     act(true, [&](const um::Program::Action& action) {
-      if (action.block != nullptr && managed(*action.block)) move_managed(action);
+      if (action.block != nullptr && managed(*action.block)) move_managed(action, op.stream);
     });
+    send_prefetches(op.stream);
   } catch (const std::exception&) {  // it was a wish
     ++skipped_actions_;
   }
@@ -262,7 +262,7 @@ void um_device::carry_out(const um::Program::Action& action) {
   }
 }
 
-void um_device::move_managed(const um::Program::Action& action) {
+void um_device::move_managed(const um::Program::Action& action, CUstream stream) {
   if (backend_.why_no_migration() != nullptr) {
     ++skipped_actions_;
     return;
@@ -270,12 +270,11 @@ void um_device::move_managed(const um::Program::Action& action) {
   const uint64_t at = action.block->address + action.offset_bytes;
   const auto prefetch = [&](bool to_host) {
     if (to_host && action.block->record.exports > 0) return;
-    keep_budget([&](um::Budget& budget) {
-      budget.use(at, action.bytes, to_host ? um::Budget::Use::to_host : um::Budget::Use::to_device);
-    });
+    const auto use = to_host ? um::Budget::Use::to_host : um::Budget::Use::to_device;
+    keep_budget([&](um::Budget& budget) { budget.use(at, action.bytes, use); }, stream);
+    prefetches_.push_back({at, action.bytes, to_host});
     // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
-    um::prefetch(backend_, at, action.bytes, to_host, backend_.ordered() ? nullptr : side_stream());
-    sample_residency();
+    if (backend_.ordered()) send_prefetches(stream);
   };
   ++actions_;
   switch (action.kind) {
@@ -294,6 +293,18 @@ void um_device::move_managed(const um::Program::Action& action) {
     default:
       return;
   }
+}
+
+// What a plan asks for at one point goes out at once, beside the ops. The host is ahead of the device: pages that leave
+// may be what kernels that have not begun yet are to use, and those that come are to find the room that others left.
+void um_device::send_prefetches(CUstream stream) {
+  if (prefetches_.empty()) return;
+  const um::OnError forget([&] { prefetches_.clear(); });
+  const RequiredContext current(backend_);
+  if (!backend_.ordered()) order(side_stream(), stream, um::Wait::pages_after_op);
+  um::prefetch(backend_, prefetches_, backend_.ordered() ? nullptr : side_stream());
+  prefetches_.clear();
+  sample_residency();
 }
 
 void um_device::set_discards(bool on) {

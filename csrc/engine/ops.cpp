@@ -55,7 +55,7 @@ void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, bool unto
     swap_events_.op = running->identity;
     measure(*running);
     if (program_ != nullptr) follow_op(*running);
-    keep_budget([&](um::Budget& budget) { budget.use(running->working_set); });
+    keep_budget([&](um::Budget& budget) { budget.use(running->working_set); }, running->stream);
     if (!running->swapped.empty()) bring_in(*running);
     running_ops_.push_back(running);
     ++step_ops_;
@@ -146,7 +146,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
     }
     record_end(*op, end_ns, outputs, count);
     if (swapper_ != nullptr) let_go(*op);
-    if (program_ != nullptr) finish_op();
+    if (program_ != nullptr) finish_op(*op);
   }
   swap_events_.op = {step_, 0, 0, 0, 0};
   op_pool_.give(op);
@@ -228,5 +228,5 @@ void um_device::seed(um::Budget& budget) {
     });
   }
   const um::RequiredContext current(backend_);
-  budget.enforce(backend_);
+  budget.enforce(backend_, nullptr);
 }

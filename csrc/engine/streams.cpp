@@ -1,10 +1,9 @@
 // The order between streams.
 #include "base/error.h"
+#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 
-using um::driver::CUDA_SUCCESS;
-using um::driver::CUevent;
 using um::driver::CUstream;
 
 void um_device::stream_wait(void* waiting, void* awaited) {
@@ -25,20 +24,13 @@ void um_device::stream_uses(const void* address, void* stream) {
   }
 }
 
-void um_device::order(CUstream waiting, CUstream awaited, um::Wait name) const {
+// A stream that is gone takes no event, but its work may still run: then the whole device has been waited for.
+void um_device::order(CUstream waiting, CUstream awaited, um::Wait name) {
   if (um::left_out(name)) return;
-  const um::driver::Table& call = backend_.call();
-  CUevent event{};
-  backend_.check(call.event_create(&event, um::driver::CU_EVENT_DISABLE_TIMING), "making an event");
-  um::driver::CUresult result = call.event_record(event, awaited);
-  // A stream that is gone takes no event, but its work may still run: then everything is waited for.
-  if (result == CUDA_SUCCESS) {
-    result = call.stream_wait_event(waiting, event, 0);
-  } else {
-    result = um::left_out(um::Wait::stream_order_gone) ? CUDA_SUCCESS : call.ctx_synchronize();
-  }
-  static_cast<void>(call.event_destroy(event));  // goes when it has happened
-  backend_.check(result, "letting a stream wait for another");
+  const um::Fences::Fence given = fences_->record(&awaited, 1);
+  const um::OnError undo([&] { fences_->release(given); });
+  fences_->order(waiting, given, name);
+  fences_->release(given);
 }
 
 CUstream um_device::side_stream() {

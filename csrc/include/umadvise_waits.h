@@ -59,11 +59,11 @@
   /* ---- streams ---- */                                                                                       \
   X(op_stream, "the engine takes every op for one of the legacy stream")                                        \
   X(stream_order, "memory changes streams, and the second works on it while the first still does")              \
-  X(stream_order_gone, "likewise, where the first stream has been destroyed")                                   \
   X(record_stream, "memory that another stream was lent is freed, and given to a third one")                    \
   X(stream_lent, "memory that another stream was lent is freed, and its chunks go elsewhere")                   \
   X(stream_gone, "a stream was destroyed that still works on a block: its chunks go elsewhere")                 \
   X(stream_forgotten, "more streams than can be followed: a busy one is forgotten, and chunks that it uses go") \
+  X(pages_after_op, "a plan's pages leave before kernels have used them, and come before they should")          \
   X(discard_after_use, "freed memory is discarded while kernels use it")                                        \
   X(discard_before_reuse, "freed memory is discarded after it was given to somebody else")                      \
   /* ---- measures ---- */                                                                                      \

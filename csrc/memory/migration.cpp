@@ -2,6 +2,35 @@
 
 namespace um {
 
+namespace {
+
+driver::CUmemLocation location(const Backend& backend, bool to_host) {
+  return {to_host ? driver::CU_MEM_LOCATION_TYPE_HOST : driver::CU_MEM_LOCATION_TYPE_DEVICE,
+          to_host ? 0 : backend.device};
+}
+
+// False where the driver knows no batches.
+bool prefetch_batch(const Backend& backend, const std::vector<Prefetch>& all, driver::CUstream stream) {
+  std::vector<driver::CUdeviceptr> addresses;
+  std::vector<size_t> sizes, starts;  // of the ranges from which on a location holds
+  std::vector<driver::CUmemLocation> locations;
+  for (const Prefetch& each : all) {
+    if (addresses.empty() || each.to_host != all[addresses.size() - 1].to_host) {
+      starts.push_back(addresses.size());
+      locations.push_back(location(backend, each.to_host));
+    }
+    addresses.push_back(each.address);
+    sizes.push_back(each.bytes);
+  }
+  const driver::CUresult result = backend.call().mem_prefetch_batch_async(
+      addresses.data(), sizes.data(), addresses.size(), locations.data(), starts.data(), starts.size(), 0, stream);
+  if (result == driver::CUDA_ERROR_NOT_SUPPORTED) return false;
+  backend.check(result, "prefetching " + std::to_string(all.size()) + " ranges of managed memory");
+  return true;
+}
+
+}  // namespace
+
 void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUmem_advise advice) {
   const driver::CUmemLocation here{driver::CU_MEM_LOCATION_TYPE_DEVICE, backend.device};
   backend.check(backend.call().mem_advise(address, bytes, advice, here),
@@ -9,10 +38,13 @@ void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CU
 }
 
 void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream) {
-  const driver::CUmemLocation there{to_host ? driver::CU_MEM_LOCATION_TYPE_HOST : driver::CU_MEM_LOCATION_TYPE_DEVICE,
-                                    to_host ? 0 : backend.device};
-  backend.check(backend.call().mem_prefetch_async(address, bytes, there, 0, stream),
+  backend.check(backend.call().mem_prefetch_async(address, bytes, location(backend, to_host), 0, stream),
                 "prefetching " + std::to_string(bytes) + " bytes to the " + (to_host ? "host" : "device"));
+}
+
+void prefetch(const Backend& backend, const std::vector<Prefetch>& all, driver::CUstream stream) {
+  if (all.size() > 1 && prefetch_batch(backend, all, stream)) return;
+  for (const Prefetch& each : all) prefetch(backend, each.address, each.bytes, each.to_host, stream);
 }
 
 void discard(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUstream stream) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "memory/backend.h"
 
@@ -11,6 +12,13 @@ namespace um {
 // asked (Backend::why_no_migration).
 void advise(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUmem_advise advice);
 void prefetch(const Backend& backend, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream);
+
+struct Prefetch {
+  uint64_t address, bytes;
+  bool to_host;
+};
+// All at once where the driver can (not in the legacy stream), one after the other elsewhere.
+void prefetch(const Backend& backend, const std::vector<Prefetch>& all, driver::CUstream stream);
 
 // The contents of whole pages are not needed any more. Not in the legacy stream.
 void discard(const Backend& backend, uint64_t address, uint64_t bytes, driver::CUstream stream);

@@ -25,6 +25,12 @@ inline const um::driver::Table& driver() {
   return found->call;
 }
 
+inline uint64_t pages_on_device(const void* address, uint64_t bytes) {
+  uint64_t device = 0, host = 0;
+  emulated_libcuda_hooks()->residency(0, reinterpret_cast<uint64_t>(address), bytes, &device, &host);
+  return device;
+}
+
 // The device's context is current in this thread, as it is wherever torch launches something.
 class Current {
  public:

@@ -28,6 +28,7 @@ NEEDED = {
 NATIVE = (
     "engine_cuda_waits",
     "engine_cuda_host_waits",
+    "engine_cuda_pages",
     "engine_waits",
     "engine_stream_order",
     "engine_stream_wait",

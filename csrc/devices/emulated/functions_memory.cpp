@@ -1,6 +1,7 @@
 // Driver functions about memory: allocation, advice, prefetch, discard. Arguments that a GPU's driver would refuse are
 // refused here.
 #include <new>
+#include <vector>
 
 #include "devices/emulated/call.h"
 
@@ -99,6 +100,33 @@ CUresult mem_prefetch_async(CUdeviceptr address, size_t bytes, CUmemLocation whe
 }
 
 // Batches refuse the legacy stream.
+CUresult mem_prefetch_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
+                                  size_t* location_starts, size_t location_count, unsigned long long flags,
+                                  CUstream stream) {
+  if (count == 0 || addresses == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(Function::mem_prefetch_batch_async, addresses[0]);
+  if (call.failed()) return call.result;
+  if (bytes == nullptr || flags != 0 || stream_of(stream) == nullptr || location_count == 0 ||
+      location_starts[0] != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Space& space = call.device->space;
+  std::vector<Processor> to(count);
+  for (size_t i = 0, location = 0; i < count; ++i) {
+    if (location + 1 < location_count && location_starts[location + 1] == i) ++location;
+    if (!processor_of(*call.device, locations[location], &to[i])) return CUDA_ERROR_INVALID_DEVICE;
+    if (!space.managed(addresses[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
+  space.charge_call(&um_driver_costs::prefetch_call_ns);
+  bool done = true;
+  for (size_t i = 0; i < count && done; ++i) {
+    done = call.device->submit(stream_of(stream), [&space, address = addresses[i], size = bytes[i], where = to[i]] {
+      space.prefetch(address, size, where);
+    });
+  }
+  return submitted(done);
+}
+
 CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t count, unsigned long long flags,
                                  CUstream stream) {
   if (count == 0 || addresses == nullptr) return CUDA_ERROR_INVALID_VALUE;

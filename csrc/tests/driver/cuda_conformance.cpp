@@ -15,6 +15,7 @@ namespace ours = um::driver;
 
 static_assert(CUDA_VERSION / 1000 == EXPECTED_CUDA_MAJOR, "the include folder holds another CUDA version's cuda.h");
 #if CUDA_VERSION < 13000
+using PFN_cuMemPrefetchBatchAsync_v13000 = void;
 using PFN_cuMemDiscardBatchAsync_v13000 = void;
 #endif
 

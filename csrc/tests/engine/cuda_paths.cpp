@@ -9,6 +9,7 @@ using test::kChunked;
 using test::kMiB;
 using test::kPage;
 using test::kPlain;
+using test::pages_on_device;
 using test::read;
 using test::Stream;
 using test::write;
@@ -40,12 +41,6 @@ struct OneOp {
     CHECK_OK(um_program_set(device, &program));
   }
 };
-
-uint64_t pages_on_device(const void* address, uint64_t bytes) {
-  uint64_t device = 0, host = 0;
-  emulated_libcuda_hooks()->residency(0, reinterpret_cast<uint64_t>(address), bytes, &device, &host);
-  return device;
-}
 
 }  // namespace
 

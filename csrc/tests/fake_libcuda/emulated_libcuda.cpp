@@ -131,6 +131,7 @@ Table substituted() {
   call.device_primary_ctx_release = primary_context_released;
   call.mem_advise = range_advised;
   call.mem_prefetch_async = range_prefetched;
+  call.mem_prefetch_batch_async = ranges_prefetched;
   call.mem_free = memory_freed;
   latest().stand_before(call);
   return call;

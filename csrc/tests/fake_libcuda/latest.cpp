@@ -78,6 +78,7 @@ void Latest::stand_before(Table& call) {
   Copy<&Table::memcpy_dtoh_async>::stand_before(call);
   Copy<&Table::memset_d8_async>::stand_before(call);
   Copy<&Table::mem_prefetch_async>::stand_before(call);
+  Copy<&Table::mem_prefetch_batch_async>::stand_before(call);
   Copy<&Table::mem_discard_batch_async>::stand_before(call);
   call.mem_host_alloc = mem_host_alloc;
   call.mem_free_host = mem_free_host;

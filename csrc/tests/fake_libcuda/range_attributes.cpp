@@ -67,6 +67,18 @@ CUresult range_prefetched(CUdeviceptr address, size_t bytes, CUmemLocation locat
   return result;
 }
 
+CUresult ranges_prefetched(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
+                           size_t* location_starts, size_t location_count, unsigned long long flags, CUstream stream) {
+  const CUresult result = emulated()->call.mem_prefetch_batch_async(addresses, bytes, count, locations, location_starts,
+                                                                    location_count, flags, stream);
+  size_t location = 0;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+    if (location + 1 < location_count && location_starts[location + 1] == i) ++location;
+    prefetched(addresses[i], bytes[i], locations[location]);
+  }
+  return result;
+}
+
 CUresult memory_freed(CUdeviceptr address) {
   um::emulated::Device* const device = um::emulated::device_of(address);
   const uint64_t bytes = device != nullptr ? device->space.allocation_bytes(address) : 0;

@@ -15,6 +15,8 @@ CUresult primary_context_retained(CUcontext* context, CUdevice device);
 CUresult primary_context_released(CUdevice device);
 CUresult range_advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location);
 CUresult range_prefetched(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream);
+CUresult ranges_prefetched(CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations,
+                           size_t* location_starts, size_t location_count, unsigned long long flags, CUstream stream);
 CUresult memory_freed(CUdeviceptr address);
 
 }  // namespace um::driver

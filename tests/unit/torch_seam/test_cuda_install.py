@@ -358,7 +358,7 @@ def test_memory_that_cannot_be_waited_for_is_not_given_out(
     free(allocate(100), 100)
     live = cuda_device.memory().live_allocations
     cuda_device.fail("cuEventCreate", 1)
-    with pytest.raises(NativeError, match="making an event"):
+    with pytest.raises(NativeError, match="creating an event"):
         allocate(100, stream=1)
     assert waits() == 0
     assert cuda_device.memory().live_allocations == live
