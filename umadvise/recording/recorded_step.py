@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
 _MOST_GROWTH = 0.01
 """Part of a step's peak that may come to stay without a role that says so: losses in a list, running averages."""
 Numbers = NDArray[np.int64]
+DurationSource = Literal["device", "host"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +39,13 @@ class RecordedStep:
     Attributes:
         trace: the step as `recording.cut` cuts it out, with its storages in canonical order.
         serials: serial number of the device's allocation that each storage of the trace was.
+        durations: clock that timed the ops. The host's times are those of launches where it runs ahead of the
+            device; "device" where the device timed every op of the step.
     """
 
     trace: Trace
     serials: NDArray[np.uint64]
+    durations: DurationSource
 
     @cached_property
     def structure(self) -> Trace:
@@ -87,7 +91,12 @@ def recorded_step(recording: _native.Recording, number: int, alive: Sequence[All
     whole = live.trace_of(recording, **words)
     trace, kept = cut.step_and_rows(whole, number, first_event, len(whole.events))
     trace, order = in_canonical_order(trace)
-    return RecordedStep(trace, recording.allocations["allocation"][kept[order]].astype(np.uint64))
+    own = recording.ops[recording.ops["step"] == number]
+    return RecordedStep(
+        trace=trace,
+        serials=recording.allocations["allocation"][kept[order]].astype(np.uint64),
+        durations="device" if own["device_time"].all() else "host",
+    )
 
 
 def _up_to_the_next(recording: _native.Recording, number: int, alive: Sequence[Allocation]) -> _native.Recording:

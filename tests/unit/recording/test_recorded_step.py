@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from random_traces import MADE, random_step
 from traces import traces
 
+from umadvise import _native
+from umadvise._native.structures import layout
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import (
     RecordedStep,
     growth_bytes,
     in_canonical_order,
+    recorded_step,
     renumbered,
     structure_of,
 )
@@ -91,7 +94,7 @@ def test_a_structure_holds_no_names_or_times() -> None:
 
 def test_what_the_next_step_begins_with() -> None:
     trace = step(unused=1)
-    recorded = RecordedStep(trace, np.array([11, 12, 13, 14], np.uint64))
+    recorded = RecordedStep(trace, np.array([11, 12, 13, 14], np.uint64), "host")
     # the loss stays, the weight stays, the gradient is the one that was made, which is made anew
     assert recorded.first_serials().tolist() == [11, 12, 14, 0]
     assert trace.continued_from.tolist() == [0, 1, 3, -1]
@@ -126,7 +129,7 @@ def test_growth_is_what_came_to_stay() -> None:
     builder.free(made)
     trace = builder.finish(target="cpu", source="live")
     assert growth_bytes(trace) == (3 * MIB, 4)
-    assert not RecordedStep(trace, np.arange(4, dtype=np.uint64)).is_steady
+    assert not RecordedStep(trace, np.arange(4, dtype=np.uint64), "host").is_steady
 
 
 @pytest.mark.parametrize(("size", "steady"), [(4, True), (MIB, False)])
@@ -138,4 +141,17 @@ def test_a_loss_that_is_kept_is_no_growth(size: int, steady: bool) -> None:
     builder.access(builder.allocate(size, Role.INTERMEDIATE), MADE)
     builder.end_op()
     trace = builder.finish(target="cpu", source="live")
-    assert RecordedStep(trace, np.arange(2, dtype=np.uint64)).is_steady is steady
+    assert RecordedStep(trace, np.arange(2, dtype=np.uint64), "host").is_steady is steady
+
+
+@pytest.mark.parametrize(
+    ("device_times", "durations"), [((1, 1, 0), "device"), ((1, 0, 1), "host"), ((0, 0, 0), "host")]
+)
+def test_whose_times_the_durations_are(device_times: tuple[int, ...], durations: str) -> None:
+    rows = {name: np.zeros(0, layout(f"um_recorded_{name}")) for name in ("access", "allocation", "event")}
+    ops, edges = np.zeros(3, layout("um_recorded_op")), np.zeros(2, layout("um_recorded_edge"))
+    ops["step"], ops["device_time"], edges["step"] = (1, 1, 2), device_times, (1, 2)
+    recording = _native.Recording(
+        ops, rows["access"], np.zeros(0, np.uint64), rows["allocation"], rows["event"], edges, lost=0
+    )
+    assert recorded_step(recording, 1, [], target="cuda").durations == durations

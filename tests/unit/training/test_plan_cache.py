@@ -25,7 +25,7 @@ def plan_of(trace: Trace) -> Plan:
 
 
 def key_of(trace: Trace, **changes: object) -> PlanKey:
-    key = PlanKey(trace.digest, 1 << 20, 1 << 16, "v100", "best", {"seconds": 20.0})
+    key = PlanKey(trace.digest, 1 << 20, 1 << 16, "v100", "best", {"seconds": 20.0}, "host")
     return dataclasses.replace(key, **changes)  # type: ignore[arg-type]
 
 
@@ -57,6 +57,7 @@ def test_every_part_of_the_key_counts(tmp_path: Path, monkeypatch: pytest.Monkey
         {"planner": "lms"},
         {"options": {"seconds": 21.0}},
         {"options": {}},
+        {"durations": "device"},
     ]
     assert len({key_of(trace, **change).name for change in changes} | {key_of(trace).name}) == len(changes) + 1
     assert all(cache.load(key_of(trace, **change), trace) is None for change in changes)

@@ -81,7 +81,7 @@ class Notes:
         if self.unreadable:
             raise StateError(f"rows of step {number} were lost")
         trace = trace_of(self.recorded)
-        return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64))
+        return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64), "host")
 
     def plan(self, step: RecordedStep) -> None:
         self.planned.append(step.trace.strings[step.trace.ops.name[0]].removeprefix("aten::"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from umadvise._version import __version__
 from umadvise.errors import FormatError, UmadviseError
+from umadvise.recording.recorded_step import DurationSource
 from umadvise.records import plan_file as io
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
@@ -37,6 +38,7 @@ class PlanKey:
         device: digest of the profile of the device that it is for, or the name of a measured one, whose numbers vary.
         planner: name of the planner that made it.
         options: options of the planner.
+        durations: clock that timed the step's ops, see `umadvise.recording.recorded_step.RecordedStep`.
     """
 
     structure: str
@@ -45,6 +47,7 @@ class PlanKey:
     device: str
     planner: str
     options: Mapping[str, Option]
+    durations: DurationSource
 
     @property
     def name(self) -> str:

@@ -93,6 +93,7 @@ class PlanMaker:
             device=self._device.key,
             planner=course.planner or "",
             options=options,
+            durations=step.durations,
         )
         known = self._known.get(key.name) or self._cache.load(key, step.structure)
         source = "was known"
