@@ -175,6 +175,7 @@ struct um_device {
   void record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address, uint64_t bytes) noexcept;
   void record_service(const um::emulated::Event& event, bool inside) noexcept;
   bool is_sampled() const;
+  bool has_managed() const;
   void end_sampled_step();
   void begin_sampled_step(uint32_t step);
   void sample_begin(um::RunningOp& op) noexcept;

@@ -57,6 +57,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     }
     address = block->address;
     managed = um::managed(*block);
+    if (managed && is_sampled()) sampling_->allocated_managed();
     if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
       make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
     }

@@ -1,4 +1,6 @@
 // A CUDA device's counters come from samples: see sampling.h.
+#include <algorithm>
+
 #include "base/error.h"
 #include "engine/device.h"
 
@@ -18,6 +20,12 @@ void um_device::sampling(um_sampling* out) {
 
 bool um_device::is_sampled() const { return sampling_ != nullptr && sampling_->running(); }
 
+bool um_device::has_managed() const {
+  const std::vector<const um::Arena*> arenas = allocations_->arenas_by_address();
+  return std::any_of(arenas.begin(), arenas.end(),
+                     [](const um::Arena* arena) { return arena->heap->placement.memory == UM_MEMORY_MANAGED; });
+}
+
 // Before the step's number changes.
 void um_device::end_sampled_step() {
   if (!is_sampled()) return;
@@ -28,7 +36,7 @@ void um_device::end_sampled_step() {
 void um_device::begin_sampled_step(uint32_t step) {
   if (sampling_ == nullptr) return;
   const um::RequiredContext current(backend_);
-  sampling_->begin_step(step);
+  sampling_->begin_step(step, has_managed());
 }
 
 void um_device::sample_begin(um::RunningOp& op) noexcept {

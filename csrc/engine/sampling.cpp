@@ -66,7 +66,7 @@ Sampling::Sampling(const um_device* owner, const Backend& backend)
 }
 
 Sampling::~Sampling() {
-  if (running_) static_cast<void>(Collector::of_process().stop());
+  if (collecting_) static_cast<void>(Collector::of_process().stop());
 }
 
 bool Sampling::is_due(uint32_t step) const {
@@ -78,29 +78,41 @@ void Sampling::fail(const std::string& reason) {
   std::snprintf(read_.reason, sizeof(read_.reason), "%s", reason.c_str());
 }
 
-void Sampling::begin_step(uint32_t step) {
+void Sampling::begin_step(uint32_t step, bool managed) {
   if (!is_due(step)) return;
   // What earlier steps gave to the device is not this one's.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
   }
-  if (const std::string reason = Collector::of_process().start(backend_.driver_version); !reason.empty()) {
-    return fail(reason);
-  }
+  const std::string reason = managed ? Collector::of_process().start(backend_.driver_version) : "";
+  if (!reason.empty()) return fail(reason);
   running_ = true;
+  collecting_ = managed;
+  missed_ = false;
   step_ = step;
   op_index_ = 0;
   history_.clear();
-  timeline_.start();
+  if (collecting_) timeline_.start();
   start_ns_ = now_ns();
+}
+
+// What CUPTI tells of the step; nothing where it was not asked.
+Collected Sampling::collect() {
+  if (!collecting_) {
+    Collected none;
+    if (missed_) none.reason = "the step made the device's first managed memory: its faults were not counted";
+    return none;
+  }
+  collecting_ = false;
+  timeline_.settle();
+  return Collector::of_process().stop();
 }
 
 void Sampling::end_step(EventLog* events) {
   running_ = false;
   const driver::CUresult result = finish_device(Wait::sample_ends);
   const int64_t end_ns = now_ns();
-  timeline_.settle();
-  const Collected collected = Collector::of_process().stop();
+  const Collected collected = collect();
   read_.ignored_records += collected.ignored;
   if (result != CUDA_SUCCESS) {
     fail("waiting for the device failed: CUDA error " + std::to_string(result));
@@ -124,7 +136,7 @@ void Sampling::end_step(EventLog* events) {
 
 uint64_t Sampling::begin_op(const OpIdentity& op, driver::CUstream stream) noexcept {
   op_index_ = op.index;
-  return timeline_.begin(op, stream);
+  return collecting_ ? timeline_.begin(op, stream) : 0;
 }
 
 // ---- from records to what they are about -------------------------------------------------------------------------

@@ -154,6 +154,7 @@ TEST(events_name_the_op_and_the_allocation) {
 // The records are read when the step is over, and the memory is somebody else's by then.
 TEST(a_record_belongs_to_who_lay_there_when_the_op_ran) {
   test::Device device(opened());
+  device.allocate(kPage);  // what may fault
   CHECK_OK(um_step_set(device, 1));
   std::vector<std::pair<unsigned char*, uint64_t>> tenants;
   for (const char* name : {"one", "two", "three"}) {
@@ -178,6 +179,7 @@ TEST(a_record_belongs_to_who_lay_there_when_the_op_ran) {
 // been freed and is another tensor's, and that one's op has been given out too.
 TEST(faults_belong_to_the_op_that_ran_and_not_to_the_one_that_was_given_out_last) {
   test::Device device(opened());
+  device.allocate(kPage);  // what may fault
   const test::Stream stream;
   um_op_stream_set(stream);
   struct Kernel {
@@ -246,6 +248,7 @@ TEST(without_the_devices_clock_faults_count_and_belong_to_no_op) {
 
 TEST(a_device_that_is_not_waited_for_is_not_sampled) {
   test::Device device(opened());
+  device.allocate(kPage);
   for (const uint64_t call : {uint64_t{1}, uint64_t{2}}) {  // at the step's beginning; at its end
     emulated_libcuda_fails("cuCtxSynchronize", 999, call, call);
     CHECK_OK(um_step_set(device, 1));
@@ -302,6 +305,7 @@ TEST(a_page_without_an_allocation_at_its_start_tells_of_the_first_in_it) {
 
 TEST(memory_that_went_back_to_the_driver_is_still_told_of) {
   test::Device device(opened());
+  device.allocate(kPage);  // what may fault
   CHECK_OK(um_step_set(device, 1));
   unsigned char* large = device.allocate(64 * kMiB);
   const uint64_t serial = test::Device::at(large).serial;
@@ -449,6 +453,7 @@ TEST(which_steps_are_sampled) {
 
 TEST(what_cannot_be_sampled_stays_unknown_with_the_reason) {
   test::Device device(opened());
+  device.allocate(kPage);
   CHECK_EQ(device.counters().fault_groups, int64_t{UM_UNKNOWN});
   fake().failing["cuptiSubscribe"] = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   CHECK_OK(um_step_set(device, 1));
@@ -486,6 +491,8 @@ TEST(a_step_with_lost_records_is_not_known) {
 
 TEST(one_device_at_a_time) {
   test::Device first(opened()), second(opened());
+  first.allocate(kPage);
+  second.allocate(kPage);
   CHECK_OK(um_step_set(first, 1));
   CHECK_OK(um_step_set(second, 1));
   CHECK_OK(um_step_set(second, 0));
@@ -497,6 +504,7 @@ TEST(one_device_at_a_time) {
 TEST(a_device_that_closes_in_the_middle_of_a_step_leaves_nothing_behind) {
   {
     test::Device device(opened());
+    device.allocate(kPage);
     CHECK_OK(um_step_set(device, 1));
     CHECK(fake().subscribed);
   }
@@ -514,6 +522,29 @@ TEST(without_events_only_counters_are_kept) {
   records.push_back(record(CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_REMOTE_MAP, data, 512, 1));
   CHECK_EQ(step_with(device, records).fault_groups, int64_t{1});
   CHECK(device.events().empty());
+}
+
+TEST(without_managed_memory_nothing_faults_and_cupti_is_left_alone) {
+  test::Device device(opened());
+  fake().failing["cuptiSubscribe"] = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;  // nobody asks
+  unsigned char* data = device.allocate(kPage, um_placement{UM_MEMORY_DEVICE, UM_ROLE_PARAMETER, UM_ADVICE_NONE});
+  CHECK_OK(um_step_set(device, 1));
+  device.op({write(data, 512)});
+  CHECK_OK(um_step_set(device, 2));
+  CHECK_EQ(sampling(device).steps, int64_t{1});
+  CHECK_EQ(std::string(sampling(device).reason), std::string());
+  CHECK_EQ(sampling(device).last.fault_groups, int64_t{0});
+  CHECK_EQ(device.counters().fault_service_ns, int64_t{0});
+
+  device.free(device.allocate(kPage));  // managed, if not for long
+  CHECK_OK(um_step_set(device, 0));
+  CHECK_EQ(sampling(device).steps, int64_t{1});
+  CHECK(std::string(sampling(device).reason).find("first managed memory") != std::string::npos);
+  device.allocate(kPage);
+  CHECK_OK(um_step_set(device, 3));
+  CHECK_OK(um_step_set(device, 0));
+  CHECK(std::string(sampling(device).reason).find("another profiler") != std::string::npos);
+  CHECK_EQ(sampling(device).failed_steps, int64_t{2});
 }
 
 TEST(the_emulated_device_is_not_sampled) {
