@@ -49,6 +49,7 @@ void um_device::close() {
   const Lock lock(mutex_);
   if (!accepts_) throw um::Error(UM_BAD_STATE, "the device is closed already");
   accepts_ = false;
+  drop_idle_budget();
   if (allocations_->statistics.live_allocations() == 0 && !empty_out()) {
     throw um::Error(UM_DRIVER_ERROR, "the device is closed, but the driver did not take all of its memory back");
   }

@@ -166,6 +166,9 @@ struct um_device {
   void outside_ops() noexcept;
   void gather(um::RunningOp& op, const um_access* accesses, uint32_t count);
   void measure(um::RunningOp& op) const;
+  void keep_workspaces(const um::RunningOp& op) noexcept;
+  void set_workspace(um::Block* block, bool is_one);
+  void drop_idle_budget() noexcept;
   void report_oversized(const um::RunningOp& op) noexcept;
   void record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count);
   void record_end(const um::RunningOp& op, int64_t end_ns, const void* const* outputs, uint32_t count) noexcept;

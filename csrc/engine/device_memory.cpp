@@ -172,11 +172,14 @@ void um_device::release(Block* block) noexcept {
   const bool inside = um::running_op != nullptr && um::running_op->device == this;
   if (inside) um::running_op->working_set.remove(block->address);
   tape_.freed(*block, inside);
+  if (block->record.workspace) set_workspace(block, false);
   if (block->record.discarded) discard_freed(*block);
   if (block->swapped != nullptr) detach(block);
   if (is_sampled()) sampling_->freed(*block);
   forget(block);
-  if (!accepts_ && allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
+  if (accepts_) return;
+  drop_idle_budget();
+  if (allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }
 
 void um_device::trim() {

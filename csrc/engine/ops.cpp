@@ -89,6 +89,7 @@ void um_device::gather(RunningOp& op, const um_access* accesses, uint32_t count)
       um::Block* block = operands_[i];
       if ((accesses[i].write != 0) != write || block == nullptr) continue;
       block->record.seen = true;
+      if (block->record.workspace) set_workspace(block, false);  // a tensor's after all
       if (block->swapped != nullptr) {
         block->swapped->in_reach = false;
         op.swapped.push_back({block->swapped, write});
@@ -138,6 +139,7 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
     for (uint32_t i = 0; i < count; ++i) {
       if (um::Block* block = own_block(outputs[i])) block->record.seen = true;
     }
+    if (backend_.hooks == nullptr) keep_workspaces(*op);
     report_oversized(*op);
     collect_device_events();
     if (backend_.hooks != nullptr) {
@@ -224,7 +226,7 @@ void um_device::seed(um::Budget& budget) {
         }
         if (on_device != 0) budget.use(page, um::kBlockBytes, um::Budget::Use::to_device);
       }
-      if (block.record.exports > 0) budget.pin(block.address, block.record.bytes);
+      if (block.record.exports > 0 || block.record.workspace) budget.pin(block.address, block.record.bytes);
     });
   }
   const um::RequiredContext current(backend_);

@@ -27,6 +27,7 @@ struct Record {
   uint64_t lasting = 0;   // one of these has no end: when it was asked for last, in order; 0: none
   bool gave_way = false;  // that one was ended for room: its address is still out
   bool seen = false;
+  bool workspace = false;  // a library's own: kernels use it that no op announces
   uint32_t tracked = 0;    // engine/residency.h: what it has on the device is followed under this number
   bool discarded = false;  // a plan has said that nobody needs its contents: true when it is freed
   int32_t storage = -1;    // engine/program.h: what the step that is followed calls it; -1: nothing

@@ -5,6 +5,7 @@ torch/csrc/cuda/CUDAPluggableAllocator.cpp, changeCurrentAllocator). So `unpatch
 routing, and what torch asks for from then on is plain device memory.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -67,9 +68,17 @@ def release() -> None:
     """Ends the routing: torch's CUDA memory is plain device memory from now on, and what is compiled runs compiled."""
     global _compiler
     _native.serve_cuda(None)
+    _clear_workspaces()
     if _compiler is not None:
         _compiler.undo()
     _compiler = None
+
+
+def _clear_workspaces() -> None:
+    """Has torch give back what cuBLAS works in: it would live on in a closed device. The next product makes another."""
+    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
 
 
 def _require_possible() -> None:

@@ -75,11 +75,11 @@ TEST(a_newer_driver_gives_the_forms_we_ask_for) {
   CHECK_EQ(check_slots(loaded(fake)->driver), kFunctionCount);
 }
 
-TEST(cuda_12_2_lacks_the_batch_call_and_says_so) {
+TEST(cuda_12_2_lacks_the_batch_calls_and_says_so) {
   FakeLibcuda fake;
   fake.version = 12020;
   const auto libcuda = loaded(fake);
-  CHECK_EQ(check_slots(libcuda->driver), kFunctionCount - 1);
+  CHECK_EQ(check_slots(libcuda->driver), kFunctionCount - 2);
   CHECK_EQ(why_missing(libcuda->driver, Function::mem_discard_batch_async),
            "cuMemDiscardBatchAsync needs CUDA 13.0; this driver supports CUDA 12.2");
 }
@@ -89,7 +89,7 @@ TEST(a_function_that_should_be_there_and_is_not) {
   fake.version = 12040;
   fake.absent_symbol = "cuStreamQuery";
   const auto libcuda = loaded(fake);
-  CHECK_EQ(check_slots(libcuda->driver), kFunctionCount - 2);
+  CHECK_EQ(check_slots(libcuda->driver), kFunctionCount - 3);
   CHECK_EQ(why_missing(libcuda->driver, Function::stream_query),
            "cuStreamQuery is not in this driver, which supports CUDA 12.4");
 }

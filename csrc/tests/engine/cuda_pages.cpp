@@ -53,6 +53,18 @@ struct Paged : LatestMoment {
         "use");
   }
 
+  // Memory that an op asks for, keeps, and says nothing about.
+  unsigned char* made_inside() {
+    CHECK_OK(um_op_begin(handle, um_intern("use"), UM_PHASE_FORWARD, um_intern("module"), 0, nullptr, 0));
+    unsigned char* const made = allocate(kBlock);
+    um_op_end(handle, nullptr, 0);
+    fill_unannounced(made);
+    return made;
+  }
+  static void fill_unannounced(unsigned char* block) {
+    launch(nullptr, [=] { std::memset(block, 5, kBlock); });
+  }
+
   std::vector<unsigned char*> blocks;
   fixture::Trace trace;
   fixture::Plan plan{trace};
@@ -109,6 +121,56 @@ TEST(a_budget_sends_pages_away_in_the_stream_of_the_op) {
   device.use(side, device.blocks[2], device.blocks[0]);
   device.check_kernels();
   CHECK(device.seen == (std::vector<uint64_t>{0, 4, 4, 0}));
+}
+
+// ---- what libraries keep ------------------------------------------------------------------------------------------
+
+TEST(a_budget_never_sends_a_librarys_workspace_away) {
+  for (const bool budget_first : {true, false}) {
+    Paged device(4);
+    if (budget_first) CHECK_OK(um_budget_set(device, 3 * kBlock));
+    unsigned char* const workspace = device.made_inside();
+    if (!budget_first) CHECK_OK(um_budget_set(device, 3 * kBlock));
+    device.synchronize();
+    for (int round = 0; round < 3; ++round) {
+      for (const unsigned char* block : device.blocks) device.use(nullptr, block, workspace);
+    }
+    device.check_kernels();
+    CHECK(device.seen == std::vector<uint64_t>(12, 4));
+    CHECK_EQ(device.memory().workspace_bytes, kBlock);
+    device.free(workspace);
+    for (const unsigned char* block : device.blocks) device.use(nullptr, block, block);
+    device.check_kernels();
+    CHECK_EQ(device.memory().resident_bytes, 3 * kBlock);
+  }
+}
+
+TEST(what_an_op_is_given_is_no_workspace) {
+  Paged device(4);
+  CHECK_OK(um_budget_set(device, 3 * kBlock));
+  unsigned char* const tensor = device.made_inside();
+  device.fill(nullptr, tensor, kBlock, 5);
+  for (const unsigned char* block : device.blocks) device.use(nullptr, block, tensor);
+  device.check_kernels();
+  CHECK_EQ(pages_on_device(tensor, kBlock), uint64_t{0});
+}
+
+TEST(a_workspace_keeps_no_budget_of_a_closed_device) {
+  um_device* const opened = test::opened_cuda();
+  const um_placement managed{UM_MEMORY_MANAGED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+  void* workspace = nullptr;
+  CHECK_OK(um_budget_set(opened, 2 * kBlock));
+  CHECK_OK(um_op_begin(opened, um_intern("use"), UM_PHASE_FORWARD, um_intern("module"), 0, nullptr, 0));
+  CHECK_OK(um_allocate(opened, kBlock, &managed, nullptr, &workspace));
+  um_op_end(opened, nullptr, 0);
+  um_memory_stats before{}, after{};
+  CHECK_OK(um_memory_read(opened, &before));
+  CHECK_EQ(before.resident_bytes, kBlock);
+  CHECK_OK(um_device_close(opened));
+  CHECK_OK(um_memory_read(opened, &after));
+  CHECK_EQ(after.resident_bytes, after.reserved_bytes);  // all that nobody keeps within bounds
+  CHECK_EQ(um_free(workspace), 1);
+  CHECK_EQ(um_owns(workspace), 0);
 }
 
 // ---- calls --------------------------------------------------------------------------------------------------------

@@ -93,6 +93,17 @@ def test_it_is_installed_once_and_used_again_after_torch_has_set_cuda_up(cuda_to
     assert [what for what, *_ in cuda_torch.told].count("changed") == 1
 
 
+def test_what_cublas_works_in_does_not_outlive_the_routing(
+    cuda_torch: TorchWithCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleared: list[bool] = []
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(True), raising=False)
+    cuda_allocator.install(0)
+    assert not cleared
+    cuda_allocator.release()
+    assert cleared == [True]
+
+
 def test_too_late_is_a_clear_error(cuda_torch: TorchWithCuda) -> None:
     cuda_torch.initialized = True
     with pytest.raises(StateError, match=r"set CUDA up already.*call umadvise\.patch\(\) before .*umadvise run"):
@@ -357,8 +368,8 @@ def test_memory_that_cannot_be_waited_for_is_not_given_out(
 ) -> None:
     free(allocate(100), 100)
     live = cuda_device.memory().live_allocations
-    cuda_device.fail("cuEventCreate", 1)
-    with pytest.raises(NativeError, match="creating an event"):
+    cuda_device.fail("cuEventRecord", 1)
+    with pytest.raises(NativeError, match="recording an event"):
         allocate(100, stream=1)
     assert waits() == 0
     assert cuda_device.memory().live_allocations == live
