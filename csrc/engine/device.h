@@ -156,6 +156,7 @@ struct um_device {
     change(*budget_);
     budget_->enforce(backend_, backend_.hooks == nullptr ? stream : nullptr);
   }
+  uint64_t most_budget_bytes() const;
   void seed(um::Budget& budget);
   void sample_residency();
   void collect_device_events() noexcept;

@@ -203,13 +203,28 @@ void um_device::set_budget(uint64_t budget_bytes) {
   }
   if (const char* reason = backend_.why_no_migration())
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
+  const uint64_t kept_bytes = std::min(budget_bytes, most_budget_bytes());
   // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
   const uint64_t most_bytes = 2 * (backend_.total_host_bytes() + backend_.total_bytes);
-  auto budget = std::make_unique<um::Budget>(std::min(budget_bytes, backend_.total_bytes),
-                                             static_cast<uint32_t>(most_bytes / um::kBlockBytes));
+  auto budget = std::make_unique<um::Budget>(kept_bytes, static_cast<uint32_t>(most_bytes / um::kBlockBytes));
   seed(*budget);
   budget_ = std::move(budget);
-  allocations_->set_room(std::min(budget_bytes, backend_.total_bytes));
+  allocations_->set_room(kept_bytes);
+}
+
+// Others work on a GPU too: what the driver says is free, and what managed memory has of it, is all that there is.
+uint64_t um_device::most_budget_bytes() const {
+  if (backend_.hooks != nullptr) return backend_.total_bytes;
+  const um::RequiredContext current(backend_);
+  size_t free_bytes = 0, total_bytes = 0;
+  backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
+  const uint64_t managed_bytes = allocations_->statistics.reserved_bytes.now - allocations_->plain_bytes();
+  const uint64_t held_bytes = budget_ != nullptr ? std::min(budget_->resident_bytes(), managed_bytes) : managed_bytes;
+  const uint64_t most_bytes = std::min<uint64_t>(backend_.total_bytes, free_bytes + held_bytes);
+  if (most_bytes >= 2 * um::kBlockBytes) return most_bytes;
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, "no budget can be kept: the driver says that " + um::in_words(most_bytes) +
+                                           " of the device's " + um::in_words(backend_.total_bytes) +
+                                           " are free; two blocks of 2 MiB are needed. End another process");
 }
 
 // What is on the device now counts against a new budget; where nobody can tell (CUDA), all that is live.

@@ -218,7 +218,9 @@ UM_API void um_op_end(um_device* device, const void* const* outputs, uint32_t co
  * device ops run in the legacy stream, which is the calling thread. */
 UM_API void um_op_stream_set(void* stream);
 
-/* Budget in bytes for managed memory, kept before each op by prefetching the model's victims to the host; 0 = none. */
+/* Budget in bytes for managed memory, kept before each op by prefetching the model's victims to the host; 0 = none. One
+ * that is more than the device has is lowered to that; on CUDA to what the driver says is free or managed memory has
+ * already, and UM_OUT_OF_DEVICE_MEMORY when that is not two blocks of 2 MiB. */
 UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
 /* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. */
 UM_API um_status um_step_set(um_device* device, uint32_t step);

@@ -123,6 +123,42 @@ TEST(a_budget_sends_pages_away_in_the_stream_of_the_op) {
   CHECK(device.seen == (std::vector<uint64_t>{0, 4, 4, 0}));
 }
 
+// ---- what the driver has ------------------------------------------------------------------------------------------
+
+TEST(a_budget_is_no_more_than_the_driver_has_free) {
+  constexpr uint64_t kHalf = 64 * test::kMiB;
+  Paged device(12);  // of 96 MiB
+  for (unsigned char* block : device.blocks) device.free(block);
+  device.synchronize();
+  CHECK_OK(um_memory_trim(device));
+  um::driver::CUdeviceptr others[2] = {};
+  um_device_info info{};
+  {
+    const test::Current current;
+    CHECK_EQ(test::driver().mem_alloc(&others[0], kHalf), um::driver::CUDA_SUCCESS);
+    CHECK_OK(um_device_query(device, &info));
+    CHECK_EQ(info.free_bytes, kHalf);
+    CHECK_OK(um_budget_set(device, 1024 * test::kMiB));
+    for (unsigned char*& block : device.blocks) {
+      block = device.allocate(kBlock);
+      device.fill(nullptr, block, kBlock, 5);
+    }
+    device.check_kernels();
+    CHECK_EQ(device.memory().resident_bytes, kHalf);
+    for (unsigned char* block : device.blocks) device.free(block);
+    CHECK_OK(um_budget_set(device, 0));
+    CHECK_OK(um_memory_trim(device));
+    CHECK_EQ(test::driver().mem_alloc(&others[1], kHalf), um::driver::CUDA_SUCCESS);
+    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_budget_set(device, 1024 * test::kMiB));
+    CHECK(std::string(um_last_error()).find("the driver says that 0 bytes of the device's 128 MiB") !=
+          std::string::npos);
+    for (const um::driver::CUdeviceptr other : others) {
+      CHECK_EQ(test::driver().mem_free(other), um::driver::CUDA_SUCCESS);
+    }
+  }
+  CHECK_OK(um_budget_set(device, 1024 * test::kMiB));
+}
+
 // ---- what libraries keep ------------------------------------------------------------------------------------------
 
 TEST(a_budget_never_sends_a_librarys_workspace_away) {

@@ -93,9 +93,8 @@ def test_it_is_installed_once_and_used_again_after_torch_has_set_cuda_up(cuda_to
     assert [what for what, *_ in cuda_torch.told].count("changed") == 1
 
 
-def test_what_cublas_works_in_does_not_outlive_the_routing(
-    cuda_torch: TorchWithCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cuda_torch")
+def test_what_cublas_works_in_does_not_outlive_the_routing(monkeypatch: pytest.MonkeyPatch) -> None:
     cleared: list[bool] = []
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(True), raising=False)
     cuda_allocator.install(0)
