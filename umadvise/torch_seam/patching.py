@@ -27,7 +27,7 @@ def patch(
         device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
         budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; "auto" is what a
             card that is shared has to spare now (`umadvise.devices.budget`); None leaves its capacity as the only
-            limit.
+            limit. On a GPU it is lowered to what the driver says is free.
         most_managed: bytes of unified memory that this process may have of CUDA at once, over all devices, as a number
             or text. Never more than host and device have free together when a device is opened, which None takes: a
             driver promises more than that, and the machine stalls when it is used.
