@@ -182,6 +182,7 @@ struct um_device {
   bool has_managed() const;
   void end_sampled_step();
   void begin_sampled_step(uint32_t step);
+  void sample_faults();
   void sample_begin(um::RunningOp& op) noexcept;
   void sample_end(const um::RunningOp& op) noexcept;
   uint64_t managed_limit_bytes() const;

@@ -57,7 +57,6 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     }
     address = block->address;
     managed = um::managed(*block);
-    if (managed && is_sampled()) sampling_->allocated_managed();
     if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
       make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
     }
@@ -82,6 +81,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
 
 // UM_MEMORY_PREFER_DEVICE is a wish, not a kind of memory: it ends here.
 Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
+  if (placement.memory == UM_MEMORY_MANAGED) sample_faults();
   if (placement.memory != UM_MEMORY_PREFER_DEVICE) return allocations_->allocate(bytes, placement, birth);
   if (bytes < refused_bytes_) {  // a full device is not asked again for each small tensor
     placement.memory = UM_MEMORY_DEVICE;
@@ -93,6 +93,7 @@ Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, con
     refused_bytes_ = bytes;
   }
   placement.memory = UM_MEMORY_MANAGED;
+  sample_faults();
   return allocations_->allocate(bytes, placement, birth);
 }
 

@@ -39,6 +39,14 @@ void um_device::begin_sampled_step(uint32_t step) {
   sampling_->begin_step(step, has_managed());
 }
 
+// Before the driver makes managed memory, so that no record of it is missed. An op that runs has begun without faults.
+void um_device::sample_faults() {
+  if (!is_sampled() || sampling_->collecting()) return;
+  const um::RequiredContext current(backend_);
+  sampling_->expect_faults();
+  if (um::running_op != nullptr && um::running_op->device == this) sample_begin(*um::running_op);
+}
+
 void um_device::sample_begin(um::RunningOp& op) noexcept {
   op.sampled = 0;
   if (!is_sampled()) return;

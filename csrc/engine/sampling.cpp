@@ -84,25 +84,24 @@ void Sampling::begin_step(uint32_t step, bool managed) {
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
   }
-  const std::string reason = managed ? Collector::of_process().start(backend_.driver_version) : "";
-  if (!reason.empty()) return fail(reason);
   running_ = true;
-  collecting_ = managed;
-  missed_ = false;
   step_ = step;
   op_index_ = 0;
   history_.clear();
-  if (collecting_) timeline_.start();
+  if (managed) expect_faults();
   start_ns_ = now_ns();
 }
 
-// What CUPTI tells of the step; nothing where it was not asked.
+void Sampling::expect_faults() {
+  const std::string reason = Collector::of_process().start(backend_.driver_version);
+  running_ = collecting_ = reason.empty();
+  if (!collecting_) return fail(reason);
+  timeline_.start();
+}
+
+// What CUPTI tells of the step; nothing where nothing could fault.
 Collected Sampling::collect() {
-  if (!collecting_) {
-    Collected none;
-    if (missed_) none.reason = "the step made the device's first managed memory: its faults were not counted";
-    return none;
-  }
+  if (!collecting_) return {};
   collecting_ = false;
   timeline_.settle();
   return Collector::of_process().stop();

@@ -27,16 +27,18 @@ class Sampling {
 
   void set_every(uint32_t every) { read_.every = every; }
   bool running() const { return running_; }
+  bool collecting() const { return collecting_; }
 
   // A step begins. Whatever fails becomes the reason why it is not sampled. `managed`: the device has managed memory;
-  // without any nothing faults, and CUPTI is left alone.
+  // without any nothing faults, and CUPTI is left alone until some is expected.
   void begin_step(uint32_t step, bool managed);
+  // The first managed memory is about to be made, within a step that runs.
+  void expect_faults();
   // It ends; its events go to `events`, nullptr: nobody wants them.
   void end_step(EventLog* events);
   // An op, between them; a number for its end.
   uint64_t begin_op(const OpIdentity& op, driver::CUstream stream) noexcept;
   void end_op(uint64_t number, driver::CUstream stream) noexcept { timeline_.end(number, stream); }
-  void allocated_managed() noexcept { missed_ = !collecting_; }
   void freed(const Block& block) noexcept { history_.freed(block, op_index_); }
 
   // Of all sampled steps; untouched before the first.
@@ -70,7 +72,6 @@ class Sampling {
   OpTimeline timeline_;
   BlockHistory history_;
   bool running_ = false, collecting_ = false;
-  bool missed_ = false;  // memory that may fault came about in a step that CUPTI says nothing of
   uint32_t step_ = 0, op_index_ = 0;
   int64_t start_ns_ = 0;
   uint64_t evicted_page_ = 0;  // number of 2 MiB whose copy was told of last

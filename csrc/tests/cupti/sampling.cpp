@@ -524,6 +524,37 @@ TEST(without_events_only_counters_are_kept) {
   CHECK(device.events().empty());
 }
 
+TEST(a_step_is_counted_from_its_first_managed_memory_on) {
+  for (const uint32_t memory : {UM_MEMORY_MANAGED, UM_MEMORY_PREFER_DEVICE}) {
+    test::Device device(opened());
+    CHECK_OK(um_step_set(device, 1));
+    CHECK(!fake().subscribed);
+    if (memory == UM_MEMORY_PREFER_DEVICE)
+      emulated_libcuda_fails("cuMemAlloc", um::driver::CUDA_ERROR_OUT_OF_MEMORY, 1, 1);
+    unsigned char* data = nullptr;
+    const um::Counters before = totals().model;
+    device.op(
+        {},
+        [&] {
+          data = device.allocate(4 * kPage, um_placement{memory, UM_ROLE_PARAMETER, UM_ADVICE_NONE});
+          std::memset(data, 1, 4 * kPage);
+        },
+        "first");
+    device.op({write(device.allocate(kPage), kPage)}, [] {}, "second");
+    CHECK_OK(um_step_set(device, 0));
+    CHECK_EQ(std::string(sampling(device).reason), std::string());
+    CHECK_EQ(sampling(device).steps, int64_t{1});
+    CHECK_EQ(sampling(device).last.fault_groups, totals().model.fault_groups - before.fault_groups);
+    int faults = 0;
+    for (const um_event& event : device.events()) {
+      if (event.kind != UM_EVENT_FAULT_GROUP || event.address - reinterpret_cast<uint64_t>(data) >= 4 * kPage) continue;
+      CHECK_EQ(std::string(um_string(event.op)), std::string("first"));
+      ++faults;
+    }
+    CHECK_EQ(faults, 4);
+  }
+}
+
 TEST(without_managed_memory_nothing_faults_and_cupti_is_left_alone) {
   test::Device device(opened());
   fake().failing["cuptiSubscribe"] = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;  // nobody asks
@@ -539,7 +570,7 @@ TEST(without_managed_memory_nothing_faults_and_cupti_is_left_alone) {
   device.free(device.allocate(kPage));  // managed, if not for long
   CHECK_OK(um_step_set(device, 0));
   CHECK_EQ(sampling(device).steps, int64_t{1});
-  CHECK(std::string(sampling(device).reason).find("first managed memory") != std::string::npos);
+  CHECK(std::string(sampling(device).reason).find("another profiler") != std::string::npos);
   device.allocate(kPage);
   CHECK_OK(um_step_set(device, 3));
   CHECK_OK(um_step_set(device, 0));
