@@ -7,7 +7,7 @@
 using um::driver::CUstream;
 
 void um_device::stream_wait(void* waiting, void* awaited) {
-  lock_alive();
+  const Lock lock = lock_alive();
   const um::RequiredContext current(backend_);
   order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited), um::Wait::stream_order);
 }

@@ -1,4 +1,6 @@
 // um_stream_wait on two streams of the emulated device, with delays that would show a missing wait as wrong data.
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -68,6 +70,21 @@ TEST(a_stream_that_is_gone_is_waited_for_with_everything_else) {
   const uint64_t before = um_emulated_calls(two.device, "cuCtxSynchronize");
   CHECK_EQ(um_stream_wait(two.device, two.second, gone), UM_OK);
   CHECK_EQ(um_emulated_calls(two.device, "cuCtxSynchronize"), before + 1);
+}
+
+// They take turns with the device's events: one is enough.
+TEST(threads_that_order_streams_take_turns) {
+  TwoStreams two;
+  std::atomic<bool> ok{true};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) ok = um_stream_wait(two.device, two.second, two.first) == UM_OK && ok;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(ok);
+  CHECK_EQ(um_emulated_calls(two.device, "cuEventCreate"), uint64_t{1});
 }
 
 TEST(a_failed_wait_says_so_and_loses_no_event) {
