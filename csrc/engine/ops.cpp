@@ -133,9 +133,9 @@ void um_device::end_op(const void* const* outputs, uint32_t count) noexcept {
   const int64_t end_ns = op->recorded != 0 ? um::now_ns() : 0;
   const Lock lock(mutex_);
   running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
-  time_end(*op);
-  sample_end(*op);
   if (allocations_ != nullptr) {
+    time_end(*op);
+    sample_end(*op);
     for (uint32_t i = 0; i < count; ++i) {
       if (um::Block* block = own_block(outputs[i])) block->record.seen = true;
     }

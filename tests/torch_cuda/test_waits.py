@@ -36,6 +36,7 @@ NATIVE = (
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",
+    "engine_durations",
 )
 SEEDS = 10 if os.environ.get("UMADVISE_FULL") else 1
 ENOUGH = 0.9
