@@ -827,8 +827,7 @@ typedef struct um_gpu_options {
   uint64_t call_cost_count; /* calls that are not among them take no time */
   int64_t op_ns;            /* of the host thread, for each op */
   uint32_t queue_ops;       /* by so many the host may be ahead of the device, then launches wait; 0: any */
-  uint32_t
-      iterations; /* at least three: the plan applies from the second on, and calls are counted from the third on */
+  uint32_t iterations; /* at least three: the plan applies from the second on, and calls are counted from the third */
 } um_gpu_options;
 
 /* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */
