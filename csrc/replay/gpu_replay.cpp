@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kFirstCounted = 3;  // the first iteration has no plan, the second does not begin as it ends
 
-const um_gpu_options& checked(const um_gpu_options& options) {
+um_gpu_options checked(const um_gpu_options& options) {
   check(options.link);
   require(options.iterations >= kFirstCounted, "expected at least three iterations: the first two are of warm-up");
   require(options.op_ns >= 0, "an op that takes the host less than no time");
@@ -214,6 +214,7 @@ void GpuReplay::hand_over() {
 
 void GpuReplay::set_program() {
   std::vector<uint32_t> names;
+  names.reserve(static_cast<size_t>(index_.op_count()));
   for (int32_t op = 0; op < index_.op_count(); ++op) names.push_back(intern(("op " + std::to_string(op)).c_str()));
   std::vector<uint64_t> serials;
   for (void* each : pointers_) {
