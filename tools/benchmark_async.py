@@ -30,9 +30,8 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.gpu import GpuSimulation, simulate_gpu
-from umadvise.training.memory_split import chunk_bytes_for
-from umadvise.training.plans.maker import staying_bytes
-from umadvise.training.plans.prediction import predict_swaps
+from umadvise.simulator.swap import simulate_swap
+from umadvise.training.plans.maker import spare_bytes, staying_bytes
 from umadvise.training.plans.view import transferred, view_of
 
 STEPS = {
@@ -41,7 +40,7 @@ STEPS = {
     "gpt2_medium": functools.partial(NETWORKS["gpt2"], 8, layers=24, width=1024, heads=16),
 }
 MAPPING = ("cuMemMap", "cuMemUnmap", "cuMemSetAccess")
-_SPARE_CHUNKS = 3  # as in a session: small tensors share chunks
+_CHUNK_BYTES = 2 << 20  # a session's
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,14 @@ def planned(trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: flo
         budget_bytes: device memory for chunks.
         seconds: time that the planner may take.
     """
-    chunk_bytes = chunk_bytes_for(trace.storages.bytes[trace.births < 0].tolist(), budget_bytes)
-    stays = staying_bytes(trace, chunk_bytes) + _SPARE_CHUNKS * chunk_bytes
+    chunk_bytes = _CHUNK_BYTES
+    stays = staying_bytes(trace, chunk_bytes) + spare_bytes(budget_bytes, chunk_bytes)
     view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
     options = {"recompute": False, "paging": False, "seconds": seconds}
-    plan = transferred(planners.run("best", view.trace, device, view.budget_bytes, **options), trace)
-    predicted = predict_swaps(trace, plan, device, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes)
+    plan = planners.run("best", view.trace, device, view.budget_bytes, **options)
+    promised = simulate_swap(view.trace, device, plan, spans=False)
     bound = lower_bound(trace, device, budget_bytes)
-    return Planned(plan, chunk_bytes, bound.step_ns / 1e6, predicted.step_ns / 1e6)
+    return Planned(transferred(plan, trace), chunk_bytes, bound.step_ns / 1e6, promised.step_ns / 1e6)
 
 
 def measure(

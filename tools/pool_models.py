@@ -7,7 +7,7 @@ Steps are recorded dry and planned as in a session (benchmark_async.py); a repla
 moves storages through a memory of one kind (pool_memory.py): bytes alone, address ranges over chunks that are remapped
 on demand or that stay mapped, one pool with holes, and ranges laid out ahead of time for a steady step (pool_layout.py)
 by predicted times or by the order of the host's calls alone. The bound is what no plan can beat, the plan's time what
-the session's simulator says of it with today's chunks.
+the session's simulator says of it in chunks.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.timeline import SpanKind, Track
 from umadvise.records.trace import Trace
-from umadvise.training.plans.prediction import predict_swaps
+from umadvise.simulator.swap import simulate_swap
 
 ASKED: dict[str, Callable[[int], PoolMemory]] = {
     "exact": Exact,
@@ -84,17 +84,23 @@ class PoolRow:
 
 
 def reanchored(trace: Trace, device: DeviceProfile, made: Planned, budget_bytes: int) -> Plan:
-    """A plan whose swap-ins stand behind the op after which a session's simulator begins their copies.
+    """A plan whose swap-ins stand behind the op after which their copies begin where it is executed to the letter.
 
     A plan's swap-in begins when there is room; whoever takes room in the order of the host's calls needs to know when
     that is, or it takes the room that ops before need.
     """
-    predicted = predict_swaps(
-        trace, made.plan, device, budget_bytes=budget_bytes, chunk_bytes=made.chunk_bytes, spans=True
+    predicted = simulate_swap(
+        trace,
+        device,
+        made.plan,
+        budget_bytes=budget_bytes,
+        allocator="va_chunks",
+        chunk_bytes=made.chunk_bytes,
+        eviction="belady",
     )
     spans, actions = predicted.timeline, made.plan.actions
     if spans is None:
-        raise RuntimeError("predict_swaps: expected the timeline that was asked for")
+        raise RuntimeError("simulate_swap: expected the timeline that was asked for")
     ops = (spans.track == Track.COMPUTE) & (spans.kind == SpanKind.OP) & (spans.step == spans.step.max())
     op_begins = np.zeros(len(trace.ops))
     op_begins[spans.op[ops]] = spans.start_ns[ops]

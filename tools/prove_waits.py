@@ -35,7 +35,7 @@ FILES = (
     "engine_cuda_swapping",
     "engine_stream_order",
     "engine_stream_wait",
-    "memory_chunks",
+    "memory_host_copies",
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",

@@ -3,13 +3,15 @@
 import msgspec
 from swap_run import Kind, plan_file, trace_file
 
+from umadvise._native.abi import GpuStep
 from umadvise.records import plan_file as plan_io
 from umadvise.records import trace_file as trace_io
 from umadvise.records.device import DeviceProfile
 from umadvise.records.trace import Trace
 from umadvise.simulator.steady import mean_step
-from umadvise.simulator.swap import SwapSimulation, simulate_resident
+from umadvise.simulator.swap import simulate_resident
 from umadvise.simulator.unified import simulate_unified
+from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.prediction import predict_swaps
 
 _CHUNK_BYTES = 2 << 20
@@ -44,16 +46,18 @@ def predict(kind: Kind, resident: str, folder: str, capacity_bytes: int, device:
     own = trace_io.read(trace_file(folder))
     plan = plan_io.read(plan_file(folder), own)
 
-    def simulated(step: Trace) -> SwapSimulation:
-        return predict_swaps(step, plan, device, budget_bytes=capacity_bytes, chunk_bytes=_CHUNK_BYTES)
+    emulated = PlanningDevice(device, "", synchronous=True)
+
+    def simulated(step: Trace) -> GpuStep:
+        return predict_swaps(step, plan, emulated, budget_bytes=capacity_bytes, chunk_bytes=_CHUNK_BYTES).steps[-1]
 
     try:
         found = simulated(trace)
     except ValueError:  # the recordings differ: then the times are those of the step that was planned
         found = simulated(own)
     return PredictedStep(
-        step_ns=found.step_ns,
-        bytes_h2d=found.result.swap_in_bytes,
-        bytes_d2h=found.result.swap_out_bytes,
-        peak_bytes=found.result.peak_reserved_bytes,
+        step_ns=found.duration_ns,
+        bytes_h2d=found.swaps.swap_in_bytes,
+        bytes_d2h=found.swaps.swap_out_bytes,
+        peak_bytes=found.swaps.used_peak_bytes,
     )

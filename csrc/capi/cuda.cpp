@@ -1,11 +1,15 @@
 // The C ABI of CUDA devices that nobody has opened: the driver is asked, no context is made and no memory taken.
+#include <algorithm>
 #include <cstdio>
+#include <new>
+#include <vector>
 
 #include "base/error.h"
 #include "capi/guard.h"
 #include "cupti/library.h"
 #include "driver/driver.h"
 #include "driver/errors.h"
+#include "memory/names.h"
 #include "umadvise.h"
 
 namespace {
@@ -82,4 +86,16 @@ um_status um_cupti_describe(um_cupti_library* out) {
     std::snprintf(out->path, sizeof(out->path), "%s", library->path.c_str());
     out->version = library->version;
   });
+}
+
+uint64_t um_cuda_calls(um_call_count* out, uint64_t capacity) {
+  try {
+    const std::vector<um::driver::Calls> made = um::driver::libcuda_calls();
+    for (size_t index = 0; out != nullptr && index < std::min<uint64_t>(made.size(), capacity); ++index) {
+      out[index] = {um::intern(made[index].symbol), 0, static_cast<int64_t>(made[index].calls), made[index].ns, 0, 0};
+    }
+    return made.size();
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
 }

@@ -7,7 +7,10 @@
 #include "capi/guard.h"
 #include "devices/emulated/hooks.h"
 #include "driver/driver.h"
+#include "engine/doors.h"
+#include "engine/owners.h"
 #include "engine/routes.h"
+#include "memory/features.h"
 #include "memory/managed_cap.h"
 #include "memory/names.h"
 #include "memory/process.h"
@@ -40,10 +43,13 @@ Result guarded_value(Result otherwise, const Work& work) noexcept {
 }
 
 um_device& checked(um_device* device) { return *given(device, "the device"); }
+// Locked until the end of the expression.
+um_device::Locked alive(um_device* device) { return checked(device).alive(); }
 
 template <class Row>
 uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded(rows, out, out != nullptr ? capacity : 0); });
+  return guarded_value(
+      uint64_t{0}, [&] { return checked(device).lock()->recording.read(rows, out, out != nullptr ? capacity : 0); });
 }
 
 // "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
@@ -93,20 +99,20 @@ const char* um_cuda_unavailable_reason(void) {
 }
 
 um_status um_device_query(um_device* device, um_device_info* out) {
-  return guarded([&] { checked(device).query(given(out, "the place for the device's description")); });
+  return guarded([&] { alive(device)->query(given(out, "the place for the device's description")); });
 }
 
 const char* um_device_feature(um_device* device, uint32_t index, const char** reason) {
   return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
     if (index >= um::kFeatureCount) return nullptr;
-    const std::string why = checked(device).why_not(static_cast<um::Feature>(index));
+    const std::string why = um::why_not(alive(device)->backend, static_cast<um::Feature>(index));
     if (reason != nullptr) *reason = why.empty() ? nullptr : um::name_of(um::intern(why.c_str()));
     return um::kFeatureNames[index];
   });
 }
 
 um_status um_discard_set(um_device* device, int32_t on) {
-  return guarded([&] { checked(device).set_discards(on != 0); });
+  return guarded([&] { alive(device)->backend.discards = on != 0; });
 }
 
 void um_most_managed_set(uint64_t bytes) { um::managed_cap::most_bytes = bytes; }
@@ -119,31 +125,41 @@ int32_t um_emulated_claim_signals(int32_t chosen) {
 const char* um_driver_function(um_device* device, uint32_t index, const char** reason) {
   return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
     if (index >= um::driver::kFunctionCount) return nullptr;
-    if (reason != nullptr) *reason = checked(device).driver().reason[index];
+    if (reason != nullptr) *reason = checked(device).backend.driver->reason[index];
     return um::name_of(um::intern(display_name(um::driver::kFunctions[index]).c_str()));
   });
 }
 
 uint64_t um_emulated_calls(um_device* device, const char* function) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).calls(function); });
+  return guarded_value(uint64_t{0}, [&] { return alive(device)->backend.calls(function); });
 }
 
 um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth) {
-  return guarded([&] { checked(device).fail(function, nth); });
+  return guarded([&] { alive(device)->fail(function, nth); });
 }
 
 um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs) {
-  return guarded([&] { checked(device).set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
+  return guarded([&] { alive(device)->set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
+}
+
+um_status um_emulated_set_clock(um_device* device, const um_link* link) {
+  return guarded([&] { alive(device)->set_clock(*given(link, "the link")); });
+}
+
+void um_op_took(int64_t duration_ns) {
+  if (um::running_op == nullptr) return;
+  int64_t& took_ns = um::running_op->took_ns;
+  took_ns = (took_ns == UM_UNKNOWN ? 0 : took_ns) + duration_ns;
 }
 
 um_status um_emulated_charged(um_device* device, um_charged* out) {
-  return guarded([&] { *given(out, "the place for the sums") = checked(device).charged(); });
+  return guarded([&] { *given(out, "the place for the sums") = alive(device)->backend.charged(); });
 }
 
 um_status um_link_measure(um_device* device, uint64_t bytes, uint32_t copies, int32_t h2d, int32_t d2h,
                           int64_t* out_ns) {
   return guarded([&] {
-    checked(device).measure_link(bytes, copies, h2d != 0, d2h != 0, given(out_ns, "the place for the times"));
+    alive(device)->measure_link(bytes, copies, h2d != 0, d2h != 0, given(out_ns, "the place for the times"));
   });
 }
 
@@ -186,59 +202,76 @@ um_status um_allocation_label(const void* address, uint32_t role, uint32_t name)
 }
 
 uint64_t um_allocations(um_device* device, um_allocation* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).list(out, out != nullptr ? capacity : 0); });
+  return guarded_value(uint64_t{0}, [&] { return alive(device)->list(out, out != nullptr ? capacity : 0); });
 }
 
 // ---- data in and out ---------------------------------------------------------------------------------------
 
 um_status um_copy_from_host(void* device_address, const void* host, uint64_t bytes) {
-  return guarded([&] { um_device::copy_from_host(device_address, host, bytes); });
+  return guarded([&] { um::copy_from_host(device_address, host, bytes); });
 }
 
 um_status um_copy_to_host(void* host, const void* device_address, uint64_t bytes) {
-  return guarded([&] { um_device::copy_to_host(host, device_address, bytes); });
+  return guarded([&] { um::copy_to_host(host, device_address, bytes); });
 }
 
 um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream) {
-  return guarded([&] { um_device::prefetch(address, bytes, to_host != 0, stream); });
+  return guarded([&] { um::prefetch(address, bytes, to_host != 0, stream); });
 }
 
 um_status um_stream_wait(um_device* device, void* waiting, void* awaited) {
-  return guarded([&] { checked(device).stream_wait(waiting, awaited); });
+  return guarded([&] {
+    alive(device)->streams.wait(static_cast<um::driver::CUstream>(waiting), static_cast<um::driver::CUstream>(awaited));
+  });
 }
 
 um_status um_stream_uses(const void* address, void* stream) {
-  return guarded([&] { um_device::stream_uses(address, stream); });
+  return guarded([&] { um::Streams::uses(address, stream); });
 }
 
 um_status um_memory_trim(um_device* device) {
-  return guarded([&] { checked(device).trim(); });
+  return guarded([&] { alive(device)->trim(); });
 }
 
 um_status um_export(const void* address) {
-  return guarded([&] { um_device::export_address(address); });
+  return guarded([&] { um::Exports::add(address); });
 }
 
 um_status um_export_lasting(const void* address) {
-  return guarded([&] { um_device::export_lasting(address); });
+  return guarded([&] { um::Exports::add_lasting(address); });
 }
 
 um_status um_export_release(const void* address) {
-  return guarded([&] { um_device::release_export(address); });
+  return guarded([&] { um::Exports::release(address); });
 }
 
 // ---- ops ---------------------------------------------------------------------------------------------------
 
-um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
+um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                       const um_access* accesses, uint32_t count) {
   return guarded([&] {
-    checked(device).begin_op(op, phase, module, untouched != 0, count > 0 ? given(accesses, "the accesses") : nullptr,
-                             count);
+    checked(device).guard.begin_op(op, phase, module, flags, count > 0 ? given(accesses, "the accesses") : nullptr,
+                                   count);
   });
 }
 
-void um_op_end(um_device* device, const void* const* outputs, uint32_t count) {
-  if (device != nullptr && !um::process::forked()) device->end_op(outputs, count);
+um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                               um_gather gather, void* context) {
+  return guarded([&] {
+    checked(device).guard.begin_op(op, phase, module, flags, given(gather, "the function that gathers"), context);
+  });
+}
+
+void um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
+  if (device != nullptr && !um::process::forked()) device->guard.end_op(outputs, count);
+}
+
+void um_show(const um_shown* shown) {
+  if (shown != nullptr && !um::process::forked()) um::Guard::show(shown->address, shown->storage);
+}
+
+void um_owners_set(const um_owner_functions* functions) {
+  if (functions != nullptr) um::owners::set(functions);
 }
 
 void um_op_stream_set(void* stream) {
@@ -246,78 +279,80 @@ void um_op_stream_set(void* stream) {
 }
 
 um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
-  return guarded([&] { checked(device).set_budget(budget_bytes); });
+  return guarded([&] { alive(device)->budget.set(budget_bytes); });
 }
 
 um_status um_step_set(um_device* device, uint32_t step) {
-  return guarded([&] { checked(device).set_step(step); });
+  return guarded([&] { alive(device)->guard.set_step(step); });
 }
 
 // ---- explicit swapping -------------------------------------------------------------------------------------
 
 um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
-  return guarded([&] { checked(device).set_chunks(*given(options, "the options")); });
+  return guarded([&] { alive(device)->swapping.set(*given(options, "the options")); });
 }
 
 um_status um_program_set(um_device* device, const um_program* program) {
-  return guarded([&] { checked(device).set_program(program); });
+  return guarded([&] { alive(device)->follower.set(program); });
 }
 
 um_status um_swap_read(um_device* device, um_swap_counters* out) {
-  return guarded([&] { checked(device).swapping(given(out, "the place for the counters")); });
+  return guarded([&] { alive(device)->swapping.read(given(out, "the place for the counters")); });
 }
 
 // ---- what happened -----------------------------------------------------------------------------------------
 
 uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0},
-                       [&] { return checked(device).drain_events(given(out, "the place for events"), capacity); });
+  return guarded_value(uint64_t{0}, [&] {
+    return checked(device).lock()->observation.drain(given(out, "the place for events"), capacity);
+  });
 }
 
 uint64_t um_events_dropped(um_device* device) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).dropped_events(); });
+  return guarded_value(uint64_t{0}, [&] { return checked(device).lock()->observation.dropped(); });
 }
 
 void um_events_enable(um_device* device, int32_t on) {
-  guarded([&] { checked(device).enable_events(on != 0); });
+  guarded([&] { alive(device)->observation.set(on != 0); });
 }
 
 um_status um_counters_read(um_device* device, um_counters* out) {
-  return guarded([&] { checked(device).counters(given(out, "the place for the counters")); });
+  return guarded([&] { alive(device)->accounts.read(given(out, "the place for the counters")); });
 }
 
 um_status um_sampling_set(um_device* device, uint32_t every) {
-  return guarded([&] { checked(device).set_sampling(every); });
+  return guarded([&] { alive(device)->sampling.set_every(every); });
 }
 
 um_status um_sampling_read(um_device* device, um_sampling* out) {
-  return guarded([&] { checked(device).sampling(given(out, "the place for the counters")); });
+  return guarded([&] { *given(out, "the place for the counters") = alive(device)->sampling.read(); });
 }
 
 um_status um_memory_read(um_device* device, um_memory_stats* out) {
-  return guarded([&] { checked(device).memory(given(out, "the place for the statistics")); });
+  return guarded([&] { alive(device)->accounts.read(given(out, "the place for the statistics")); });
 }
 
 uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).residency(out, out != nullptr ? capacity : 0); });
+  return guarded_value(uint64_t{0},
+                       [&] { return alive(device)->observation.residency(out, out != nullptr ? capacity : 0); });
 }
 
 uint64_t um_placed_read(um_device* device, um_placed* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).placed(out, out != nullptr ? capacity : 0); });
+  return guarded_value(uint64_t{0}, [&] { return alive(device)->accounts.placed(out, out != nullptr ? capacity : 0); });
 }
 
 um_status um_memory_history_read(um_device* device, um_memory_history* out) {
-  return guarded([&] { *given(out, "the place for the history") = checked(device).memory_history(); });
+  return guarded([&] { *given(out, "the place for the history") = alive(device)->accounts.history(); });
 }
 
 void um_memory_reset_peaks(um_device* device) {
-  guarded([&] { checked(device).reset_peaks(); });
+  guarded([&] { alive(device)->accounts.reset_all_peaks(); });
 }
 
 // ---- recording ---------------------------------------------------------------------------------------------
 
 um_status um_record(um_device* device, int32_t on) {
-  return guarded([&] { checked(device).record(on != 0); });
+  return guarded([&] { alive(device)->recording.set(on != 0); });
 }
 
 uint64_t um_recorded_ops(um_device* device, um_recorded_op* out, uint64_t capacity) {
@@ -339,5 +374,5 @@ uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t ca
   return recorded(device, &um::Tape::Rows::edges, out, capacity);
 }
 uint64_t um_recorded_lost(um_device* device) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).recorded_lost(); });
+  return guarded_value(uint64_t{0}, [&] { return checked(device).lock()->recording.lost(); });
 }

@@ -27,8 +27,6 @@ void check_options(const um_swap_options& options) {
   require(options.budget_bytes <= uint64_t{1} << 62, "the budget is larger than any memory");
   require(options.op_issue_ns >= 0 && options.op_sync_ns >= 0 && options.map_ns_per_chunk >= 0, "a cost is below 0");
   require(options.iterations >= 1, "expected at least one iteration");
-  require(options.engine_rules == 0 || options.allocator == UM_ALLOCATOR_VA_CHUNKS,
-          "the engine's rules are of memory in chunks: expected that model of allocation");
 }
 
 void check_durations(const um_trace& trace, uint32_t iterations) {

@@ -3,8 +3,11 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <exception>
+#include <type_traits>
 
+#include "base/clock.h"
 #include "driver/errors.h"
 
 namespace um::driver {
@@ -14,8 +17,29 @@ std::string cuda_version(int version) {
   return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-template <class Pointer>
-void fill(GetProcAddress get_proc_address, int driver_version, Function function, Libcuda* libcuda, Pointer* slot) {
+struct Count {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<int64_t> ns{0};
+};
+Count counts[kFunctionCount];
+Table uncounted = kMissingTable;  // the driver's own functions
+
+template <Function function, auto slot>
+struct Counted;
+template <Function function, class... Parameters, CUresult (*Table::*slot)(Parameters...)>
+struct Counted<function, slot> {
+  static CUresult call(Parameters... parameters) {
+    const int64_t started = now_ns();
+    const CUresult result = (uncounted.*slot)(parameters...);
+    Count& count = counts[static_cast<size_t>(function)];
+    count.calls.fetch_add(1, std::memory_order_relaxed);
+    count.ns.fetch_add(now_ns() - started, std::memory_order_relaxed);
+    return result;
+  }
+};
+
+template <Function function, auto slot>
+void fill(GetProcAddress get_proc_address, int driver_version, Libcuda* libcuda) {
   const size_t index = static_cast<size_t>(function);
   const FunctionInfo& info = kFunctions[index];
   void* address = nullptr;
@@ -29,7 +53,8 @@ void fill(GetProcAddress get_proc_address, int driver_version, Function function
              address == nullptr) {
     reason = info.symbol + (" is not in this driver, which supports " + cuda_version(driver_version));
   } else {
-    *slot = reinterpret_cast<Pointer>(address);
+    uncounted.*slot = reinterpret_cast<std::remove_reference_t<decltype(uncounted.*slot)>>(address);
+    libcuda->driver.call.*slot = Counted<function, slot>::call;
     return;
   }
   libcuda->driver.reason[index] = reason.c_str();
@@ -39,10 +64,10 @@ void fill(GetProcAddress get_proc_address, int driver_version, Function function
 int fill_table(GetProcAddress get_proc_address, Libcuda* libcuda) {
   Table& call = libcuda->driver.call = kMissingTable;
   int version = 12000;  // at least, as it has kGetProcAddressSymbol
-  fill(get_proc_address, version, Function::driver_get_version, libcuda, &call.driver_get_version);
+  fill<Function::driver_get_version, &Table::driver_get_version>(get_proc_address, version, libcuda);
   if (call.driver_get_version(&version) != CUDA_SUCCESS) return 0;
 #define UM_DRIVER_FILL(name, symbol, introduced, ...) \
-  fill(get_proc_address, version, Function::name, libcuda, &call.name);
+  fill<Function::name, &Table::name>(get_proc_address, version, libcuda);
   UM_DRIVER_FUNCTIONS(UM_DRIVER_FILL)
 #undef UM_DRIVER_FILL
   return version;
@@ -105,6 +130,15 @@ const Driver* libcuda(const char** reason) {
     *reason = "out of host memory while loading the NVIDIA driver";
   }
   return nullptr;
+}
+
+std::vector<Calls> libcuda_calls() {
+  std::vector<Calls> made;
+  for (size_t index = 0; index < kFunctionCount; ++index) {
+    const uint64_t calls = counts[index].calls.load(std::memory_order_relaxed);
+    if (calls != 0) made.push_back({kFunctions[index].symbol, calls, counts[index].ns.load(std::memory_order_relaxed)});
+  }
+  return made;
 }
 
 }  // namespace um::driver

@@ -17,6 +17,8 @@ class Budget {
  public:
   enum class Use { read, write, to_device, to_host };
 
+  // Of no device: all fits, and nothing is followed.
+  Budget() = default;
   // `most_pages`: managed arenas in all, at most.
   Budget(uint64_t bytes, uint32_t most_pages);
 
@@ -38,8 +40,9 @@ class Budget {
 
   // All of the range is on the device, as far as the model knows.
   bool holds(uint64_t address, uint64_t bytes) const;
+  bool bounded() const { return !page_addresses_.empty(); }
   uint64_t bytes() const { return bytes_; }
-  uint64_t resident_bytes() const { return model_.resident_blocks() * kBlockBytes; }
+  uint64_t resident_bytes() const { return bounded() ? model_.resident_blocks() * kBlockBytes : bytes_; }
 
  private:
   struct Followed {
@@ -62,8 +65,8 @@ class Budget {
   template <class Each>
   void each_page(uint64_t address, uint64_t bytes, const Each& each) const;
 
-  const uint64_t bytes_;
-  Model model_;
+  const uint64_t bytes_ = ~uint64_t{0};
+  Model model_{1, UINT32_MAX};
   std::map<uint64_t, Followed> arenas_;        // by address
   std::map<uint32_t, uint32_t> unused_pages_;  // first -> count
   std::vector<uint64_t> page_addresses_;       // by model page

@@ -1,7 +1,6 @@
 // Allocations of a device: making, freeing, finding, labelling, listing.
 #include <algorithm>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/on_error.h"
 #include "engine/device.h"
@@ -32,90 +31,78 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
 
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
   if (bytes == 0) return nullptr;
-  RunningOp* op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
+  RunningOp* const op = guard.own_op();
+  const auto user = static_cast<um::driver::CUstream>(stream);
   uint64_t address = 0;
   bool managed = false;
   {
-    const Lock lock(mutex_);
+    const Locked locked = lock();
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
-    note_stream(static_cast<um::driver::CUstream>(stream));
-    const um::Birth birth = op != nullptr
-                                ? um::Birth{op->identity.step, op->identity.index, op->identity.op, op->identity.module}
-                                : um::Birth{step_, 0, 0, 0};
-    if (placement.memory == UM_MEMORY_CHUNKED && swapper_ != nullptr) {
-      swapper_->follow(static_cast<um::driver::CUstream>(stream));
-      if (op != nullptr && bytes <= chunked_->most_small_bytes()) swapper_->follow(op->stream);
-    }
-    const um::OpPause pause(durations_, backend_, op != nullptr ? op->timed : 0, um::op_stream);
-    const uint64_t arena_changes = allocations_->arena_changes();
-    Block* block =
-        counting_failures(&allocations_->statistics, [&] { return allocate_evicting(bytes, placement, birth); });
-    if (program_ != nullptr) program_->allocated(block);
-    if (residency_ != nullptr) {
-      collect_device_events();  // arenas may have gone and come: the block counts from here on
-      residency_->add(block);
-    }
+    streams.note(user);
+    const um::OpPause pause(recording.durations, op, um::op_stream);
+    const uint64_t arena_changes = allocations->arena_changes();
+    Block* const block = counting_failures(&allocations->statistics, [&] {
+      const um::Birth birth = guard.birth(op);
+      return placement.memory == UM_MEMORY_CHUNKED
+                 ? swapping.allocate(bytes, placement, birth, op, user, use == Use::outside_ops)
+                 : allocate_preferred(bytes, placement, birth);
+    });
     address = block->address;
     managed = um::managed(*block);
-    if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED && bytes > chunked_->most_small_bytes()) {
-      make_chunked(block, op, static_cast<um::driver::CUstream>(stream), use);
-    }
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       const um::OnError undo([&] {
         if (op != nullptr) op->working_set.remove(address);
-        forget(block);
+        give_back(block);
       });
       place(block, op, stream);
     }
-    tape_.allocated(*block, op != nullptr);
-    if (arena_changes != allocations_->arena_changes()) sample_residency();
+    for (um::Participant* const each : guard.at_memory()) each->allocated(block, op);
+    if (arena_changes != allocations->arena_changes()) accounts.sample_residency();
   }
   // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to
   // move pages, or a prefetch, may have evicted what the op was given.
-  if (managed && op != nullptr && !op->untouched && backend_.ordered()) {
-    const bool serviced = backend_.hooks->touch(backend_.ordinal, address, bytes, true);
-    if (serviced || placement.advice == UM_ADVICE_PREFETCH) settle(*op);
+  if (managed && op != nullptr && !op->untouched && backend.ordered()) {
+    const bool serviced = backend.hooks->touch(backend.ordinal, address, bytes, true);
+    if (serviced || placement.advice == UM_ADVICE_PREFETCH) guard.settle(*op);
   }
   return reinterpret_cast<void*>(address);
 }
 
 // UM_MEMORY_PREFER_DEVICE is a wish, not a kind of memory: it ends here.
 Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
-  if (placement.memory == UM_MEMORY_MANAGED) sample_faults();
-  if (placement.memory != UM_MEMORY_PREFER_DEVICE) return allocations_->allocate(bytes, placement, birth);
-  if (bytes < refused_bytes_) {  // a full device is not asked again for each small tensor
+  if (placement.memory == UM_MEMORY_PREFER_DEVICE) {
     placement.memory = UM_MEMORY_DEVICE;
-    try {
-      return allocations_->allocate(bytes, placement, birth);
-    } catch (const Error& error) {
-      if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+    if (bytes < refused_bytes_) {  // a full device is not asked again for each small tensor
+      try {
+        return allocations->allocate(bytes, placement, birth);
+      } catch (const Error& error) {
+        if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+      }
+      refused_bytes_ = bytes;
     }
-    refused_bytes_ = bytes;
+    placement.memory = UM_MEMORY_MANAGED;
   }
-  placement.memory = UM_MEMORY_MANAGED;
-  sample_faults();
-  return allocations_->allocate(bytes, placement, birth);
+  if (placement.memory == UM_MEMORY_MANAGED) sampling.expect_managed();
+  return allocations->allocate(bytes, placement, birth);
 }
 
 // What a new managed block needs before anybody uses it.
 void um_device::place(Block* block, RunningOp* op, void* stream) {
+  const auto user = static_cast<um::driver::CUstream>(stream);
   const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
-                          backend_.why_no_migration() == nullptr &&
-                          (budget_ == nullptr || !budget_->holds(block->address, block->record.bytes));
-  const bool touched = op != nullptr && !op->untouched;
-  if (touched) {
+                          backend.why_no_migration() == nullptr && !budget.holds(*block);
+  if (op != nullptr && !op->untouched) {
     op->working_set.add(block->address, block->record.bytes, true);
-    measure(*op);
-    keep_budget([&](um::Budget& budget) { budget.use_newest(op->working_set); }, op->stream);
+    guard.measure(*op);
+    budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream);
   } else if (prefetched) {
-    keep_budget(
-        [&](um::Budget& budget) { budget.use(block->address, block->record.bytes, um::Budget::Use::to_device); },
-        static_cast<um::driver::CUstream>(stream));
+    budget.keep([&](um::Budget& model) { model.use(block->address, block->record.bytes, um::Budget::Use::to_device); },
+                user);
   }
   if (prefetched) {
-    const um::RequiredContext current(backend_);
-    um::prefetch(backend_, block->address, block->record.bytes, false, static_cast<um::driver::CUstream>(stream));
-    sample_residency();
+    const um::RequiredContext current(backend);
+    um::prefetch(backend, block->address, block->record.bytes, false, user);
+    accounts.sample_residency();
   }
 }
 
@@ -149,6 +136,19 @@ um_device::Found um_device::find_range(const void* address, uint64_t bytes) {
   return found;
 }
 
+um::Arena* um_device::own_arena(uint64_t address) const {
+  um::Arena* arena = um::address_map().find(address);
+  return arena != nullptr && arena->device.load(std::memory_order_relaxed) == this ? arena : nullptr;
+}
+
+Block* um_device::own_block(const void* address) const {
+  const uint64_t at = address_of(address);
+  const um::Arena* arena = own_arena(at);
+  if (arena == nullptr) return nullptr;
+  Block* block = arena->starting_at(at);
+  return block != nullptr ? block : arena->containing(at);
+}
+
 bool um_device::free(void* pointer) noexcept {
   if (um::process::over()) return owns(pointer);
   const Found found = find(address_of(pointer), true);
@@ -157,36 +157,27 @@ bool um_device::free(void* pointer) noexcept {
   return true;
 }
 
-void um_device::forget(Block* block) noexcept {
-  if (residency_ != nullptr) residency_->remove(block);
-  if (program_ != nullptr) program_->freed(block);
-  allocations_->free(block);
+void um_device::release(Block* block) noexcept {
+  for (um::Participant* const each : guard.at_memory()) each->freed(block);
+  const um::Notes& notes = um::notes(*block);
+  if (notes.exports > 0) exports.forget(*block);
+  if (notes.workspace) budget.set_workspace(block, false);
+  if (notes.discarded) streams.discard(*block);
+  if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
+  if (RunningOp* const op = guard.own_op()) op->working_set.remove(block->address);
+  give_back(block);
+  if (accepts_) return;
+  budget.drop_if_idle();
+  if (allocations->statistics.live_allocations() == 0) static_cast<void>(empty_out());
 }
 
-void um_device::release(Block* block) noexcept {
-  if (recording_) collect_device_events();  // while they can still be told which allocation they are about
-  if (block->record.exports > 0 && um::managed(*block)) {
-    backend_.hooks->unpin(backend_.ordinal, block->address, block->record.bytes);
-    if (budget_ != nullptr) budget_->unpin(block->address, block->record.bytes);
-  }
-  if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
-  const bool inside = um::running_op != nullptr && um::running_op->device == this;
-  if (inside) um::running_op->working_set.remove(block->address);
-  tape_.freed(*block, inside);
-  if (block->record.workspace) set_workspace(block, false);
-  if (block->record.discarded) discard_freed(*block);
-  if (block->swapped != nullptr) detach(block);
-  if (is_sampled()) sampling_->freed(*block);
-  forget(block);
-  if (accepts_) return;
-  drop_idle_budget();
-  if (allocations_->statistics.live_allocations() == 0) static_cast<void>(empty_out());
+void um_device::give_back(Block* block) noexcept {
+  um::notes(*block).movable != nullptr ? swapping.end(block) : allocations->free(block);
 }
 
 void um_device::trim() {
-  const Lock lock = lock_alive();
-  collect_device_events();                  // they are about what lies there until now
-  static_cast<void>(allocations_->trim());  // what the driver refuses is tried again at the next opportunity
+  observation.collect();                   // news are about what lies there until now
+  static_cast<void>(allocations->trim());  // what the driver refuses is tried again at the next opportunity
 }
 
 bool um_device::owns(const void* address) noexcept { return um::address_map().find(address_of(address)) != nullptr; }
@@ -194,10 +185,13 @@ bool um_device::owns(const void* address) noexcept { return um::address_map().fi
 um_allocation um_device::describe(const Block& block) {
   const um::Record& record = block.record;
   const um_placement& placement = block.arena->heap->placement;
-  const uint32_t exports = record.exports + (record.gave_way ? 1 : 0);
-  return {record.serial,   block.address,       record.bytes, block.bytes,       placement.memory,
+  const um::Notes& notes = um::notes(block);
+  const uint32_t exported = notes.exports + (notes.gave_way ? 1 : 0);
+  // Wherever it lies: what it takes on the device.
+  const uint64_t reserved_bytes = notes.movable != nullptr ? swapping.device_bytes(block) : block.bytes;
+  return {record.serial,   block.address,       record.bytes, reserved_bytes,    placement.memory,
           record.role,     placement.advice,    record.name,  record.birth_step, record.birth_op_index,
-          record.birth_op, record.birth_module, record.seen,  exports,           this};
+          record.birth_op, record.birth_module, notes.seen,   exported,          this};
 }
 
 void um_device::describe(const void* address, um_allocation* out) {
@@ -207,29 +201,17 @@ void um_device::describe(const void* address, um_allocation* out) {
 
 void um_device::label(const void* address, uint32_t role, uint32_t name) {
   const Found found = find_range(address, 0);
-  found.device->relabel(found.block, role, name);
-  found.device->tape_.labelled(*found.block);
-}
-
-void um_device::relabel(Block* block, uint32_t role, uint32_t name) {
-  const um::Record& record = block->record;
+  const um::Record& record = found.block->record;
   const uint32_t role_before = record.role, name_before = record.name;
-  allocations_->label(block, role, name);
+  found.device->allocations->label(found.block, role, name);
   if (record.role == role_before && record.name == name_before) return;
-  if (residency_ != nullptr) residency_->relabelled(*block);
-  if (!recording_) return;
-  um_event event{};
-  event.start_ns = um::now_ns();
-  event.kind = UM_EVENT_LABEL;
-  event.step = step_;
-  um::tell_of(block->record, &event);
-  events_.push(event);
+  for (um::Participant* const each : found.device->guard.at_memory()) each->labelled(*found.block);
+  found.device->observation.tell_label(*found.block);
 }
 
 uint64_t um_device::list(um_allocation* out, uint64_t capacity) {
-  const Lock lock = lock_alive();
   uint64_t count = 0;
-  for (const um::Arena* arena : allocations_->arenas_by_address()) {
+  for (const um::Arena* arena : allocations->arenas_by_address()) {
     arena->each_block([&](const Block& block) {
       if (count < capacity) out[count] = describe(block);
       ++count;

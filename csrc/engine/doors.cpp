@@ -1,141 +1,117 @@
-// Data in and out of a device, other than by ops.
+#include "engine/doors.h"
+
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "base/error.h"
-#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/migration.h"
 
-using um::address_of;
-using um::Budget;
-using um::Error;
-using um::managed;
-
+namespace um {
 namespace {
 
 // While the driver copies: other threads allocate meanwhile, the allocation is the caller's to keep, and a block that
 // may leave is pinned.
 class Held {
  public:
-  Held(um::Swapper* swapper, um::Swapped* block, std::unique_lock<std::mutex>& lock)
-      : swapper_(swapper), block_(block), lock_(lock) {
-    lock_.unlock();
-  }
+  explicit Held(um_device::Found& found) : found_(found) { found_.lock.unlock(); }
   ~Held() {
-    lock_.lock();
-    if (block_ != nullptr) swapper_->unpin(block_);
+    found_.lock.lock();
+    if (notes(*found_.block).movable != nullptr) found_.device->swapping.mover().unpin(notes(*found_.block).movable);
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
  private:
-  um::Swapper* swapper_;
-  um::Swapped* block_;
-  std::unique_lock<std::mutex>& lock_;
+  um_device::Found& found_;
 };
 
 // Bytes of ours in place of the host's: they may be swapped out, so they are copied as bytes of ours are.
-template <class Copy>
-bool through_host(const void* host, uint64_t bytes, const Copy& copy) {
+void through_host(void* to, const void* from, uint64_t bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
-  if (!um_device::owns(host)) return false;
   std::vector<char> piece(std::min(bytes, kPieceBytes));
-  for (uint64_t done = 0; done < bytes; done += piece.size())
-    copy(piece.data(), done, std::min<uint64_t>(piece.size(), bytes - done));
-  return true;
+  for (uint64_t done = 0; done < bytes; done += piece.size()) {
+    const uint64_t piece_bytes = std::min<uint64_t>(piece.size(), bytes - done);
+    copy_to_host(piece.data(), static_cast<const char*>(from) + done, piece_bytes);
+    copy_from_host(static_cast<char*>(to) + done, piece.data(), piece_bytes);
+  }
 }
 
 }  // namespace
 
-// On the device, and pinned.
-void um_device::hold(um::Swapped* block, bool write, um::driver::CUstream stream) {
-  swapper_->pin(block);
-  const um::OnError undo([&] { swapper_->unpin(block); });
-  const um::Swapper::Use use{block, write};
-  swapper_->acquire(&use, 1, stream);
+void finish_kernels(const Backend& backend, Wait name, const std::string& doing) {
+  if (!backend.hooks->in_host && !left_out(name)) backend.check(backend.call().ctx_synchronize(), doing);
 }
 
-// A GPU's kernels run in streams of which the legacy one, where the copies below are, knows nothing. The emulated
-// device's have ended.
-void um_device::finish_kernels(um::Wait name, const std::string& doing) const {
-  if (backend_.hooks == nullptr && !um::left_out(name)) backend_.check(backend_.call().ctx_synchronize(), doing);
-}
+namespace {
 
-void um_device::copy_from_host(void* device_address, const void* host, uint64_t bytes) {
-  if (bytes == 0) return;
-  if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
-        copy_to_host(piece, static_cast<const char*>(host) + at, piece_bytes);
-        copy_from_host(static_cast<char*>(device_address) + at, piece, piece_bytes);
-      }))
-    return;
-  Found found = find_range(device_address, bytes);
+// Between an allocation and memory that is not ours.
+void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
+  um_device::Found found = um_device::find_range(device_address, bytes);
   um_device& device = *found.device;
-  if (managed(*found.block)) {
-    device.keep_budget([&](Budget& budget) { budget.use(address_of(device_address), bytes, Budget::Use::write); });
-  }
-  device.record_copy(UM_RECORDED_HOST_WRITE, *found.block, device_address, bytes);
-  const um::RequiredContext current(device.backend_);
-  um::Swapped* const swapped = found.block->swapped;
-  if (swapped != nullptr) {
-    const uint64_t offset = address_of(device_address) - found.block->address;
-    if (device.swapper_->write(swapped, offset, host, bytes)) return;
-    device.hold(swapped, true);
+  const Backend& backend = device.backend;
+  const uint64_t at = address_of(device_address);
+  if (to_device && managed(*found.block))
+    device.budget.keep([&](Budget& budget) { budget.use(at, bytes, Budget::Use::write); });
+  device.recording.copied(to_device ? UM_RECORDED_HOST_WRITE : UM_RECORDED_HOST_READ, *found.block, at, bytes);
+  const RequiredContext current(backend);
+  if (Movable* const movable = notes(*found.block).movable) {
+    if (device.swapping.mover().on_host(movable, to_device)) {
+      std::memcpy(to_device ? device_address : host, to_device ? host : device_address, bytes);
+      return;
+    }
+    device.swapping.hold(movable, to_device);
   }
   {
-    const Held held(device.swapper_.get(), swapped, found.lock);
-    const um::driver::Table& call = device.backend_.call();
-    const std::string doing = "copying " + std::to_string(bytes) + " bytes to the device";
-    device.finish_kernels(um::Wait::host_write_after_kernels, doing);
-    device.backend_.check(call.memcpy_htod_async(address_of(device_address), host, bytes, nullptr), doing);
-    if (!um::left_out(um::Wait::host_write_done)) device.backend_.check(call.stream_synchronize(nullptr), doing);
+    const Held held(found);
+    const std::string doing =
+        "copying " + std::to_string(bytes) + " bytes " + (to_device ? "to" : "from") + " the device";
+    finish_kernels(backend, to_device ? Wait::host_write_after_kernels : Wait::host_read_after_kernels, doing);
+    backend.check(to_device ? backend.call().memcpy_htod_async(at, host, bytes, nullptr)
+                            : backend.call().memcpy_dtoh_async(host, at, bytes, nullptr),
+                  doing);
+    if (!left_out(to_device ? Wait::host_write_done : Wait::host_read_done))
+      backend.check(backend.call().stream_synchronize(nullptr), doing);
   }
-  device.sample_residency();
+  if (to_device) device.accounts.sample_residency();
 }
 
-void um_device::copy_to_host(void* host, const void* device_address, uint64_t bytes) {
-  if (bytes == 0) return;
-  if (through_host(host, bytes, [&](char* piece, uint64_t at, uint64_t piece_bytes) {
-        copy_to_host(piece, static_cast<const char*>(device_address) + at, piece_bytes);
-        copy_from_host(static_cast<char*>(host) + at, piece, piece_bytes);
-      }))
-    return;
-  Found found = find_range(device_address, bytes);
-  um_device& device = *found.device;
-  device.record_copy(UM_RECORDED_HOST_READ, *found.block, device_address, bytes);
-  const um::RequiredContext current(device.backend_);
-  um::Swapped* const swapped = found.block->swapped;
-  if (swapped != nullptr) {
-    if (device.swapper_->read(swapped, address_of(device_address) - found.block->address, host, bytes)) return;
-    device.hold(swapped, false);
-  }
-  const Held held(device.swapper_.get(), swapped, found.lock);
-  const um::driver::Table& call = device.backend_.call();
-  const std::string doing = "copying " + std::to_string(bytes) + " bytes from the device";
-  device.finish_kernels(um::Wait::host_read_after_kernels, doing);
-  device.backend_.check(call.memcpy_dtoh_async(host, address_of(device_address), bytes, nullptr), doing);
-  if (!um::left_out(um::Wait::host_read_done)) device.backend_.check(call.stream_synchronize(nullptr), doing);
+}  // namespace
+
+void copy_from_host(void* device_address, const void* host, uint64_t bytes) {
+  if (um_device::owns(host)) return through_host(device_address, host, bytes);
+  if (bytes > 0) copy(device_address, const_cast<void*>(host), bytes, true);
 }
 
-void um_device::prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
+void copy_to_host(void* host, const void* device_address, uint64_t bytes) {
+  if (um_device::owns(host)) return through_host(host, device_address, bytes);
+  if (bytes > 0) copy(const_cast<void*>(device_address), host, bytes, false);
+}
+
+void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
   if (bytes == 0) return;
-  const Found found = find_range(address, bytes);
+  const um_device::Found found = um_device::find_range(address, bytes);
   um_device& device = *found.device;
-  if (um::Swapped* const swapped = found.block->swapped) {
-    const um::RequiredContext current(device.backend_);
-    static_cast<void>(to_host ? device.swapper_->swap_out(swapped) : device.swapper_->swap_in(swapped));
+  if (Movable* const movable = notes(*found.block).movable) {
+    const RequiredContext current(device.backend);
+    Mover& mover = device.swapping.mover();
+    static_cast<void>(to_host ? mover.swap_out(movable) : mover.swap_in(movable));
     return;
   }
   if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // a small one stays where it is
   if (!managed(*found.block))
     throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
-  if (const char* reason = device.backend_.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
-  if (to_host && found.block->record.exports > 0) {
+  if (const char* reason = device.backend.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
+  if (to_host && notes(*found.block).exports > 0) {
     throw Error(UM_BAD_STATE, "the allocation is exported, so it stays on the device until the export is released");
   }
   const Budget::Use use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-  device.keep_budget([&](Budget& budget) { budget.use(address_of(address), bytes, use); });
-  const um::RequiredContext current(device.backend_);
-  um::prefetch(device.backend_, address_of(address), bytes, to_host, static_cast<um::driver::CUstream>(stream));
-  device.sample_residency();
+  device.budget.keep([&](Budget& budget) { budget.use(address_of(address), bytes, use); });
+  const RequiredContext current(device.backend);
+  prefetch(device.backend, address_of(address), bytes, to_host, static_cast<driver::CUstream>(stream));
+  device.accounts.sample_residency();
 }
+
+}  // namespace um

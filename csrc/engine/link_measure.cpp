@@ -67,9 +67,8 @@ class Lane {
 
 void um_device::measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]) {
   if (bytes == 0 || copies == 0) throw um::Error(UM_INVALID_ARGUMENT, "nothing to copy");
-  const Lock lock = lock_alive();
-  const um::RequiredContext current(backend_);
-  Lane to_device(backend_, true, bytes), to_host(backend_, false, bytes);
+  const um::RequiredContext current(backend);
+  Lane to_device(backend, true, bytes), to_host(backend, false, bytes);
   const Lane* lanes[] = {h2d ? &to_device : nullptr, d2h ? &to_host : nullptr};
   if (h2d) to_device.open();
   if (d2h) to_host.open();

@@ -1,84 +1,63 @@
 // How long recorded ops ran on a device whose host runs ahead, by the device's own clock. What an op waits for before
 // it begins is no part of it, nor is the time in which the device stood still for what is allocated within it: a step
-// that stalls is recorded as if it did not. Not thread-safe: the device's lock is held, and its context is current.
+// that stalls is recorded as if it did not.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "engine/event_spans.h"
-#include "umadvise.h"
+#include "engine/participant.h"
+#include "engine/tape.h"
 
 namespace um {
 
-class OpDurations {
+class OpDurations final : public Participant {
  public:
-  using Number = EventSpans::Number;
+  OpDurations(um_device& device, Tape& tape);
 
-  explicit OpDurations(const Backend& backend) : spans_(backend) {}
-
-  // Its bring-in is ordered before. `ticket`: the tape's.
-  Number begin(uint64_t ticket, driver::CUstream stream) noexcept;
-  void end(Number op, driver::CUstream stream) noexcept { spans_.end(op, stream); }
-  // OpPause's.
-  Number pause(Number op, driver::CUstream stream) noexcept;
-  void resume(Number pause, driver::CUstream stream) noexcept { spans_.end(pause, stream); }
-
-  size_t count() const { return spans_.count(); }
-  // The device is idle: `tell` is given each op's ticket and nanoseconds, if they are known, and all is forgotten.
-  template <class Tell>
-  void settle(const Tell& tell) {
-    subtract_pauses();
-    for (const Op& op : ops_) {
-      const int64_t length_ns = spans_.length_ns(op.span);
-      if (length_ns != UM_UNKNOWN) tell(op.ticket, std::max<int64_t>(0, length_ns - op.stood_ns));
-    }
-    clear();
-  }
-  void clear() noexcept;
+  // Tells the tape of all ops that have ended. Those that still run in other threads keep the host's times.
+  void settle() noexcept;
   // Before the device closes.
   void destroy() noexcept;
 
+  void begin_op(RunningOp& op) override;
+  void end_op(RunningOp& op) noexcept override;
+  void end_step() override;
+
  private:
+  friend class OpPause;
+  using Number = EventSpans::Number;
+  static constexpr size_t kMostUnsettled = size_t{1} << 16;  // stretches of ops, when a step ends
   struct Op {
-    uint64_t ticket;
+    uint64_t ticket;  // the tape's
     Number span;
     int64_t stood_ns = 0;
   };
   struct Pause {
     Number op, span;
   };
-  void subtract_pauses() noexcept;
+  void clear() noexcept;
 
+  const Backend& backend_;
+  Tape& tape_;
   EventSpans spans_;
-  std::vector<Op> ops_;  // by span
+  std::vector<Op> ops_;  // in order of their spans
   std::vector<Pause> pauses_;
 };
 
-// The engine is at work for an op that runs, and the device may stand still meanwhile. 0: for none that is timed.
+// The device may stand still for the op meanwhile; nullptr: for none.
 class OpPause {
  public:
-  OpPause(OpDurations& durations, const Backend& backend, OpDurations::Number op, driver::CUstream stream) noexcept
-      : durations_(durations), backend_(backend), stream_(stream) {
-    if (op == 0) return;
-    const CurrentContext current(backend_);
-    pause_ = durations_.pause(op, stream_);
-  }
-  ~OpPause() {
-    if (pause_ == 0) return;
-    const CurrentContext current(backend_);
-    durations_.resume(pause_, stream_);
-  }
+  OpPause(OpDurations& durations, const RunningOp* op, driver::CUstream stream) noexcept;
+  ~OpPause();
   OpPause(const OpPause&) = delete;
   OpPause& operator=(const OpPause&) = delete;
 
  private:
   OpDurations& durations_;
-  const Backend& backend_;
   const driver::CUstream stream_;
-  OpDurations::Number pause_ = 0;
+  EventSpans::Number span_ = 0;
 };
 
 }  // namespace um

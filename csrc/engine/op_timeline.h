@@ -16,6 +16,8 @@ namespace um {
 class OpTimeline {
  public:
   explicit OpTimeline(const Backend& backend) : backend_(backend), events_(backend) {}
+  // Before the device closes.
+  void destroy() noexcept { events_.destroy(); }
 
   // The device is idle: a new timeline, without ops.
   void start() noexcept;

@@ -25,7 +25,7 @@ Program::Columns::Columns(const um_trace& trace) {
     view.*rows = column.data();
     view.*count = trace.*count;
   };
-  view.op_count = trace.op_count;
+  copy(op_duration_ns, &um_trace::op_duration_ns, &um_trace::op_count);
   copy(storage_bytes, &um_trace::storage_bytes, &um_trace::storage_count);
   copy(storage_successor, &um_trace::storage_successor, &um_trace::storage_count);
   copy(access_op, &um_trace::access_op, &um_trace::access_count);
@@ -162,14 +162,14 @@ void Program::end_step() {
 }
 
 // Ops that touch nothing of the device come and go: data loaders and loggers run them when they have something.
-void Program::begin_op(uint32_t op, Block* const* blocks, size_t count) {
+void Program::begin_op(uint32_t op, const std::vector<Operand>& given) {
   if (state_ != State::driving) return;
   int32_t next = op_ + 1;
-  while (next < op_count() && !is(next, op, count) && idle_[static_cast<size_t>(next)]) ++next;
-  const bool found = next < op_count() && is(next, op, count);
-  passed_ = !found && count == 0;
+  while (next < op_count() && !is(next, op, given.size()) && idle_[static_cast<size_t>(next)]) ++next;
+  const bool found = next < op_count() && is(next, op, given.size());
+  passed_ = !found && given.empty();
   if (passed_) return;
-  if (!found || !matches(next, blocks)) return diverge(op);
+  if (!found || !matches(next, given)) return diverge(op);
   first_before_ = static_cast<size_t>(op_ + 1) * 2;
   op_ = next;
   next_event_ = trace_.first_event(op_);
@@ -185,10 +185,10 @@ int32_t Program::past_idle(int32_t op) const {
   return op;
 }
 
-bool Program::matches(int32_t op, Block* const* blocks) {
+bool Program::matches(int32_t op, const std::vector<Operand>& given) {
   const size_t first = first_argument_[static_cast<size_t>(op)], end = first_argument_[static_cast<size_t>(op) + 1];
   for (size_t row = first; row < end; ++row) {
-    if (!is_or_becomes(blocks[row - first], arguments_[row])) return false;
+    if (!is_or_becomes(given[row - first].block, arguments_[row])) return false;
   }
   return true;
 }
@@ -219,15 +219,26 @@ void Program::diverge(uint32_t found) {
 // The next allocation of this op, or after it, that has the size: libraries may take scratch memory or not.
 void Program::allocated(Block* block) noexcept {
   block->record.storage = -1;
-  if (state_ != State::driving) return;
-  for (uint64_t row = next_event_; row < trace_.first_event(op_ + 1); ++row) {
+  const uint64_t row = row_of(block->record.bytes);
+  if (row == kNoRow) return;
+  bind(block, columns_.event_storage[row]);
+  next_event_ = row + 1;
+}
+
+int32_t Program::to_be(uint64_t bytes) const {
+  const uint64_t row = row_of(bytes);
+  return row == kNoRow ? -1 : columns_.event_storage[row];
+}
+
+// The event at which an allocation of that size is made next.
+uint64_t Program::row_of(uint64_t bytes) const {
+  const uint64_t end = driving() ? trace_.first_event(op_ + 1) : 0;
+  for (uint64_t row = next_event_; row < end; ++row) {
     const int32_t storage = columns_.event_storage[row];
     const bool made = columns_.event_kind[row] == kAllocate && bound_[static_cast<size_t>(storage)] == nullptr;
-    if (!made || trace_.bytes(storage) != static_cast<int64_t>(block->record.bytes)) continue;
-    bind(block, storage);
-    next_event_ = row + 1;
-    return;
+    if (made && trace_.bytes(storage) == static_cast<int64_t>(bytes)) return row;
   }
+  return kNoRow;
 }
 
 void Program::freed(Block* block) noexcept {
@@ -254,6 +265,12 @@ int64_t Program::next_use(const Block& block) const {
   const size_t first = first_use_[static_cast<size_t>(later)];
   if (first == first_use_[static_cast<size_t>(later) + 1]) return kNever;
   return int64_t{op_count()} - op_ + uses_[first];
+}
+
+// Ops that the trace did not time or does not know are short.
+double Program::op_duration() const {
+  const bool told = driving() && op_ >= 0 && !passed_;
+  return static_cast<double>(std::max<int64_t>(told ? columns_.op_duration_ns[static_cast<size_t>(op_)] : 0, 1));
 }
 
 void Program::tell(um_swap_counters* out) const {

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "engine/indexed_trace.h"
-#include "engine/swapper.h"
+#include "engine/mover.h"
+#include "engine/running_op.h"
 #include "memory/allocations.h"
 
 namespace um {
 
-class Program final : public Forecast {
+class Program final : public Outlook {
  public:
   struct Action {
     um_plan_kind kind;
@@ -32,9 +33,11 @@ class Program final : public Forecast {
   // `allocations`: where the storages of before the first op are, the first time.
   void begin_step(const Allocations& allocations);
   void end_step();
-  // The op that begins, and the blocks that it is given, in order.
-  void begin_op(uint32_t op, Block* const* blocks, size_t count);
+  // The op that begins, and what it is given, in order.
+  void begin_op(uint32_t op, const std::vector<Operand>& given);
   void allocated(Block* block) noexcept;
+  // The storage that an allocation of so many bytes would be now; -1: none.
+  int32_t to_be(uint64_t bytes) const;
   void freed(Block* block) noexcept;
 
   // Whether plans apply now.
@@ -48,17 +51,20 @@ class Program final : public Forecast {
   }
   Action action(size_t row) const;
   int64_t next_use(const Block& block) const override;
+  double op_duration() const override;
 
   uint64_t followed() const { return followed_; }  // steps, to their ends
   void tell(um_swap_counters* out) const;
 
  private:
   enum class State : uint8_t { waiting, driving, diverged };
+  static constexpr uint64_t kNoRow = ~uint64_t{0};
+  uint64_t row_of(uint64_t bytes) const;
   // um_trace's columns, as far as they are looked at.
   struct Columns {
     explicit Columns(const um_trace& trace);
     um_trace view{};
-    std::vector<int64_t> storage_bytes;
+    std::vector<int64_t> storage_bytes, op_duration_ns;
     std::vector<int32_t> storage_successor, access_op, access_storage, event_op, event_storage;
     std::vector<uint8_t> event_kind, event_inside;
   };
@@ -68,7 +74,7 @@ class Program final : public Forecast {
   void index_uses();
   bool is(int32_t op, uint32_t name, size_t count) const;
   int32_t past_idle(int32_t op) const;  // the first op from here on that must come
-  bool matches(int32_t op, Block* const* blocks);
+  bool matches(int32_t op, const std::vector<Operand>& given);
   bool is_or_becomes(Block* block, int32_t storage);
   bool stays(int32_t storage) const;
   void bind(Block* block, int32_t storage) noexcept;

@@ -1,35 +1,41 @@
-// A device on tape: see tape.h.
+#include "engine/recording.h"
+
+#include <new>
+
 #include "engine/device.h"
 #include "memory/address_map.h"
 
-using um::address_of;
+namespace um {
 
-void um_device::record(bool on) {
-  const Lock lock = lock_alive();
-  collect_device_events();
-  settle_durations();
-  if (!on) return tape_.stop();
+void Recording::set(bool on) {
+  device_.observation.collect();
+  durations.settle();
+  if (!on) {
+    device_.guard.leave(*this);
+    device_.guard.leave(durations);
+    return tape_.stop();
+  }
   std::vector<um_recorded_allocation> present;
-  allocations_->each_block([&](const um::Block& block) {
-    const um::Record& record = block.record;
-    present.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, record.seen});
+  device_.allocations->each_block([&](const Block& block) {
+    const Record& record = block.record;
+    present.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, notes(block).seen});
   });
   std::sort(present.begin(), present.end(),
             [](const auto& one, const auto& other) { return one.allocation < other.allocation; });
+  device_.guard.join(*this);
+  if (!device_.backend.hooks->in_host) device_.guard.join(durations);
   tape_.start(present);
-  dropped_before_recording_ = backend_.hooks != nullptr ? backend_.hooks->dropped(backend_.ordinal) : 0;
+  dropped_before_ = device_.backend.hooks->dropped(device_.backend.ordinal);
 }
 
-uint64_t um_device::recorded_lost() {
-  const Lock lock(mutex_);
-  const bool asks = backend_.hooks != nullptr && allocations_ != nullptr;
-  return tape_.lost() + (asks ? backend_.hooks->dropped(backend_.ordinal) - dropped_before_recording_ : 0);
+uint64_t Recording::lost() const {
+  const uint64_t dropped = device_.backend.hooks->dropped(device_.backend.ordinal);
+  return tape_.lost() + (dropped > dropped_before_ ? dropped - dropped_before_ : 0);
 }
 
-void um_device::record_begin(um::RunningOp& op, const um_access* accesses, uint32_t count) {
-  op.recorded = 0;
-  if (!tape_.on()) return;
-  const um::OpIdentity& identity = op.identity;
+void Recording::begin_op(RunningOp& op) {
+  if (op.beside) return;
+  const OpIdentity& identity = op.identity;
   um_recorded_op row{};
   row.op = identity.op;
   row.phase = identity.phase;
@@ -38,72 +44,51 @@ void um_device::record_begin(um::RunningOp& op, const um_access* accesses, uint3
   row.creates = op.untouched;
   op.recorded = tape_.begin_op(row);
   if (op.recorded == 0) return;
-  for (uint32_t i = 0; i < count; ++i) {
-    const um::Block* block = own_block(accesses[i].address);
-    if (block == nullptr) continue;
-    tape_.seen(*block);
-    tape_.access(*block, accesses[i]);
+  for (const Operand& given : device_.guard.operands()) {
+    tape_.seen(*given.block);
+    tape_.access(*given.block, given.offset_bytes, *given.access);
   }
 }
 
-void um_device::record_end(const um::RunningOp& op, int64_t end_ns, const void* const* outputs,
-                           uint32_t count) noexcept {
+void Recording::end_op(RunningOp& op) noexcept {
   if (op.recorded == 0) return;
   try {
-    std::vector<uint64_t> serials(count);
-    for (uint32_t i = 0; i < count; ++i) {
-      const um::Block* block = own_block(outputs[i]);
+    std::vector<uint64_t> serials(op.output_count);
+    for (uint32_t i = 0; i < op.output_count; ++i) {
+      const Block* block = device_.own_block(op.outputs[i].address);
       serials[i] = block != nullptr ? block->record.serial : 0;
       if (block != nullptr) tape_.seen(*block);
     }
     // Fault services of several threads may add up to more than the op took.
-    const int64_t serviced_ns = backend_.totals().fault_service_ns - op.serviced_ns;
-    tape_.end_op(op.recorded, std::max<int64_t>(0, end_ns - op.start_ns - serviced_ns), serials);
+    const int64_t serviced_ns = device_.backend.totals().fault_service_ns - op.serviced_ns;
+    const int64_t measured_ns = std::max<int64_t>(0, op.end_ns - op.start_ns - serviced_ns);
+    tape_.end_op(op.recorded, op.took_ns != UM_UNKNOWN ? op.took_ns : measured_ns, serials);
   } catch (const std::bad_alloc&) {
     tape_.lose(1);
   }
 }
 
-// The emulated device's kernels run in the calling thread, so that the host's times are right; elsewhere the host only
-// gives them out. What the op waits for was given to its stream before this.
-void um_device::time_begin(um::RunningOp& op) noexcept {
-  op.timed = 0;
-  if (op.recorded == 0 || backend_.hooks != nullptr) return;
-  const um::CurrentContext current(backend_);
-  op.timed = durations_.begin(op.recorded, op.stream);
-}
+// What was served until now is of the step before.
+void Recording::end_step() { device_.observation.collect(); }
 
-void um_device::time_end(const um::RunningOp& op) noexcept {
-  if (op.timed == 0) return;
-  const um::CurrentContext current(backend_);
-  durations_.end(op.timed, op.stream);
-}
-
-// Ops that still run in other threads keep the host's times.
-void um_device::settle_durations() noexcept {
-  if (durations_.count() == 0) return;
-  const um::CurrentContext current(backend_);
-  if (!left_out(um::Wait::recording_settled) && backend_.call().ctx_synchronize() != um::driver::CUDA_SUCCESS) {
-    return durations_.clear();
-  }
-  durations_.settle([this](uint64_t ticket, int64_t duration_ns) { tape_.ran(ticket, duration_ns); });
-}
+void Recording::freed(Block* block) noexcept { tape_.freed(*block, device_.guard.own_op() != nullptr); }
 
 // Before the copy: what was served until now came first.
-void um_device::record_copy(um_recorded_event_kind kind, const um::Block& block, const void* address,
-                            uint64_t bytes) noexcept {
+void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept {
   if (!tape_.on()) return;
-  collect_device_events();
-  tape_.happened(kind, block, address_of(address), bytes, um::running_op != nullptr && um::running_op->device == this);
+  device_.observation.collect();
+  tape_.happened(kind, block, address, bytes, device_.guard.own_op() != nullptr);
 }
 
 // Ordered counting: what the guard touched can be told from the accesses.
-void um_device::record_service(const um::emulated::Event& event, bool inside) noexcept {
+void Recording::serviced(const emulated::Event& event, bool inside) noexcept {
   if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
-  if (backend_.ordered() && !event.unordered) return;
-  const um::Arena* arena = own_arena(event.address);
-  const um::Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
+  if (device_.backend.ordered() && !event.unordered) return;
+  const Arena* arena = device_.own_arena(event.address);
+  const Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
   if (block == nullptr) return;
   tape_.happened(event.write ? UM_RECORDED_SERVICE_WRITE : UM_RECORDED_SERVICE_READ, *block,
-                 event.address / um::kBlockBytes * um::kBlockBytes, 0, inside);
+                 event.address / kBlockBytes * kBlockBytes, 0, inside);
 }
+
+}  // namespace um

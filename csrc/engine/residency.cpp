@@ -41,10 +41,10 @@ void Residency::change(uint64_t address, const Arena* arena, int64_t sign) noexc
   const uint64_t end = address + kBlockBytes;
   for (const Block* block = arena != nullptr ? arena->nearest(address) : nullptr;
        block != nullptr && block->address < end; block = block->next) {
-    if (block->free || block->record.tracked == 0) continue;
+    if (block->free || notes(*block).tracked == 0) continue;
     const uint64_t from = std::max(address, block->address);
     const uint64_t to = std::min(end, block->address + block->record.bytes);
-    if (from < to) change(block->record.tracked - 1, sign * static_cast<int64_t>(to - from));
+    if (from < to) change(notes(*block).tracked - 1, sign * static_cast<int64_t>(to - from));
   }
 }
 
@@ -76,20 +76,20 @@ void Residency::add(Block* block) noexcept {
   const uint32_t index = unused_.back();
   unused_.pop_back();
   tracked_[index] = {tensor_of(block->record), 0, true};
-  block->record.tracked = index + 1;
+  notes(*block).tracked = index + 1;
   change(index, static_cast<int64_t>(resident_bytes(*block)));
 }
 
 void Residency::remove(Block* block) noexcept {
-  const uint32_t tracked = block->record.tracked;
-  block->record.tracked = 0;
+  const uint32_t tracked = notes(*block).tracked;
+  notes(*block).tracked = 0;
   if (!known_ || tracked == 0) return;
   change(tracked - 1, -static_cast<int64_t>(resident_bytes(*block)));
   if (known_) tracked_[tracked - 1].live = false;
 }
 
 void Residency::relabelled(const Block& block) noexcept {
-  if (known_ && block.record.tracked != 0) tracked_[block.record.tracked - 1].label = tensor_of(block.record);
+  if (known_ && notes(block).tracked != 0) tracked_[notes(block).tracked - 1].label = tensor_of(block.record);
 }
 
 // By the labels of now. What is over is forgotten: its index is free for another.
@@ -144,10 +144,13 @@ void Residency::reset_peaks() noexcept {
 
 void Residency::clear() noexcept { *this = Residency{}; }
 
-void Residency::give_up() noexcept {
-  clear();
-  known_ = false;
+Residency Residency::unknown() noexcept {
+  Residency made;
+  made.known_ = false;
+  return made;
 }
+
+void Residency::give_up() noexcept { *this = unknown(); }
 
 uint64_t Residency::read(um_residency* out, uint64_t capacity) noexcept {
   sum_up();

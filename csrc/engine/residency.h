@@ -12,7 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "engine/running_op.h"
+#include "engine/notes.h"
+#include "engine/op_identity.h"
 #include "memory/arena.h"
 #include "memory/statistics.h"
 
@@ -24,6 +25,10 @@ class Residency {
   static constexpr size_t kMostSubjects = size_t{1} << 16;
   // After so many changes they are summed up by the labels of that time.
   static constexpr size_t kMostChanges = size_t{1} << 20;
+
+  // Of which nothing is known until `clear`; and no longer.
+  static Residency unknown() noexcept;
+  void give_up() noexcept;
 
   // The block at `address`, a multiple of 2 MiB, has a device copy from now on, or none; `arena` is what lies there,
   // nullptr when it is gone. What is so already may be said again.
@@ -55,7 +60,7 @@ class Residency {
     bool operator<(const Tensor& other) const;
   };
   using Op = std::tuple<uint32_t, uint32_t, uint32_t>;  // its name, module and phase
-  // An allocation that lives, or lived when the changes were summed up last; its index is `Record::tracked` less one.
+  // An allocation that lives, or lived when the changes were summed up last; its index is `Notes::tracked` less one.
   struct Tracked {
     Tensor label;
     uint64_t bytes;  // on the device, before the changes
@@ -76,7 +81,6 @@ class Residency {
   void keep(const Note& note) noexcept;
   void sum_up() noexcept;
   void add_up();
-  void give_up() noexcept;
 
   std::unordered_set<uint64_t> on_device_;  // blocks, by their numbers in the address space
   Level roles_[UM_ROLE_COUNT];

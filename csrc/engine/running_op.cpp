@@ -18,7 +18,7 @@ std::pair<uint64_t, uint64_t> pages(const um_access& access) {
 
 void WorkingSet::add(uint64_t address, uint64_t bytes, bool write) {
   if (bytes == 0) return;
-  accesses_.push_back({reinterpret_cast<const void*>(address), bytes, write, 0});
+  accesses_.push_back({reinterpret_cast<const void*>(address), bytes, write, 0, nullptr});
   const auto [first, end] = pages(accesses_.back());
   most_pages_ += end - first;
 }

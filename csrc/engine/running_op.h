@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/mover.h"
 #include "engine/op_identity.h"
-#include "engine/swapper.h"
 #include "umadvise.h"
 
 namespace um {
@@ -32,19 +32,30 @@ class WorkingSet {
   uint64_t most_pages_ = 0;  // sum over the accesses: pages that two of them share count twice
 };
 
+// What an op is given: a block, and where in it.
+struct Operand {
+  Block* block;
+  uint64_t offset_bytes;
+  const um_access* access;  // as long as the op begins
+};
+
 struct RunningOp {
   um_device* device = nullptr;
   OpIdentity identity;
-  bool untouched = false;
+  bool untouched = false;  // UM_OP_CREATES
+  bool beside = false;     // UM_OP_BESIDE
   driver::CUstream stream{};
   WorkingSet working_set;
-  std::vector<Swapper::Use> swapped;  // chunked memory that is pinned for it
+  std::vector<Mover::Use> swapped;  // memory that may move, pinned for it
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;
-  int64_t start_ns = 0, serviced_ns = 0;
-  uint64_t timed = 0;    // what the device's events around a recorded op are called
-  uint64_t sampled = 0;  // what the timeline of a sampled step calls it
+  int64_t start_ns = 0, end_ns = 0, serviced_ns = 0;
+  int64_t took_ns = UM_UNKNOWN;       // in virtual time
+  uint64_t timed = 0;                 // what the device's events around a recorded op are called
+  uint64_t sampled = 0;               // what the timeline of a sampled step calls it
+  const um_shown* outputs = nullptr;  // when it ends
+  uint32_t output_count = 0;
   RunningOp* next_free = nullptr;
 };
 

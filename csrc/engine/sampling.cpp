@@ -5,8 +5,9 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "engine/counters.h"
-#include "memory/address_map.h"
+#include "engine/device.h"
 
 namespace um {
 namespace {
@@ -59,14 +60,23 @@ void clear(um_counters* counters) {
 
 }  // namespace
 
-Sampling::Sampling(const um_device* owner, const Backend& backend)
-    : owner_(owner), backend_(backend), timeline_(backend) {
+Sampling::Sampling(um_device& device)
+    : Participant(device, kSampleTurns), backend_(device.backend), timeline_(device.backend) {
   clear(&totals_);
   forget(&read_.last);
 }
 
-Sampling::~Sampling() {
+void Sampling::close() noexcept {
   if (collecting_) static_cast<void>(Collector::of_process().stop());
+  running_ = collecting_ = false;
+  timeline_.destroy();
+}
+
+void Sampling::set_every(uint32_t every) {
+  if (backend_.hooks->exact)
+    throw Error(UM_UNSUPPORTED, "the emulated device counts every step exactly: there is nothing to sample");
+  device_.guard.join(*this);
+  read_.every = every;
 }
 
 bool Sampling::is_due(uint32_t step) const {
@@ -78,7 +88,15 @@ void Sampling::fail(const std::string& reason) {
   std::snprintf(read_.reason, sizeof(read_.reason), "%s", reason.c_str());
 }
 
-void Sampling::begin_step(uint32_t step, bool managed) {
+// Without any nothing faults, and CUPTI is left alone until some is expected.
+bool Sampling::has_managed() const {
+  const std::vector<const Arena*> arenas = device_.allocations->arenas_by_address();
+  return std::any_of(arenas.begin(), arenas.end(),
+                     [](const Arena* arena) { return arena->heap->placement.memory == UM_MEMORY_MANAGED; });
+}
+
+void Sampling::begin_step(uint32_t step) {
+  const RequiredContext current(backend_);
   if (!is_due(step)) return;
   // What earlier steps gave to the device is not this one's.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
@@ -88,7 +106,7 @@ void Sampling::begin_step(uint32_t step, bool managed) {
   step_ = step;
   op_index_ = 0;
   history_.clear();
-  if (managed) expect_faults();
+  if (has_managed()) expect_faults();
   start_ns_ = now_ns();
 }
 
@@ -107,7 +125,9 @@ Collected Sampling::collect() {
   return Collector::of_process().stop();
 }
 
-void Sampling::end_step(EventLog* events) {
+void Sampling::end_step() {
+  if (!running_) return;
+  const RequiredContext current(backend_);
   running_ = false;
   const driver::CUresult result = finish_device(Wait::sample_ends);
   const int64_t end_ns = now_ns();
@@ -127,15 +147,35 @@ void Sampling::end_step(EventLog* events) {
     ++read_.steps;
     clear(&read_.last);
     evicted_page_ = ~uint64_t{0};
-    for (const Told& told : all) account(told, events);
+    for (const Told& told : all) account(told, device_.observation.wanted());
     add_last();
   }
   history_.clear();
 }
 
-uint64_t Sampling::begin_op(const OpIdentity& op, driver::CUstream stream) noexcept {
-  op_index_ = op.index;
-  return collecting_ ? timeline_.begin(op, stream) : 0;
+void Sampling::expect_managed() {
+  if (!running_ || collecting_) return;
+  const RequiredContext current(backend_);
+  expect_faults();
+  if (RunningOp* const op = device_.guard.own_op()) begin_op(*op);
+}
+
+void Sampling::begin_op(RunningOp& op) {
+  if (!running_) return;
+  op_index_ = op.identity.index;
+  if (!collecting_) return;
+  const CurrentContext current(backend_);
+  op.sampled = timeline_.begin(op.identity, op.stream);
+}
+
+void Sampling::end_op(RunningOp& op) noexcept {
+  if (op.sampled == 0 || !running_) return;
+  const CurrentContext current(backend_);
+  timeline_.end(op.sampled, op.stream);
+}
+
+void Sampling::freed(Block* block) noexcept {
+  if (running_) history_.freed(*block, op_index_);
 }
 
 // ---- from records to what they are about -------------------------------------------------------------------------
@@ -169,8 +209,7 @@ bool Sampling::place(Told* told, uint32_t reached) const {
     told->record = &life->record;
     return true;
   }
-  const Arena* arena = address_map().find(at);
-  if (arena != nullptr && arena->device.load(std::memory_order_relaxed) != owner_) arena = nullptr;
+  const Arena* const arena = device_.own_arena(at);
   if (arena == nullptr && !history_.knows(at)) return false;
   const Block* block = arena != nullptr ? arena->containing(at) : nullptr;
   if (block == nullptr) {  // pages are coarser than blocks: it is about the first one in them
@@ -302,12 +341,10 @@ void Sampling::add_last() {
   }
 }
 
-void Sampling::fill(um_counters* out) const {
+void Sampling::tell(um_counters* out) const {
   if (read_.steps == 0) return;
-  const int64_t op_count = out->op_count, oversized_ops = out->oversized_ops;
   *out = totals_;
-  out->op_count = op_count;
-  out->oversized_ops = oversized_ops;
+  device_.guard.tell(out);
 }
 
 }  // namespace um

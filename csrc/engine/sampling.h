@@ -1,6 +1,5 @@
 // The sampled steps of a CUDA device: which they are, and what CUPTI's records of one say in this project's words, as
-// the emulated device's counters and events. Not thread-safe: the device's lock is held, and its context is current
-// where a step or an op begins or ends.
+// the emulated device's counters and events.
 #pragma once
 
 #include <cstdint>
@@ -11,39 +10,34 @@
 #include "engine/block_history.h"
 #include "engine/event_log.h"
 #include "engine/op_timeline.h"
+#include "engine/participant.h"
 #include "memory/backend.h"
-
-struct um_device;
 
 namespace um {
 
-class Sampling {
+class Sampling final : public Participant {
  public:
-  Sampling(const um_device* owner, const Backend& backend);
+  explicit Sampling(um_device& device);
   // A step that is being sampled is given up.
-  ~Sampling();
-  Sampling(const Sampling&) = delete;
-  Sampling& operator=(const Sampling&) = delete;
+  ~Sampling() override { close(); }
+  void close() noexcept;
 
-  void set_every(uint32_t every) { read_.every = every; }
-  bool running() const { return running_; }
-  bool collecting() const { return collecting_; }
-
-  // A step begins. Whatever fails becomes the reason why it is not sampled. `managed`: the device has managed memory;
-  // without any nothing faults, and CUPTI is left alone until some is expected.
-  void begin_step(uint32_t step, bool managed);
-  // The first managed memory is about to be made, within a step that runs.
-  void expect_faults();
-  // It ends; its events go to `events`, nullptr: nobody wants them.
-  void end_step(EventLog* events);
-  // An op, between them; a number for its end.
-  uint64_t begin_op(const OpIdentity& op, driver::CUstream stream) noexcept;
-  void end_op(uint64_t number, driver::CUstream stream) noexcept { timeline_.end(number, stream); }
-  void freed(const Block& block) noexcept { history_.freed(block, op_index_); }
-
+  // Throws um::Error.
+  void set_every(uint32_t every);
+  // Managed memory is about to be made, so that no record of the first is missed. An op that runs has begun without
+  // faults. Throws um::Error.
+  void expect_managed();
   // Of all sampled steps; untouched before the first.
-  void fill(um_counters* out) const;
+  void tell(um_counters* out) const;
   const um_sampling& read() const { return read_; }
+
+  void begin_op(RunningOp& op) override;
+  void end_op(RunningOp& op) noexcept override;
+  // Whatever fails becomes the reason why a step is not sampled.
+  void begin_step(uint32_t step) override;
+  void end_step() override;
+  void freed(Block* block) noexcept override;
+  using Participant::tell;
 
  private:
   // A record, with who was there and what ran.
@@ -54,6 +48,8 @@ class Sampling {
     const Record* record = nullptr;
   };
   bool is_due(uint32_t step) const;
+  bool has_managed() const;
+  void expect_faults();
   driver::CUresult finish_device(Wait name) const {
     return left_out(name) ? driver::CUDA_SUCCESS : backend_.call().ctx_synchronize();
   }
@@ -67,7 +63,6 @@ class Sampling {
   void add_last();
   static um_event event_of(const Told& told, um_event_kind kind, um_cause cause);
 
-  const um_device* const owner_;
   const Backend& backend_;
   OpTimeline timeline_;
   BlockHistory history_;

@@ -1,8 +1,8 @@
-// Accesses to chunked memory that no op announced, as the emulated device catches them: serving them and, where that
-// cannot be, saying what a fatal one was about.
+#include <algorithm>
 #include <cstdio>
 
 #include "engine/device.h"
+#include "engine/doors.h"
 #include "memory/address_map.h"
 #include "memory/names.h"
 
@@ -30,25 +30,26 @@ class Text {
 
 // In a thread of the emulated device's, while the one that made the access waits: it holds no lock of ours, as nobody
 // touches tensors' memory under one.
-bool um_device::serve_stray_access(uint64_t address, bool write) noexcept {
+bool um::serve_stray_access(uint64_t address, bool write) noexcept {
   try {
-    const Found found = find(address, false);
-    if (found.block == nullptr || found.block->swapped == nullptr) return false;
+    const um_device::Found found = um_device::find(address, false);
+    if (found.block == nullptr || notes(*found.block).movable == nullptr) return false;
     um_device& device = *found.device;
-    const um::RequiredContext current(device.backend_);
-    return device.swapper_->serve(found.block->swapped, write);
+    const um::RequiredContext current(device.backend);
+    device.swapping.mover().serve(notes(*found.block).movable, write);
+    return true;
   } catch (const std::exception&) {
     return false;  // then it is fatal, and told
   }
 }
 
 // In the signal handler: it waits for no lock that the thread may hold, and tells less when somebody else has it.
-void um_device::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
+void um::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
   Text line(text, bytes);
   um::Arena* arena = um::address_map().find(address);
   um_device* device = arena == nullptr ? nullptr : arena->device.load(std::memory_order_acquire);
   if (device != nullptr) {
-    const Lock lock(device->mutex_, std::try_to_lock);
+    const um_device::Lock lock = device->try_lock();
     arena = lock.owns_lock() ? device->own_arena(address) : nullptr;
     const um::Block* block = arena == nullptr ? nullptr : arena->containing(address);
     if (block != nullptr) {

@@ -1,42 +1,75 @@
-// The order between streams.
-#include "base/error.h"
+#include "engine/streams.h"
+
+#include <exception>
+#include <utility>
+
 #include "base/on_error.h"
 #include "engine/device.h"
-#include "memory/address_map.h"
+#include "memory/migration.h"
 
-using um::driver::CUstream;
+namespace um {
 
-void um_device::stream_wait(void* waiting, void* awaited) {
-  const Lock lock = lock_alive();
-  const um::RequiredContext current(backend_);
-  order(static_cast<CUstream>(waiting), static_cast<CUstream>(awaited), um::Wait::stream_order);
+using driver::CUstream;
+
+void Streams::uses(const void* address, void* stream) {
+  const um_device::Found found = um_device::find_range(address, 0);
+  const auto user = static_cast<CUstream>(stream);
+  um_device& device = *found.device;
+  device.streams.note(user);
+  if (found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED || left_out(Wait::stream_lent)) return;
+  const RequiredContext current(device.backend);
+  if (Movable* const movable = notes(*found.block).movable) {
+    device.swapping.mover().lend(user, movable);
+  } else {
+    device.swapping.mover().streams.lend(user);  // small blocks' arenas wait for all that are known
+  }
 }
 
-void um_device::stream_uses(const void* address, void* stream) {
-  const Found found = find_range(address, 0);
-  um_device& device = *found.device;
-  device.note_stream(static_cast<CUstream>(stream));
-  if (device.swapper_ == nullptr) return;
-  if (um::Swapped* const swapped = found.block->swapped) {
-    device.swapper_->lend(static_cast<CUstream>(stream), swapped);
-  } else if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {
-    device.swapper_->lend(static_cast<CUstream>(stream), nullptr);  // small blocks' arenas wait for all that are known
-  }
+void Streams::wait(CUstream waiting, CUstream awaited) {
+  const RequiredContext current(device_.backend);
+  order(waiting, awaited, Wait::stream_order);
 }
 
 // A stream that is gone takes no event, but its work may still run: then the whole device has been waited for.
-void um_device::order(CUstream waiting, CUstream awaited, um::Wait name) {
-  if (um::left_out(name)) return;
-  const um::Fences::Fence given = fences_->record(&awaited, 1);
-  const um::OnError undo([&] { fences_->release(given); });
-  fences_->order(waiting, given, name);
-  fences_->release(given);
+void Streams::order(CUstream waiting, CUstream awaited, Wait name) {
+  if (left_out(name)) return;
+  Fences& fences = *device_.fences;
+  const Fences::Fence given = fences.record(&awaited, 1);
+  const OnError undo([&] { fences.release(given); });
+  fences.order(waiting, given, name);
+  fences.release(given);
 }
 
-CUstream um_device::side_stream() {
-  if (side_stream_ == nullptr) {
-    backend_.check(backend_.call().stream_create(&side_stream_, um::driver::CU_STREAM_NON_BLOCKING),
-                   "making a stream for prefetches and discards");
+CUstream Streams::side() {
+  if (side_ == nullptr) {
+    device_.backend.check(device_.backend.call().stream_create(&side_, driver::CU_STREAM_NON_BLOCKING),
+                          "making a stream for prefetches and discards");
   }
-  return side_stream_;
+  return side_;
 }
+
+// Whole pages, before anybody gets them: without it, eviction would copy what nobody needs.
+void Streams::discard(const Block& block) noexcept {
+  const Backend& backend = device_.backend;
+  const uint64_t first = (block.address + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const uint64_t end = block.end() / kBlockBytes * kBlockBytes;
+  if (first >= end || !backend.discards || !backend.has(driver::Function::mem_discard_batch_async)) return;
+  // Who gets the memory next waits for the stream that freed it. That one is not named here: the order below is right
+  // for the legacy stream alone.
+  if (others_) return;
+  try {
+    const CurrentContext current(backend);
+    const CUstream stream = side();  // the driver takes no discards in the legacy one
+    order(stream, nullptr, Wait::discard_after_use);
+    um::discard(backend, first, end - first, stream);
+    order(nullptr, stream, Wait::discard_before_reuse);
+  } catch (const std::exception&) {
+    return;  // it is slower without, not wrong
+  }
+}
+
+void Streams::close() noexcept {
+  if (side_ != nullptr) static_cast<void>(device_.backend.call().stream_destroy(std::exchange(side_, nullptr)));
+}
+
+}  // namespace um

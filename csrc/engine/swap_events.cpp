@@ -17,4 +17,11 @@ void SwapEvents::tell(um_event_kind kind, um_swap_cause cause, const Block& bloc
   log_.push(event);
 }
 
+void SwapEvents::placed(const Block& block, bool there) noexcept {
+  if (residency == nullptr) return;
+  for (uint64_t at = block.address / kBlockBytes * kBlockBytes; at < block.end(); at += kBlockBytes) {
+    there ? residency->arrived(at, block.arena) : residency->left(at, block.arena);
+  }
+}
+
 }  // namespace um

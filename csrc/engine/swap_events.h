@@ -1,11 +1,11 @@
-// Tells the device's queue of what the swapper counts: about which allocation, and while which op.
+// Tells the device's queue of what the mover counts: about which allocation, and while which op.
 #pragma once
 
 #include <cstdint>
 
-#include "base/clock.h"
 #include "engine/event_log.h"
 #include "engine/op_identity.h"
+#include "engine/residency.h"
 #include "memory/arena.h"
 #include "umadvise.h"
 
@@ -17,11 +17,15 @@ class SwapEvents {
 
   // A copy, or a departure without one (0 bytes), begins now; or an op stood still for a move of the block that has
   // this cause.
-  void tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns = now_ns(),
+  void tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns,
             int64_t duration_ns = 0) noexcept;
 
+  // What lies there has a place on the device from now on, or none.
+  void placed(const Block& block, bool there) noexcept;
+
   bool on = false;
-  OpIdentity op;  // that runs now
+  Residency* residency = nullptr;  // while that is followed
+  OpIdentity op;                   // that runs now
 
  private:
   EventLog& log_;

@@ -98,9 +98,8 @@ uint64_t Tape::begin_op(um_recorded_op op) noexcept {
   return ticket;
 }
 
-void Tape::access(const Block& block, const um_access& access) noexcept {
+void Tape::access(const Block& block, uint64_t offset_bytes, const um_access& access) noexcept {
   keep([&] {
-    const uint64_t offset_bytes = reinterpret_cast<uint64_t>(access.address) - block.address;
     rows_.accesses.push_back({block.record.serial, offset_bytes, access.bytes, access.write, access.argument});
     ++rows_.ops.back().access_count;
   });

@@ -33,7 +33,7 @@ class Tape {
 
   // Returns what `end_op` must be given; 0 where nothing is recorded.
   uint64_t begin_op(um_recorded_op op) noexcept;
-  void access(const Block& block, const um_access& access) noexcept;
+  void access(const Block& block, uint64_t offset_bytes, const um_access& access) noexcept;
   void end_op(uint64_t ticket, int64_t duration_ns, const std::vector<uint64_t>& outputs) noexcept;
   // On the device, by its own clock, whatever the host's says.
   void ran(uint64_t ticket, int64_t duration_ns) noexcept;

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define UM_API __attribute__((visibility("default")))
-#define UM_ABI_VERSION 2u
+#define UM_ABI_VERSION 3u
 #define UM_UNKNOWN (-1)
 
 typedef int32_t um_status;
@@ -120,7 +120,7 @@ typedef enum {
   UM_MEMORY_MANAGED = 0,
   UM_MEMORY_DEVICE = 1,        /* plain device memory: never paged */
   UM_MEMORY_PREFER_DEVICE = 2, /* plain while there is any left, else managed */
-  UM_MEMORY_CHUNKED = 3        /* chunks of physical memory under stable addresses, swapped explicitly: um_chunks_set */
+  UM_MEMORY_CHUNKED = 3        /* moved explicitly between device and host: um_chunks_set */
 } um_memory;
 
 typedef struct um_placement {
@@ -181,7 +181,8 @@ UM_API um_status um_copy_to_host(void* host, const void* device_address, uint64_
 UM_API um_status um_prefetch(const void* address, uint64_t bytes, int32_t to_host, void* stream);
 /* What `waiting` is given from now on runs after what `awaited` has been given until now. */
 UM_API um_status um_stream_wait(um_device* device, void* waiting, void* awaited);
-/* The allocation is used in `stream` too, until it is freed: its memory serves nobody else before that has ended. */
+/* The allocation is used in `stream` too, until it is freed or leaves the device: its memory serves nobody else before
+ * what the stream was given by then has ended. */
 UM_API um_status um_stream_uses(const void* address, void* stream);
 /* Memory that nobody uses goes back to the driver. */
 UM_API um_status um_memory_trim(um_device* device);
@@ -192,7 +193,8 @@ UM_API um_status um_export(const void* address);
 UM_API um_status um_export_release(const void* address);
 /* An export whose end nobody sees (data_ptr(), DLPack): it lasts until the allocation is freed, or until an op, an
  * allocation or another export finds no room. Then those that were asked for longest ago give way, when the device has
- * ended all that it was given, and their allocations come and go again. Asked for again, an export is the latest. */
+ * ended all that it was given, and their allocations move again: the address that was given out is stale then. Asked
+ * for again, an export is the latest. */
 UM_API um_status um_export_lasting(const void* address);
 
 /* ---- ops: the guard ------------------------------------------------------------------------------------- */
@@ -203,16 +205,50 @@ typedef struct um_access {
   uint64_t bytes;
   uint32_t write;    /* 0 read, 1 write (or read and write) */
   uint32_t argument; /* for recordings: twice its index in the op's schema, + 1 where not every byte of it is touched */
+  void* storage;     /* shows the allocation's address to others: um_owners_set; NULL: nobody who could be told */
 } um_access;
 
 /* Before an op: makes its storages resident in a fixed order (ordered counting; reads as given, then writes, each range
  * in ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
- * an error of the caller. `untouched` = 1 for ops that only create memory (aten::empty and kin): their allocations are
- * not touched. */
-UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t untouched,
+ * an error of the caller. `flags`: of um_op_flag. */
+typedef enum {
+  UM_OP_CREATES = 1, /* it only makes memory (aten::empty and kin): its allocations are not touched */
+  UM_OP_BESIDE = 2   /* of a thread that works beside the step: neither recorded nor compared with a program */
+} um_op_flag;
+UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                              const um_access* accesses, uint32_t count);
-/* After it: `outputs` are storages' addresses; they count as seen from now on. */
-UM_API void um_op_end(um_device* device, const void* const* outputs, uint32_t count);
+/* Says what the op is given. Called in the same thread with the device's lock held: no address of `um_access` changes
+ * before the op has ended. It must not call the library, except for um_owns. */
+typedef void (*um_gather)(void* context, const um_access** accesses, uint32_t* count);
+/* The same for storages whose addresses may change until the device's lock is held: `gather` is called then, at most
+ * once, and what it gives is read until the call returns. */
+UM_API um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                                      um_gather gather, void* context);
+/* An allocation's address, and the storage that shows it to others, or NULL as in um_access. */
+typedef struct um_shown {
+  const void* address;
+  void* storage;
+} um_shown;
+/* After it: the storages that it gave back; their allocations count as seen from now on. */
+UM_API void um_op_end(um_device* device, const um_shown* outputs, uint32_t count);
+
+/* Who shows allocations' addresses to others, and can be told that they change. The first three are called with the
+ * lock of a device held: they must not call the library, nor free memory of it. */
+typedef struct um_owner_functions {
+  /* An owner, who is told of the allocation that starts at `address` until it is forgotten. NULL where `storage` does
+   * not show that address, or shows memory whose address may not change. */
+  void* (*remember)(void* storage, const void* address);
+  /* The owner's allocation lies at `to` from now on. 0: he does not show `from` any more, and it stays there for good.
+   */
+  int32_t (*repoint)(void* owner, const void* from, void* to);
+  void (*forget)(void* owner);
+  /* In the thread that called any of those, when the lock has been released: what they could not let go of before. */
+  void (*settle)(void);
+} um_owner_functions;
+/* The storage shows that allocation from now on, where that is known before an op is given it. */
+UM_API void um_show(const um_shown* shown);
+/* For the process and for good: `functions` are called from now on. Without any, no allocation's address changes. */
+UM_API void um_owners_set(const um_owner_functions* functions);
 
 /* The stream that this thread's ops are given to from now on; NULL, the legacy one, at the start. On the emulated
  * device ops run in the legacy stream, which is the calling thread. */
@@ -251,7 +287,7 @@ typedef enum {
   UM_EVENT_LABEL = 12        /* role and name of an allocation are these from now on */
 } um_event_kind;
 
-/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters. */
+/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters, but for what a GPU's streams waited. */
 typedef enum {
   UM_SWAP_PLANNED = 0,   /* a plan asked for it */
   UM_SWAP_ON_DEMAND = 1, /* an op needed it, and no plan had asked for it in time */
@@ -421,6 +457,13 @@ typedef struct um_driver_costs {
  * remote access cannot be seen and costs nothing. Emulated device only. */
 UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs);
 
+/* From now on time is virtual: copies take that of this link, by a clock that only the device moves, and an op what it
+ * is told, before it ends. Bytes move when a copy is given. So a program repeats exactly, with its waits. Before the
+ * device has chunks; emulated device only. Faults and prefetches take no time. */
+UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link);
+/* The op that runs in this thread takes so many nanoseconds, or so many more. Nothing outside of ops. */
+UM_API void um_op_took(int64_t duration_ns);
+
 /* Time that the link and the driver would have been busy, since the device was opened; all zero without a link. */
 typedef struct um_charged {
   int64_t copy_ns[2]; /* host to device, device to host */
@@ -455,13 +498,7 @@ typedef struct um_plan {
   const int64_t *offset_bytes, *bytes, *argument;
 } um_plan;
 
-/* ---- explicit swapping: physical chunks under stable addresses --------------------------------------------- */
-typedef enum {
-  UM_HOST_MAPPED_NOT = 0, /* access to what is on the host, outside of ops, is fatal */
-  /* It stays accessible at its address; UM_UNSUPPORTED where that cannot be. On CUDA it asks the driver for memory that
-   * lies on the host, in which some drivers below r595 crash: nobody should ask for it unasked. */
-  UM_HOST_MAPPED_YES = 1
-} um_host_mapped;
+/* ---- explicit swapping: allocations that move --------------------------------------------------------------- */
 typedef enum {
   UM_SMALL_STAY = 0, /* allocations of half a chunk and less share chunks and never leave */
   UM_SMALL_LEAVE = 1 /* every allocation has chunks of its own, however small: for tests, in which everything leaves */
@@ -470,14 +507,13 @@ typedef struct um_chunk_options {
   uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
   uint64_t host_budget_bytes; /* most host memory for what is swapped out; 0: what the machine has available now, but
                                  for a tenth of it, and 1 GiB at least */
-  uint64_t chunk_bytes;       /* 0: 2 MiB on the emulated device, 20 MiB on CUDA; a multiple of the granularity */
-  uint32_t host_mapped;       /* um_host_mapped */
-  uint32_t small;             /* um_small */
+  uint64_t chunk_bytes;       /* 0: 2 MiB; a multiple of the granularity */
+  uint64_t small;             /* um_small */
 } um_chunk_options;
-/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes, host_mapped and small: another budget,
- * from the next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time
- * outside of ops; smaller ones share chunks and stay, unless `small` says otherwise. What an allocation holds is on the
- * device only while an op needs it: data goes in and out through ops and the functions above. */
+/* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes and small: another budget, from the
+ * next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time
+ * outside of ops, if their owner can be told of another address (um_owners_set); smaller ones share chunks and stay,
+ * unless `small` says otherwise. What has left lies in page-locked memory of the host. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
 
 /* One step that will come again and what is to be done in it. Everything is copied. */
@@ -508,7 +544,6 @@ typedef struct um_swap_counters {
   int64_t actions, skipped_actions;   /* of plans: carried out; not, as what they are about was not there */
   int64_t wait_copy_ns, wait_room_ns; /* ops stood still: for bytes on their way; for device memory */
   int64_t silent_writes;              /* to what the host had unchanged, that no op announced: it was not lost */
-  int64_t host_accesses;              /* that no op announced, to what was on the host; UM_UNKNOWN on CUDA */
   uint64_t chunk_bytes, budget_bytes;
   uint64_t used_bytes, used_peak_bytes;       /* chunks under live allocations, those that still leave included */
   uint64_t pinned_bytes, pinned_peak_bytes;   /* of those: of allocations that never leave */
@@ -749,17 +784,7 @@ typedef struct um_swap_options {
   uint32_t iterations;      /* most repetitions of the trace; fewer when one is like the one before */
   uint32_t spans;           /* whether they are kept */
   int64_t *op_live_bytes, *op_reserved_bytes; /* NULL, or room for one an op: most at once in the last iteration */
-  uint32_t engine_rules; /* 1: as um_device carries a plan out, below; with UM_ALLOCATOR_VA_CHUNKS */
 } um_swap_options;
-/* Other simulations execute a plan to the letter. A device lets no plan lose contents and holds no op up for it:
- *   - what takes at most half a chunk, and scratch memory of libraries, never leaves;
- *   - what is dropped without a copy on the host stays, as a spare, until it is used again or room is needed: then
- *     spares leave before any other, the one first that was used longest ago, as swap-outs and no evictions;
- *   - a swap-in takes its memory when it is asked for, or in the order of asking as soon as there is room; the first
- *     that waits sends spares away. Its copy begins behind all that were given to the link before;
- *   - copies that were given to the link are made, also when they are not needed any more;
- *   - an op that writes all of something gets its contents first; nothing runs again;
- *   - what else must leave does so as soon as what leaves already is not enough. */
 
 /* Of the last iteration, where nothing else is said. The step's time is the sum of the first six. */
 typedef struct um_swap_result {
@@ -823,11 +848,16 @@ typedef struct um_gpu_options {
   um_link link;
   um_chunk_options chunks;
   uint64_t capacity_bytes;
+  const uint64_t* storage_address; /* of what is small, when the step begins; 0: nobody knows. NULL: of none */
   const um_call_cost* call_costs;
   uint64_t call_cost_count; /* calls that are not among them take no time */
   int64_t op_ns;            /* of the host thread, for each op */
   uint32_t queue_ops;       /* by so many the host may be ahead of the device, then launches wait; 0: any */
-  uint32_t iterations; /* at least three: the plan applies from the second on, and calls are counted from the third */
+  uint32_t iterations;      /* at least three: the plan applies from the second on */
+  uint32_t warm_up;         /* iterations whose calls are not counted: two at least */
+  uint32_t synchronous;     /* 1: ops run in the host's thread, and the engine does as on the emulated device */
+  uint32_t until_steady;    /* 1: no more iterations than it takes until they are all alike */
+  uint32_t reserved;
 } um_gpu_options;
 
 /* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */
@@ -836,14 +866,14 @@ typedef struct um_gpu_step {
   int64_t compute_ns, wait_ns, host_late_ns; /* kernels; waits for events; nothing had been launched */
   int64_t call_ns;                           /* of the host thread, in driver calls, without waits */
   int64_t copy_ns[2];                        /* of the copy engines; [0] host to device */
-  um_swap_counters swaps;                    /* of this iteration, as far as they are totals; times are not simulated */
+  um_swap_counters swaps;                    /* of this iteration, as far as they are totals */
 } um_gpu_step;
 
-/* Calls of one function in all iterations from the third on. */
+/* Calls of one function of a driver; of a simulation, in all iterations but those of warm-up. */
 typedef struct um_call_count {
   uint32_t function, reserved; /* its name, interned */
   int64_t calls, ns;
-  int64_t waits, wait_ns; /* how often the host stood still in it, besides ns, and how long */
+  int64_t waits, wait_ns; /* simulated: how often the host stood still in it, besides ns, and how long */
 } um_call_count;
 
 /* Runs a trace by the engine, in chunks, on a GPU of which it cannot tell that it is simulated. `plan`: of swaps, in
@@ -852,6 +882,8 @@ UM_API um_status um_simulate_gpu(const um_trace* trace, const um_plan* plan, con
                                  um_simulation** out);
 UM_API uint64_t um_simulation_gpu_steps(const um_simulation* simulation, um_gpu_step* out, uint64_t capacity);
 UM_API uint64_t um_simulation_calls(const um_simulation* simulation, um_call_count* out, uint64_t capacity);
+/* Of libcuda, since this process began: the core's own calls, those that fail included. */
+UM_API uint64_t um_cuda_calls(um_call_count* out, uint64_t capacity);
 
 /* What came and went since the device was opened. The first starts again with um_memory_reset_peaks. */
 typedef struct um_memory_history {

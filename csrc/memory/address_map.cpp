@@ -18,15 +18,19 @@ void AddressMap::enter(Arena* arena) {
     Leaf* other = nullptr;  // another device may be adding the same leaf
     if (!root_[at].compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) delete fresh;
   }
-  store(*arena, arena);
+  restore(arena);
 }
 
-void AddressMap::leave(const Arena* arena) noexcept { store(*arena, nullptr); }
+void AddressMap::leave(const Arena* arena) noexcept {
+  store(arena->address(), arena->address() + arena->bytes(), nullptr);
+}
 
-void AddressMap::restore(Arena* arena) noexcept { store(*arena, arena); }
+void AddressMap::restore(Arena* arena) noexcept { store(arena->address(), arena->address() + arena->bytes(), arena); }
 
-void AddressMap::store(const Arena& arena, Arena* value) noexcept {
-  for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += kBlockBytes) {
+void AddressMap::restore(Arena* arena, uint64_t begin, uint64_t end) noexcept { store(begin, end, arena); }
+
+void AddressMap::store(uint64_t begin, uint64_t end, Arena* value) noexcept {
+  for (uint64_t at = begin; at < end; at += kBlockBytes) {
     Leaf* leaf = root_[at >> kLeafShift].load(std::memory_order_relaxed);
     leaf->arena[at / kBlockBytes % kLeafEntries].store(value, std::memory_order_release);
   }

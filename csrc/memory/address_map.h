@@ -25,6 +25,8 @@ class AddressMap {
   void leave(const Arena* arena) noexcept;
   // Undoes leave().
   void restore(Arena* arena) noexcept;
+  // Of a part of it alone, in which another arena lay.
+  void restore(Arena* arena, uint64_t begin, uint64_t end) noexcept;
 
  private:
   static constexpr int kAddressBits = 48, kLeafShift = 34;
@@ -32,7 +34,7 @@ class AddressMap {
   struct Leaf {
     std::atomic<Arena*> arena[kLeafEntries];
   };
-  void store(const Arena& arena, Arena* value) noexcept;
+  void store(uint64_t begin, uint64_t end, Arena* value) noexcept;
 
   std::atomic<Leaf*> root_[uint64_t{1} << (kAddressBits - kLeafShift)] = {};  // leaves stay for ever
 };

@@ -8,9 +8,6 @@
 namespace um {
 namespace {
 
-// A heap of chunked memory has addresses in arenas of this size.
-constexpr uint64_t kAddressArenaBytes = uint64_t{1} << 30;
-
 void check(const um_placement& placement) {
   const bool known = placement.memory == UM_MEMORY_MANAGED || placement.memory == UM_MEMORY_DEVICE ||
                      placement.memory == UM_MEMORY_CHUNKED;
@@ -26,30 +23,22 @@ void check(const um_placement& placement) {
 }  // namespace
 
 Allocations::~Allocations() {
-  if (chunked_ != nullptr) chunked_->count_in(nullptr);
+  if (movable_ != nullptr) movable_->ranges.count_in(nullptr);
 }
 
-void Allocations::set_chunked(ChunkedMemory* chunked) {
+void Allocations::set_chunked(MovableMemory* memory, ArenaSource& small_arenas) {
   const um_placement key{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};  // all of them: there is one budget
-  const uint64_t unit_bytes = chunked->chunk_bytes();
-  const uint64_t arena_bytes = (kAddressArenaBytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-  large_chunked_ =
-      std::make_unique<ManagedHeap>(device_, key, chunked->address_space(), pool_, arena_bytes, unit_bytes);
-  small_chunked_ = std::make_unique<ManagedHeap>(device_, key, chunked->small_arenas(), pool_, unit_bytes);
-  chunked_ = chunked;
-  chunked_->count_in(&statistics.reserved_bytes);
+  small_ = std::make_unique<ManagedHeap>(device_, key, small_arenas, pool_, memory->chunk_bytes());
+  movable_ = memory;
+  movable_->ranges.count_in(&statistics.reserved_bytes);
 }
 
-ManagedHeap& Allocations::chunked_heap(uint64_t bytes) {
-  if (chunked_ == nullptr) {
+ManagedHeap& Allocations::heap_of(const um_placement& placement) {
+  check(placement);
+  if (placement.memory == UM_MEMORY_CHUNKED) {
+    if (small_ != nullptr) return *small_;
     throw Error(UM_BAD_STATE, "the device has no chunks for explicit swapping yet: call um_chunks_set first");
   }
-  return bytes > chunked_->most_small_bytes() ? *large_chunked_ : *small_chunked_;
-}
-
-ManagedHeap& Allocations::heap_of(const um_placement& placement, uint64_t bytes) {
-  check(placement);
-  if (placement.memory == UM_MEMORY_CHUNKED) return chunked_heap(bytes);
   um_placement key = placement;
   const bool plain = key.memory == UM_MEMORY_DEVICE;
   if (plain) key.advice = UM_ADVICE_NONE;  // plain memory takes none
@@ -69,7 +58,7 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement, uint64_t bytes)
 }
 
 Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth) {
-  ManagedHeap& heap = heap_of(placement, bytes);
+  ManagedHeap& heap = heap_of(placement);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   Block* block = allocate_or_trim(heap, bytes);
   if (heap.reserved_bytes() != reserved_before_bytes) {
@@ -79,7 +68,13 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
       trim(UM_MEMORY_DEVICE);
     }
   }
-  block->swapped = nullptr;
+  if (&heap == small_.get() && block->alone()) movable_->small.add(1);
+  enter(block, bytes, placement, birth);
+  return block;
+}
+
+void Allocations::enter(Block* block, uint64_t bytes, const um_placement& placement, const Birth& birth) noexcept {
+  block->owners = {};
   Record& record = block->record;
   record = {};  // the descriptor is another block's no longer
   record.serial = ++last_serial_;
@@ -95,7 +90,6 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
   statistics.requested_bytes.add(bytes);
   statistics.by_role[record.role].add(bytes);
   *placed_bytes(*block) += bytes;
-  return block;
 }
 
 // Advice that the driver does not take was not applied.
@@ -113,7 +107,8 @@ Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
     const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
     if (!out_of_memory) throw;
     const uint64_t changes = arena_changes_;
-    trim(static_cast<um_memory>(heap.placement.memory));  // chunked memory keeps no empty arenas of small blocks
+    trim(static_cast<um_memory>(
+        heap.placement.memory));  // small chunked blocks: nothing, their chunks have come by then
     if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
   try {
@@ -147,29 +142,24 @@ void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before
   if (heap.placement.memory == UM_MEMORY_DEVICE) plain_bytes_ += delta_bytes;
 }
 
-void Allocations::free(Block* block) noexcept {
-  ManagedHeap& heap = *block->arena->heap;
+void Allocations::leave(const Block& block) noexcept {
   ++statistics.free_count;
   statistics.live.subtract(1);
-  statistics.requested_bytes.subtract(block->record.bytes);
-  statistics.by_role[block->record.role].subtract(block->record.bytes);
-  const uint64_t reserved_before_bytes = heap.reserved_bytes();
-  if (heap.placement.memory == UM_MEMORY_CHUNKED) {
-    free_chunked(block);
-  } else {
-    heap.free(block, statistics.reserved_bytes.now <= room_bytes_);
-  }
-  if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+  statistics.requested_bytes.subtract(block.record.bytes);
+  statistics.by_role[block.record.role].subtract(block.record.bytes);
 }
 
-// Addresses are kept: what is mapped there serves the next block of that size. An arena of small blocks is kept by
-// chunked memory, for as long as nobody needs its chunk.
-void Allocations::free_chunked(Block* block) noexcept {
-  const Arena* arena = block->arena;
+void Allocations::free(Block* block) noexcept {
+  const Arena* const arena = block->arena;
   ManagedHeap& heap = *arena->heap;
-  block->swapped = nullptr;
-  heap.free(block, true);
-  if (&heap == small_chunked_.get() && arena->empty()) heap.trim();
+  leave(*block);
+  const uint64_t reserved_before_bytes = heap.reserved_bytes();
+  heap.free(block, &heap == small_.get() || statistics.reserved_bytes.now <= room_bytes_);
+  if (&heap == small_.get() && arena->empty()) {  // kept, for the next step needs it again, until none is left
+    movable_->small.subtract(1);
+    if (movable_->small.now == 0) heap.trim();
+  }
+  if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
 }
 
 void Allocations::label(Block* block, uint32_t role, uint32_t name) {
@@ -188,14 +178,19 @@ bool Allocations::trim() noexcept {
   return trim_chunked() && plain && managed;
 }
 
+bool Allocations::trim_small() noexcept {
+  const uint64_t reserved_before_bytes = small_->reserved_bytes();
+  small_->trim();
+  return small_->reserved_bytes() != reserved_before_bytes;
+}
+
 bool Allocations::trim_chunked() noexcept {
-  if (chunked_ == nullptr) return true;
-  bool all = true;
-  for (ManagedHeap* heap : {large_chunked_.get(), small_chunked_.get()}) {
-    if (heap->reserved_bytes() != 0) ++arena_changes_;
-    all = heap->trim() && all;
-  }
-  return chunked_->give_back() && all;
+  if (movable_ == nullptr) return true;
+  const CurrentContext current(backend_);
+  if (current.result() != driver::CUDA_SUCCESS) return false;
+  static_cast<void>(small_->trim());
+  ++arena_changes_;
+  return movable_->give_back() && small_->reserved_bytes() == 0;
 }
 
 bool Allocations::trim(um_memory memory) noexcept {

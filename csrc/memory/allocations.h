@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "memory/backend.h"
-#include "memory/chunked_memory.h"
 #include "memory/driver_arenas.h"
 #include "memory/managed_heap.h"
+#include "memory/movable_memory.h"
 #include "memory/statistics.h"
 
 namespace um {
@@ -25,14 +25,16 @@ class Allocations {
   Allocations(const Allocations&) = delete;
   Allocations& operator=(const Allocations&) = delete;
 
-  // From now on there is UM_MEMORY_CHUNKED; borrowed, and outlives this. Large blocks get addresses there, no chunks;
-  // small ones lie in chunks at once. Throws std::bad_alloc.
-  void set_chunked(ChunkedMemory* chunked);
+  // From now on there is UM_MEMORY_CHUNKED; both are borrowed, and outlive this. Requests come here for what is small.
+  // Throws std::bad_alloc.
+  void set_chunked(MovableMemory* memory, ArenaSource& small_arenas);
 
-  // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed. UM_OUT_OF_DEVICE_MEMORY for a
-  // small chunked block: it may fit once a chunk is obtainable.
+  // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth);
   void free(Block* block) noexcept;
+  // Of one that somebody else makes and frees.
+  void enter(Block* block, uint64_t bytes, const um_placement& placement, const Birth& birth) noexcept;
+  void leave(const Block& block) noexcept;
   void label(Block* block, uint32_t role, uint32_t name);
   // Gives back every empty arena of every heap, and all of chunked memory that nobody uses. False when the driver kept
   // something.
@@ -47,10 +49,9 @@ class Allocations {
       if (each_heap == nullptr) continue;
       for (const Arena* arena : each_heap->heap.arenas()) each(*arena);
     }
-    if (chunked_ == nullptr) return;
-    for (const ManagedHeap* heap : {large_chunked_.get(), small_chunked_.get()}) {
-      for (const Arena* arena : heap->arenas()) each(*arena);
-    }
+    if (movable_ == nullptr) return;
+    movable_->each_arena(each);
+    for (const Arena* arena : small_->arenas()) each(*arena);
   }
   // Every live allocation, arena by arena.
   template <class Each>
@@ -63,12 +64,16 @@ class Allocations {
   uint64_t arena_changes() const { return arena_changes_; }
   // Reserved for what is on the device whatever happens: plain memory and chunks.
   uint64_t plain_bytes() const {
-    return plain_bytes_ + (chunked_ != nullptr ? chunked_->created() * chunked_->chunk_bytes() : 0);
+    return plain_bytes_ + (movable_ != nullptr ? movable_->ranges.created() * movable_->chunk_bytes() : 0);
   }
 
   // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages
   // next finds them on the device. Above it they are given back: eviction would copy contents that nobody needs.
   void set_room(uint64_t bytes) { room_bytes_ = bytes; }
+  // Descriptors for whoever else makes blocks of this device.
+  StablePool<Block>& blocks() { return pool_; }
+  // Gives back empty arenas of small chunked blocks. Whether there were any.
+  bool trim_small() noexcept;
 
   Statistics statistics;
 
@@ -82,10 +87,8 @@ class Allocations {
   };
   static constexpr size_t kPlacements = 2 * 3 * UM_ADVICE_COUNT;
 
-  ManagedHeap& heap_of(const um_placement& placement, uint64_t bytes);
-  ManagedHeap& chunked_heap(uint64_t bytes);
+  ManagedHeap& heap_of(const um_placement& placement);
   uint64_t* placed_bytes(const Block& block) noexcept;
-  void free_chunked(Block* block) noexcept;
   bool trim_chunked() noexcept;
   Block* allocate_or_trim(ManagedHeap& heap, uint64_t bytes);
   std::string diagnosis(const um_placement& placement, uint64_t bytes, const char* reason) const;
@@ -95,8 +98,8 @@ class Allocations {
   const Backend& backend_;
   StablePool<Block> pool_;
   std::unique_ptr<Heap> heaps_[kPlacements];
-  ChunkedMemory* chunked_ = nullptr;
-  std::unique_ptr<ManagedHeap> large_chunked_, small_chunked_;  // once there is chunked memory
+  MovableMemory* movable_ = nullptr;
+  std::unique_ptr<ManagedHeap> small_;  // of chunked memory, once there is any
   uint64_t last_serial_ = 0;
   uint64_t arena_changes_ = 0, plain_bytes_ = 0;
   uint64_t room_bytes_;

@@ -69,7 +69,7 @@ Block* Arena::containing(uint64_t at) const {
   }
   Block* across = across_[(at - address_) / kBlockBytes];
   // Its descriptor may serve elsewhere by now: it counts only if it is what its own start says, and reaches here.
-  if (across == nullptr || across->arena != this || across->free) return nullptr;
+  if (across == nullptr || across->arena != this || across->free || across->parked) return nullptr;
   return across->address <= at && at < across->end() && starts_[granule(across->address)] == across ? across : nullptr;
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "um/model.h"  // kBlockBytes
 
@@ -15,22 +16,31 @@ inline constexpr uint64_t kGranuleBytes = 512;  // every block starts on one: wh
 
 class Arena;
 class ManagedHeap;
-struct Swapped;
 
-// What the front remembers about an allocation; the heap only keeps it beside the block.
+// What is known of an allocation.
 struct Record {
   uint64_t serial = 0;
   uint64_t bytes = 0;  // as requested
   uint32_t role = 0, name = 0;
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
-  uint32_t exports = 0;   // that hold it on the device
-  uint64_t lasting = 0;   // one of these has no end: when it was asked for last, in order; 0: none
-  bool gave_way = false;  // that one was ended for room: its address is still out
-  bool seen = false;
-  bool workspace = false;  // a library's own: kernels use it that no op announces
-  uint32_t tracked = 0;    // engine/residency.h: what it has on the device is followed under this number
-  bool discarded = false;  // a plan has said that nobody needs its contents: true when it is freed
-  int32_t storage = -1;    // engine/program.h: what the step that is followed calls it; -1: nothing
+  int32_t storage = -1;  // what it is called from step to step (memory/layout.h); -1: nothing
+};
+
+// What the owner above keeps with an allocation: all 0 when that begins.
+class OwnersSlot {
+ public:
+  template <class Kept>
+  Kept& as() {
+    static_assert(sizeof(Kept) <= sizeof(bytes_) && std::is_trivial_v<Kept>);
+    return *reinterpret_cast<Kept*>(bytes_);
+  }
+  template <class Kept>
+  const Kept& as() const {
+    return const_cast<OwnersSlot*>(this)->as<Kept>();
+  }
+
+ private:
+  alignas(8) unsigned char bytes_[32] = {};
 };
 
 // A run of granules of one arena, free or allocated. Neighbours are linked, so that free ones merge in constant time.
@@ -42,10 +52,16 @@ struct Block {
   Block* previous_free = nullptr;  // both lists of FreeLists; `next_free` is also StablePool's
   Block* next_free = nullptr;
   bool free = false;
+  bool parked = false;  // nobody's allocation: a place that is kept for one (memory/places.h)
   Record record;
-  Swapped* swapped = nullptr;  // engine/swapper.h: of chunked memory that may leave the device
+  OwnersSlot owners;
 
   uint64_t end() const { return address + bytes; }
+  // Nothing else is allocated in its arena.
+  bool alone() const {
+    return (previous == nullptr || (previous->free && previous->previous == nullptr)) &&
+           (next == nullptr || (next->free && next->next == nullptr));
+  }
 };
 
 // Recycled through a StablePool: `device` may be read at any time, the rest under the device's lock only.
@@ -56,7 +72,7 @@ class Arena {
   // No block is entered any more.
   void close() noexcept;
 
-  // Every allocated block is entered, free ones are not: cutting and merging free memory touches no table.
+  // Every allocated block is entered, free and parked ones are not: cutting and merging free memory touches no table.
   void enter(Block* block);
   void leave(const Block* block);
   // The allocated block that lies at or above `at` first, within the same 2 MiB page; nullptr when there is none.
@@ -68,11 +84,11 @@ class Arena {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
   bool empty() const { return first->free && first->next == nullptr; }
-  // Every allocated block, in order of address.
+  // Every allocated block that is not parked, in order of address.
   template <class Each>
   void each_block(const Each& each) const {
     for (Block* block = first; block != nullptr; block = block->next) {
-      if (!block->free) each(*block);
+      if (!block->free && !block->parked) each(*block);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/error.h"
 #include "base/on_error.h"
@@ -77,15 +78,17 @@ Backend Backend::open_emulated(const um_emulated_options& wanted) {
   report_left_out_wait();
   const um_emulated_options options = checked(wanted);
   process::watch();
-  return open_with_hooks(driver::emulated(), driver::emulated()->hooks, options);
+  Backend backend = open_with_hooks(driver::emulated(), driver::emulated()->hooks, options);
+  if (wanted.host_bytes != 0) backend.simulated_host_bytes_ = options.host_bytes;
+  return backend;
 }
 
 Backend Backend::open_simulated(const um_emulated_options& options) {
   return open_simulated(driver::simulated(), options);
 }
 
-Backend Backend::open_simulated_gpu(const um_emulated_options& options) {
-  return open_simulated(driver::simulated_gpu(), options);
+Backend Backend::open_simulated_gpu(const um_emulated_options& options, bool synchronous) {
+  return open_simulated(synchronous ? driver::simulated_synchronous() : driver::simulated_gpu(), options);
 }
 
 Backend Backend::open_simulated(const driver::Driver* driver, um_emulated_options options) {
@@ -108,8 +111,10 @@ Backend Backend::open_with_hooks(const driver::Driver* provider, const emulated:
                                  const um_emulated_options& options) {
   Backend backend;
   backend.driver = provider;
-  backend.hooks = provider->hooks;
-  backend.counting = static_cast<um_counting>(options.counting);
+  if (provider->hooks != nullptr) {
+    backend.hooks = provider->hooks;
+    backend.counting = static_cast<um_counting>(options.counting);
+  }
   backend.discards = true;
   char message[512] = "";
   const um_status status = opener->open(&options, &backend.ordinal, message, sizeof(message));
@@ -168,14 +173,12 @@ void Backend::describe() {
   attribute(driver::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, &pageable_access);
   attribute(driver::CU_DEVICE_ATTRIBUTE_INTEGRATED, &integrated);
   attribute(driver::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &virtual_memory);
-  attribute(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &host_virtual_memory);
-  attribute(driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, &host_node);
   check(call().device_primary_ctx_retain(&context, device), "retaining the device's primary context");
 }
 
 void Backend::close() noexcept {
   static_cast<void>(call().device_primary_ctx_release(device));  // nothing to be done about a failure
-  if (hooks != nullptr) hooks->close(ordinal);
+  std::exchange(hooks, &emulated::kSilent)->close(ordinal);
 }
 
 uint64_t Backend::available_host_bytes() const {
@@ -199,8 +202,14 @@ const char* Backend::why_no_migration() const {
 
 emulated::Totals Backend::totals() const {
   emulated::Totals totals{};
-  if (hooks != nullptr) hooks->totals(ordinal, &totals);
+  hooks->totals(ordinal, &totals);
   return totals;
+}
+
+um_charged Backend::charged() const {
+  um_charged out{};
+  hooks->charged(ordinal, &out);
+  return out;
 }
 
 void Backend::check(CUresult result, const std::string& doing) const {

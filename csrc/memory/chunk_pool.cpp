@@ -25,7 +25,7 @@ void ChunkPool::count_in(Level* reserved_bytes) {
 bool ChunkPool::create() {
   if (created_ >= budget_) return false;
   make_room(unused_, created_ + 1);
-  const driver::CUmemAllocationProp properties = physical_properties(backend_, false);
+  const driver::CUmemAllocationProp properties = physical_properties(backend_);
   Chunk chunk = 0;
   const CUresult result = backend_.call().mem_create(&chunk, chunk_bytes_, &properties, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {

@@ -29,7 +29,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
                 "the driver has no " + in_words(least_bytes) + " of " + (managed ? "managed" : "device") + " memory");
   }
   if (counts()) managed_cap::held_bytes += wanted_bytes;
-  if (backend_.hooks != nullptr) backend_.hooks->tag(backend_.ordinal, address, wanted_bytes, placement_.role);
+  backend_.hooks->tag(backend_.ordinal, address, wanted_bytes, placement_.role);
   driver::CUmem_advise advice{};
   const bool advised = driver_advice(static_cast<um_advice>(placement_.advice), &advice);
   if (managed && advised && backend_.why_no_migration() == nullptr) {

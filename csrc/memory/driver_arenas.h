@@ -20,8 +20,8 @@ class DriverArenas : public ArenaSource {
   bool return_leftovers() noexcept;
 
  private:
-  // Against what the process may have; emulated and simulated hosts keep a limit of their own.
-  bool counts() const { return placement_.memory == UM_MEMORY_MANAGED && backend_.hooks == nullptr; }
+  // Against what the process may have; a host that is nobody else's has a limit of its own.
+  bool counts() const { return placement_.memory == UM_MEMORY_MANAGED && !backend_.hooks->alone; }
   uint64_t affordable(uint64_t least_bytes, uint64_t wanted_bytes) const;
   uint64_t allocate(uint64_t bytes);
   driver::CUresult allocate_raw(uint64_t bytes, driver::CUdeviceptr* out) const;

@@ -60,19 +60,11 @@ std::string why_no_chunks(const Backend& backend) {
                "management of virtual memory");
 }
 
-std::string why_no_host_mapping(const Backend& backend) {
-  std::string reason = why_no_chunks(backend);
-  if (!reason.empty()) return reason;
-  return lacks(backend, backend.host_virtual_memory,
-               driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-               "virtual memory on the host, which host_mapped needs");
-}
-
 }  // namespace
 
 std::string why_not(const Backend& backend, Feature feature) {
   constexpr std::string (*kReasons[])(const Backend&) = {why_no_managed_memory, why_no_migration, why_no_discard,
-                                                         why_no_chunks, why_no_host_mapping};
+                                                         why_no_chunks};
   static_assert(std::size(kReasons) == kFeatureCount);
   return kReasons[static_cast<uint32_t>(feature)](backend);
 }

@@ -8,10 +8,9 @@
 
 namespace um {
 
-enum class Feature : uint32_t { managed_memory, migration, discard, chunks, host_mapping };
+enum class Feature : uint32_t { managed_memory, migration, discard, chunks };
 inline constexpr const char* kFeatureNames[] = {"managed memory", "advice, prefetches and a budget",
-                                                "discard of dead ranges", "explicit swapping",
-                                                "swapped-out memory that stays accessible"};
+                                                "discard of dead ranges", "explicit swapping"};
 inline constexpr uint32_t kFeatureCount = sizeof(kFeatureNames) / sizeof(kFeatureNames[0]);
 
 // Empty where the device has it.

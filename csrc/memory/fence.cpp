@@ -37,6 +37,8 @@ CUevent Fences::take_event() {
 void Fences::recycle(Entry& entry) noexcept {
   for (const CUevent event : entry.events) idle_.push_back(event);
   entry.events.clear();
+  for (const Fence fence : entry.joined) release(fence);
+  entry.joined.clear();
 }
 
 // False: the stream's owner has destroyed it.
@@ -51,14 +53,35 @@ bool Fences::record_event(CUevent event, driver::CUstream stream) {
   return false;
 }
 
-Fences::Fence Fences::record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone) {
-  if (count == 0) return 0;
+// The one that is taken next.
+Fences::Fence Fences::prepared() {
   if (unused_.empty()) {
     make_room(unused_, entries_.size() + 1);
     entries_.emplace_back();
     unused_.push_back(static_cast<Fence>(entries_.size()));
   }
-  const Fence fence = unused_.back();
+  return unused_.back();
+}
+
+Fences::Fence Fences::join(Fence one, Fence other) {
+  if (one == kWholeDevice || other == kWholeDevice) return kWholeDevice;
+  if (one == 0 || other == 0 || one == other) {
+    const Fence alone = one != 0 ? one : other;
+    retain(alone);
+    return alone;
+  }
+  const Fence fence = prepared();
+  entries_[fence - 1].joined.assign({one, other});
+  retain(one);
+  retain(other);
+  unused_.pop_back();
+  entries_[fence - 1].references = 1;
+  return fence;
+}
+
+Fences::Fence Fences::record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone) {
+  if (count == 0) return 0;
+  const Fence fence = prepared();
   Entry& entry = entries_[fence - 1];
   entry.events.reserve(count);
   const OnError undo([&] { recycle(entry); });
@@ -82,6 +105,11 @@ CUresult Fences::query(Fence fence) noexcept {
     if (result != CUDA_SUCCESS) return result;
     idle_.push_back(entry.events.back());
     entry.events.pop_back();
+  }
+  for (; !entry.joined.empty(); entry.joined.pop_back()) {
+    const CUresult result = query(entry.joined.back());
+    if (result != CUDA_SUCCESS) return result;
+    release(entry.joined.back());
   }
   return CUDA_SUCCESS;
 }
@@ -107,6 +135,10 @@ void Fences::wait(Fence fence, Wait name) {
     idle_.push_back(entry.events.back());
     entry.events.pop_back();
   }
+  for (; !entry.joined.empty(); entry.joined.pop_back()) {
+    wait(entry.joined.back(), name);
+    release(entry.joined.back());
+  }
 }
 
 void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
@@ -115,6 +147,7 @@ void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
   for (const CUevent event : entries_[fence - 1].events) {
     backend_.check(backend_.call().stream_wait_event(stream, event, 0), "ordering a stream after an event");
   }
+  for (const Fence each : entries_[fence - 1].joined) order(stream, each, name);
 }
 
 void Fences::retain(Fence fence) noexcept {

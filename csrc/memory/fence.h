@@ -27,6 +27,8 @@ class Fences {
   // gone is added to `gone`: what it was given may still run, so the whole device has been waited for. Throws um::Error
   // or std::bad_alloc.
   Fence record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone = nullptr);
+  // Passed when both have; the caller has one reference to it, too. Throws std::bad_alloc.
+  Fence join(Fence one, Fence other);
   // Each of these four is a wait, or decides that there is none: what it is called, a test can leave out.
   //
   // Throws um::Error when the driver fails.
@@ -46,8 +48,10 @@ class Fences {
  private:
   struct Entry {
     std::vector<driver::CUevent> events;  // that have not been seen to have passed
+    std::vector<Fence> joined;            // likewise, fences of which there is a reference here
     uint32_t references = 0;
   };
+  Fence prepared();
   driver::CUevent take_event();
   bool record_event(driver::CUevent event, driver::CUstream stream);
   driver::CUresult query(Fence fence) noexcept;

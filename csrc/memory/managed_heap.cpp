@@ -128,6 +128,7 @@ void ManagedHeap::free(Block* block, bool keeps_empty) noexcept {
   Arena* arena = block->arena;
   arena->leave(block);
   block->free = true;
+  block->parked = false;
   Block* below = block->previous != nullptr && block->previous->free ? block->previous : nullptr;
   Block* above = block->next != nullptr && block->next->free ? block->next : nullptr;
   if (above != nullptr) {

@@ -1,22 +1,28 @@
 #include "replay/gpu_replay.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "devices/simulated/device.h"
+#include "engine/doors.h"
+#include "memory/address_map.h"
 #include "memory/names.h"
 #include "replay/unified_input.h"
 
 namespace um::simulator {
 namespace {
 
-constexpr uint32_t kFirstCounted = 3;  // the first iteration has no plan, the second does not begin as it ends
+constexpr uint32_t kAlike = 3;
+constexpr uint64_t kGranule = 512;  // bytes, of the memory of small storages
+constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+constexpr uint32_t kLeastWarmUp = 2;  // the first iteration has no plan, the second does not begin as it ends
 
 um_gpu_options checked(const um_gpu_options& options) {
   check(options.link);
-  require(options.iterations >= kFirstCounted, "expected at least three iterations: the first two are of warm-up");
+  require(options.iterations > kLeastWarmUp, "expected at least three iterations: the first two are of warm-up");
   require(options.op_ns >= 0, "an op that takes the host less than no time");
   require(options.call_costs != nullptr || options.call_cost_count == 0, "the costs of calls are missing");
   return options;
@@ -44,10 +50,19 @@ um_swap_counters since(const um_swap_counters& now, const um_swap_counters& befo
        {&um_swap_counters::swap_ins, &um_swap_counters::swap_outs, &um_swap_counters::swap_in_bytes,
         &um_swap_counters::swap_out_bytes, &um_swap_counters::on_demand_swap_ins, &um_swap_counters::evictions,
         &um_swap_counters::cancelled, &um_swap_counters::clean_drops, &um_swap_counters::redundant_actions,
-        &um_swap_counters::actions, &um_swap_counters::skipped_actions})
+        &um_swap_counters::actions, &um_swap_counters::skipped_actions, &um_swap_counters::wait_copy_ns,
+        &um_swap_counters::wait_room_ns})
     difference.*total -= before.*total;
   difference.programs_followed -= before.programs_followed;
   return difference;
+}
+
+bool alike(const um_gpu_step& one, const um_gpu_step& other) {
+  const um_swap_counters &a = one.swaps, &b = other.swaps;
+  return one.duration_ns == other.duration_ns && a.swap_ins == b.swap_ins && a.swap_outs == b.swap_outs &&
+         a.swap_in_bytes == b.swap_in_bytes && a.swap_out_bytes == b.swap_out_bytes && a.evictions == b.evictions &&
+         a.clean_drops == b.clean_drops && a.actions == b.actions && a.cancelled == b.cancelled &&
+         a.used_peak_bytes == b.used_peak_bytes;
 }
 
 }  // namespace
@@ -58,23 +73,24 @@ GpuReplay::GpuReplay(const um_trace& trace, const um_plan* plan, const um_gpu_op
       plan_(plan),
       options_(checked(options)),
       clock_(options.link, um_pages_costs{}, options.op_ns),
-      pointers_(trace.storage_count) {
+      places_(trace.storage_count) {
   check(trace, options.iterations);
   const CallCosts costs = costs_of(options);
   um_emulated_options device{};
   device.capacity_bytes = options.capacity_bytes;
-  backend_ = Backend::open_simulated_gpu(device);
+  device.counting = UM_COUNTING_RAW;
+  backend_ = Backend::open_simulated_gpu(device, options.synchronous != 0);
   Space& space = space_of(backend_.ordinal);
-  device_ = um_device::open_owned(backend_);
-  gpu_ = std::make_unique<Gpu>(space, clock_, costs);
+  device_ = um_device::open_owned(backend_, owners_);
+  gpu_ = std::make_unique<Gpu>(space, clock_, costs, options.synchronous != 0);
   space.clock = &clock_;
   space.gpu = gpu_.get();
 }
 
 GpuReplay::~GpuReplay() {
   if (device_ == nullptr) return;
-  device_->end_op(nullptr, 0);  // after an error inside an op
-  for (size_t storage = 0; storage < pointers_.size(); ++storage) free(static_cast<int32_t>(storage));
+  device_->guard.end_op(nullptr, 0);  // after an error inside an op
+  for (size_t storage = 0; storage < places_.size(); ++storage) free(static_cast<int32_t>(storage));
   try {
     device_->close();
   } catch (const Error& error) {
@@ -87,14 +103,19 @@ GpuReplay::~GpuReplay() {
 um_simulation GpuReplay::run() {
   const CurrentContext current(backend_);  // as torch's threads have it
   um_simulation out;
-  device_->set_chunks(options_.chunks);
-  make_initial();
-  for (uint32_t iteration = 1; iteration <= options_.iterations; ++iteration) {
+  device_->alive()->swapping.set(options_.chunks);
+  if (options_.storage_address != nullptr) place_small();
+  events(-1, false);
+  device_->alive()->swapping.read(&swaps_);
+  step_start_ns_ = clock_.now_ns();
+  for (uint32_t iteration = 1; iteration <= options_.iterations && !is_steady(out); ++iteration) {
     if (iteration == 2) set_program();
     clock_.begin_step(iteration);
-    if (iteration <= kFirstCounted) gpu_->take_counts();
-    device_->set_step(iteration);
+    if (iteration <= std::max(options_.warm_up, kLeastWarmUp) + 1) gpu_->take_counts();
+    device_->alive()->guard.set_step(iteration);
+    if (iteration > 1) events(-1, false);
     run_iteration();
+    device_->alive()->guard.set_step(0);
     close_step(out);
     hand_over();
   }
@@ -107,24 +128,35 @@ um_simulation GpuReplay::run() {
   return out;
 }
 
-// What is there before the first op, each written by an op of its own.
-void GpuReplay::make_initial() {
+// Small storages lie among each other as they did: in the order of their addresses, and what lay between them is free
+// again when all are there.
+void GpuReplay::place_small() {
+  um_swap_counters counters{};
+  device_->alive()->swapping.read(&counters);
+  const uint64_t chunk = counters.chunk_bytes;
+  std::map<uint64_t, int32_t> small;
   for (uint64_t row = index_.first_event(-1); row < index_.first_event(0); ++row) {
     const int32_t storage = trace_.event_storage[row];
-    if (trace_.event_kind[row] != kAllocate) continue;
-    allocate(storage);
-    if (pointer(storage) == nullptr) continue;
-    um_access access{};
-    access.address = pointer(storage);
-    access.bytes = static_cast<uint64_t>(index_.bytes(storage));
-    access.write = 1;
-    device_->begin_op(0, UM_PHASE_NONE, 0, false, &access, 1);
-    launch(0, false);
-    device_->end_op(nullptr, 0);
+    const uint64_t address = options_.storage_address[storage];
+    if (address != 0 && static_cast<uint64_t>(index_.bytes(storage)) <= chunk / 2) small.emplace(address, storage);
   }
-  device_->swapping(&swaps_);
-  step_start_ns_ = clock_.now_ns();
-  static_cast<void>(clock_.take_tally());
+  std::vector<void*> gaps;
+  const auto fill = [&](uint64_t bytes) {
+    for (uint64_t piece = 0; bytes > 0; bytes -= piece) {
+      piece = std::min(bytes, chunk / 2);
+      gaps.push_back(device_->allocate(piece, kChunked, nullptr));
+    }
+  };
+  uint64_t end = 0;  // of what lies in the present chunk
+  for (const auto& [address, storage] : small) {
+    const uint64_t begin = address / chunk * chunk;
+    if (end < begin) fill((chunk - end % chunk) % chunk);
+    fill(address - std::max(end, begin));
+    allocate(storage, um_device::Use::by_ops);
+    end = address + (static_cast<uint64_t>(index_.bytes(storage)) + kGranule - 1) / kGranule * kGranule;
+  }
+  fill((chunk - end % chunk) % chunk);
+  for (void* const gap : gaps) static_cast<void>(um_device::free(gap));
 }
 
 void GpuReplay::run_iteration() {
@@ -142,9 +174,9 @@ void GpuReplay::run_op(int32_t op) {
   events(op, true);
   outputs_.clear();
   for (uint64_t row = index_.first_access(op); row < index_.first_access(op + 1); ++row)
-    outputs_.push_back(pointer(trace_.access_storage[row]));
+    outputs_.push_back({pointer(trace_.access_storage[row]), place(trace_.access_storage[row])});
   launch(std::max<int64_t>(trace_.op_duration_ns[op], 0), trace_.op_host_touch[op] != 0);
-  device_->end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
+  device_->guard.end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
   events(op, false);
 }
 
@@ -155,18 +187,19 @@ void GpuReplay::begin(int32_t op) {
     if (at == nullptr) continue;
     um_access access{};
     access.address = at + trace_.access_offset_bytes[row];
+    access.storage = place(trace_.access_storage[row]);
     access.bytes = static_cast<uint64_t>(trace_.access_bytes[row]);
     access.write = (trace_.access_flags[row] & kWrite) != 0;
     accesses_.push_back(access);
   }
-  device_->begin_op(intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0, trace_.op_creates[op] != 0,
-                    accesses_.data(), static_cast<uint32_t>(accesses_.size()));
+  device_->guard.begin_op(intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0,
+                          trace_.op_creates[op] != 0, accesses_.data(), static_cast<uint32_t>(accesses_.size()));
 }
 
 // The kernel, at the moment at which the host has done everything else for it.
 void GpuReplay::launch(int64_t duration_ns, bool host_waits) {
   clock_.begin_op(-1, FaultShape{});
-  clock_.end_op(duration_ns, host_waits);
+  clock_.end_op(duration_ns, host_waits || options_.synchronous != 0);
   ends_ns_.push_back(clock_.now_ns());
   if (options_.queue_ops == 0 || ends_ns_.size() <= options_.queue_ops) return;
   clock_.host_waits(ends_ns_.front());
@@ -175,41 +208,71 @@ void GpuReplay::launch(int64_t duration_ns, bool host_waits) {
 
 // ---- storages -------------------------------------------------------------------------------------------------------
 
-// What the host copies is the script's own, and takes no time here.
 void GpuReplay::events(int32_t op, bool inside) {
   for (uint64_t row = index_.first_event(op); row < index_.first_event(op + 1); ++row) {
-    if ((trace_.event_inside[row] != 0) != inside) continue;
-    if (trace_.event_kind[row] == kAllocate) allocate(trace_.event_storage[row]);
-    if (trace_.event_kind[row] == kFree) free(trace_.event_storage[row]);
+    if ((trace_.event_inside[row] != 0) == inside) event(row);
   }
 }
 
-void GpuReplay::allocate(int32_t storage) {
+// What is allocated outside of ops may be used by whoever asked for it; what was there before the step has come with
+// its contents.
+void GpuReplay::event(uint64_t row) {
+  const int32_t storage = trace_.event_storage[row];
+  const bool before = trace_.event_op[row] < 0;
+  switch (trace_.event_kind[row]) {
+    case kAllocate:
+      if (before && pointer(storage) != nullptr) return;  // it goes on
+      return allocate(storage, before ? um_device::Use::by_ops : um_device::Use::outside_ops);
+    case kFree:
+      return free(storage);
+    case kHostWrite:
+    case kHostRead:
+      return copy(row);
+    default:  // served faults are of unified memory
+      return;
+  }
+}
+
+// Where the host runs ahead, what it copies is the script's own, and takes no time here. What lies on a synchronous
+// host is its own to read and write.
+void GpuReplay::copy(uint64_t row) {
+  char* const at = static_cast<char*>(pointer(trace_.event_storage[row]));
+  if (options_.synchronous == 0 || at == nullptr || address_of(at) < kFirstAddress) return;
+  const auto bytes = static_cast<uint64_t>(trace_.event_bytes[row]);
+  host_.resize(std::max<size_t>(host_.size(), bytes));
+  char* const from = at + trace_.event_offset_bytes[row];
+  if (trace_.event_kind[row] == kHostWrite) {
+    copy_from_host(from, host_.data(), bytes);
+  } else {
+    copy_to_host(host_.data(), from, bytes);
+  }
+}
+
+void GpuReplay::allocate(int32_t storage, um_device::Use use) {
   const auto row = static_cast<size_t>(storage);
-  require(pointers_[row] == nullptr, "this is no trace: a storage is allocated twice");
+  require(places_[row] == nullptr, "this is no trace: a storage is allocated twice");
   um_placement placement{};
   placement.memory = UM_MEMORY_CHUNKED;
   placement.role =
       std::min<uint32_t>(trace_.storage_role[row], UM_ROLE_INTERMEDIATE);  // workspaces are none of torch's
-  pointers_[row] = device_->allocate(static_cast<uint64_t>(index_.bytes(storage)), placement, nullptr);
+  void* const address = device_->allocate(static_cast<uint64_t>(index_.bytes(storage)), placement, nullptr, use);
+  if (address != nullptr) places_[row] = std::make_unique<void*>(address);
 }
 
 void GpuReplay::free(int32_t storage) noexcept {
-  void*& pointer = pointers_[static_cast<size_t>(storage)];
-  if (pointer != nullptr) static_cast<void>(um_device::free(pointer));
-  pointer = nullptr;
+  if (pointer(storage) != nullptr) static_cast<void>(um_device::free(pointer(storage)));
+  places_[static_cast<size_t>(storage)].reset();
 }
 
 // The trace begins again: what outlives it goes on under its old name or its successor's, the rest is made anew.
 void GpuReplay::hand_over() {
-  std::vector<void*> next(pointers_.size());
+  std::vector<std::unique_ptr<void*>> next(places_.size());
   for (int32_t storage = 0; storage < index_.storage_count(); ++storage) {
     const int32_t source = index_.continued_from(storage);
-    if (source >= 0)
-      next[static_cast<size_t>(storage)] = std::exchange(pointers_[static_cast<size_t>(source)], nullptr);
+    if (source >= 0) next[static_cast<size_t>(storage)] = std::move(places_[static_cast<size_t>(source)]);
   }
   for (int32_t storage = 0; storage < index_.storage_count(); ++storage) free(storage);
-  pointers_ = std::move(next);
+  places_ = std::move(next);
 }
 
 void GpuReplay::set_program() {
@@ -217,13 +280,14 @@ void GpuReplay::set_program() {
   names.reserve(static_cast<size_t>(index_.op_count()));
   for (int32_t op = 0; op < index_.op_count(); ++op) names.push_back(intern(("op " + std::to_string(op)).c_str()));
   std::vector<uint64_t> serials;
-  for (void* each : pointers_) {
+  serials.reserve(places_.size());
+  for (int32_t storage = 0; storage < index_.storage_count(); ++storage) {
     um_allocation allocation{};
-    if (each != nullptr) um_device::describe(each, &allocation);
+    if (pointer(storage) != nullptr) um_device::describe(pointer(storage), &allocation);
     serials.push_back(allocation.serial);
   }
   const um_program program{&trace_, plan_, names.data(), serials.data()};
-  device_->set_program(&program);
+  device_->alive()->follower.set(&program);
 }
 
 void GpuReplay::close_step(um_simulation& out) {
@@ -237,11 +301,19 @@ void GpuReplay::close_step(um_simulation& out) {
   step.call_ns = tally.call_ns;
   for (const int direction : {0, 1}) step.copy_ns[direction] = tally.copy_ns[direction];
   um_swap_counters now{};
-  device_->swapping(&now);
+  device_->alive()->swapping.read(&now);
   step.swaps = since(now, swaps_);
   swaps_ = now;
-  device_->reset_peaks();
+  device_->alive()->accounts.reset_all_peaks();
   out.gpu_steps.push_back(step);
+}
+
+// All alike from now on: so many in a row were, and none is going to lie elsewhere.
+bool GpuReplay::is_steady(const um_simulation& so_far) {
+  const std::vector<um_gpu_step>& steps = so_far.gpu_steps;
+  if (options_.until_steady == 0 || steps.size() <= kLeastWarmUp) return false;
+  alike_ = alike(steps[steps.size() - 2], steps.back()) ? alike_ + 1 : 0;
+  return alike_ >= kAlike && device_->alive()->swapping.is_laid_out();
 }
 
 }  // namespace um::simulator

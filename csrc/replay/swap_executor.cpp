@@ -87,7 +87,6 @@ void SwapExecutor::carry_over() {
     state(storage).birth = -1;
   }
   link_.rename(names);
-  for (int32_t& storage : waiting_) storage = names[static_cast<size_t>(storage)];
   victims_.next_iteration();
 }
 
@@ -109,7 +108,6 @@ void SwapExecutor::step(int32_t op) {
   settle_writes(op);
   for (const int32_t storage : frees_after_op_) end_life(storage);
   frees_after_op_.clear();
-  begin_arrivals();
   if (columns.op_host_touch[op] != 0) host_ns_ = std::max(host_ns_, compute_ns_);
   events_after(op);
   if (freed_) link_.start_waiting();
@@ -127,7 +125,6 @@ void SwapExecutor::use_all(int32_t op) {
   const um_trace& columns = trace_.columns();
   const uint64_t begin = trace_.first_access(op), end = trace_.first_access(op + 1);
   for (uint64_t row = begin; row < end; ++row) state(columns.access_storage[row]).pin = pin_;
-  if (!at_hand(op)) begin_arrivals();
   // The first access of each decides whether its contents are needed, so the order of the rows matters.
   for (uint64_t row = begin; row < end; ++row) use(columns.access_storage[row], !trace_.writes_all(row));
   for (uint64_t row = begin; row < end; ++row) {
@@ -136,7 +133,6 @@ void SwapExecutor::use_all(int32_t op) {
       wait_for_departure(storage, UM_SPAN_WAIT_COPY);  // the host's copy would be of half-written contents
     }
   }
-  note_uses(op);
 }
 
 // What is freed inside an op after the last allocation in it is in use until the op ends.

@@ -4,7 +4,6 @@
 // Time is that of the compute queue, `compute_ns_`; the link is never ahead of it except while the queue stands still.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <set>
 #include <string>
@@ -26,7 +25,6 @@ struct SwapState {
   int64_t block = Allocator::kNoRoom;  // of the device memory it holds
   uint64_t pin = 0;                    // the op that it was last pinned for
   uint64_t made_again = 0;             // likewise the last that ran again and wrote all of it
-  uint64_t used = 0;                   // engine's rules: larger for what was used, or came, later
   uint32_t copy = 0;                   // serial of its copy that is queued or runs; 0: none
   int32_t birth = -1;                  // op of this iteration; -1: it was there when that began
   int32_t last_writer = -1;            // likewise
@@ -36,7 +34,6 @@ struct SwapState {
   bool copying_out = false;  // on the device: its swap-out was cancelled while it ran
   bool written = false;      // has contents
   bool host_valid = false;   // and the host has the same
-  bool spare = false;        // engine's rules: on the device, and nobody needs its contents
 };
 
 class SwapExecutor final : CopyListener {
@@ -105,22 +102,6 @@ class SwapExecutor final : CopyListener {
   Begin begins(Direction direction, const Copy& copy) override;
   void ended(Direction direction, const Copy& copy, int64_t start_ns, uint8_t engine) override;
 
-  // swap_engine_rules.cpp
-  bool by_engine_rules() const { return options_.engine_rules != 0; }
-  bool waits_for_room(int32_t storage);
-  bool stays(int32_t storage) const;
-  void set_spare(int32_t storage);
-  void keep(int32_t storage);
-  void note_use(int32_t storage);
-  void note_uses(int32_t op);
-  bool send_spare();
-  int64_t chunks_of(int64_t bytes) const;
-  bool is_coming(int32_t storage) const;
-  bool at_hand(int32_t op);
-  void begin_arrivals();
-  void bring(int32_t storage);
-  void stop_waiting(int32_t storage);
-
   // swap_recompute.cpp
   void recompute(uint64_t row);
   void find_last_touches(uint64_t row, int32_t first, int32_t last);
@@ -148,7 +129,6 @@ class SwapExecutor final : CopyListener {
   std::vector<int32_t> borrowed_;        // memory of storages that are not there, for ops that run again
   std::vector<int32_t> last_touch_;      // likewise: the last of these ops that touches a storage
   std::vector<int32_t> arrivals_;        // what the present op waits for
-  std::deque<int32_t> waiting_;          // engine's rules: swap-ins that have no room yet
   std::vector<int32_t> frees_after_op_;  // inside the present op, not given to anything before its end
 
   int64_t compute_ns_ = 0, host_ns_ = 0;
@@ -156,8 +136,6 @@ class SwapExecutor final : CopyListener {
   uint64_t rerun_begin_ = 0;  // that when the present recomputation began
   int32_t rerun_first_ = -1;  // its first op
   uint32_t copies_ = 0;       // serial of the last copy
-  uint64_t uses_ = 0;         // noted ones
-  uint64_t spares_ = 0;       // storages that are
   uint32_t host_copy_ = 0;    // the copy of a host event that runs; 0: none
   uint64_t freeing_ = 0;      // copies whose end frees memory
   int32_t claimant_ = -1;     // the compute queue waits for room for this one: nobody else takes any

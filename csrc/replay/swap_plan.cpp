@@ -51,7 +51,6 @@ void SwapExecutor::find_first_actions() {
 
 void SwapExecutor::run_actions(int32_t op, bool after) {
   if (plan_ == nullptr) return;
-  if (by_engine_rules()) ++pin_;  // no op runs
   while (next_action_ < plan_->count && plan_->op[next_action_] == op && (plan_->after[next_action_] != 0) == after) {
     act(next_action_++);
   }
@@ -61,10 +60,6 @@ void SwapExecutor::act(uint64_t row) {
   const int32_t storage = plan_->storage[row];
   const Place place = state(storage).place;
   if (place == Place::dead) wrong_plan(row, "the storage is not alive there");
-  if (stays(storage)) {
-    ++result_.redundant_actions;
-    return;
-  }
   switch (plan_->kind[row]) {
     case UM_PLAN_SWAP_OUT:
       if (place == Place::dropped) wrong_plan(row, "the storage has been dropped: there is nothing to copy");
@@ -75,7 +70,6 @@ void SwapExecutor::act(uint64_t row) {
     case UM_PLAN_WAIT:
       return wait(storage);
     case UM_PLAN_DROP:
-      if (by_engine_rules()) return plan_->argument[row] != 0 ? swap_out(storage) : set_spare(storage);
       if (plan_->argument[row] != 0 && place == Place::device && !state(storage).host_valid) {
         wrong_plan(row, "the host's copy is not valid: swap the storage out, or drop its contents");
       }
@@ -98,8 +92,7 @@ void SwapExecutor::swap_in(int32_t storage) {
 
 void SwapExecutor::swap_out(int32_t storage) {
   if (state(storage).place == Place::arriving) {
-    const bool begun = by_engine_rules() ? !waits_for_room(storage) : state(storage).copy_runs;
-    if (!begun) return turn_back(storage);
+    if (!state(storage).copy_runs) return turn_back(storage);
     wait_for_arrival(storage);
   }
   if (state(storage).place != Place::device) {
@@ -110,10 +103,6 @@ void SwapExecutor::swap_out(int32_t storage) {
 }
 
 void SwapExecutor::wait(int32_t storage) {
-  if (by_engine_rules() && state(storage).place != Place::leaving) {
-    result_.redundant_actions += state(storage).place != Place::arriving;  // else the op that uses it waits
-    return;
-  }
   if (state(storage).place == Place::arriving) wait_for_arrival(storage);
   wait_for_departure(storage, UM_SPAN_WAIT_ROOM);
 }

@@ -13,8 +13,8 @@ namespace um::simulator {
 void SwapExecutor::recompute(uint64_t row) {
   const int32_t target = plan_->storage[row];
   const Place place = state(target).place;
-  if (by_engine_rules() || (place != Place::dropped && place != Place::host)) {
-    if (place == Place::leaving && !by_engine_rules()) stay(target);
+  if (place != Place::dropped && place != Place::host) {
+    if (place == Place::leaving) stay(target);
     ++result_.redundant_actions;
     return;
   }

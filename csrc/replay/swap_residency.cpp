@@ -17,7 +17,6 @@ void SwapExecutor::make(int32_t storage) {
   each.pin = pin_;  // an op that makes something works with it
   take_block_waiting(storage);
   each.place = Place::device;
-  note_use(storage);
   if (victims_.any()) victims_.made(storage, op_);
 }
 
@@ -28,8 +27,8 @@ void SwapExecutor::place_first(int32_t storage) {
   each = SwapState{};
   each.written = true;
   if (victims_.any()) victims_.made(storage, op_);
-  bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0 && !stays(storage);
-  const bool at_any_price = iteration_ > 1 || stays(storage);
+  bool on_host = starts_on_host_[static_cast<size_t>(storage)] != 0;
+  const bool at_any_price = iteration_ > 1;
   if (!on_host && at_any_price) take_block_waiting(storage);
   if (!on_host && !at_any_price && !take_block(storage)) {
     if (!victims_.any()) no_room(storage);
@@ -43,9 +42,7 @@ void SwapExecutor::place_first(int32_t storage) {
 void SwapExecutor::end_life(int32_t storage) {
   SwapState& each = state(storage);
   if (each.place == Place::dead) return;
-  keep(storage);
-  if (waits_for_room(storage)) stop_waiting(storage);
-  if (each.copy_runs || (by_engine_rules() && each.copy != 0)) {
+  if (each.copy_runs) {
     if (each.place != Place::leaving) ++freeing_;
     orphans_.push_back({each.copy, each.block, trace_.bytes(storage)});
   } else {
@@ -60,7 +57,6 @@ void SwapExecutor::end_life(int32_t storage) {
 // An op is about to touch it. What has to be copied first is added to `arrivals_`.
 void SwapExecutor::use(int32_t storage, bool needs_contents) {
   SwapState& each = state(storage);
-  needs_contents |= by_engine_rules();
   switch (each.place) {
     case Place::dead:  // made inside the op
     case Place::device:
@@ -68,7 +64,6 @@ void SwapExecutor::use(int32_t storage, bool needs_contents) {
     case Place::leaving:
       return stay(storage);
     case Place::arriving:
-      if (waits_for_room(storage)) bring(storage);
       if (needs_contents || each.copy_runs) return arrivals_.push_back(storage);
       turn_back(storage);
       break;
@@ -91,9 +86,7 @@ void SwapExecutor::arrive(int32_t storage, bool on_demand) {
   each.place = Place::arriving;
   each.on_demand = on_demand;
   if (on_demand) ++result_.on_demand_swap_ins;
-  if (!by_engine_rules()) return submit_arrival(storage, on_demand);
-  waiting_.push_back(storage);
-  on_demand ? bring(storage) : begin_arrivals();
+  submit_arrival(storage, on_demand);
 }
 
 void SwapExecutor::submit_arrival(int32_t storage, bool first) {
@@ -105,7 +98,6 @@ void SwapExecutor::submit_arrival(int32_t storage, bool first) {
 
 void SwapExecutor::leave(int32_t storage, um_cause cause) {
   SwapState& each = state(storage);
-  keep(storage);
   if (each.host_valid || !each.written) {
     ++result_.clean_drops;
     release(storage);
@@ -116,7 +108,6 @@ void SwapExecutor::leave(int32_t storage, um_cause cause) {
   each.place = Place::leaving;
   if (each.copying_out) {  // the copy that was cancelled still runs, and nothing has been written since
     each.copying_out = false;
-    result_.clean_drops += by_engine_rules();
     return;
   }
   each.copy = ++copies_;
@@ -129,16 +120,14 @@ void SwapExecutor::stay(int32_t storage) {
   ++result_.cancelled;
   --freeing_;
   each.place = Place::device;
-  each.copying_out = each.copy_runs || (by_engine_rules() && each.copy != 0);
+  each.copying_out = each.copy_runs;
   if (!each.copying_out) each.copy = 0;
-  note_use(storage);
   victims_.returned(storage);
 }
 
 // A swap-in that has not started is not wanted any more.
 void SwapExecutor::turn_back(int32_t storage) {
   ++result_.cancelled;
-  if (by_engine_rules()) stop_waiting(storage);
   state(storage).copy = 0;
   state(storage).place = Place::host;
 }
@@ -148,7 +137,7 @@ Begin SwapExecutor::begins(Direction direction, const Copy& copy) {
   SwapState& each = state(copy.storage);
   const bool gone = each.copy != copy.serial;
   if (gone && !is_orphan(copy.serial)) return Begin::dropped;
-  if (direction == kToDevice && !by_engine_rules()) {
+  if (direction == kToDevice) {
     if (claimant_ >= 0 && claimant_ != copy.storage) return Begin::waits;
     if (!freed_ && refused_ == copy.serial) return Begin::waits;
     if (!take_block(copy.storage)) {
@@ -232,12 +221,10 @@ void SwapExecutor::free_block(int64_t block, int64_t bytes) {
 
 // Brings about that there is more room than before, or fails. May have to be called again.
 void SwapExecutor::make_room(int32_t storage) {
-  if (by_engine_rules() ? !is_coming(storage) : freeing_ == 0) {
-    if (send_spare()) return;
+  if (freeing_ == 0) {
     const int32_t victim = victims_.pick([&](int32_t candidate) {
       const SwapState& each = state(candidate);
-      const bool never = trace_.bytes(candidate) == 0 || stays(candidate);
-      if (each.place != Place::device || never) return SwapVictims::Candidate::no;
+      if (each.place != Place::device || trace_.bytes(candidate) == 0) return SwapVictims::Candidate::no;
       return each.pin == pin_ ? SwapVictims::Candidate::not_now : SwapVictims::Candidate::yes;
     });
     if (victim >= 0) {

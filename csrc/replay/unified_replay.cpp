@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "devices/simulated/device.h"
+#include "engine/doors.h"
+#include "engine/owners.h"
 #include "memory/migration.h"
 #include "replay/unified_input.h"
 
@@ -44,13 +46,13 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
   device.counting = options.service == UM_SERVICE_GUARD ? UM_COUNTING_ORDERED : UM_COUNTING_RAW;
   const Backend backend = Backend::open_simulated(device);
   space_ = &space_of(backend.ordinal);
-  device_ = um_device::open_owned(backend);
+  device_ = um_device::open_owned(backend, process_owners());
   space_->clock = &clock_;
 }
 
 Replay::~Replay() {
   if (device_ == nullptr) return;
-  device_->end_op(nullptr, 0);  // after an error inside an op
+  device_->guard.end_op(nullptr, 0);  // after an error inside an op
   space_->clock = nullptr;
   for (size_t storage = 0; storage < addresses_.size(); ++storage) free(static_cast<int32_t>(storage));
   for (auto& cache : caches_) cache.reset();
@@ -66,14 +68,14 @@ Replay::~Replay() {
 um_simulation Replay::run() {
   um_simulation out;
   out.steps.reserve(options_.iterations + uint64_t{1});
-  if (options_.budget_bytes != 0) device_->set_budget(options_.budget_bytes);
-  device_->counters(&counters_);
+  if (options_.budget_bytes != 0) device_->alive()->budget.set(options_.budget_bytes);
+  device_->alive()->accounts.read(&counters_);
   for (uint32_t iteration = 1; iteration <= options_.iterations; ++iteration) {
     clock_.begin_step(iteration == 1 ? 0 : iteration);
     events(-1, false);
     if (iteration == 1) close_step(out);
     clock_.begin_step(iteration);
-    device_->set_step(iteration);
+    device_->alive()->guard.set_step(iteration);
     run_iteration();
     close_step(out);
     out.addresses = places_;
@@ -99,7 +101,7 @@ void Replay::run_op(int32_t op) {
   begin(op);
   events(op, true);
   note_uses(op);
-  device_->end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
+  device_->guard.end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
   const auto row = static_cast<size_t>(op);
   clock_.end_op(std::max<int64_t>(trace_.op_duration_ns[row], 0), trace_.op_host_touch[row] != 0);
   actions(op, true);
@@ -129,8 +131,8 @@ void Replay::begin(int32_t op) {
     accesses_.push_back(access);
   }
   if (options_.caching != 0) make_cached(op);
-  device_->begin_op(0, trace_.op_phase[op], 0, trace_.op_creates[op] != 0, accesses_.data(),
-                    static_cast<uint32_t>(accesses_.size()));
+  device_->guard.begin_op(0, trace_.op_phase[op], 0, trace_.op_creates[op] != 0, accesses_.data(),
+                          static_cast<uint32_t>(accesses_.size()));
 }
 
 // Blocks of a cache are no allocations of the engine, so that it has to be told of them before the op begins.
@@ -153,7 +155,7 @@ void Replay::note_uses(int32_t op) {
   for (uint64_t row = index_.first_access(op); row < index_.first_access(op + 1); ++row) {
     const int32_t storage = trace_.access_storage[row];
     if (!lives(storage)) continue;
-    outputs_.push_back(pointer(storage));
+    outputs_.push_back({pointer(storage), nullptr});
     space_->note_use(address(storage) + static_cast<uint64_t>(trace_.access_offset_bytes[row]),
                      static_cast<uint64_t>(trace_.access_bytes[row]));
   }
@@ -184,10 +186,10 @@ void Replay::event(uint64_t row) {
       free(storage);
       break;
     case kHostWrite:
-      if (lives(storage)) um_device::copy_from_host(reinterpret_cast<void*>(at), nullptr, bytes);
+      if (lives(storage)) um::copy_from_host(reinterpret_cast<void*>(at), nullptr, bytes);
       break;
     case kHostRead:
-      if (lives(storage)) um_device::copy_to_host(nullptr, reinterpret_cast<const void*>(at), bytes);
+      if (lives(storage)) um::copy_to_host(nullptr, reinterpret_cast<const void*>(at), bytes);
       break;
     default:
       if (options_.service == UM_SERVICE_RECORDED || trace_.event_inside[row] == 0)
@@ -223,7 +225,7 @@ void Replay::allocate_cached(int32_t storage) {
   if (driver_advice(static_cast<um_advice>(placement.advice), &advice)) {
     clock_.advise_call(options_.costs.advise_call_ns);
   } else if (placement.advice == UM_ADVICE_PREFETCH) {
-    um_device::prefetch(pointer(storage), bytes, false, nullptr);
+    um::prefetch(pointer(storage), bytes, false, nullptr);
   }
 }
 
@@ -265,7 +267,7 @@ void Replay::act(uint64_t row) {
   clock_.name_storage(storage);
   if (plan_->kind[row] == UM_PLAN_PREFETCH) {
     space_->lane = Lane::beside;
-    um_device::prefetch(reinterpret_cast<const void*>(at), bytes, argument != 0, nullptr);
+    um::prefetch(reinterpret_cast<const void*>(at), bytes, argument != 0, nullptr);
     space_->lane = Lane::ops;
   } else if (plan_->kind[row] == UM_PLAN_DISCARD) {
     space_->discard(at, bytes);
@@ -311,12 +313,12 @@ void Replay::close_step(um_simulation& out) {
   const Tally tally = clock_.take_tally();
   um_simulated_step step = tally;
   um_counters now{};
-  device_->counters(&now);
+  device_->alive()->accounts.read(&now);
   step.counters = since(now, counters_);
   step.counters.remote_accesses = tally.remote_accesses;
   counters_ = now;
-  device_->memory(&step.memory);
-  device_->reset_peaks();
+  device_->alive()->accounts.read(&step.memory);
+  device_->alive()->accounts.reset_all_peaks();
   step.gpu_fault_groups = std::llround(tally.services);
   step.gpu_batches = std::llround(tally.batches);
   step.gpu_faults = std::llround(tally.entries);

@@ -68,7 +68,7 @@ class Replay {
   std::vector<uint64_t> plan_rows_;  // by place
   size_t next_row_ = 0;
   std::vector<um_access> accesses_;
-  std::vector<const void*> outputs_;
+  std::vector<um_shown> outputs_;
   um_counters counters_{};  // when the present step began
   int64_t step_start_ns_ = 0;
 };

@@ -1,14 +1,12 @@
-// Chunked memory of an emulated device, blocks in it, and contents that tell blocks and places apart.
+// Contents that tell allocations and places apart, and what else tests of memory for swapping share.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 
 #include "base/error.h"
 #include "check.h"
-#include "memory/allocations.h"
-#include "memory/chunked_memory.h"
+#include "memory/movable_memory.h"
 
 namespace test {
 
@@ -28,7 +26,6 @@ class HeldFence {
 };
 
 using um::Block;
-using um::ChunkedMemory;
 using um::Error;
 using um::Fences;
 using um::driver::CUstream;
@@ -37,70 +34,41 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kChunk = 2 * kMiB;
 inline constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 
-struct Rig {
-  explicit Rig(uint64_t budget_chunks, um_chunk_options options = {}, uint32_t delay_max_us = 0)
+// An emulated device's backend, and what memory in it is made of. Its heirs' members go before it does.
+struct Emulated {
+  explicit Emulated(uint32_t delay_max_us = 0)
       : backend(um::Backend::open_emulated({64 * kMiB, 256 * kMiB, UM_COUNTING_ORDERED, delay_max_us, check::seed(3)})),
         current(std::make_unique<um::CurrentContext>(backend)),
         fences(std::make_unique<Fences>(backend)) {
-    options.budget_bytes = budget_chunks * (options.chunk_bytes != 0 ? options.chunk_bytes : kChunk);
-    if (options.host_budget_bytes == 0) options.host_budget_bytes = 64 * kMiB;
-    memory = std::make_unique<ChunkedMemory>(backend, options, *fences);
-    allocations = std::make_unique<um::Allocations>(nullptr, backend);
-    allocations->set_chunked(memory.get());
-    CHECK_EQ(backend.call().stream_create(&stream, um::driver::CU_STREAM_NON_BLOCKING), um::driver::CUDA_SUCCESS);
+    for (CUstream* each : {&to_device, &to_host})
+      CHECK_EQ(backend.call().stream_create(each, um::driver::CU_STREAM_NON_BLOCKING), um::driver::CUDA_SUCCESS);
   }
-  ~Rig() {
+  ~Emulated() {
     backend.hooks->fail(backend.ordinal, nullptr, 0);
-    for (const auto& each : blocks) free_later(each.second);
-    for (int i = 0; i < 3 && !allocations->trim(); ++i) {
-    }
-    allocations.reset();
-    memory.reset();
-    backend.call().stream_destroy(stream);
+    for (CUstream each : {to_device, to_host}) backend.call().stream_destroy(each);
     fences.reset();
     current.reset();
     backend.close();
   }
-  Rig(const Rig&) = delete;
-  Rig& operator=(const Rig&) = delete;
+  Emulated(const Emulated&) = delete;
+  Emulated& operator=(const Emulated&) = delete;
 
-  Block* allocate(uint64_t bytes) {
-    Block* block = allocations->allocate(bytes, kChunked, {});
-    blocks[block->address] = block;
-    return block;
-  }
-  Block* backed(uint64_t chunks) {
-    Block* block = allocate(chunks * kChunk);
-    CHECK(memory->back(*block, nullptr));
-    return block;
-  }
-  void free(Block* block, Fences::Fence last_use = 0) {
-    blocks.erase(block->address);
-    free_later(block, last_use);
-  }
-  uint64_t calls(const char* function = nullptr) const { return backend.hooks->calls(backend.ordinal, function); }
-  void fail(const char* function, uint64_t nth) const { CHECK(backend.hooks->fail(backend.ordinal, function, nth)); }
-  uint64_t device_bytes() const {
-    um::emulated::Totals totals{};
-    backend.hooks->totals(backend.ordinal, &totals);
-    return totals.device_bytes;
-  }
-  void synchronize() const { CHECK_EQ(backend.call().stream_synchronize(stream), um::driver::CUDA_SUCCESS); }
+  uint64_t calls(const char* function) const { return backend.hooks->calls(backend.ordinal, function); }
 
   um::Backend backend;
   std::unique_ptr<um::CurrentContext> current;
   std::unique_ptr<Fences> fences;
-  std::unique_ptr<ChunkedMemory> memory;
-  std::unique_ptr<um::Allocations> allocations;
-  CUstream stream = nullptr;
-  std::map<uint64_t, Block*> blocks;
-
- private:
-  void free_later(Block* block, Fences::Fence last_use = 0) {
-    if (block->record.bytes > memory->most_small_bytes()) memory->freed(*block, last_use);
-    allocations->free(block);
-  }
+  um::StablePool<Block> blocks;
+  CUstream to_device = nullptr, to_host = nullptr;
 };
+
+inline um_chunk_options chunk_options(uint64_t budget_bytes, uint64_t host_budget_bytes) {
+  um_chunk_options options{};
+  options.budget_bytes = budget_bytes;
+  options.host_budget_bytes = host_budget_bytes;
+  options.chunk_bytes = kChunk;
+  return options;
+}
 
 inline unsigned char* data(const Block* block) { return reinterpret_cast<unsigned char*>(block->address); }
 

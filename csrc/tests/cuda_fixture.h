@@ -104,8 +104,8 @@ struct Cuda : Device {
     return {};
   }
 
-  um_status set_chunks(uint64_t chunks, uint32_t host_mapped = UM_HOST_MAPPED_NOT, uint64_t host_bytes = 0) {
-    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, host_mapped, 0};
+  um_status set_chunks(uint64_t chunks, uint64_t host_bytes = 0) {
+    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, 0};
     return um_chunks_set(handle, &options);
   }
   um_swap_counters swaps() const {
@@ -114,15 +114,14 @@ struct Cuda : Device {
     return out;
   }
   // As torch asks, wherever it does.
-  unsigned char* routed(uint64_t bytes, const um_placement& placement = kChunked, void* stream = nullptr) {
+  Moving routed(uint64_t bytes, const um_placement& placement = kChunked, void* stream = nullptr) {
     const um_route route{UM_ROUTE_ON, placement, handle};
     um_route_set_thread(&route);
     void* address = nullptr;
     CHECK_OK(um_allocate_routed(bytes, stream, &address));
     const um_route off{};
     um_route_set_thread(&off);
-    live.push_back(address);
-    return static_cast<unsigned char*>(address);
+    return keep(address);
   }
 
   // ---- kernels -------------------------------------------------------------------------------------------------
@@ -142,11 +141,15 @@ struct Cuda : Device {
     um_op_stream_set(stream);
     op(accesses, [&] { launch(stream, std::move(kernel)); }, name);
   }
-  void fill(um::driver::CUstream stream, unsigned char* block, uint64_t bytes, unsigned char value) {
-    op_in(stream, {write(block, bytes)}, [=] { std::memset(block, value, bytes); }, "fill");
+  void fill(um::driver::CUstream stream, const Moving& block, uint64_t bytes, unsigned char value) {
+    um_op_stream_set(stream);
+    const auto kernel = [=](unsigned char* at) { launch(stream, [=] { std::memset(at, value, bytes); }); };
+    op({write(block, bytes)}, [&] { kernel(block); }, "fill");
   }
-  void expect(um::driver::CUstream stream, const unsigned char* block, uint64_t bytes, unsigned char value) {
-    op_in(stream, {read(block, bytes)}, [=] { wrong += !holds(block, value, bytes); }, "expect");
+  void expect(um::driver::CUstream stream, const Moving& block, uint64_t bytes, unsigned char value) {
+    um_op_stream_set(stream);
+    const auto kernel = [=](unsigned char* at) { launch(stream, [=] { wrong += !holds(at, value, bytes); }); };
+    op({read(block, bytes)}, [&] { kernel(block); }, "expect");
   }
   // All kernels have run, and none found what it should not.
   void check_kernels() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "moving.h"
 #include "umadvise.h"
 
 #define CHECK_OK(call) check::succeeded(__FILE__, __LINE__, #call, (call))
@@ -46,25 +47,31 @@ class Device {
                   uint64_t host_bytes = 1024 * kMiB) {
     const um_emulated_options options{capacity_bytes, host_bytes, static_cast<uint32_t>(counting), 0, 0};
     CHECK_OK(um_device_open_emulated(&options, &handle));
+    um_owners_set(&Moving::owners());
   }
-  explicit Device(um_device* opened) : handle(opened) {}
+  explicit Device(um_device* opened) : handle(opened) { um_owners_set(&Moving::owners()); }
   ~Device() {
-    for (void* each : live) um_free(each);
+    for (unsigned char* each : live) um_free(each);
     um_device_close(handle);
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   operator um_device*() const { return handle; }
 
-  unsigned char* allocate(uint64_t bytes, const um_placement& placement = kIntermediate) {
+  Moving allocate(uint64_t bytes, const um_placement& placement = kIntermediate) {
     void* address = nullptr;
     CHECK_OK(um_allocate(handle, bytes, &placement, nullptr, &address));
-    live.push_back(address);
-    return static_cast<unsigned char*>(address);
+    return keep(address);
+  }
+  // Freed with the device.
+  Moving keep(void* address) {
+    live.push_back(moving(address));
+    return live.back();
   }
   void free(void* address) {
     for (size_t i = 0; i < live.size(); ++i) {
-      if (live[i] != address) continue;
+      if (static_cast<unsigned char*>(live[i]) != address) continue;
+      const Moving kept = live[i];
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(i));
       CHECK_EQ(um_free(address), 1);
       return;
@@ -78,9 +85,11 @@ class Device {
           bool untouched = false) {
     CHECK_OK(um_op_begin(handle, um_intern(name), UM_PHASE_FORWARD, um_intern("module"), untouched, accesses.data(),
                          static_cast<uint32_t>(accesses.size())));
-    std::vector<const void*> outputs;
+    std::vector<um_shown> outputs;
     for (const um_access& access : accesses) {
-      if (access.write != 0) outputs.push_back(access.address);
+      const auto* const storage = static_cast<const Storage*>(access.storage);
+      if (access.write != 0)
+        outputs.push_back({storage != nullptr ? storage->address : access.address, access.storage});
     }
     kernel();
     um_op_end(handle, outputs.data(), static_cast<uint32_t>(outputs.size()));
@@ -111,11 +120,13 @@ class Device {
   }
 
   um_device* handle = nullptr;
-  std::vector<void*> live;
+  std::vector<Moving> live;
 };
 
-inline um_access read(const void* address, uint64_t bytes) { return {address, bytes, 0, 0}; }
-inline um_access write(const void* address, uint64_t bytes) { return {address, bytes, 1, 0}; }
+inline um_access read(const void* address, uint64_t bytes) { return {address, bytes, 0, 0, nullptr}; }
+inline um_access write(const void* address, uint64_t bytes) { return {address, bytes, 1, 0, nullptr}; }
+inline um_access read(const Moving& block, uint64_t bytes) { return {block, bytes, 0, 0, block.storage()}; }
+inline um_access write(const Moving& block, uint64_t bytes) { return {block, bytes, 1, 0, block.storage()}; }
 
 inline bool holds(const unsigned char* data, unsigned char value, uint64_t bytes) {
   return data[0] == value && std::memcmp(data, data + 1, bytes - 1) == 0;

@@ -135,20 +135,8 @@ struct Plan {
 inline um_link plain_link() { return {{0, 0}, {1e9, 1e9}, {1e9, 1e9}, {1, 1}}; }
 
 inline um_swap_options options(uint64_t budget_bytes, um_eviction eviction = UM_EVICT_NEVER, uint32_t iterations = 1) {
-  return {budget_bytes, 2u << 20, 0,       0,       0, UM_ALLOCATOR_EXACT, static_cast<uint32_t>(eviction),
-          iterations,   1,        nullptr, nullptr, 0};
-}
-
-constexpr int64_t kChunk = 512;  // the link takes a nanosecond a byte
-
-// By the engine's rules.
-inline um_swap_options in_chunks(int64_t budget_chunks, um_eviction eviction = UM_EVICT_NEVER,
-                                 uint32_t iterations = 1) {
-  um_swap_options made = options(static_cast<uint64_t>(budget_chunks * kChunk), eviction, iterations);
-  made.chunk_bytes = kChunk;
-  made.allocator = UM_ALLOCATOR_VA_CHUNKS;
-  made.engine_rules = 1;
-  return made;
+  return {budget_bytes, 2u << 20, 0,       0,      0, UM_ALLOCATOR_EXACT, static_cast<uint32_t>(eviction),
+          iterations,   1,        nullptr, nullptr};
 }
 
 struct Run {

@@ -16,29 +16,27 @@ struct Swapping : Device {
       : Device(open(delay_max_us)) {
     set_budget(budget_chunks, host_budget_bytes);
   }
-  Swapping(um_device* opened, uint64_t budget_chunks, uint32_t host_mapped = 0) : Device(opened) {
-    set_budget(budget_chunks, 0, host_mapped);
-  }
+  Swapping(um_device* opened, uint64_t budget_chunks) : Device(opened) { set_budget(budget_chunks); }
   static um_device* open(uint32_t delay_max_us) {
     const um_emulated_options options{64 * kMiB, 1024 * kMiB, UM_COUNTING_ORDERED, delay_max_us, check::seed(7)};
     um_device* device = nullptr;
     CHECK_OK(um_device_open_emulated(&options, &device));
     return device;
   }
-  void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0, uint32_t host_mapped = 0) {
-    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, host_mapped, 0};
+  void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0) {
+    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, 0};
     CHECK_OK(um_chunks_set(handle, &options));
   }
-  unsigned char* chunks(uint64_t count) { return allocate(count * kChunk, kChunked); }
+  test::Moving chunks(uint64_t count) { return allocate(count * kChunk, kChunked); }
   um_swap_counters swaps() const {
     um_swap_counters out{};
     CHECK_OK(um_swap_read(handle, &out));
     return out;
   }
-  void fill(unsigned char* block, uint64_t bytes, unsigned char value, const char* name = "fill") {
+  void fill(const test::Moving& block, uint64_t bytes, unsigned char value, const char* name = "fill") {
     op({write(block, bytes)}, [&] { std::memset(block, value, bytes); }, name);
   }
-  void expect(const unsigned char* block, uint64_t bytes, unsigned char value, const char* name = "expect") {
+  void expect(const test::Moving& block, uint64_t bytes, unsigned char value, const char* name = "expect") {
     op({read(block, bytes)}, [&] { CHECK(test::holds(block, value, bytes)); }, name);
   }
 };
@@ -48,7 +46,7 @@ struct Rounds {
   fixture::Trace trace;
   std::vector<uint32_t> names;
   std::vector<uint64_t> serials;
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
 
   explicit Rounds(Swapping& device, int count = 4) {
     for (int i = 0; i < count; ++i) {

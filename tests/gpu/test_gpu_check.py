@@ -393,8 +393,31 @@ def test_networks_are_as_large_as_the_limit_allows(program: Callable[[str], Modu
     assert choose("resnet50", 4 << 30, dry_run=False).options == {"batch": 24}
     assert choose("resnet50", 1 << 30, dry_run=False) is None
     assert choose("bert_large", 8 << 30, dry_run=False).options == {"batch": 2, "length": 128}
-    assert choose("bert_large", 78 << 30, dry_run=False, large=True).options == {"batch": 16, "length": 512}
+    assert choose("bert_large", 78 << 30, dry_run=False, large=True).options == {"batch": 24, "length": 512}
     assert choose("bert_large", 38 << 30, dry_run=False, large=True).options == {"batch": 8, "length": 512}
+    assert choose("resnet50", 78 << 30, dry_run=False, large=True, bf16=True).options == {"batch": 1152}
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("network", ["bert_large", "resnet50"])
+def test_large_sizes_take_what_they_are_said_to(program: Callable[[str], ModuleType], network: str, bf16: bool) -> None:
+    from umadvise.recording.dry.recorder import record
+
+    sizes = program("workloads")._LARGE_SIZES_BF16 if bf16 else program("workloads")._LARGE_SIZES
+    largest, said_bytes = sizes[network][0]
+    assert 40 << 30 < said_bytes < 60 << 30  # of a card's 80 GiB
+    trace = record(program("workloads").SizedNetwork(network, largest, bf16=bf16).build)
+    assert trace.peak_bytes == pytest.approx(said_bytes, rel=0.02)
+
+
+def test_bf16_is_of_the_forward_pass_and_losses_are_float32(program: Callable[[str], ModuleType]) -> None:
+    workload = program("workloads").choose("bert_large", 0, dry_run=True, bf16=True).build()
+    seen: list[torch.dtype] = []
+    linear = next(each for each in workload.modules[0].modules() if type(each) is torch.nn.Linear)
+    linear.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    assert workload.step().dtype == torch.float32
+    assert set(seen) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in workload.modules[0].parameters()} == {torch.float32}
 
 
 def test_the_large_size_has_no_row_in_managed_memory(program: Callable[[str], ModuleType]) -> None:
@@ -408,6 +431,92 @@ def test_spans_that_overlap_count_once(program: Callable[[str], ModuleType]) -> 
     covered = program("busy").covered_ns
     assert covered([]) == 0
     assert covered([(10, 20), (12, 15), (18, 25), (30, 31)]) == 16
+
+
+def test_clocks_are_asked_for_while_steps_run(
+    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nread line < $0.steps\necho 1980 MHz, 2619 MHz\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    os.mkfifo(tmp_path / "nvidia-smi.steps")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def step() -> None:
+        steps.append(1)
+        if len(steps) == 3:
+            (tmp_path / "nvidia-smi.steps").write_text("enough\n")
+
+    clocks = program("busy").clocks
+    assert clocks(step, lambda: None, on_gpu=True) == "1980 MHz, 2619 MHz"
+    assert len(steps) >= 3
+    monkeypatch.setenv("PATH", "")
+    assert "nvidia-smi" in clocks(step, lambda: None, on_gpu=True)
+
+
+def test_the_summary_says_who_wins_each_budget_and_where_the_time_went(program: Callable[[str], ModuleType]) -> None:
+    def row(name: str, step_ns: float, **more: Any) -> dict[str, Any]:
+        return {"name": name, "way": None, "outcome": "ran", "step_ns": step_ns, "peak_bytes": 1 << 30, **more}
+
+    ours: dict[str, Any] = {
+        "budget_percent": 50,
+        "budget_bytes": 2 << 30,
+        "host_busy_ns": 5e6,
+        "busy": {"gpu_ns": 9e6, "copies_ns": 6e6},
+        "swaps": {"wait_copy_ns": 1e6, "wait_room_ns": 0},
+        "driver_calls": {"cuEventRecord": {"calls": 3, "ns": 2e6}, "cuMemMap": {"calls": 1, "ns": 5e5}},
+    }
+    rows = [
+        row("vanilla", 8e6, way="vanilla", peak_bytes=4 << 30),
+        row("save_on_cpu(pin_memory=True)", 2e7, way="save_on_cpu(pin_memory=True)", busy={"gpu_ns": None}),
+        row("swap, 50 %", 1e7, **ours),
+        row("advise, 25 %", 3e7, budget_percent=25, budget_bytes=1 << 29, followed_steps=0),
+        {"name": "swap, 25 %", "way": None, "outcome": "no room", "budget_percent": 25},
+    ]
+    assert list(program("summary").verdicts(rows)) == [
+        "  at 50 % (2.00 GiB) swap, 50 % wins: 10.0 ms, kernels 90%, copies 60%, host 50%, waits 1.0 + 0.0 ms, "
+        "4 driver calls in 2.5 ms, 1 map; next save_on_cpu(pin_memory=True): 20.0 ms",
+        "  at 25 % (0.50 GiB) advise, 25 % wins: 30.0 ms, NO PLAN FOLLOWED; nothing else kept it",
+    ]
+
+
+# ---- ops in page-locked memory ---------------------------------------------------------------------------------------
+
+DIFFERS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import page_locked, torch
+trial = page_locked.Trial("emulated")
+
+def wrong(words):
+    there = torch.zeros(64)
+    first = page_locked.address_of(there)
+    return [there], lambda: [there.fill_(float(page_locked.address_of(there) != first))]
+
+def fails(words):
+    return [torch.zeros(64)], lambda: [torch.zeros(2) @ torch.zeros(3)]
+
+print(json.dumps(trial.all({"wrong": wrong, "fails": fails, "works": page_locked.COPIES["clone"]})))
+"""
+
+
+def test_an_op_that_gives_something_else_where_its_storage_lies_is_told() -> None:
+    command = [sys.executable, "-c", DIFFERS, str(PROGRAMS)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert (found["wrong"]["right"], found["wrong"]["repeats"], found["wrong"]["difference"]) == (False, True, 1.0)
+    assert found["fails"]["reason"].startswith("RuntimeError: ")
+    assert (found["works"]["right"], found["works"]["moved"]) == (True, 1)
+
+
+def test_what_differs_in_page_locked_memory_fails_the_stage(
+    program: Callable[[str], ModuleType], check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages, record = program("stages"), program("record")
+    found = {"copies": {"clone": {"right": True}, "fill_": {"right": False}}, "streams": {"reason": "there are none"}}
+    monkeypatch.setattr(stages, "run_parts", lambda *_, **__: found)
+    with pytest.raises(record.StageError, match=r"^not as in device memory: copies: fill_$") as raised:
+        stages.page_locked(check)
+    assert raised.value.data == found
 
 
 # ---- ways of others, with stand-ins for their packages ---------------------------------------------------------------
@@ -532,8 +641,11 @@ def test_a_package_that_all_need_is_asked_for(
         stages.environment(check)
 
 
-def test_a_bundle_is_used_where_it_fits(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
+def test_a_bundle_is_used_where_it_fits(
+    program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prebuilt = program("prebuilt")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "checkout" / "csrc" / "tests").mkdir(parents=True)
     source = tmp_path / "checkout" / "csrc" / "engine.cpp"
     source.write_text("one")
@@ -544,7 +656,8 @@ def test_a_bundle_is_used_where_it_fits(program: Callable[[str], ModuleType], tm
     (bundle / "sources").write_text(prebuilt.sources_digest(tmp_path / "checkout"))
     brought = prebuilt.Prebuilt(bundle)
     assert brought.core(tmp_path / "checkout") == bundle / prebuilt.LIBRARY
-    assert brought.missing_packages() == [bundle / "packages" / "no_such_package"]  # the others are installed
+    assert brought.packages == [bundle / "packages" / "no_such_package"]  # the others are installed
+    assert str(bundle / "packages" / "no_such_package") in sys.path  # the check itself needs them too
     (source.parent / "tests" / "test.cpp").write_text("no part of the core")
     assert brought.core(tmp_path / "checkout") is not None
     source.write_text("two")

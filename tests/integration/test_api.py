@@ -431,7 +431,7 @@ def test_tensors_of_an_earlier_device_move_to_the_present_one(patched: Patch, al
         ({"device": umadvise.EmulatedDevice(capacity="1EiB")}, umadvise.errors.UmadviseError, "EiB|memory"),
         ({"device": umadvise.EmulatedDevice(capacity="15.9MiB")}, InvalidSizeError, "at least 16.00 MiB"),
         ({"device": umadvise.EmulatedDevice(counting="exact")}, UsageError, "ordered"),
-        ({"device": umadvise.EmulatedDevice(access="slow")}, UsageError, "host_mapped"),
+        ({"device": umadvise.EmulatedDevice(small="slow")}, UsageError, "leave"),
         ({"device": umadvise.EmulatedDevice(delays=-1)}, UsageError, "delays"),
         ({"device": umadvise.EmulatedDevice(fail_call=("cuNothing", 1))}, umadvise.errors.UmadviseError, "cuNothing"),
     ],

@@ -96,7 +96,7 @@ def test_live_tensors_follow_a_switch(monkeypatch: pytest.MonkeyPatch, rungs: tu
     scripted(monkeypatch, rungs)
     count = 2 * len(rungs) + 5
     expected, training = vanilla(count), Training()
-    device = umadvise.EmulatedDevice(capacity="128MiB", access="strict")  # no read of what is away is served
+    device = umadvise.EmulatedDevice(capacity="128MiB")
     with umadvise.session(training.model, training.optimizer, device=device, budget=budget, policy="auto") as um:
         for number in range(1, count + 1):
             with um.step():

@@ -368,10 +368,9 @@ def test_nothing_is_left_after_a_session(policy: str, patched: Callable[..., _na
     assert found.memory == Memory.MANAGED
 
 
-@pytest.mark.parametrize("access", ["host_mapped", "strict"])
-def test_what_outlives_the_session_stays_good(access: str) -> None:
+def test_what_outlives_the_session_stays_good() -> None:
     training = Training()
-    device = EmulatedDevice(capacity="128MiB", access=access)
+    device = EmulatedDevice(capacity="128MiB")
     with session(training, "swap", device=device, capacity=None) as um:
         kept = []
         for _ in range(4):

@@ -1,6 +1,5 @@
 """What an access outside of torch ops meets where a tensor is swapped out."""
 
-import signal
 import subprocess
 from collections.abc import Callable
 
@@ -8,7 +7,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Weights of 4 MiB a layer, of which four fit; after the last op most of them are on the host.
 SCRIPT = """
-import ctypes, sys
+import ctypes
 import torch, umadvise
 from umadvise.torch_seam import runtime
 
@@ -16,28 +15,21 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).requires_grad_(False)
 expected = [layer.weight[3, 5].item() for layer in model]
 inputs = torch.randn(4, 1024)
-device = umadvise.EmulatedDevice("64MiB", access=sys.argv[1])
+device = umadvise.EmulatedDevice("64MiB")
 with umadvise.session(model, device=device, budget="16MiB", policy="swap") as um:
     for _ in range(2):
         with um.step(), torch.no_grad():
             model(inputs)
     device = runtime.current().device
     assert device.swap_counters().host_bytes >= 16 << 20
-    weights = [each.address for each in device.allocations() if each.bytes == 4 << 20]
+    found = sorted((each.serial, each.address) for each in device.allocations() if each.bytes == 4 << 20)
+    weights = [address for _, address in found]
     print("looking", flush=True)
     found = [ctypes.c_float.from_address(address + 4 * (3 * 1024 + 5)).value for address in weights]
     assert found == expected, (found, expected)
 """
 
 
-def test_host_mapped_is_slow_and_right(python: Run) -> None:
-    finished = python(SCRIPT, "host_mapped")
+def test_it_is_found_there(python: Run) -> None:
+    finished = python(SCRIPT)
     assert finished.returncode == 0, finished.stderr
-
-
-def test_strict_ends_the_process_and_names_the_tensor(python: Run) -> None:
-    finished = python(SCRIPT, "strict")
-    assert finished.stdout == "looking\n"
-    assert finished.returncode == -signal.SIGSEGV
-    assert "umadvise: access to emulated device memory that is not on the device: 0x" in finished.stderr
-    assert ", byte 12308 of a parameter 0.weight of 4194304 bytes, outside of ops\n" in finished.stderr

@@ -58,7 +58,6 @@ def test_the_smallest_tensors_leave_and_garbage_is_where_they_were() -> None:
         assert torch.empty(100, dtype=torch.uint8).eq(0xA5).all()
         assert torch.cat(tensors[:25]).tolist() == list(range(25))
         assert place.counters().swap_ins - before.swap_ins >= 25
-        assert place.counters().host_accesses == before.host_accesses
         assert [place.copy(tensor).item() for tensor in tensors] == list(range(40))
 
 

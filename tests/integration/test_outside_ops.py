@@ -129,16 +129,18 @@ def test_what_torch_copies_for_its_shape_is_there() -> None:
                 lambda y: y.new_ones(3),
             ):
                 push_out()
-                before = um.swap_counters().host_accesses
+                before = um.swap_counters().swap_ins
                 assert make(view).numel() in (3, COUNT)
-                assert um.swap_counters().host_accesses == before
+                assert um.swap_counters().swap_ins > before
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
 def test_the_parts_of_a_sparse_tensor_are_there_for_its_ops(layout: torch.layout) -> None:
+    indices = 1 if layout is torch.sparse_coo else 2  # small integers stay
+
     def push_all_out() -> None:
-        torch.empty(64 * MIB, dtype=torch.uint8).zero_()
+        torch.empty((64 - 2 * indices) * MIB, dtype=torch.uint8).zero_()
 
     blocks = {"blocksize": (2, 2)} if layout is torch.sparse_bsr else {}
     device = umadvise.EmulatedDevice("64MiB", small="leave")
@@ -150,7 +152,6 @@ def test_the_parts_of_a_sparse_tensor_are_there_for_its_ops(layout: torch.layout
             before = um.swap_counters()
             assert torch.equal(work(), expected)
             assert um.swap_counters().swap_ins >= before.swap_ins + 2
-            assert um.swap_counters().host_accesses == before.host_accesses
 
 
 @pytest.mark.usefixtures("opened")
@@ -279,7 +280,7 @@ def test_unannounced_writes_are_counted() -> None:
         before = device.swap_counters()
         ctypes.memset(address_without_door(x), 0, 4)
         assert device.swap_counters().silent_writes == before.silent_writes + 1
-        push_out()
-        x_is_away = device.swap_counters().host_accesses
-        ctypes.memset(address_without_door(x), 0, 4)
-        assert device.swap_counters().host_accesses == x_is_away + 1
+        push_out()  # where it is then anybody may write
+        ctypes.memset(address_without_door(x), 1, 4)
+        assert device.swap_counters().silent_writes == before.silent_writes + 1
+        assert x.count_nonzero() == 1

@@ -41,7 +41,6 @@ RUNG_FACTORS = {
     "budget": ["floor", "half", "plenty"],
     "optimizer": list(OPTIMIZERS),
     "delays": [DELAY_US, 0],
-    "access": ["strict", "host_mapped"],
 }
 PLANNER_FACTORS = RUNG_FACTORS | {
     "network": ["mlp", "resnet", "transformer"],
@@ -128,7 +127,7 @@ def test_equals_vanilla(case: Case, patched: Callable[..., _native.Device], monk
         floor += CHUNK_BYTES
     budget_bytes = {"floor": floor, "half": max(floor, needed // 2), "plenty": 2 * needed}[case["budget"]]
     sessions: list[Session] = []
-    options = {"access": case["access"], "delays": case["delays"], "delay_seed": len(name_of(case))}
+    options = {"delays": case["delays"], "delay_seed": len(name_of(case))}
     patch = functools.partial(patched, budget_bytes + 32 * MIB, **options)
     opened = opened_by(sessions, patch, policy=case["policy"], budget=budget_bytes)
     trained = train(FAST_NETWORKS[case["network"]], case["optimizer"], case["variant"], opened)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from on_stand_ins import BUILD, CHECKOUT
 
-STAGES = ["bert_large_batch", "bert", "resnet", "resnet_large_batch"][: 1 if os.environ.get("UMADVISE_SHORT") else 4]
+STAGES = ["bert_large_batch_bf16", "bert", "resnet", "resnet_large_batch"][
+    : 1 if os.environ.get("UMADVISE_SHORT") else 4
+]
 COMPILED = "compiled, activation_memory_budget"  # its kernels are code for a GPU
 CUPTI = ["counters_first", "memory_first"]
 
@@ -28,10 +30,11 @@ def checked(output: Path, stages: str) -> dict[str, dict[str, Any]]:
 
 
 def test_what_asks_the_driver(tmp_path: Path) -> None:
-    found = checked(tmp_path, "probes,driver_costs,touches,device,overhead")
+    found = checked(tmp_path, "probes,driver_costs,touches,device,overhead,page_locked")
     assert {name: stage["reason"] for name, stage in found.items() if not stage["passed"]} == {}
     for part in CUPTI:
         assert found["probes"]["data"][part]["sampled_steps"] == 0, part
+    assert found["page_locked"]["data"]["streams"]["record_stream"]["swap_outs"] > 0
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -43,3 +46,6 @@ def test_training_on_every_rung(tmp_path: Path, stage: str) -> None:
     ran = [row["name"] for row in found["data"]["rows"] if row["outcome"] == "ran"]
     assert {"vanilla", "vanilla again", "resident"} <= set(ran)
     assert any(name.startswith("swap+recompute") for name in ran)
+    swapped = next(row for row in found["data"]["rows"] if row["name"].startswith("swap,") and row["outcome"] == "ran")
+    copies = swapped["driver_calls"]["cuMemcpyHtoDAsync"]
+    assert copies["calls"] > 0 and copies["ns"] > 0

@@ -20,8 +20,6 @@ NEEDED = {
     "record_stream": "lent",
     "op_stream": "swapped",
     "block_freed": "swapped",
-    "chunk_taken": "swapped",
-    "chunk_ready": "swapped",
     "op_after_arrival": "swapped",
     "departure_ended": "swapped",
 }
@@ -32,7 +30,7 @@ NATIVE = (
     "engine_waits",
     "engine_stream_order",
     "engine_stream_wait",
-    "memory_chunks",
+    "memory_host_copies",
     "emulated_streams",
     "emulated_vmm_copies",
     "cupti_sampling",

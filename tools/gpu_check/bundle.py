@@ -1,6 +1,6 @@
 """Makes what a machine with a GPU would lose its minutes with: `python tools/gpu_check/bundle.py`, without a GPU.
 
-    python tools/gpu_check/bundle.py [--torch FOLDER] [--package msgspec] [--archive FILE.tar.gz]
+    python tools/gpu_check/bundle.py [--torch FOLDER] [--package msgspec]... [--archive FILE.tar.gz]
 
 The bundle has the native core, stripped; the extension for the torch that is installed here, and for each torch whose
 folder is named; packages that the other machine lacks, as wheels for its Python; and the stand-ins for dry runs. With
@@ -98,10 +98,10 @@ def unpacked(folder: Path) -> loader.Torch:
 
 
 def bring(package: str, python: str, target: Path) -> None:
-    """Unpacks a package's wheel for another Python."""
+    """Unpacks a package's wheel for another Python, and those of what it needs."""
     platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
     with tempfile.TemporaryDirectory() as scratch:
-        words = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", scratch]
+        words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", scratch]
         run([sys.executable, *words, "--python-version", python, *platforms, package])
         for wheel in Path(scratch).glob("*.whl"):
             zipfile.ZipFile(wheel).extractall(target)

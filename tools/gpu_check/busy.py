@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +12,12 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 _POLL_S = 0.002
-_CLOCKS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
+_QUERY_S = 10.0
+_CLOCKS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active", "memory.used")
 
 
 def profiled(step: Callable[[], Any], synchronize: Callable[[], None], *, on_gpu: bool) -> dict[str, Any]:
-    """Nanoseconds of one more step in which at least one kernel ran, and in which at least one copy did.
+    """Nanoseconds of one more step in which at least one kernel ran, at least one copy did, and either.
 
     Torch's profiler tells, so the step takes longer than others, but its kernels do not. What pages move at faults and
     by prefetches is no copy of its. None where it saw no kernel.
@@ -37,7 +39,13 @@ def profiled(step: Callable[[], Any], synchronize: Callable[[], None], *, on_gpu
     kernels = [span[1:] for span in spans if not span[0].startswith(("Memcpy", "Memset"))]
     if not kernels:
         return {"gpu_ns": None, "reason": "torch's profiler saw no kernel"}
-    return {"gpu_ns": covered_ns(kernels), "copies_ns": covered_ns(copies), "kernels": len(kernels)}
+    return {
+        "gpu_ns": covered_ns(kernels),
+        "copies_ns": covered_ns(copies),
+        "either_ns": covered_ns(kernels + copies),
+        "kernels": len(kernels),
+        "copies": len(copies),
+    }
 
 
 def covered_ns(spans: Sequence[tuple[int, int]]) -> int:
@@ -78,12 +86,19 @@ def _used_bytes() -> int:
     return int(total_bytes - free_bytes)
 
 
-def clocks(*, on_gpu: bool) -> str | None:
-    """Clocks, temperature, power and throttling, as nvidia-smi has them right after the work."""
+def clocks(step: Callable[[], Any], synchronize: Callable[[], None], *, on_gpu: bool) -> str | None:
+    """Clocks, temperature, power and throttling, by nvidia-smi while more steps run: an idle GPU slows down."""
     if not on_gpu:
         return None
     command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(_CLOCKS)}", "--format=csv,noheader"]
+    started = time.monotonic()
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as query:
+            while query.poll() is None:
+                step()
+                synchronize()
+                if time.monotonic() - started > _QUERY_S:
+                    query.kill()
+            return query.communicate()[0].strip()
+    except OSError as error:
         return str(error)

@@ -103,7 +103,7 @@ class DriverError(Exception):
 
 
 class RawDriver:
-    """The functions of the driver, and its first device, in the thread that made this.
+    """The functions of the driver, and its first device, in the thread that made this and those that enter it.
 
     Attributes:
         stand_in: no GPU, but the emulated device.
@@ -141,9 +141,14 @@ class RawDriver:
             self._find(name, version)
         self.call("cuInit", 0)
         self.device = int(self.made(NUMBER, "cuDeviceGet", 0))
-        self.call("cuCtxSetCurrent", self.made(_POINTER, "cuDevicePrimaryCtxRetain", self.device))
+        self._context = self.made(_POINTER, "cuDevicePrimaryCtxRetain", self.device)
+        self.enter_thread()
         self.stream = self.new_stream()
         self.numa_node = max(0, self.attribute(_HOST_NUMA_ID) or 0)
+
+    def enter_thread(self) -> None:
+        """Lets the calling thread use the device too."""
+        self.call("cuCtxSetCurrent", self._context)
 
     def attribute(self, number: int) -> int | None:
         """An attribute of the device; None where the driver does not know it."""

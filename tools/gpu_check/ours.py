@@ -10,20 +10,23 @@ import torch
 from workloads import UNADVISED
 
 import umadvise
+from umadvise import _native
 from umadvise._native.abi import ChunkOptions, Memory
 from umadvise.devices.rungs import LADDER, Policy
 from umadvise.devices.rungs import UNADVISED as UNADVISED_POLICY
-from umadvise.records.counters import Counters, subtract
+from umadvise.records.counters import Counters, Swaps, subtract
 from umadvise.torch_seam.runtime import current
 from umadvise.training.session import Session
 
 CAPACITY = "1GiB"
 """Of the emulated device."""
-_GPU_CHUNK_BYTES = 4 << 20
-"""Smaller than a session's on a GPU: the model is there first, and most of its weights have 4 MiB or less."""
 _ADVICE = {UNADVISED: "noadvise", "advise": "preferredlocation", "window": "preferredlocation"}
 """Of the model, by rung."""
-_SWAPPED = ("swap_in_bytes", "swap_out_bytes", "on_demand_swap_ins", "evictions", "wait_copy_ns", "wait_room_ns")
+_SWAPPED = tuple(Swaps.__struct_fields__)
+
+
+Calls = dict[str, dict[str, int]]
+"""Of the driver, by function: how many, and what they took of the threads that called."""
 
 
 @dataclass
@@ -45,16 +48,21 @@ class Training:
         """Around the one step whose faults, copies and evictions are counted; of a GPU only CUPTI knows them."""
         device = current().device
         before, swapped = self.session.counters(), self.session.swap_counters()
-        calls = None if self.on_gpu else device.calls()
         sampled = device.sampling().steps if self.on_gpu else 0
         yield
-        self._calls = None if calls is None else device.calls() - calls
         after = self.session.swap_counters()
         self._swaps = {name: getattr(after, name) - getattr(swapped, name) for name in _SWAPPED}
         self._followed = after.programs_followed
         self._counters, self._uncounted = subtract(self.session.counters(), before), ""
         if self.on_gpu and (reading := device.sampling()).steps == sampled:
             self._counters, self._uncounted = Counters(), reading.reason or "the step was not sampled"
+
+    def driver_calls(self) -> Calls:
+        """By function, what the core has called of the driver; nanoseconds only of a real one."""
+        if self.on_gpu:
+            return {made.function: {"calls": made.calls, "ns": made.ns} for made in _native.cuda_calls()}
+        device = current().device
+        return {name: {"calls": calls} for name in device.driver_functions() if (calls := device.calls(name))}
 
     def observed(self) -> dict[str, Any]:
         """What was seen in the counted step, and since; what nobody could see is None."""
@@ -63,7 +71,6 @@ class Training:
             "counters": msgspec.to_builtins(self._counters),
             "uncounted": self._uncounted or None,
             "swaps": self._swaps,
-            "driver_calls": self._calls,
             "followed_steps": swaps.programs_followed - self._followed,
             "needed_bytes": stats.requested_peak_bytes,
             "reserved_peak_bytes": stats.reserved_peak_bytes,
@@ -110,8 +117,7 @@ def _place(policy: Policy, budget_bytes: int | None) -> None:
     state = current()
     if policy.memory == Memory.CHUNKED:
         room_bytes = budget_bytes or state.device.info().free_bytes
-        chunk_bytes = 0 if state.emulated else _GPU_CHUNK_BYTES
-        state.device.set_chunks(ChunkOptions(room_bytes, chunk_bytes=chunk_bytes, host_mapped=state.device.host_mapped))
+        state.device.set_chunks(ChunkOptions(room_bytes))
     state.set_policy(policy)
 
 

@@ -25,7 +25,9 @@ def main(parts: Mapping[str, Callable[[str], Any]]) -> int:
     return 0
 
 
-def run_parts(check: GpuCheck, program: Path, names: Iterable[str], part_s: float) -> dict[str, Any]:
+def run_parts(
+    check: GpuCheck, program: Path, names: Iterable[str], part_s: float, *, driver: bool = True
+) -> dict[str, Any]:
     """What each part prints. It is kept as soon as it is there.
 
     Args:
@@ -33,6 +35,7 @@ def run_parts(check: GpuCheck, program: Path, names: Iterable[str], part_s: floa
         program: the file that has the parts.
         names: names of the parts, in order.
         part_s: seconds until a part is ended.
+        driver: they open the driver themselves.
 
     Raises:
         StageError: parts crashed or took too long, and all others have run; or none of them found anything.
@@ -41,7 +44,7 @@ def run_parts(check: GpuCheck, program: Path, names: Iterable[str], part_s: floa
     for name in names:
         words = [sys.executable, str(program), check.kind, name]
         try:
-            found[name] = json.loads(check.run(words, within_s=part_s, driver=True))
+            found[name] = json.loads(check.run(words, within_s=part_s, driver=driver))
         except (StageError, ValueError) as error:
             found[name] = {"crashed": str(error)}
         check.keep(found)

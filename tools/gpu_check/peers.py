@@ -9,10 +9,9 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from workloads import checkpoint_blocks
+from workloads import around_forward, checkpoint_blocks
 
 COMPILED_PART = 0.5
 """Of the activations that a compiled graph would keep, those that it may."""
@@ -23,12 +22,12 @@ Step = Callable[[], Any]
 
 def _save_on_cpu(workload: Any) -> None:
     save_on_cpu = importlib.import_module("torch.autograd.graph").save_on_cpu
-    _around_forward(workload, partial(save_on_cpu, pin_memory=True))
+    around_forward(workload, lambda _: save_on_cpu(pin_memory=True))
 
 
 def _torchtune(workload: Any) -> None:
     offload = importlib.import_module("torchtune.training").OffloadActivations
-    _around_forward(workload, partial(offload, use_pin_memory=True, use_streams=True))
+    around_forward(workload, lambda _: offload(use_pin_memory=True, use_streams=True))
 
 
 def _torchao(workload: Any) -> None:
@@ -51,15 +50,6 @@ def _compiled(workload: Any, on_gpu: bool) -> Iterator[None]:
             yield
         finally:
             importlib.import_module("torch._dynamo").reset()
-
-
-def _around_forward(workload: Any, context: Callable[[], AbstractContextManager[Any]]) -> None:
-    def inside(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with context():
-            return forward(*inputs, **named)
-
-    for model in workload.modules:
-        model.forward = partial(inside, model.forward)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 import hashlib
 import importlib.util
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,10 +20,15 @@ class Prebuilt:
 
     Attributes:
         folder: the bundle's folder; None where there is none.
+        packages: folders of the packages that cannot be imported here without them.
     """
 
     def __init__(self, folder: Path | None) -> None:
+        """Looks for the packages, which this process can import from now on."""
         self.folder = folder
+        folders = [] if folder is None else sorted((folder / "packages").glob("*"))
+        self.packages = [folder for folder in folders if importlib.util.find_spec(folder.name) is None]
+        sys.path += map(str, self.packages)
 
     def core(self, checkout: Path) -> Path | None:
         """The core, if it was built from what this checkout has."""
@@ -34,11 +40,6 @@ class Prebuilt:
     def hooks_folder(self) -> Path:
         """Where extensions lie, each in a folder whose name says what it is for: see umadvise._hooks.loader."""
         return (self.folder or Path("no-bundle")) / "hooks"
-
-    def missing_packages(self) -> list[Path]:
-        """Folders of the packages that cannot be imported here without them."""
-        folders = [] if self.folder is None else sorted((self.folder / "packages").glob("*"))
-        return [folder for folder in folders if importlib.util.find_spec(folder.name) is None]
 
     def stand_ins(self, build_directory: Path) -> dict[str, str]:
         """Variables that put the emulated device in the driver's place, for a dry run."""

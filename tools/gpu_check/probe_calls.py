@@ -1,7 +1,8 @@
-"""Whether a call of the driver waits for what is running: its time idle, beside a kernel, and beside a copy.
+"""Whether a call of the driver waits for what is running: its time idle, beside a kernel or a copy, and behind one.
 
-cuda.h marks some calls as synchronizing (`note_sync`) and does not say with what. The kernel and the copy run in a
-stream of their own on memory of their own; where nothing of them is left when the call returns, the call has waited.
+cuda.h marks some calls as synchronizing (`note_sync`) and does not say with what. The kernel and the copy work on
+memory of their own, in another stream ("kernel", "copy") or in that of the call ("behind a kernel", "behind a copy");
+where nothing of them is left when the call returns, the call has waited.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from driver import LEGACY_STREAM, DriverError, RawDriver
+from driver import LEGACY_STREAM, NOT_READY, DriverError, RawDriver
 from kernels import Kernels
 from memory import Managed, MappedChunks
 from parts import MIB
@@ -159,40 +160,49 @@ class BusyCalls:
 
     def measured(self) -> dict[str, Any]:
         """Each call; one that fails has its reason."""
-        occupations: dict[str, Call] = {"idle": lambda: None, "kernel": self._kernel, "copy": self._copies}
+        beside, own = self._other, self._driver.stream
+        occupations: dict[str, tuple[int, Callable[[int], object]]] = {
+            "kernel": (beside, self._kernel),
+            "copy": (beside, self._copies),
+            "behind a kernel": (own, self._kernel),
+            "behind a copy": (own, self._copies),
+        }
         rows: dict[str, Any] = {}
         for name, making in CALLS.items():
             row = rows[name] = {}
             try:
-                self._sample(making, occupations["idle"])  # the first call of a kind may load something
-                for busy, occupy in occupations.items():
-                    rounds = [self._sample(making, occupy) for _ in range(ROUNDS)]
+                self._sample(making, beside, None)  # the first call of a kind may load something
+                row["idle_ns"] = int(statistics.median(self._sample(making, beside, None)[0] for _ in range(ROUNDS)))
+                for busy, (stream, occupy) in occupations.items():
+                    rounds = [self._sample(making, stream, occupy) for _ in range(ROUNDS)]
                     row[f"{busy}_ns"] = int(statistics.median(elapsed for elapsed, _ in rounds))
-                    if busy != "idle":
-                        row[f"{busy}_still_ran"] = any(
-                            still for _, still in rounds
-                        )  # one round proves that it need not wait
+                    # One round proves that it need not wait.
+                    row[f"{busy}_still_ran"] = any(still for _, still in rounds)
             except DriverError as error:
                 row["reason"] = str(error)
                 self._driver.synchronize()
         return {"kernel_ms": KERNEL_MS[self._kind], "bytes": _SIZE_BYTES, "calls": rows}
 
-    def _sample(self, making: Making, occupy: Call) -> tuple[int, bool]:
-        """Nanoseconds of the call, and whether the other stream had work left then."""
+    def _sample(self, making: Making, stream: int, occupy: Callable[[int], object] | None) -> tuple[int, bool]:
+        """Nanoseconds of the call, and whether what occupied the stream still ran then."""
         with making(self._driver) as call:
             self._driver.synchronize()
-            occupy()
+            done = self._driver.new_event()
+            if occupy is not None:
+                occupy(stream)
+            self._driver.call("cuEventRecord", done, stream)
             time.sleep(0.001)  # until it runs
             started = time.perf_counter_ns()
             call()
             elapsed = time.perf_counter_ns() - started
-            still = self._driver.busy(self._other)
+            still = self._driver.result("cuEventQuery", done) == NOT_READY
             self._driver.synchronize()
+            self._driver.call("cuEventDestroy", done)
         return elapsed, still
 
-    def _kernel(self) -> None:
-        self._kernels.spin(self._other, KERNEL_MS[self._kind])
+    def _kernel(self, stream: int) -> None:
+        self._kernels.spin(stream, KERNEL_MS[self._kind])
 
-    def _copies(self) -> None:
+    def _copies(self, stream: int) -> None:
         for _ in range(COPIES):
-            self._driver.call("cuMemcpyHtoDAsync", self._to, self._from, COPY_BYTES[self._kind], self._other)
+            self._driver.call("cuMemcpyHtoDAsync", self._to, self._from, COPY_BYTES[self._kind], stream)

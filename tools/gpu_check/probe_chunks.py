@@ -1,17 +1,23 @@
-"""Chunks of physical memory: several mappings in one call, one chunk at two addresses, and the host's own chunks."""
+"""Chunks of physical memory: several mappings in one call, one chunk under many ranges, and the host's own chunks."""
 
+import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 from driver import RawDriver
-from kernels import Kernels, word_at
+from kernels import WORD_BYTES, Kernels, word_at
 from memory import MappedChunks
 from parts import MIB, or_reason
 from sizes import by_kind
 
-COUNTS = by_kind(cuda=(1, 8, 64), emulated=(1, 8))
+COUNTS = by_kind(cuda=(1, 8, 64, 512), emulated=(1, 8))
+RANGES = 16
+"""Under which one chunk lies at once."""
+LAYOUT = by_kind(cuda=(256, 64, 1024), emulated=(8, 4, 16))
+"""Chunks, chunks of a range, and ranges: mapped as a layout maps them, 65,536 times in all."""
 BUSY_MS = by_kind(cuda=50.0, emulated=5.0)
 HOST_CHUNKS = by_kind(cuda=64, emulated=4)
 _VALUE = 0xA5A5A5A5
@@ -54,38 +60,90 @@ def _several(driver: RawDriver, size: int, count: int) -> dict[str, int]:
     return times
 
 
-def twice(kind: str) -> Any:
-    """One chunk at two addresses: what a kernel writes through one, another stream in order reads through the other."""
+def aliased(kind: str) -> Any:
+    """One chunk under many ranges: what is written through any, another stream in order reads through all of them.
+
+    Kernels write, and copies from the host; kernels read, and copies to the host.
+    """
     driver = RawDriver(kind)
     kernels, chunks = Kernels(driver), MappedChunks(driver)
     size = chunks.granularity()
     one, two = driver.stream, driver.new_stream()
-    (handle, _), first, second = chunks.create(size), chunks.reserve(size), chunks.reserve(size)
+    (handle, _), ranges = chunks.create(size), [chunks.reserve(size) for _ in range(RANGES)]
     plain, host = driver.plain(size), driver.pinned(size)
 
-    def read(address: int, value: int) -> bool:
+    def mapped(address: int) -> int:
+        return chunks.map(address, size, handle) + chunks.set_access(address, size)
+
+    def write(address: int, value: int, *, copies: bool) -> None:
+        if not copies:
+            return kernels.fill(one, address, size, value)
+        ctypes.memmove(host, value.to_bytes(WORD_BYTES, "little") * (size // WORD_BYTES), size)
+        driver.call("cuMemcpyHtoDAsync", address, host, size, one)
+        return driver.synchronize()  # the host's memory is read into next
+
+    def read(address: int, value: int, *, copies: bool = False) -> bool:
         """Whether all of the chunk has a value, for stream `two` after `one`."""
         driver.order(two, one)
-        kernels.copy(two, plain, address, size)
-        driver.call("cuMemcpyDtoHAsync", host, plain, size, two)
+        source = address
+        if not copies:
+            kernels.copy(two, plain, address, size)
+            source = plain
+        driver.call("cuMemcpyDtoHAsync", host, source, size, two)
         driver.synchronize()
         return all(word_at(host + offset) == value for offset in range(0, size, size // 64))
 
-    found: dict[str, Any] = {"map_ns": chunks.map(first, size, handle), "set_access_ns": chunks.set_access(first, size)}
+    def wrong(*, copies: bool) -> list[tuple[int, int]]:
+        """Writer and reader of each pair that disagrees."""
+        pairs = []
+        for index, writer in enumerate(ranges):
+            write(writer, _VALUE + index, copies=copies)
+            found = [read(reader, _VALUE + index, copies=copies) for reader in ranges]
+            pairs += [(index, other) for other, right in enumerate(found) if not right]
+        return pairs
+
+    first, *others = ranges
+    found: dict[str, Any] = {"ranges": RANGES, "map_first_ns": mapped(first)}
     kernels.spin(one, BUSY_MS[kind])
     kernels.fill(one, first, size, _VALUE)
-    found["map_again_ns"] = chunks.map(second, size, handle)
-    found["set_access_again_ns"] = chunks.set_access(second, size)
+    found["map_others_ns"] = [mapped(address) for address in others]
     found["kernel_still_ran"] = driver.busy(one)
-    found["read_through_second"] = read(second, _VALUE)
-    kernels.fill(one, second, size, _VALUE + 1)
-    found["read_through_first"] = read(first, _VALUE + 1)
+    found["read_what_was_written_before"] = all(read(address, _VALUE) for address in others)
+    found["wrong_kernels"], found["wrong_copies"] = wrong(copies=False), wrong(copies=True)
+    found["read_through_all"] = not found["wrong_kernels"] and not found["wrong_copies"]
     kernels.spin(one, BUSY_MS[kind])
-    kernels.fill(one, second, size, _VALUE + 2)  # it runs while the other mapping goes
+    kernels.fill(one, others[0], size, _VALUE)  # it runs while the other mapping goes
     found["unmap_first_ns"] = chunks.unmap(first, size)
     found["kernel_still_ran_after_unmap"] = driver.busy(one)
-    found["read_after_unmap_of_first"] = read(second, _VALUE + 2)
+    found["read_after_unmap_of_first"] = read(others[0], _VALUE)
     return found
+
+
+def layout(kind: str) -> Any:
+    """As many mappings as a layout has: their time, the first and the last ranges', and what the device has less."""
+    driver = RawDriver(kind)
+    chunks, (count, length, ranges) = MappedChunks(driver), LAYOUT[kind]
+    size = chunks.granularity()
+    handles = [chunks.create(size)[0] for _ in range(count)]
+    free_bytes = driver.free_bytes()
+    maps, opens, addresses = list[int](), list[int](), list[int]()
+    for index in range(ranges):
+        addresses.append(chunks.reserve(length * size))
+        under = [handles[(index * length + place) % count] for place in range(length)]
+        maps.append(sum(chunks.map(addresses[-1] + at * size, size, handle) for at, handle in enumerate(under)))
+        opens.append(chunks.set_access(addresses[-1], length * size))
+    driver.call("cuMemsetD8Async", addresses[-1], 1, length * size, driver.stream)
+    driver.synchronize()
+    taken_bytes = free_bytes - driver.free_bytes()
+    part = ranges // 8
+    return {
+        "mappings": ranges * length,
+        "chunks_of_a_range": length,
+        "map_range_ns": {"first": median(maps[:part]), "last": median(maps[-part:]), "all": sum(maps)},
+        "set_access_range_ns": {"first": median(opens[:part]), "last": median(opens[-part:]), "all": sum(opens)},
+        "unmap_range_ns": median(chunks.unmap(address, length * size) for address in addresses),
+        "device_bytes_taken": taken_bytes,
+    }
 
 
 @contextmanager

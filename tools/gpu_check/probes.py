@@ -14,6 +14,7 @@ from typing import Any
 import parts
 import probe_chunks
 import probe_host
+import probe_launches
 import probe_managed
 from driver import RawDriver
 from memory import MappedChunks
@@ -74,9 +75,11 @@ def _nvidia_smi() -> list[str] | str:
 
 PARTS: dict[str, Callable[[str], Any]] = {
     "attributes": attributes,
+    "launches_beside": probe_launches.beside,
+    "aliased": probe_chunks.aliased,
     "busy_calls": lambda kind: BusyCalls(kind).measured(),
     "several_mappings": probe_chunks.several,
-    "mapped_twice": probe_chunks.twice,
+    "layout": probe_chunks.layout,
     "prefetches": probe_managed.prefetches,
     "discards": probe_managed.discards,
     "pinned": probe_host.pinned,

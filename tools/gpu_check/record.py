@@ -123,7 +123,7 @@ class GpuCheck:
         """Variables of commands: this checkout's Python, what the bundle brings, and nothing from a network."""
         variables = {**os.environ, **self.libraries, "PYTHONUNBUFFERED": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         variables |= {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
-        paths = [self.checkout, *self.prebuilt.missing_packages()]
+        paths = [self.checkout, *self.prebuilt.packages]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
         if driver and self.dry_run:
             variables |= self.prebuilt.stand_ins(self.build_directory)

@@ -20,7 +20,7 @@ from typing import Any
 import busy
 import msgspec
 import torch
-from ours import Training, training
+from ours import Calls, Training, training
 from peers import WAYS
 from workloads import SizedNetwork, checkpoint_blocks, repeatable
 
@@ -151,13 +151,13 @@ class RowRunner:
                 steps.run()
             with running.counted(), busy.memory(on_gpu=self._spec.on_gpu) as memory:
                 steps.run()
-            begun = time.monotonic()
+            begun, calls = time.monotonic(), running.driver_calls()
             for number in range(self._spec.measured):
                 if number > 0 and time.monotonic() - begun > self._spec.row_s:
                     break
                 steps.run()
-            clocks = busy.clocks(on_gpu=self._spec.on_gpu)
             first = self._spec.warm_up + 1
+            called = _a_step(calls, running.driver_calls(), len(steps.times_ns) - first)
             found = {
                 "budget_bytes": budget_bytes,
                 "step_ns": int(statistics.median(steps.times_ns[first:])),
@@ -166,9 +166,10 @@ class RowRunner:
                 "steps_ns": steps.times_ns,
                 "losses_hex": steps.losses_hex,
                 "device_used_bytes": memory,
-                "clocks": clocks,
+                "driver_calls": called or None,
                 **running.observed(),
             }
+            found["clocks"] = busy.clocks(running.step, self._synchronize, on_gpu=self._spec.on_gpu)
             found["busy"] = busy.profiled(running.step, self._synchronize, on_gpu=self._spec.on_gpu)
             return found
 
@@ -234,9 +235,22 @@ class _Torch:
             torch.cuda.reset_peak_memory_stats()
         yield
 
+    def driver_calls(self) -> Calls:
+        """Nobody counts torch's own."""
+        return {}
+
     def observed(self) -> dict[str, Any]:
         """Only a GPU's allocator has a peak."""
         return {"peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None}
+
+
+def _a_step(before: Calls, after: Calls, steps: int) -> dict[str, dict[str, float]]:
+    """What was called in each of some steps, the mean; what was not is left out."""
+    means = {}
+    for name, made in after.items():
+        earlier = before.get(name, dict.fromkeys(made, 0))
+        means[name] = {what: round((number - earlier[what]) / steps, 1) for what, number in made.items()}
+    return {name: made for name, made in means.items() if made["calls"]}
 
 
 def outcome(row: AskedRow, what: str, reason: str | None, **found: Any) -> dict[str, Any]:

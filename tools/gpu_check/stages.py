@@ -20,9 +20,11 @@ from training import train
 import build
 
 _HERE = Path(__file__).parent
-_NEEDED = ("msgspec", "numpy")
+_NEEDED = ("msgspec", "numpy", "rich")
 """Packages without which nothing of umadvise runs; what others are for runs without them."""
 _PART_S = 45.0
+_PAGE_LOCKED = ("copies", "compute", "atomics", "gradients", "optimizers", "streams")
+"""Parts of page_locked.py."""
 _OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 
 
@@ -111,6 +113,16 @@ def overhead(check: GpuCheck) -> Any:
     return {**found, **_measured(check, "overhead.py", "patched")}
 
 
+def page_locked(check: GpuCheck) -> Any:
+    """Ops on storages in page-locked memory, which have to give what they give on the device."""
+    found = run_parts(check, _HERE / "page_locked.py", _PAGE_LOCKED, _PART_S, driver=False)
+    done = {part: ops for part, ops in found.items() if "reason" not in ops}
+    wrong = [f"{part}: {name}" for part, ops in done.items() for name, op in ops.items() if not op["right"]]
+    if wrong:
+        raise StageError(f"not as in device memory: {'; '.join(wrong)}", found)
+    return found
+
+
 _CORE = ("build", "environment")
 _ALL = (*_CORE, "hooks")
 STAGES = {
@@ -118,6 +130,7 @@ STAGES = {
     "build": Stage(150, build.core),
     "environment": Stage(60, environment),
     "hooks": Stage(150, build.hooks, _CORE),
+    "page_locked": Stage(150, page_locked, _ALL, reserved_s=40),
     "driver_costs": Stage(90, in_parts(driver_costs), reserved_s=10),
     "touches": Stage(45, partial(_measured, program="touches.py"), _ALL, reserved_s=12),
     "device": Stage(45, device, _CORE, reserved_s=10),
@@ -128,6 +141,8 @@ STAGES = {
     "resnet": Stage(420, partial(train, network="resnet50"), _ALL, reserved_s=60),
     "bert_large_batch": Stage(420, partial(train, network="bert_large", managed=False), _ALL),
     "resnet_large_batch": Stage(420, partial(train, network="resnet50", managed=False), _ALL),
+    "bert_large_batch_bf16": Stage(420, partial(train, network="bert_large", managed=False, bf16=True), _ALL),
+    "resnet_large_batch_bf16": Stage(420, partial(train, network="resnet50", managed=False, bf16=True), _ALL),
     "eviction": Stage(40, partial(_measured, program="eviction.py"), _ALL, asked_for=True),
 }
 """In order. The last one fills a GPU with plain memory, and so waits to be asked for."""

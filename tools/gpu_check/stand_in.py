@@ -14,13 +14,13 @@ class MaskedLanguageModel(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, hidden)
         self.positions = nn.Embedding(512, hidden)
-        layer = nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, activation="gelu")
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Scores of each token of the vocabulary, for each place."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        """Scores of each token of the vocabulary, for each place; places come first, as the encoder wants them."""
+        positions = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         hidden: torch.Tensor = self.norm(self.encoder(self.words(tokens) + self.positions(positions)))
         return hidden @ self.words.weight.t()
 
@@ -41,5 +41,5 @@ def bert_large(
     """Options as of examples/networks/bert.py."""
     model = MaskedLanguageModel(vocabulary, layers, hidden, heads).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens, labels = torch.randint(vocabulary, (batch, length)), torch.randint(vocabulary, (batch, length))
+    tokens, labels = torch.randint(vocabulary, (length, batch)), torch.randint(vocabulary, (length, batch))
     return training_step(model, optimizer, _loss, tokens, labels, name="bert_large")

@@ -1,6 +1,6 @@
 """The record as text, for somebody who looks once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _MS = 1e6
@@ -16,6 +16,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
         data = stage["data"]
         if isinstance(data, dict) and "rows" in data:
             yield from map(_row, data["rows"])
+            yield from verdicts(data["rows"])
         elif isinstance(data, dict):
             for name, found in data.items():
                 yield from _found(name, found)
@@ -28,6 +29,8 @@ def _found(name: str, found: Any) -> Iterator[str]:
     elif isinstance(found, dict) and "calls" in found and isinstance(found["calls"], dict):
         waits = [call for call, row in found["calls"].items() if row.get("kernel_still_ran") is False]
         yield f"  {name}: wait for a kernel of another stream: {', '.join(waits) or 'none'}"
+    elif isinstance(found, dict) and "beside" in found:
+        yield f"  {name}: {_launches(found['beside'])}"
     elif isinstance(found, dict):
         plain = {key: value for key, value in found.items() if isinstance(value, (bool, int, float, str))}
         if plain:
@@ -37,6 +40,14 @@ def _found(name: str, found: Any) -> Iterator[str]:
                 yield f"  {name}, {key}: {'all kept' if value['all_written_kept'] else 'LOST'}"
     elif isinstance(found, (bool, int, float)):
         yield f"  {name}: {found}"
+
+
+def _launches(rows: Mapping[str, Any]) -> str:
+    """Microseconds of the longest launch, and until its kernel was done, beside calls that a kernel runs beside."""
+    longest = {name: row["kernel"] for name, row in rows.items() if row.get("kernel", {}).get("launches")}
+    ends = {name: (row["longest_launch_ns"] / 1e3, row["longest_done_ns"] / 1e3) for name, row in longest.items()}
+    each = [f"{name} {launched:.0f} / {done:.0f}" for name, (launched, done) in ends.items()]
+    return f"longest launch / kernel beside calls, in us: {', '.join(each)}"
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -52,3 +63,46 @@ def _row(row: Mapping[str, Any]) -> str:
         {True: "same losses", False: "OTHER LOSSES", None: "losses not compared"}[row.get("same_losses")],
     ]
     return f"  {row['name']}: {', '.join(parts)}"
+
+
+# ---- who wins -------------------------------------------------------------------------------------------------------
+
+
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For each budget the two fastest ways that kept it, and where their time went.
+
+    Other people's ways know no budget: they keep those that their peak is below.
+    """
+    ran = [row for row in rows if row["outcome"] == "ran"]
+    budgets = {row["budget_percent"]: row["budget_bytes"] for row in ran if row.get("budget_percent") is not None}
+    for percent, budget_bytes in sorted(budgets.items(), reverse=True):
+        kept = [row for row in ran if row.get("budget_percent") == percent or _fits(row, budget_bytes)]
+        first, *others = sorted(kept, key=lambda row: row["step_ns"])
+        line = f"  at {percent} % ({budget_bytes / 2**30:.2f} GiB) {first['name']} wins: {_time(first)}"
+        yield line + (f"; next {others[0]['name']}: {_time(others[0])}" if others else "; nothing else kept it")
+
+
+def _fits(row: Mapping[str, Any], budget_bytes: int) -> bool:
+    known = row["way"] is not None and row["way"] != "vanilla again" and row.get("peak_bytes") is not None
+    return known and row["peak_bytes"] <= budget_bytes
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    busy, step_ns = row.get("busy") or {}, row["step_ns"]
+    parts = [f"{step_ns / _MS:.1f} ms"]
+    for what, spent_ns in (
+        ("kernels", busy.get("gpu_ns")),
+        ("copies", busy.get("copies_ns")),
+        ("host", row.get("host_busy_ns")),
+    ):
+        if spent_ns is not None:
+            parts.append(f"{what} {spent_ns / step_ns:.0%}")
+    if swaps := row.get("swaps"):
+        parts.append(f"waits {swaps['wait_copy_ns'] / _MS:.1f} + {swaps['wait_room_ns'] / _MS:.1f} ms")
+    if calls := row.get("driver_calls"):
+        made, total_ns = (sum(each.get(what, 0) for each in calls.values()) for what in ("calls", "ns"))
+        maps = calls.get("cuMemMap", {}).get("calls", 0)
+        parts.append(f"{made:.0f} driver calls in {total_ns / _MS:.1f} ms, {maps:.0f} map")
+    if row.get("followed_steps") == 0:
+        parts.append("NO PLAN FOLLOWED")
+    return ", ".join(parts)

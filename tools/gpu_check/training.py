@@ -1,5 +1,6 @@
 """The stages that train a network: in which ways, in how much time, and whether all of them compute the same."""
 
+import dataclasses
 import json
 import signal
 import sys
@@ -13,7 +14,7 @@ from record import GpuCheck, StageError
 from workloads import UNADVISED, choose
 
 ROWS = Path(__file__).with_name("rows.py")
-_PEERS_PART = 0.45
+_PEERS_PART = 0.35
 """Of a stage's time that the ways of others may take; umadvise has the rest."""
 PERCENTS = (50, 33, 25, 100)
 """Budgets, the most important first."""
@@ -24,19 +25,20 @@ _DRY_PERCENTS = {
     ("resnet50", False): (100,),
 }
 """In a dry run, by network, and whether managed memory is used: each one that shows something that no other has."""
-_LONGEST_S = 75.0
-_WARM_UP = 5
-"""The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned."""
+_LONGEST_S = 100.0
+_WARM_UP, _DRY_WARM_UP, _PEERS_WARM_UP = 9, 5, 3
+"""The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned. On a
+GPU two more have the layout made of them, and two more its ranges mapped. Nobody else needs more than three."""
 
 
-def train(check: GpuCheck, *, network: str, managed: bool = True) -> Any:
+def train(check: GpuCheck, *, network: str, managed: bool = True, bf16: bool = False) -> Any:
     """One network in every way, or in a size too large for managed memory, in all other ways."""
     limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
-    chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed)
+    chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed, bf16=bf16)
     if chosen is None:
         raise StageError(f"no size of {network} fits {limit_bytes} bytes")
     data: dict[str, Any] = {
-        "network": {"name": chosen.name, "options": chosen.options, "stand_in": chosen.stand_in},
+        "network": dataclasses.asdict(chosen),
         "limit_bytes": limit_bytes,
         "managed_limit_bytes": check.managed_limit_bytes(),
         "rows": [],
@@ -140,11 +142,11 @@ def _process(
         *whole, _ = written.read_text().split("\n")
         return [json.loads(line) for line in whole]
 
-    small = check.small
+    small, ours = check.small, asked["rows"][0].get("way") is None
     specification = {
         **asked,
         "on_gpu": not check.dry_run,
-        "warm_up": _WARM_UP,
+        "warm_up": _DRY_WARM_UP if small else _WARM_UP if ours else _PEERS_WARM_UP,
         "measured": 1 if small else 4,
         "row_s": 2.0 if small else 10.0,
         "longest_s": _LONGEST_S * check.patience,

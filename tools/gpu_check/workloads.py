@@ -3,6 +3,8 @@
 import functools
 import importlib.util
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,19 @@ _SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
 # The same, of sizes whose copies a GPU has the time for: memory that is not managed has no limit but what is free.
 _LARGE_SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     "bert_large": (
-        ({"batch": 16, "length": 512}, 51.0 * GIB),
-        ({"batch": 8, "length": 512}, 27.0 * GIB),
-        ({"batch": 4, "length": 512}, 15.5 * GIB),
+        ({"batch": 24, "length": 512}, 47.0 * GIB),
+        ({"batch": 16, "length": 512}, 32.6 * GIB),
+        ({"batch": 8, "length": 512}, 18.2 * GIB),
     ),
-    "resnet50": (({"batch": 384}, 38.0 * GIB), ({"batch": 192}, 19.0 * GIB), ({"batch": 96}, 10.0 * GIB)),
+    "resnet50": (({"batch": 640}, 51.9 * GIB), ({"batch": 384}, 31.2 * GIB), ({"batch": 192}, 15.7 * GIB)),
+}
+_LARGE_SIZES_BF16: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
+    "bert_large": (
+        ({"batch": 32, "length": 512}, 46.1 * GIB),
+        ({"batch": 16, "length": 512}, 25.3 * GIB),
+        ({"batch": 8, "length": 512}, 14.8 * GIB),
+    ),
+    "resnet50": (({"batch": 1152}, 48.6 * GIB), ({"batch": 512}, 21.6 * GIB), ({"batch": 256}, 10.9 * GIB)),
 }
 _DRY_RUN: dict[str, dict[str, Any]] = {
     "bert_large": {"batch": 2, "length": 16, "layers": 1, "hidden": 640, "heads": 4, "vocabulary": 500},
@@ -49,24 +59,34 @@ class SizedNetwork:
         name: a factory of examples/networks.
         options: arguments of the factory.
         stand_in: another transformer takes BERT's place, as its package is not there.
+        bf16: forward passes are in bfloat16, by autocast.
     """
 
     name: str
     options: dict[str, Any]
     stand_in: bool = False
+    bf16: bool = False
 
     def build(self) -> Any:
         """The workload, on torch's default device: umadvise.recording.workload.Workload."""
         if self.stand_in:
             import stand_in
 
-            return stand_in.bert_large(**self.options)
-        from networks import NETWORKS
+            workload = stand_in.bert_large(**self.options)
+        else:
+            from networks import NETWORKS
 
-        return NETWORKS[self.name](**self.options)
+            workload = NETWORKS[self.name](**self.options)
+        if self.bf16:
+            around_forward(workload, _autocast)
+            for model in workload.modules:
+                model.register_forward_hook(_in_float32)
+        return workload
 
 
-def choose(name: str, limit_bytes: int, *, dry_run: bool, large: bool = False) -> SizedNetwork | None:
+def choose(
+    name: str, limit_bytes: int, *, dry_run: bool, large: bool = False, bf16: bool = False
+) -> SizedNetwork | None:
     """The largest size of a network whose memory stays below a limit with all that comes on top; None: none does.
 
     Args:
@@ -74,14 +94,41 @@ def choose(name: str, limit_bytes: int, *, dry_run: bool, large: bool = False) -
         limit_bytes: the limit of memory.
         dry_run: a small one, whatever the limit.
         large: whether it is one of the sizes that are too large for managed memory.
+        bf16: whether it is trained in bfloat16, in one of the sizes for that.
     """
     stand_in = name == "bert_large" and (dry_run or importlib.util.find_spec("transformers") is None)
     if dry_run:
-        return SizedNetwork(name, _DRY_RUN[name], stand_in)
-    for options, needs_bytes in (_LARGE_SIZES if large else _SIZES)[name]:
+        return SizedNetwork(name, _DRY_RUN[name], stand_in, bf16)
+    sizes = _LARGE_SIZES_BF16 if bf16 else _LARGE_SIZES if large else _SIZES
+    for options, needs_bytes in sizes[name]:
         if needs_bytes * SLACK <= limit_bytes:
-            return SizedNetwork(name, options, stand_in)
+            return SizedNetwork(name, options, stand_in, bf16)
     return None
+
+
+def around_forward(workload: Any, context: Callable[[str], AbstractContextManager[Any]]) -> None:
+    """Has each model's forward pass run in a context, made from the kind of device that the model is on."""
+
+    def inside(model: Any, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        with context(next(model.parameters()).device.type):
+            return forward(*inputs, **named)
+
+    for model in workload.modules:
+        model.forward = functools.partial(inside, model, model.forward)
+
+
+def _autocast(kind: str) -> AbstractContextManager[Any]:
+    import torch
+    from torch.cuda.amp import common
+
+    if kind == "meta":  # of a recording, which pretends to be of a CPU or a GPU
+        kind = "cpu" if common.amp_definitely_not_available() else "cuda"
+    return torch.autocast(kind, torch.bfloat16)
+
+
+def _in_float32(_model: Any, _inputs: Any, output: Any) -> Any:
+    """So that losses tell more than their first eight bits."""
+    return output.float() if hasattr(output, "float") else output
 
 
 def checkpoint_blocks(workload: Any) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 _COUNTED = (
     *("samples", "calls", "comparisons", "differences", "died", "failed", "unrepeated", "raised"),
-    *("departures", "swap_ins", "moved", "elsewhere", "host_accesses"),
+    *("departures", "swap_ins", "moved", "elsewhere"),
 )
 _HEADERS = (
     *("subjects", "samples", "calls", "compared", "differ", "died", "failed", "not repeated", "raise alike"),
-    *("departures", "swap-ins", "moved in", "elsewhere", "unannounced"),
+    *("departures", "swap-ins", "moved in", "elsewhere"),
 )
 
 

@@ -32,7 +32,6 @@ class OpOutcome:
         raised: calls that raise in plain torch and here, the same.
         departures: how often everything left the device.
         swap_ins: copies that brought a tensor back.
-        host_accesses: accesses to what was away that no op had announced.
         moved: tensors that were in ordinary memory when they should have left, and were moved onto the device.
         elsewhere: those that could not be moved, and never left.
     """
@@ -46,7 +45,6 @@ class OpOutcome:
     raised: int = 0
     departures: int = 0
     swap_ins: int = 0
-    host_accesses: int = 0
     moved: int = 0
     elsewhere: int = 0
 
@@ -82,7 +80,7 @@ def _run_leaving(subject: OpSubject, budget_bytes: int, most_samples: int | None
         found = run(subject, place, most_samples)
         counters = place.counters()
     outcome.departures, outcome.moved, outcome.elsewhere = place.departures, place.moved, place.elsewhere
-    outcome.swap_ins, outcome.host_accesses = counters.swap_ins, counters.host_accesses or 0
+    outcome.swap_ins = counters.swap_ins
     return found
 
 

@@ -26,18 +26,19 @@ from umadvise.recording.dry import recorder as dry
 from umadvise.recording.dry.roofline import durations_ns
 from umadvise.records.device import DeviceProfile
 from umadvise.records.trace import UNKNOWN, Trace
-from umadvise.simulator.steady import SteadyStep, mean_step, swapped_step
-from umadvise.simulator.swap import simulate_resident, simulate_swap
+from umadvise.simulator.steady import SteadyStep, mean_step
+from umadvise.simulator.swap import simulate_resident
 from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
-from umadvise.training.plans.maker import staying_bytes
-from umadvise.training.plans.view import transferred, view_of
+from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.maker import spare_bytes, staying_bytes
+from umadvise.training.plans.prediction import predict_swaps
+from umadvise.training.plans.view import view_of
 from umadvise.training.policy.course import course_of_rung
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, SizedNetwork, checkpoint_blocks  # a folder of programs, not a package
 
 SCHEMA = "umadvise.gpu_check/3"
-_SPARE_CHUNKS = 3  # of small tensors, see umadvise.training.plans.maker
 _STAND_IN = "h100-sxm-80gb"
 """Whose roofline weighs ops against each other where the measured device's is not known."""
 QUANTITIES = ("step_ns", "peak_bytes", "bytes_h2d", "bytes_d2h", "fault_groups", "evictions")
@@ -229,25 +230,23 @@ class Predictor:
 
     def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
         course = course_of_rung(rung)
-        staying = staying_bytes(self._trace, chunk_bytes) + _SPARE_CHUNKS * chunk_bytes
+        staying = staying_bytes(self._trace, chunk_bytes) + spare_bytes(budget_bytes, chunk_bytes)
         view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
         options = {"recompute": course.recomputes, "paging": False}
         plan = planners.run(course.planner or "", view.trace, self._device, view.budget_bytes, **options)
         if course.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
             found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
             return _numbers(found, (found.peak_bytes or 0) + staying)
-        result = simulate_swap(
-            self._trace,
-            self._device,
-            transferred(plan, self._trace),
-            budget_bytes=budget_bytes,
-            allocator="va_chunks",
-            eviction="belady",
-            chunk_bytes=chunk_bytes,
-            spans=False,
-            engine_rules=True,
-        ).result
-        return _numbers(swapped_step(result), result.peak_reserved_bytes)
+        device = PlanningDevice(self._device, "", synchronous=self._emulated)
+        step = predict_swaps(self._trace, plan, device, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes).steps[-1]
+        return {
+            "step_ns": step.duration_ns,
+            "peak_bytes": step.swaps.used_peak_bytes,
+            "bytes_h2d": step.swaps.swap_in_bytes,
+            "bytes_d2h": step.swaps.swap_out_bytes,
+            "fault_groups": None,
+            "evictions": step.swaps.evictions,
+        }
 
 
 def _numbers(step: SteadyStep | Score, peak_bytes: int) -> Numbers:

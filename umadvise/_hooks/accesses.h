@@ -12,16 +12,60 @@
 
 namespace um::hooks {
 
-using AccessList = c10::SmallVector<um_access, 12>;
-using AddressList = c10::SmallVector<const void*, 8>;
+using ShownList = c10::SmallVector<um_shown, 8>;
 
-// The storage's first byte; null for tensors without one (undefined, sparse, opaque, meta). Asked without torch's
-// checks, which throw for fake tensors.
-inline const char* storage_address(const c10::TensorImpl& tensor) {
-  if (!tensor.has_storage()) return nullptr;
-  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+// A storage's first byte; null where it has none (meta). Asked without torch's checks, which throw for fake tensors.
+inline const char* address_of(c10::StorageImpl& storage) {
   return static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
 }
+
+// nullptr for tensors without one (undefined, sparse, opaque), and for those whose bytes are not in memory of ours.
+// Until the device's lock is held another thread's allocation may move them, but to no other's memory.
+inline c10::StorageImpl* storage_of_ours(const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  return um_owns(address_of(*storage)) != 0 ? storage : nullptr;
+}
+
+// What the core is told of such a storage: nullptr where its address must not change. Torch itself keeps those of small
+// tensors of indices from op to op (packed sequences, the buckets of DistributedDataParallel).
+inline void* owner_of(const c10::TensorImpl& tensor, c10::StorageImpl* storage) {
+  constexpr size_t kLeastBytes = size_t{1} << 16;
+  const bool has_indices = c10::isIntegralType(c10::typeMetaToScalarType(tensor.dtype()), true);
+  return has_indices && storage->nbytes() < kLeastBytes ? nullptr : storage;
+}
+
+// What an op is given. Until the device's lock is held it is only known where in its storage each range begins: another
+// thread's allocation may move storages.
+class AccessList {
+ public:
+  bool empty() const { return accesses_.empty(); }
+  void clear() {
+    accesses_.clear();
+    places_.clear();
+  }
+  void add(c10::StorageImpl* storage, uint64_t offset, const um_access& access) {
+    accesses_.push_back(access);
+    places_.push_back({storage, offset});
+  }
+  // um_gather.
+  static void locate(void* list, const um_access** accesses, uint32_t* count) noexcept {
+    auto& self = *static_cast<AccessList*>(list);
+    for (size_t i = 0; i < self.places_.size(); ++i) {
+      self.accesses_[i].address = address_of(*self.places_[i].storage) + self.places_[i].offset;
+    }
+    *accesses = self.accesses_.data();
+    *count = static_cast<uint32_t>(self.accesses_.size());
+  }
+
+ private:
+  struct Place {
+    c10::StorageImpl* storage;
+    uint64_t offset;
+  };
+  c10::SmallVector<um_access, 12> accesses_;
+  c10::SmallVector<Place, 12> places_;
+};
 
 // Bytes from the first to the last element that a view of strides can reach.
 inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
@@ -36,15 +80,15 @@ inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
 // `index`: the argument's in the schema.
 inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_storage, uint32_t index,
                        AccessList& accesses) {
-  const char* const storage = storage_address(tensor);
-  if (storage == nullptr || um_owns(storage) == 0) return;
+  c10::StorageImpl* const storage = storage_of_ours(tensor);
+  if (storage == nullptr) return;
   if (whole_storage || tensor.is_nested()) {  // a nested tensor's sizes are a tensor of their own
-    accesses.push_back({storage, tensor.unsafe_storage().nbytes(), write, 2 * index + 1});
+    accesses.add(storage, 0, {nullptr, storage->nbytes(), write, 2 * index + 1, owner_of(tensor, storage)});
   } else if (tensor.numel() != 0) {
-    const char* const first = storage + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+    const uint64_t offset = static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize();
     const uint64_t bytes = span_bytes(tensor);
     const bool has_gaps = bytes != static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
-    accesses.push_back({first, bytes, write, 2 * index + has_gaps});
+    accesses.add(storage, offset, {nullptr, bytes, write, 2 * index + has_gaps, owner_of(tensor, storage)});
   }
 }
 
@@ -106,11 +150,17 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
   }
 }
 
-inline void gather_outputs(const OperatorInfo& info, const torch::jit::Stack& stack, AddressList& outputs) {
+// Their addresses stay what they are until the op has ended: it was given each of them, or has made it.
+inline void gather_outputs(const OperatorInfo& info, const torch::jit::Stack& stack, ShownList& outputs) {
   const c10::IValue* const results = stack.data() + (stack.size() - info.return_count);
   for (uint32_t index = 0; index < info.return_count; ++index) {
     each_tensor(results[index], [&](const c10::TensorImpl& tensor) {
-      if (const char* const storage = storage_address(tensor); storage != nullptr) outputs.push_back(storage);
+      if (c10::StorageImpl* const storage = storage_of_ours(tensor)) {
+        outputs.push_back({address_of(*storage), owner_of(tensor, storage)});
+      } else if (tensor.has_storage()) {
+        const char* const foreign = address_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
+        if (foreign != nullptr) outputs.push_back({foreign, nullptr});
+      }
     });
   }
 }

@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "hooks.h"
 #include "interposer.h"
+#include "owners.h"
 #include "rescue.h"
 
 namespace um::hooks {
@@ -82,6 +83,7 @@ void install_allocator() {
   previous_allocator = present;
   previous_free = present->raw_deleter();
   c10::SetCPUAllocator(&routing_allocator(), std::numeric_limits<uint8_t>::max());
+  own_storages();
 }
 
 }  // namespace um::hooks

@@ -16,6 +16,7 @@
 #include "cuda_streams.h"
 #include "errors.h"
 #include "hooks.h"
+#include "owners.h"
 #include "stream_order.h"
 
 namespace um::hooks {
@@ -26,6 +27,9 @@ std::atomic<int32_t> served_ordinal{kNoDevice};
 
 // A forked child inherits tensors, but neither the driver nor the threads that may have held a lock: frees do nothing.
 std::atomic<bool> forked{false};
+
+// In a thread in which torch's allocator is asked to forget a block that lives on: whose it is.
+thread_local StreamOrder::Stream* taken_over = nullptr;
 
 // Never destroyed, like everything here that a free needs: tensors outlive every static.
 StreamOrder& stream_order() {
@@ -55,6 +59,7 @@ um_device* plain_device(int32_t ordinal) {
 void serve(int32_t ordinal) {
   static const int watching = pthread_atfork(nullptr, nullptr, [] { forked = true; });
   if (watching != 0) throw std::bad_alloc();
+  own_storages();
   served_ordinal = ordinal;
 }
 
@@ -88,6 +93,31 @@ void announce_stream() {
   um_op_stream_set(ordinal == kNoDevice ? nullptr : current_cuda_stream(ordinal));
 }
 
+// Torch's allocator finds by the address that it gave out whose the block is, and throws for any other address. So it
+// frees the block as far as it knows, also because it may soon be given the address for another one.
+bool take_over(void* block, c10::DeleterFnPtr torchs) noexcept {
+  StreamOrder::Stream owner{};
+  try {
+    stream_order().own(block, owner);  // here, where it can still fail
+    taken_over = &owner;
+    torchs(block);
+    taken_over = nullptr;
+    stream_order().own(block, owner);
+    return true;
+  } catch (const std::exception&) {
+    taken_over = nullptr;
+    return false;
+  }
+}
+
+void note_move(const void* from, const void* to) noexcept { stream_order().moved(from, to); }
+
+void free_moved(void* block) {
+  if (forked) return;
+  stream_order().freed(block);
+  um_free(block);
+}
+
 }  // namespace um::hooks
 
 using namespace um::hooks;
@@ -109,6 +139,10 @@ void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream) {
 
 void um_hooks_cuda_free(void* block, size_t bytes, int ordinal, void* stream) {
   if (forked) return;
+  if (taken_over != nullptr) {
+    *taken_over = {ordinal, stream};
+    return;
+  }
   stream_order().freed(block, {ordinal, stream});
   if (um_free(block) == 0 && bytes == 0) ::operator delete(block);
 }

@@ -48,10 +48,16 @@ UM_API um_status um_hooks_storage_adopt(void* storage, um_device* device, const 
 // Moves its bytes out into ordinary CPU memory; nothing to do for a storage that is not in ours.
 UM_API um_status um_hooks_storage_give_back(void* storage);
 
+// What tells storages of another address, see um_owners_set: what is in place once an allocator is.
+UM_API const um_owner_functions* um_hooks_owner_functions(void);
+
 // ---- interposer ---------------------------------------------------------------------------------------------------
 // Lets the ops of this thread, and of autograd's threads on its behalf, go through um_op_begin / um_op_end of `device`;
 // NULL ends it for this thread. UM_BAD_STATE while another thread interposes for another device.
 UM_API um_status um_hooks_interpose(um_device* device);
+// Lets the ops of a thread that works beside those through to the same device, if there is one: what they are given is
+// held for them (UM_OP_BESIDE). Nothing happens in a thread that interposes. 0 ends it.
+UM_API void um_hooks_beside(int32_t on);
 // Called where chunks have no room for an op, in the thread that runs it: whether it has been given room elsewhere,
 // where this thread's route leads from now on. Then what the op makes goes there, or, as it has not begun, what it is
 // given moves into managed memory, and it is tried again, once. NULL: it is refused.

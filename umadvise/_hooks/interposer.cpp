@@ -49,7 +49,7 @@ bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
 // One device for the process: autograd's threads work for whichever thread interposes.
 std::atomic<um_device*> interposed_device{nullptr};
 std::mutex interposing_lock;
-int interposing_threads = 0;
+std::atomic<int> interposing_threads{0};
 
 class Membership {  // of a thread in the set of those that interpose
  public:
@@ -69,6 +69,7 @@ class Membership {  // of a thread in the set of those that interpose
     interposing_threads -= counted_;
     counted_ = false;
   }
+  bool counted() const { return counted_; }
 
  private:
   bool counted_ = false;
@@ -76,24 +77,24 @@ class Membership {  // of a thread in the set of those that interpose
 thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
+thread_local bool beside = false;  // those that interpose
 
 struct OpDescription {
-  uint32_t op, phase, module, creates;  // names are interned
+  uint32_t op, phase, module, flags;  // names are interned
 };
 
 OpDescription describe(const OperatorInfo& info) {
-  const uint32_t creates = info.kind == Kind::creation;
+  const uint32_t flags = (info.kind == Kind::creation ? UM_OP_CREATES : 0) | (beside ? UM_OP_BESIDE : 0);
   if (thread_phase != UM_PHASE_OPTIMIZER) {
     if (const BackwardNode node = current_backward_node(); node.running) {
-      return {info.name, UM_PHASE_BACKWARD, node.module, creates};
+      return {info.name, UM_PHASE_BACKWARD, node.module, flags};
     }
   }
-  return {info.name, thread_phase, forward_module(), creates};
+  return {info.name, thread_phase, forward_module(), flags};
 }
 
-um_status begin(um_device* device, const OpDescription& op, const AccessList& accesses) {
-  return um_op_begin(device, op.op, op.phase, op.module, op.creates, accesses.data(),
-                     static_cast<uint32_t>(accesses.size()));
+um_status begin(um_device* device, const OpDescription& op, AccessList& accesses) {
+  return um_op_begin_gathered(device, op.op, op.phase, op.module, op.flags, &AccessList::locate, &accesses);
 }
 
 void begin_or_throw(um_device* device, const OpDescription& op, const OperatorInfo& info,
@@ -103,9 +104,7 @@ void begin_or_throw(um_device* device, const OpDescription& op, const OperatorIn
   const std::string refusal = um_last_error();
   if (rescued(status)) {
     const auto move = [&](const c10::TensorImpl& tensor) {
-      const char* const address = storage_address(tensor);
-      if (address == nullptr || um_owns(address) == 0) return;
-      move_out_of_chunks(*tensor.unsafe_storage().unsafeGetStorageImpl(), device);
+      if (c10::StorageImpl* const storage = storage_of_ours(tensor)) move_out_of_chunks(*storage, device);
     };
     const um_status moved = guarded([&] { each_operand(info, stack, move); });
     throw_as_torch(moved, um_hooks_last_error);
@@ -124,7 +123,7 @@ class RunningOp {
   RunningOp(const RunningOp&) = delete;
   RunningOp& operator=(const RunningOp&) = delete;
 
-  AddressList outputs;
+  ShownList outputs;
 
  private:
   um_device* device_;
@@ -147,6 +146,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
 void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   const DispatchKeySet below = keys & kBelow;
   if (keys.has_any(kReentering)) return op.redispatchBoxed(below, stack);
+  if (beside && interposing_threads.load(std::memory_order_relaxed) == 0) return op.redispatchBoxed(below, stack);
   const OperatorInfo& info = operator_info(op);
   if (comes_apart(info, keys)) return op.redispatchBoxed(below, stack);
   const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
@@ -173,7 +173,15 @@ void interpose_thread(um_device* device) {
   } else {
     membership.leave();
   }
+  beside = false;
   c10::impl::tls_set_dispatch_key_included(kKey, device != nullptr);
+}
+
+void work_beside(bool on) {
+  if (membership.counted()) return;
+  register_fallback();
+  beside = on;
+  c10::impl::tls_set_dispatch_key_included(kKey, on);
 }
 
 }  // namespace
@@ -187,6 +195,10 @@ bool interposing_outside_ops() {
 
 um_status um_hooks_interpose(um_device* device) {
   return um::hooks::guarded([&] { um::hooks::interpose_thread(device); });
+}
+
+void um_hooks_beside(int32_t on) {
+  static_cast<void>(um::hooks::guarded([&] { um::hooks::work_beside(on != 0); }));
 }
 
 void um_hooks_phase_set(uint32_t phase) { um::hooks::thread_phase = phase; }

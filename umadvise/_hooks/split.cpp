@@ -136,13 +136,12 @@ class WorkingSet {
 
  private:
   void add(const c10::TensorImpl& tensor) {
-    const char* const storage = storage_address(tensor);
-    if (storage == nullptr || um_owns(storage) == 0 || !storages_.insert(storage).second) return;
-    bytes_ += in_units(tensor.unsafe_storage().nbytes());
+    const c10::StorageImpl* const storage = storage_of_ours(tensor);
+    if (storage != nullptr && storages_.insert(storage).second) bytes_ += in_units(storage->nbytes());
   }
 
   const Call& call_;
-  std::unordered_set<const void*> storages_;
+  std::unordered_set<const c10::StorageImpl*> storages_;
   uint64_t bytes_ = 0;
 };
 

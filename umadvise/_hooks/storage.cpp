@@ -10,6 +10,7 @@
 #include "allocator.h"
 #include "errors.h"
 #include "hooks.h"
+#include "owners.h"
 #include "rescue.h"
 
 namespace um::hooks {
@@ -33,10 +34,23 @@ struct Succession {
 
 void end_succession(void* context) { delete static_cast<Succession*>(context); }
 
+// Asks the core about the storage's bytes: once more where another thread's allocation has moved them before the core
+// found them.
+template <class Ask>
+um_status asked(const c10::StorageImpl& storage, const Ask& ask) {
+  for (;;) {
+    const void* const address = storage.data();
+    const um_status status = ask(address);
+    if (storage.data() == address) return status;
+  }
+}
+
 // Puts `data` in the place of the storage's memory. Torch marks a storage that numpy shares, or whose memory somebody
 // else owns, as not resizable: that memory outlives the move. A block of ours does not; the caller moves none that is
 // exported.
 void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
+  c10::DataPtr replaced;  // freed when the lock has been released
+  const std::lock_guard<std::mutex> lock(replacing_memory());
   auto* const before = storage.mutable_data_ptr().cast_context<Succession>(&end_succession);
   const bool shared = !storage.resizable() && um_owns(storage.data()) == 0;
   if (shared || before != nullptr) {
@@ -47,7 +61,7 @@ void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
     succession->present = std::move(data);
     data = {address, succession.release(), &end_succession, c10::Device(c10::DeviceType::CPU)};
   }
-  storage.set_data_ptr_noswap(std::move(data));
+  replaced = storage.set_data_ptr(std::move(data));
   storage.set_allocator(installed_allocator());  // a later resize_ frees and allocates by the rules of ours
   storage.set_resizable(true);                   // nobody shares the new memory
 }
@@ -58,14 +72,17 @@ void adopt(c10::StorageImpl& storage, um_device* device, const um_placement& pla
   check_core(um_allocate(device, bytes, &placement, nullptr, &address));
   if (address == nullptr) return;  // an empty storage has nothing to move
   c10::DataPtr data = owned_data(address);
-  check_core(um_copy_from_host(address, storage.data(), bytes));
+  check_core(asked(storage, [&](const void* present) { return um_copy_from_host(address, present, bytes); }));
   succeed(storage, std::move(data));
+  const um_shown shown{address, &storage};
+  um_show(&shown);
 }
 
 void give_back(c10::StorageImpl& storage) {
   if (um_owns(storage.data()) == 0) return;
   c10::DataPtr data = ordinary_data(storage.nbytes());
-  check_core(um_copy_to_host(data.get(), storage.data(), storage.nbytes()));
+  const uint64_t bytes = storage.nbytes();
+  check_core(asked(storage, [&](const void* present) { return um_copy_to_host(data.get(), present, bytes); }));
   succeed(storage, std::move(data));
 }
 
@@ -81,6 +98,15 @@ std::atomic<um_hooks_rescuer> rescuer{nullptr};
 
 }  // namespace
 
+bool is_succession(const c10::DataPtr& data) { return data.get_deleter() == &end_succession; }
+
+void repoint_succession(c10::DataPtr& data, void* to) {
+  auto* const succession = static_cast<Succession*>(data.release_context());
+  static_cast<void>(succession->present.release_context());  // a move frees nothing
+  succession->present = owned_data(to);
+  data = {to, succession, &end_succession, data.device()};
+}
+
 bool rescued(um_status status) {
   const um_hooks_rescuer call = rescuer.load();
   return status == UM_OUT_OF_DEVICE_MEMORY && call != nullptr && call() != 0;
@@ -88,7 +114,7 @@ bool rescued(um_status status) {
 
 void move_out_of_chunks(c10::StorageImpl& storage, um_device* device) {
   um_allocation found{};
-  if (um_allocation_at(storage.data(), &found) != UM_OK) return;
+  if (asked(storage, [&](const void* present) { return um_allocation_at(present, &found); }) != UM_OK) return;
   if (found.memory != UM_MEMORY_CHUNKED || found.device != device || found.exports > 0) return;
   const um_role arena = arena_of(found.role);
   adopt(storage, device, {UM_MEMORY_MANAGED, static_cast<uint32_t>(arena), kAdvice[arena]});

@@ -3,7 +3,7 @@
 Nothing is loaded before the first call. A failed call raises NativeError with the core's message of this thread.
 """
 
-from umadvise._native.device import Device, Recording
+from umadvise._native.device import Device, Recording, op_took
 from umadvise._native.hooks import (
     adopt_storage,
     give_back_storage,
@@ -18,11 +18,13 @@ from umadvise._native.hooks import (
     set_rescuer,
     set_split,
     split_limit,
+    work_beside,
 )
 from umadvise._native.library import intern, library_path, string
 from umadvise._native.machine import (
     claim_signals,
     cuda_attribute,
+    cuda_calls,
     cuda_device,
     cuda_unavailable_reason,
     cupti_library,

@@ -51,13 +51,6 @@ class RouteState(IntEnum):
     ON = 2
 
 
-class HostMapped(IntEnum):
-    """um_host_mapped: whether chunks that are swapped out are accessible at their addresses, slowly."""
-
-    NOT = 0
-    YES = 1
-
-
 class Small(IntEnum):
     """um_small: whether allocations of half a chunk and less share chunks and stay, or leave like any other."""
 
@@ -117,7 +110,6 @@ class ChunkOptions:
     budget_bytes: int
     host_budget_bytes: int = 0
     chunk_bytes: int = 0
-    host_mapped: int = HostMapped.NOT
     small: int = Small.STAY
 
 

@@ -14,7 +14,6 @@ from umadvise._native.abi import (
     ChunkOptions,
     DeviceInfo,
     EmulatedOptions,
-    HostMapped,
     Memory,
     MemoryHistory,
     Placement,
@@ -59,14 +58,14 @@ class Device:
     Attributes:
         handle: the um_device pointer, for `Route`.
         link_profile: `umadvise.records.device.DeviceProfile` whose link is charged; None where none is.
-        host_mapped: whether chunks that are swapped out stay accessible.
+        keeps_time: whether time is virtual: that of `link_profile`.
         small: whether tensors of half a chunk and less can be swapped out too.
     """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.link_profile: Any = None
-        self.host_mapped = HostMapped.NOT
+        self.keeps_time = False
         self.small = Small.STAY
         self._closed = False
 
@@ -134,6 +133,17 @@ class Device:
         """
         core_library().um_emulated_set_link(self.handle, ctypes.byref(link), ctypes.byref(costs))
 
+    def set_clock(self, link: ctypes.Structure) -> None:
+        """Makes time virtual: copies take that of a link, ops what `op_took` says. Emulated device only.
+
+        Args:
+            link: the um_link structure: fixed time and bandwidth of copies in each direction.
+
+        Raises:
+            NativeError: its streams run in real time already.
+        """
+        core_library().um_emulated_set_clock(self.handle, ctypes.byref(link))
+
     def measure_link(self, size_bytes: int, copies: int, *, h2d: bool, d2h: bool) -> tuple[int | None, int | None]:
         """Nanoseconds of one copy to the device and to the host, both at once where both are asked for."""
         times = (ctypes.c_int64 * 2)()
@@ -176,7 +186,10 @@ class Device:
 
     def op_end(self, outputs: Sequence[int]) -> None:
         """Tells the guard that the op has ended: the addresses of its outputs' storages."""
-        core_library().um_op_end(self.handle, (ctypes.c_void_p * len(outputs))(*outputs), len(outputs))
+        buffer = (structure("um_shown") * len(outputs))()
+        for shown, address in zip(buffer, outputs, strict=True):
+            shown.address = address
+        core_library().um_op_end(self.handle, buffer, len(outputs))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Sets the bytes that managed memory may keep on the device; 0 is no limit."""
@@ -320,3 +333,8 @@ class Device:
         """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
         found = each("um_placed", partial(core_library().um_placed_read, self.handle))
         return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in found}
+
+
+def op_took(duration_ns: int) -> None:
+    """Adds to the virtual time that the running op of this thread takes; nothing outside of ops."""
+    core_library().um_op_took(duration_ns)

@@ -1,7 +1,8 @@
 """The C ABI as its headers write it: their structures, functions and numbers, read when the core is first needed.
 
-The headers are plain C: every declaration ends at a semicolon, and a structure's fields are numbers, arrays of them,
-pointers, or structures that stand above it. A test compares what is read here with what a compiler reads.
+The headers are plain C: every declaration ends at a semicolon, and a structure's fields are numbers, arrays of
+them, pointers (also to functions), or structures that stand above it. A test compares what is read here with what a
+compiler reads.
 """
 
 import ctypes
@@ -31,6 +32,7 @@ _STRUCTURE = re.compile(r"typedef struct (um_\w+) \{(.*?)\} \1;", re.DOTALL)
 _FUNCTION = re.compile(r"UM_API ([^;(]*[ *])(um_\w+)\(([^)]*)\);")
 _TYPE = re.compile(r"\s*(?:const\s+)?(\w+)[\s*]*")
 _FIELD = re.compile(r"(\w+)(?:\[(\w+)\])?")
+_FUNCTION_FIELD = re.compile(r"\(\*(\w+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def _parse(text: str, included: Mapping[str, Any]) -> Header:
 
 
 def _fields(declaration: str, types: Mapping[str, Any], numbers: Mapping[str, int]) -> list[tuple[str, Any]]:
+    if function := _FUNCTION_FIELD.search(declaration):
+        return [(function[1], ctypes.c_size_t)]
     start = _TYPE.match(declaration)
     assert start is not None, declaration
     kind = ctypes.c_size_t if "*" in declaration else _type(declaration, types)  # an address, which may be 0

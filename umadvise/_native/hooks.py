@@ -80,6 +80,11 @@ def interpose(device: Device | None) -> None:
     hooks_library().um_hooks_interpose(device.handle if device else None)
 
 
+def work_beside() -> None:
+    """Lets this thread's ops hold what they are given for as long as they run, beside the threads that interpose."""
+    hooks_library().um_hooks_beside(1)
+
+
 def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
     """Splits ops on lists that work element by element, so that each part keeps a limit: see um_hooks_split_set.
 

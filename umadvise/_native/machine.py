@@ -2,9 +2,9 @@
 
 import ctypes
 
-from umadvise._native.abi import CudaDevice, CuptiLibrary
+from umadvise._native.abi import CallCount, CudaDevice, CuptiLibrary
 from umadvise._native.library import core_library
-from umadvise._native.structures import filled, known
+from umadvise._native.structures import each, filled, known, read
 
 
 def cuda_unavailable_reason() -> str | None:
@@ -54,3 +54,8 @@ def claim_signals(*, chosen: bool = False) -> bool:
         chosen: the user has just set that one, so that raised signals are meant for it.
     """
     return bool(core_library().um_emulated_claim_signals(chosen))
+
+
+def cuda_calls() -> list[CallCount]:
+    """What the core has called of libcuda since this process began."""
+    return [read(CallCount, count) for count in each("um_call_count", core_library().um_cuda_calls)]

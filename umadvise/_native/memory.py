@@ -65,7 +65,7 @@ def export(address: int) -> None:
 
 
 def export_lasting(address: int) -> None:
-    """Pins an allocation until it is freed, or until the oldest of those pinned so must make room."""
+    """Pins an allocation until it is freed, or until the oldest of those pinned so must make room: it may move then."""
     core_library().um_export_lasting(address)
 
 

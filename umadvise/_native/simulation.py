@@ -95,7 +95,7 @@ class GpuRows:
 
     Attributes:
         steps: each iteration; the plan applies from the second on.
-        calls: calls of the driver in the iterations from the third on, by function.
+        calls: calls of the driver in all iterations but those of warm-up, by function.
         spans: array of um_span structures: what the simulated device did, and when.
     """
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from umadvise import _native
-from umadvise._native.abi import Counting, EmulatedOptions, HostMapped, Small
+from umadvise._native.abi import Counting, EmulatedOptions, Small
 from umadvise.devices import discard_proof
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import driver_costs, native_link
@@ -13,8 +13,8 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.units import format_bytes, parse_bytes
 
 LEAST_CAPACITY_BYTES = 16 << 20
-_WORDS = {"counting": ("ordered", "raw"), "access": ("strict", "host_mapped"), "small": ("stay", "leave")}
 """Of the emulated device: eight blocks, without which hardly an op's tensors are there at once."""
+_WORDS = {"counting": ("ordered", "raw"), "small": ("stay", "leave")}
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,15 @@ class EmulatedDevice:
 
     Attributes:
         capacity: the size of the device's memory, in bytes or as text such as "2GiB"; at least 16 MiB.
-        host: the most memory that pages outside the device may take; None is what the machine has available.
+        host: the most memory that pages of unified memory outside the device may take; None is what the machine has
+            available.
         link: name of a device in the catalogue, or a path to its file: copies, prefetches, faults and evictions take
             at least the time that they would take there, so that policies can be compared by the clock. None is
             memory's own speed, which is faster than any link.
+        clock: name of a device in the catalogue, or a path to its file: time is virtual. Copies take that of its link,
+            and ops of a session what its roofline says, so that steps, swaps and waits repeat exactly, as they are
+            predicted. Policies that swap; None is real time.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
-        access: what happens when code outside of torch ops touches memory that is swapped out: "host_mapped" maps the
-            host's memory there; "strict" ends the process with a line that names the address and the tensor, for tests.
         small: what policies that swap do with tensors of half a chunk (1 MiB) and less: they "stay" on the device, or
             they "leave" it like any other, in a chunk each, for tests.
         delays: the longest random delay, in microseconds, wherever the order of things is left open; for tests.
@@ -40,12 +42,12 @@ class EmulatedDevice:
     capacity: int | str = "2GiB"
     host: int | str | None = None
     counting: str = "ordered"
-    access: str = "host_mapped"
     small: str = "stay"
     delays: int = 0
     delay_seed: int = 0
     fail_call: tuple[str | None, int] | None = None
     link: str | os.PathLike[str] | None = None
+    clock: str | os.PathLike[str] | None = None
 
     def options(self) -> EmulatedOptions:
         """These settings as the native core takes them.
@@ -76,10 +78,17 @@ class EmulatedDevice:
         """The catalogue device whose link copies must pass, by its times; None without one.
 
         Raises:
-            UsageError: the catalogue has no such device.
+            UsageError: the catalogue has no such device, or its file does not say how long ops take.
             UmadviseError: its file cannot be read, or is refused.
         """
-        return None if self.link is None else load_device(self.link)
+        if self.clock is None:
+            return None if self.link is None else load_device(self.link)
+        if self.link is not None:
+            raise UsageError("link= makes copies take real time, clock= virtual time: expected one of them")
+        profile = load_device(self.clock)
+        if profile.achievable_memory_bytes_per_s is None:
+            raise UsageError(f"clock={str(self.clock)!r}: the device's file has no memory bandwidth to time ops by")
+        return profile
 
     def open(self) -> _native.Device:
         """Opens the device.
@@ -90,11 +99,13 @@ class EmulatedDevice:
         """
         options, profile = self.options(), self.link_profile()
         device = _native.Device.open_emulated(options)
-        device.host_mapped = HostMapped.YES if self.access == "host_mapped" else HostMapped.NOT
         device.small = Small[self.small.upper()]
-        if profile is not None:
+        if self.clock is not None and profile is not None:
+            device.set_clock(native_link(profile))
+            device.keeps_time = True
+        elif profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))
-            device.link_profile = profile
+        device.link_profile = profile
         if self.fail_call is not None:
             device.fail(*self.fail_call)
         return device

@@ -55,7 +55,7 @@ WINDOW = replace(ADVISE, name="window")
 """Unified memory with the paper's advice until a plan is there, whose advice by role it then has."""
 
 SWAP = Policy("swap", Memory.CHUNKED)
-"""Chunks of device memory under stable addresses, swapped explicitly."""
+"""Device memory in chunks, in and out of which tensors are moved explicitly."""
 
 SWAP_RECOMPUTE = replace(SWAP, name="swap+recompute")
 """Chunks that are swapped, and what is cheap to make again is dropped instead."""

@@ -122,9 +122,9 @@ def _check_chunks(title: str, values: Attributes) -> Check:
     """Explicit swapping."""
     name = f"{title}, swapping"
     if values["virtual_memory_management_supported"] != 1:
-        found = "no virtual memory management (attribute 102): no chunks under stable addresses"
+        found = "no virtual memory management (attribute 102): no chunks"
         return Check(name, "missing", found, 'use policy="advise" or "window"')
-    return Check(name, "ok", "chunks work; what is swapped out is for torch's ops alone")
+    return Check(name, "ok", "chunks work; what is swapped out stays accessible, slowly")
 
 
 def _check_card(title: str, ordinal: int, device: CudaDevice) -> list[Check]:

@@ -128,7 +128,6 @@ class SwapCounters(Swaps, frozen=True):
     actions: Count
     skipped_actions: Count
     silent_writes: Count
-    host_accesses: Count | None
     chunk_bytes: Count
     budget_bytes: Count
     used_bytes: Count

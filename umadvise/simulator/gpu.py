@@ -1,9 +1,9 @@
-"""Simulates a step with explicit swapping on a GPU, by the engine itself: the host runs ahead, and pays for its calls.
+"""Simulates a step with explicit swapping by the engine itself: on a GPU, or on the emulated device.
 
-The engine runs as in a session on a GPU and cannot tell the difference; a clock that only the simulation moves says
-when kernels, copies and events end (csrc/devices/simulated/gpu.h). Every call of the driver takes host time by a table,
-and so does every op; where a call has to wait for the device, that is counted with the function that waited. A run
-repeats exactly.
+The engine runs as in a session and cannot tell the difference; a clock that only the simulation moves says when
+kernels, copies and events end (csrc/devices/simulated/gpu.h). On a GPU the host runs ahead: every call of the driver
+takes host time by a table, and so does every op; where a call has to wait for the device, that is counted with the
+function that waited. A run repeats exactly.
 """
 
 import os
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
-from umadvise._native.abi import CallCount, ChunkOptions, GpuStep
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise._native.abi import CallCount, ChunkOptions, GpuStep, Small
 from umadvise._native.simulation import simulate_gpu as _simulate
 from umadvise._native.structures import to_c
 from umadvise.devices.catalogue import load_device
@@ -69,6 +72,7 @@ CALL_COSTS: Mapping[str, CallCost] = MappingProxyType(
         "cuEventDestroy": CallCost(1_000, "assumed: as making it"),
         "cuEventRecord": CallCost(250, _EVENTS),
         "cuEventQuery": CallCost(250, _LIKE_EVENTS),
+        "cuEventElapsedTime": CallCost(250, _LIKE_EVENTS),
         "cuEventSynchronize": CallCost(1_000, "assumed: beside the wait"),
         "cuStreamWaitEvent": CallCost(250, _LIKE_EVENTS),
         "cuStreamSynchronize": CallCost(1_000, "assumed: beside the wait"),
@@ -83,9 +87,10 @@ OP_NS = 7_000
 """Of the host thread for an op: about 5 us of torch in eager mode and a launch, and 2 us of the interposer; assumed."""
 QUEUE_OPS = 1_024
 """By so many launches the host is ahead of the device at most: the driver's queue (CUDA_SCALE_LAUNCH_QUEUES of 1)."""
-ITERATIONS = 8
-WARM_UP = 2
-"""Iterations: the first has no plan, and the second does not begin as it ends."""
+ITERATIONS = 24
+WARM_UP = 18
+"""Iterations: the first has no plan, and the second does not begin as it ends. Then the engine learns where each stay
+of the step lies; where memory is short it does so up to three times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,11 @@ class GpuSimulation:
 
     @property
     def steady(self) -> list[GpuStep]:
-        """The iterations after those of warm-up: not all alike, as copies of one step go on in the next."""
-        return self.steps[WARM_UP:]
+        """The iterations after those of warm-up: not all alike, as copies of one step go on in the next.
+
+        Where the run ended before, as they were all alike, the last one.
+        """
+        return self.steps[min(WARM_UP, len(self.steps) - 1) :]
 
     @property
     def mean_step_ns(self) -> float:
@@ -126,10 +134,16 @@ def simulate_gpu(
     *,
     budget_bytes: int,
     chunk_bytes: int = 0,
+    small: Small = Small.STAY,
     call_factor: float = 1.0,
     iterations: int = ITERATIONS,
+    synchronous: bool = False,
+    until_steady: bool = False,
+    addresses: NDArray[np.uint64] | None = None,
 ) -> GpuSimulation:
-    """Runs a trace by the engine, again and again; what the script itself copies takes no time.
+    """Runs a trace by the engine, again and again.
+
+    On a GPU what the script itself copies takes no time.
 
     Args:
         trace: trace of the step.
@@ -137,8 +151,14 @@ def simulate_gpu(
         plan: plan of swaps that holds from the second iteration on; None: what is used furthest ahead leaves.
         budget_bytes: bytes of device memory for chunks.
         chunk_bytes: bytes of a chunk; 0 is the engine's default on a GPU.
+        small: what tensors of half a chunk and less do.
         call_factor: factor by which every call of the driver and every op takes longer than the tables say.
         iterations: repetitions of the step, at least 3.
+        synchronous: whether the device is not a GPU but the emulated one: an op ends before the next begins, and calls
+            take no time.
+        until_steady: whether the run may end earlier, once its steps are all alike.
+        addresses: address of each storage on a device where the step begins, 0 where it is not known: small ones share
+            chunks, and how many these are depends on how they lie. None: one after the other.
 
     Raises:
         NativeError: an op finds no room, or the plan is none of the trace.
@@ -147,13 +167,17 @@ def simulate_gpu(
     found = _simulate(
         trace,
         None if plan is None else plan.actions,
-        {name: cost.times(call_factor) for name, cost in CALL_COSTS.items()},
+        {} if synchronous else {name: cost.times(call_factor) for name, cost in CALL_COSTS.items()},
         link=native_link(profile),
-        chunks=to_c(ChunkOptions(budget_bytes=budget_bytes, chunk_bytes=chunk_bytes)),
-        capacity_bytes=profile.usable_bytes,
-        op_ns=round(OP_NS * call_factor),
+        chunks=to_c(ChunkOptions(budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, small=small)),
+        capacity_bytes=max(profile.usable_bytes, budget_bytes),
+        op_ns=0 if synchronous else round(OP_NS * call_factor),
         queue_ops=QUEUE_OPS,
         iterations=iterations,
+        warm_up=min(WARM_UP, iterations - 1),
+        synchronous=synchronous,
+        until_steady=until_steady,
+        storage_address=0 if addresses is None else addresses.ctypes.data,
     )
     peak_bytes = max(step.swaps.used_peak_bytes for step in found.steps)
     return GpuSimulation(

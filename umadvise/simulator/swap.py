@@ -6,8 +6,8 @@ starts not before its anchor, and waits in its queue until there is room; ops th
 all that it touches. What no plan brought comes on demand: slow, never wrong, and counted. A storage that the host
 still has unchanged leaves without a copy.
 
-That is a plan to the letter, as its paper means it. A session's device loses no contents and takes memory for copies
-when they are asked for: `engine_rules` simulates that, on traces in whole chunks.
+That is a plan to the letter, as its paper means it. A session's device loses no contents, and takes memory for copies
+when they are asked for: `umadvise.simulator.gpu` runs the engine itself.
 """
 
 import os
@@ -40,7 +40,7 @@ or what was used longest ago."""
 EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 
 CHUNK_BYTES = 20 << 20
-"""Default physical chunk: that of nnabla's virtual allocator and of this project's chunked heap on CUDA."""
+"""Default physical chunk: that of nnabla's virtual allocator. A session's chunks have 2 MiB."""
 MOST_ITERATIONS = 10_000
 WITHOUT_END = 1 << 61
 
@@ -107,7 +107,6 @@ def simulate_swap(
     op_sync_ns: int = 0,
     iterations: int = 4,
     spans: bool = True,
-    engine_rules: bool = False,
 ) -> SwapSimulation:
     """Executes a trace with a plan, again and again until a step is like the one before.
 
@@ -131,9 +130,6 @@ def simulate_swap(
             synchronises.
         iterations: most repetitions of the step.
         spans: whether the timeline is wanted.
-        engine_rules: whether the plan is carried out as a session's device does it (um_swap_options in
-            csrc/include/umadvise.h): what the plan drops stays until room is needed, and then leaves first, with a
-            copy.
 
     Raises:
         NoRoomError: something finds no room, and nothing will leave.
@@ -167,7 +163,6 @@ def simulate_swap(
             spans=spans,
             op_live_bytes=live_bytes.ctypes.data,
             op_reserved_bytes=reserved_bytes.ctypes.data,
-            engine_rules=engine_rules,
         )
     except NativeError as error:
         raise UsageError(error.message) from None

@@ -3,8 +3,9 @@
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
 a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
-those give way when something finds no room. Where torch itself hands bytes to the kernel, it gets a copy in ordinary
-memory. All else that runs in this process (item, print, comparisons) faults and is served.
+those give way when something finds no room: a swapped tensor then moves again, and the address that was given out is
+stale. Where torch itself hands bytes to the kernel, it gets a copy in ordinary memory. All else that runs in this
+process (item, print, comparisons) finds the bytes where the tensor is now, or faults and is served.
 """
 
 import sys
@@ -48,11 +49,11 @@ def _export_for_life(address: int) -> None:
 
 @contextmanager
 def held(*tensors: torch.Tensor) -> Iterator[None]:
-    """Keeps tensors on the device, at their addresses, for code that reads or writes them but is no op of torch.
+    """Keeps tensors on the device, each at one address, for code that reads or writes them but is no op of torch.
 
     A C++ extension that is called with a tensor and launches a kernel on its `data_ptr<T>()` is such code. In the block
-    nothing leaves, and what is written there is not lost. On CUDA let it end when the kernels are done
-    (`torch.cuda.synchronize()`), unless they run in the stream that is current.
+    none of them moves, and what is written there is not lost: addresses are good that were asked for inside it. On CUDA
+    let it end when the kernels are done (`torch.cuda.synchronize()`), unless they run in the stream that is current.
 
     Args:
         tensors: any; those that are not on a device of umadvise need nothing.
@@ -61,10 +62,10 @@ def held(*tensors: torch.Tensor) -> Iterator[None]:
         BudgetError: they do not fit on the device together.
     """
     with ExitStack() as stack:
-        for address in {address_of(tensor) for tensor in tensors}:
-            if _native.owns(address):
-                _export(address)
-                stack.callback(_release, address)
+        for tensor in tensors:
+            if _native.owns(address_of(tensor)):
+                _export(address_of(tensor))
+                stack.callback(_release, address_of(tensor))  # on the device it may have another one than before
         yield
 
 
@@ -107,12 +108,12 @@ def _for_life(
 
 
 def _numpy(original: Callable[..., Any], self: torch.Tensor, *, force: bool = False) -> Any:
-    array = original(self, force=force)
-    address = int(array.ctypes.data) if array.size else 0
-    if _native.owns(address):
-        _export(address)
-        # Views of the array keep it alive, and it keeps the storage.
-        weakref.finalize(array, _release, address)
+    with ExitStack() as stack:
+        stack.enter_context(held(self))
+        array = original(self, force=force)
+        if array.size and _native.owns(int(array.ctypes.data)):
+            # Views of the array keep it alive, and it keeps the storage.
+            weakref.finalize(array, stack.pop_all().close)
     return array
 
 
@@ -166,9 +167,8 @@ def install(runtime: Runtime) -> None:
 
 def _array_interface(original: property, self: torch.Tensor) -> Any:
     """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
-    described = original.__get__(self)
     _export_chunks_for_life(address_of(self))
-    return described
+    return original.__get__(self)
 
 
 def install_on_cuda(runtime: Runtime) -> None:

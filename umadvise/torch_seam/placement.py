@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from umadvise import _native
+from umadvise.errors import NativeError
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
 from umadvise.torch_seam.tensors import is_dense
@@ -90,7 +91,7 @@ def copy_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
             return _clone(tensor.detach())  # through ops: torch knows how to gather it
         host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if tensor.numel() > 0:
-        _native.copy_to_host(address_of(host), address_of(tensor), tensor.numel() * tensor.element_size())
+        _copy_to_host(address_of(host), lambda: address_of(tensor), tensor.numel() * tensor.element_size())
     return host
 
 
@@ -99,5 +100,18 @@ def host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     with routed(HOST):
         host = torch.UntypedStorage(storage.nbytes())
     if storage.nbytes() > 0:
-        _native.copy_to_host(storage_address(host), storage_address(storage), storage.nbytes())
+        _copy_to_host(storage_address(host), lambda: storage_address(storage), storage.nbytes())
     return host
+
+
+def _copy_to_host(host: int, address: Callable[[], int], size_bytes: int) -> None:
+    """Copies what lies at an address that another thread's op may change before the core has found it there."""
+    while True:
+        present = address()
+        try:
+            _native.copy_to_host(host, present, size_bytes)
+        except NativeError:
+            if address() == present:
+                raise
+        if address() == present:
+            return

@@ -9,44 +9,23 @@ stays, and counts for both.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from umadvise import _native
-from umadvise._native.abi import Allocation, ChunkOptions, HostMapped, Memory
+from umadvise._native.abi import ChunkOptions, Memory
 from umadvise.devices.rungs import Policy
 from umadvise.errors import NativeError
 from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.maker import SPARE_CHUNKS, PlanMemory
+from umadvise.training.plans.maker import PlanMemory, spare_bytes
 
 log = logging.getLogger("umadvise")
 
-_EMULATED_CHUNK_BYTES = 2 << 20
-_CHUNK_BYTES = (20 << 20, 10 << 20, 4 << 20, 2 << 20)
-"""On a GPU, where a driver call for a chunk takes as long whatever its size; 20 MiB is the default of um_chunks_set."""
-_MOST_TOO_SMALL = 0.1
-"""Part of what is there between steps that may be too small to have chunks of its own, and so never leaves."""
-_LEAST_CHUNKS = 8
+_CHUNK_BYTES = 2 << 20  # the default of um_chunks_set
 _MOST_MANAGED = 0.5
 _LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES  # um_budget_set
-
-
-def chunk_bytes_for(sizes: Sequence[int], room_bytes: int) -> int:
-    """The largest chunk at which hardly anything of these sizes, in bytes, is too small to be swapped.
-
-    Args:
-        sizes: sizes in bytes of the tensors that are known to be there between steps.
-        room_bytes: device memory in bytes; chunks above the smallest size take an eighth of it at most.
-    """
-    for chunk_bytes in _CHUNK_BYTES:
-        if chunk_bytes * _LEAST_CHUNKS > room_bytes:
-            continue
-        if sum(size for size in sizes if size * 2 <= chunk_bytes) <= _MOST_TOO_SMALL * sum(sizes):
-            return chunk_bytes
-    return _CHUNK_BYTES[-1]
 
 
 class MemorySplit:
@@ -58,18 +37,16 @@ class MemorySplit:
         follows: whether live tensors of models and optimizers move to the memory that new ones get.
     """
 
-    def __init__(self, state: Runtime, persistent_sizes: Sequence[int] = ()) -> None:
+    def __init__(self, state: Runtime) -> None:
         """Nothing is set yet.
 
         Args:
             state: patched state of the process, with the budget that holds.
-            persistent_sizes: bytes of the tensors that will be there between steps, as far as they are known.
         """
         self._state = state
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, state.limit_bytes or capacity)
-        known = _EMULATED_CHUNK_BYTES if state.emulated else chunk_bytes_for(persistent_sizes, self.room_bytes)
-        self.chunk_bytes = state.device.swap_counters().chunk_bytes or known  # those that there are stay
+        self.chunk_bytes = state.device.swap_counters().chunk_bytes or _CHUNK_BYTES  # those that there are stay
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
         self._managed_is_limited = False  # by us
@@ -118,7 +95,7 @@ class MemorySplit:
             device.set_chunks(self._chunks(chunk_bytes))
         self._chunk_budget_bytes = chunk_bytes
         if self._in_chunks:
-            self._divide_whole_model_ops(chunk_bytes - SPARE_CHUNKS * self.chunk_bytes, self.chunk_bytes)
+            self._divide_whole_model_ops(chunk_bytes - spare_bytes(chunk_bytes, self.chunk_bytes), self.chunk_bytes)
         else:
             self._divide_whole_model_ops(managed_bytes, 1)
 
@@ -127,7 +104,6 @@ class MemorySplit:
         return ChunkOptions(
             budget_bytes=budget_bytes,
             chunk_bytes=self.chunk_bytes,
-            host_mapped=device.host_mapped,
             small=device.small,
         )
 
@@ -201,18 +177,3 @@ class MemorySplit:
         budget_bytes = min(needed_bytes, self._chunk_budget_bytes)
         device.set_chunks(replace(self._chunks(budget_bytes), host_budget_bytes=needed_bytes))
         self._chunk_budget_bytes = 0
-        if device.host_mapped != HostMapped.YES:  # from here on nothing brings them in before they are touched
-            self._keep(left)
-
-    def _keep(self, left: list[Allocation]) -> None:
-        """Makes room on the device, for good, for tensors that outlive a session, as far as there is any."""
-        homeless = 0
-        for each in left:
-            try:
-                _native.export(each.address)
-            except NativeError:  # larger than the budget together
-                homeless += 1
-        if homeless:
-            log.warning(
-                "%d tensors outlive the session without room on the device: they must not be used any more", homeless
-            )

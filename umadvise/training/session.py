@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
+from umadvise._native.abi import GpuStep
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
@@ -22,7 +23,6 @@ from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes, parse_bytes
 from umadvise.reports.reporters import text
-from umadvise.simulator.swap import SwapSimulation
 from umadvise.torch_seam import patching, runtime, signals
 from umadvise.torch_seam.adoption import Adoption, check_kind
 from umadvise.torch_seam.placement import to_device
@@ -323,16 +323,17 @@ class Session:
         """The recorded step that the plan is for; without a plan the steady one that was recorded last."""
         return self._open_loop().planned_step
 
-    def predicted_step(self) -> SwapSimulation | None:
-        """The simulated step with the plan that drives now; None without a plan of swaps.
+    def predicted_step(self) -> GpuStep | None:
+        """A simulated steady step with the plan that drives now; None without a plan of swaps.
 
-        Its steady counters are those of `swap_counters` for each step, its peak is that of all chunks: see
+        Its `swaps` are what `swap_counters` counts in such a step, its peak is that of all chunks: see
         `umadvise.training.plans.prediction`.
 
         Raises:
-            NoRoomError: by the simulator's rules an op finds no room.
+            BudgetError: an op finds no room.
         """
-        return self._open_loop().predicted()
+        simulation = self._open_loop().predicted()
+        return None if simulation is None else simulation.steps[-1]
 
     def swap_counters(self) -> SwapCounters:
         """What explicit swapping did since the device was opened, and where its chunks are."""

@@ -9,6 +9,7 @@
 #include "devices/emulated/layout.h"
 #include "devices/emulated/space.h"
 #include "devices/emulated/stream.h"
+#include "devices/emulated/virtual_time.h"
 #include "driver/table.h"
 #include "umadvise_waits.h"
 
@@ -44,6 +45,7 @@ class Device {
   std::atomic<bool> lost{false};
   CallLog log;
   Space space;
+  std::unique_ptr<VirtualTime> time;  // nullptr: time is real
   std::mutex streams_lock;
   std::set<std::unique_ptr<Stream>, std::less<>> streams;
 };

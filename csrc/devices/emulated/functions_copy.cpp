@@ -4,9 +4,10 @@
 #include <memory>
 
 #include "devices/emulated/call.h"
+#include "devices/emulated/copies.h"
 #include "devices/emulated/streaming_copy.h"
 
-namespace um::emulated::functions {
+namespace um::emulated {
 
 namespace {
 
@@ -59,8 +60,8 @@ void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device,
 // A kernel or copy used an address that nothing is mapped at: what a GPU does not survive.
 void lose(Device* device) { device->lost = true; }
 
-// Between any two of host, managed, plain and reserved memory. What lies on one device on one side alone crosses its
-// link, as one copy.
+}  // namespace
+
 void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   const int64_t start = now_ns();
   Device* const target = device_of(to);
@@ -97,18 +98,20 @@ void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
   }
 }
 
-// False: it is a device's, and something of it is not there.
-bool usable(CUdeviceptr address, size_t bytes) {
+bool may_copy(CUdeviceptr address, size_t bytes) {
   Device* device = device_of(address);
   return address != 0 && (device == nullptr || device->space.may_copy(address, bytes));
 }
+
+namespace functions {
+namespace {
 
 // `address`: the end that must be a device's.
 CUresult copy_in_stream(Function function, CUdeviceptr address, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                         CUstream stream) {
   const Call call(function, address);
   if (call.failed()) return call.result;
-  if (!usable(to, bytes) || !usable(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_copy(to, bytes) || !may_copy(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return submitted(call.device->submit(stream_of(stream), [=] { copy(to, from, bytes); }));
 }
 
@@ -125,8 +128,9 @@ CUresult memcpy_dtoh_async(void* to, CUdeviceptr from, size_t bytes, CUstream st
 CUresult memset_d8_async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream) {
   const Call call(Function::memset_d8_async, address);
   if (call.failed()) return call.result;
-  if (!usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_copy(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return submitted(call.device->submit(stream_of(stream), [=] { fill(address, value, bytes); }));
 }
 
-}  // namespace um::emulated::functions
+}  // namespace functions
+}  // namespace um::emulated

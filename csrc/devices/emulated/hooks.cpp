@@ -34,12 +34,23 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
     [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) { space(ordinal).set_link(*link, *costs); },
     [](int32_t ordinal, um_charged* out) { *out = space(ordinal).charged(); },
+    [](int32_t ordinal, const um_link* link) { device_at(ordinal)->time = std::make_unique<VirtualTime>(*link); },
+    [](int32_t ordinal) {
+      const VirtualTime* const time = device_at(ordinal)->time.get();
+      return time != nullptr ? time->now_ns() : now_ns();
+    },
+    [](int32_t ordinal, int64_t duration_ns) {
+      if (VirtualTime* const time = device_at(ordinal)->time.get()) time->run_op(duration_ns);
+    },
     install_fault_handler,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled) {
       return space(ordinal).veil(address, bytes, veiled);
     },
     set_owner,
     set_describer,
+    true,
+    true,
+    true,
 };
 
 }  // namespace

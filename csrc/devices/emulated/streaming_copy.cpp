@@ -7,7 +7,9 @@
 
 namespace um::emulated {
 
-void streaming_copy(char* to, const char* from, size_t bytes) {
+// Whoever accesses these bytes meanwhile is held back by the protection of their pages, which ThreadSanitizer does not
+// know: it takes the access for done before the fault.
+__attribute__((no_sanitize("thread"))) void streaming_copy(char* to, const char* from, size_t bytes) {
   constexpr size_t kLine = 64, kVector = sizeof(__m128i);
   constexpr size_t kLeast = size_t{64} << 10;  // less is as quick through the caches
   if (bytes < kLeast || reinterpret_cast<uintptr_t>(to) % kVector != 0) {

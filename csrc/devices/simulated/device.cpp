@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/clock.h"
 #include "devices/emulated/hooks.h"
 #include "driver/errors.h"
 
@@ -193,10 +194,19 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, const char*, uint64_t) { return false; },
     [](int32_t, const um_link*, const um_driver_costs*) {},
     [](int32_t, um_charged* out) { *out = {}; },
+    [](int32_t, const um_link*) {},
+    [](int32_t ordinal) {
+      const Clock* const clock = space_of(ordinal).clock;
+      return clock != nullptr ? clock->host_ns() : now_ns();
+    },
+    [](int32_t, int64_t) {},
     [](bool) { return false; },
     [](int32_t, uint64_t, uint64_t, bool) { return true; },
     [](emulated::Owner) {},
     [](emulated::Describer) {},
+    true,
+    true,
+    true,
 };
 
 }  // namespace

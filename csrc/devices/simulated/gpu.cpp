@@ -26,12 +26,11 @@ void Gpu::charge_bytes(uint64_t bytes) {
   clock.call(more_ns);
 }
 
-void Gpu::wait_until(int64_t end_ns) {
-  const int64_t waited_ns = end_ns - clock.host_ns();
-  if (waited_ns <= 0) return;
+void Gpu::end_call() {
+  const int64_t waited_ns = queues.take_waited_ns();
+  if (waited_ns == 0) return;
   ++counts_[current_].waits;
   counts_[current_].wait_ns += waited_ns;
-  clock.host_waits(end_ns);
 }
 
 namespace {
@@ -39,10 +38,6 @@ namespace {
 Gpu& gpu() { return *current_space()->gpu; }
 Queues& queues() { return gpu().queues; }
 CUresult done_if(bool holds) { return holds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
-
-Queues::Stream stream_of(CUstream stream) {
-  return stream == legacy_stream() ? 0 : reinterpret_cast<Queues::Stream>(stream);
-}
 
 // ---- the device -----------------------------------------------------------------------------------------------------
 
@@ -57,74 +52,26 @@ CUresult device_primary_ctx_release(CUdevice device) {
 }
 
 CUresult ctx_synchronize() {
-  gpu().wait_until(queues().end_ns());
+  queues().wait(queues().end_ns());
   return CUDA_SUCCESS;
 }
 
 // ---- streams and events ---------------------------------------------------------------------------------------------
 
-CUresult stream_create(CUstream* stream, unsigned) {
-  *stream = reinterpret_cast<CUstream>(queues().create_stream());
-  return CUDA_SUCCESS;
-}
-
-CUresult stream_destroy(CUstream stream) { return done_if(queues().destroy_stream(stream_of(stream))); }
-
-CUresult stream_query(CUstream stream) {
-  if (!queues().has_stream(stream_of(stream))) return CUDA_ERROR_INVALID_HANDLE;
-  return queues().end_ns(stream_of(stream)) <= gpu().clock.host_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult stream_synchronize(CUstream stream) {
-  if (!queues().has_stream(stream_of(stream))) return CUDA_ERROR_INVALID_HANDLE;
-  gpu().wait_until(queues().end_ns(stream_of(stream)));
-  return CUDA_SUCCESS;
-}
-
-int64_t* time_of(CUevent event) { return queues().time_ns(reinterpret_cast<Queues::Event>(event)); }
-
-CUresult event_create(CUevent* event, unsigned) {
-  *event = reinterpret_cast<CUevent>(queues().create_event());
-  return CUDA_SUCCESS;
-}
-
-CUresult event_destroy(CUevent event) {
-  return done_if(queues().destroy_event(reinterpret_cast<Queues::Event>(event)));
-}
-
-CUresult event_record(CUevent event, CUstream stream) {
-  int64_t* time_ns = time_of(event);
-  if (time_ns == nullptr || !queues().has_stream(stream_of(stream))) return CUDA_ERROR_INVALID_HANDLE;
-  *time_ns = queues().end_ns(stream_of(stream));
-  return CUDA_SUCCESS;
-}
-
-CUresult event_query(CUevent event) {
-  const int64_t* time_ns = time_of(event);
-  if (time_ns == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return *time_ns <= gpu().clock.host_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult event_synchronize(CUevent event) {
-  const int64_t* time_ns = time_of(event);
-  if (time_ns == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  gpu().wait_until(*time_ns);
-  return CUDA_SUCCESS;
-}
-
-CUresult event_elapsed_time(float* milliseconds, CUevent first, CUevent second) {
-  const int64_t *first_ns = time_of(first), *second_ns = time_of(second);
-  if (first_ns == nullptr || second_ns == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (std::max(*first_ns, *second_ns) > gpu().clock.host_ns()) return CUDA_ERROR_NOT_READY;
-  *milliseconds = static_cast<float>(static_cast<double>(*second_ns - *first_ns) * 1e-6);
-  return CUDA_SUCCESS;
-}
-
+CUresult stream_create(CUstream* stream, unsigned) { return queue_calls::stream_create(queues(), stream); }
+CUresult stream_destroy(CUstream stream) { return queue_calls::stream_destroy(queues(), stream); }
+CUresult stream_query(CUstream stream) { return queue_calls::stream_query(queues(), stream); }
+CUresult stream_synchronize(CUstream stream) { return queue_calls::stream_synchronize(queues(), stream); }
 CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
-  const int64_t* time_ns = time_of(event);
-  if (time_ns == nullptr || !queues().has_stream(stream_of(stream))) return CUDA_ERROR_INVALID_HANDLE;
-  queues().hold(stream_of(stream), *time_ns);
-  return CUDA_SUCCESS;
+  return queue_calls::stream_wait_event(queues(), stream, event);
+}
+CUresult event_create(CUevent* event, unsigned) { return queue_calls::event_create(queues(), event); }
+CUresult event_destroy(CUevent event) { return queue_calls::event_destroy(queues(), event); }
+CUresult event_record(CUevent event, CUstream stream) { return queue_calls::event_record(queues(), event, stream); }
+CUresult event_query(CUevent event) { return queue_calls::event_query(queues(), event); }
+CUresult event_synchronize(CUevent event) { return queue_calls::event_synchronize(queues(), event); }
+CUresult event_elapsed_time(float* milliseconds, CUevent first, CUevent second) {
+  return queue_calls::event_elapsed_time(queues(), milliseconds, first, second);
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
@@ -170,28 +117,30 @@ CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp
   return CUDA_SUCCESS;
 }
 
-// Of this machine's address space, which takes no memory until somebody uses it. Page-locking waits for the device
-// (CUDA programming guide, implicit synchronization).
+// Page-locking waits for the device (CUDA programming guide, implicit synchronization); the emulated device's does not.
+void page_lock() {
+  if (!queues().synchronous()) queues().wait(queues().end_ns());
+}
+
+// Of this machine's address space, which takes no memory until somebody uses it.
 CUresult mem_host_alloc(void** address, size_t bytes, unsigned) {
-  gpu().wait_until(queues().end_ns());
+  page_lock();
   gpu().charge_bytes(bytes);
   *address = gpu().host.take(bytes);
   return *address == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult mem_free_host(void* address) {
-  gpu().wait_until(queues().end_ns());
+  page_lock();
   return done_if(gpu().host.give(address));
 }
 
-CUresult copy(CUstream stream, int direction, size_t bytes) {
-  if (!queues().has_stream(stream_of(stream))) return CUDA_ERROR_INVALID_HANDLE;
-  queues().copy(stream_of(stream), direction, static_cast<int64_t>(bytes));
-  return CUDA_SUCCESS;
+CUresult memcpy_htod_async(CUdeviceptr, const void*, size_t bytes, CUstream stream) {
+  return queue_calls::copy(queues(), stream, 0, bytes);
 }
-
-CUresult memcpy_htod_async(CUdeviceptr, const void*, size_t bytes, CUstream stream) { return copy(stream, 0, bytes); }
-CUresult memcpy_dtoh_async(void*, CUdeviceptr, size_t bytes, CUstream stream) { return copy(stream, 1, bytes); }
+CUresult memcpy_dtoh_async(void*, CUdeviceptr, size_t bytes, CUstream stream) {
+  return queue_calls::copy(queues(), stream, 1, bytes);
+}
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
@@ -200,9 +149,13 @@ template <Function kFunction, class... Parameters>
 struct Charged {
   static inline CUresult (*work)(Parameters...) = nullptr;
   static CUresult call(Parameters... parameters) {
-    Space* space = current_space();
-    if (space != nullptr && space->gpu != nullptr) space->gpu->call(kFunction);
-    return work(parameters...);
+    const Space* const space = current_space();
+    Gpu* const called = space != nullptr ? space->gpu : nullptr;  // it outlives a space that the call closes
+    if (called == nullptr) return work(parameters...);
+    called->call(kFunction);
+    const CUresult result = work(parameters...);
+    called->end_call();
+    return result;
   }
 };
 
@@ -273,6 +226,15 @@ const Driver* simulated_gpu() {
 #define UM_DRIVER_CHARGE(name, symbol, version, ...) charge<Function::name>(call.name);
     UM_DRIVER_FUNCTIONS(UM_DRIVER_CHARGE)
 #undef UM_DRIVER_CHARGE
+    return made;
+  }();
+  return &driver;
+}
+
+const Driver* simulated_synchronous() {
+  static const Driver driver = [] {
+    Driver made{"simulated", simulated_gpu()->call, {}, simulated()->hooks};
+    made.call.device_primary_ctx_release = simulated()->call.device_primary_ctx_release;  // the hooks close it
     return made;
   }();
   return &driver;

@@ -1,5 +1,6 @@
-// A simulated device as a GPU's owner meets it: no hooks, so that the engine cannot tell it from CUDA, and calls that
-// take host time by a table. The engine's own code takes none.
+// A simulated device that swaps. As a GPU's owner meets it: no hooks, so that the engine cannot tell it from CUDA, and
+// calls that take host time by a table; the engine's own code takes none. Or as the emulated device: with hooks, and
+// with ops that run in the host's thread.
 #pragma once
 
 #include <array>
@@ -43,19 +44,19 @@ using CallCounts = std::array<CallCount, driver::kFunctionCount>;
 class Gpu {
  public:
   // Both are borrowed.
-  Gpu(Space& space, Clock& virtual_clock, const CallCosts& costs)
-      : clock(virtual_clock), mappings(space), costs_(costs) {}
+  Gpu(Space& space, Clock& virtual_clock, const CallCosts& costs, bool synchronous = false)
+      : clock(virtual_clock), queues(virtual_clock, synchronous), mappings(space), costs_(costs) {}
 
   // The host is in a call from now on, and has been as long as the table says.
   void call(driver::Function function);
   // More of the same call.
   void charge_bytes(uint64_t bytes);
-  // The call does not return before.
-  void wait_until(int64_t end_ns);
+  // What the host waited for since it began is counted with it.
+  void end_call();
   CallCounts take_counts() { return std::exchange(counts_, {}); }
 
   Clock& clock;
-  Queues queues{clock};
+  Queues queues;
   Mappings mappings;
   HostRanges host;
 
@@ -71,5 +72,7 @@ namespace um::driver {
 
 // Closes when its primary context is released.
 const Driver* simulated_gpu();
+// Likewise, with the hooks of a simulated device, for a space whose `gpu` is synchronous.
+const Driver* simulated_synchronous();
 
 }  // namespace um::driver

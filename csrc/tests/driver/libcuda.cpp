@@ -75,6 +75,21 @@ TEST(a_newer_driver_gives_the_forms_we_ask_for) {
   CHECK_EQ(check_slots(loaded(fake)->driver), kFunctionCount);
 }
 
+TEST(calls_are_counted) {
+  const auto libcuda = loaded({});
+  const auto counted = [](const char* symbol) {
+    for (const Calls& made : libcuda_calls()) {
+      if (made.symbol == std::string(symbol)) return made;
+    }
+    return Calls{symbol, 0, 0};
+  };
+  const Calls before = counted("cuEventQuery");
+  for (int i = 0; i < 3; ++i) static_cast<void>(libcuda->driver.call.event_query(nullptr));
+  const Calls after = counted("cuEventQuery");
+  CHECK_EQ(after.calls - before.calls, uint64_t{3});
+  CHECK(after.ns > before.ns);
+}
+
 TEST(cuda_12_2_lacks_the_batch_calls_and_says_so) {
   FakeLibcuda fake;
   fake.version = 12020;

@@ -1,4 +1,4 @@
-// What the executor asks of the driver for an action once a step is steady, and, printed, what it takes itself: the
+// What the mover asks of the driver for an action once a step is steady, and, printed, what it takes itself: the
 // time of the thread that runs the ops, less what that spends inside the driver.
 #include <algorithm>
 #include <array>
@@ -50,7 +50,8 @@ um::Backend watched_backend() {
   return backend;
 }
 
-// Each block leaves after its op, and is back before that comes again: half of them are on the device at a time.
+// Each block leaves after its op, and is back before that comes again: half of them and one are on the device at a
+// time.
 fixture::Plan half_of(const fixture::Trace& trace) {
   fixture::Plan plan(trace);
   for (int op = 0; op < kBlocks; ++op) {
@@ -77,7 +78,7 @@ int64_t own_ns(Swapping& device, const um::Backend& backend, const Rounds& round
   for (int step = 0; step < count; ++step) {
     const int64_t inside_ns = watched.inside_ns, start_ns = um::now_ns();
     CHECK_OK(um_step_set(device, 1));
-    for (const unsigned char* block : rounds.blocks)
+    for (const test::Moving& block : rounds.blocks)
       device.op({read(block, kChunk)}, [&] { kernel(backend); }, "expect");
     CHECK_OK(um_step_set(device, 0));
     steps.push_back(um::now_ns() - start_ns - (watched.inside_ns - inside_ns));
@@ -97,6 +98,7 @@ TEST(in_a_steady_step_an_action_makes_no_memory_and_takes_little_time) {
   rounds.set(device, nullptr);
   const int64_t without_ns = own_ns(device, backend, rounds, kSteps);
   rounds.set(device, &columns);
+  device.set_budget(kBlocks / 2 + 1);
   own_ns(device, backend, rounds, kWarmUp);
   watched = {};
   const um_swap_counters before = device.swaps();
@@ -106,12 +108,10 @@ TEST(in_a_steady_step_an_action_makes_no_memory_and_takes_little_time) {
   CHECK_EQ(after.actions - before.actions, int64_t{2 * kBlocks * kSteps});
   CHECK_EQ(after.swap_ins - before.swap_ins, int64_t{kBlocks * kSteps});
   constexpr uint64_t kMoves = uint64_t{kBlocks} * kSteps;
-  for (const Function each : {Function::mem_map, Function::mem_set_access, Function::mem_unmap}) {
-    CHECK_EQ(calls(each), kMoves);
-  }
   CHECK_EQ(calls(Function::memcpy_htod_async), kMoves);
-  for (const Function each : {Function::mem_create, Function::mem_release, Function::mem_address_reserve,
-                              Function::mem_address_free, Function::memcpy_dtoh_async}) {
+  CHECK(calls(Function::mem_set_access) <= 2 * kMoves);  // to catch who writes to what is clean: on this device alone
+  for (const Function each : {Function::mem_map, Function::mem_unmap, Function::mem_create, Function::mem_release,
+                              Function::mem_address_reserve, Function::mem_address_free, Function::memcpy_dtoh_async}) {
     CHECK_EQ(calls(each), uint64_t{0});
   }
   std::printf("an action takes %lld ns beside the driver's calls\n",

@@ -1,6 +1,8 @@
 // What is told of a CUDA device that nobody opened. The driver is the stand-in behind which the emulated device works:
 // 128 MiB, and of the attributes those of managed memory, concurrent access and virtual memory.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "devices/emulated/hooks.h"
 #include "engine_fixture.h"
@@ -44,6 +46,22 @@ TEST(what_is_not_there_has_a_reason) {
   }
   CHECK_FAILS(UM_INVALID_ARGUMENT, um_cuda_describe(0, nullptr));
   CHECK_FAILS(UM_INVALID_ARGUMENT, um_cuda_attribute(0, 83, nullptr));
+}
+
+TEST(calls_of_the_driver_are_told_by_name) {
+  const auto counted = [] {
+    std::vector<um_call_count> made(um_cuda_calls(nullptr, 0));
+    CHECK_EQ(um_cuda_calls(made.data(), made.size()), made.size());
+    const auto asked = um_intern("cuDeviceGetAttribute");
+    const auto found = std::find_if(made.begin(), made.end(), [&](const auto& row) { return row.function == asked; });
+    return found == made.end() ? um_call_count{} : *found;
+  };
+  const um_call_count before = counted();
+  attribute(83);
+  attribute(89);
+  const um_call_count after = counted();
+  CHECK_EQ(after.calls - before.calls, int64_t{2});
+  CHECK(after.ns > before.ns);
 }
 
 TEST(a_failing_call_is_named) {

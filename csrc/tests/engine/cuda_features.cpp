@@ -18,8 +18,7 @@ using namespace um::driver;  // NOLINT(google-build-using-namespace): attributes
 namespace {
 
 constexpr char kMigration[] = "advice, prefetches and a budget", kChunks[] = "explicit swapping",
-               kMapping[] = "swapped-out memory that stays accessible", kManaged[] = "managed memory",
-               kDiscard[] = "discard of dead ranges";
+               kManaged[] = "managed memory", kDiscard[] = "discard of dead ranges";
 
 // A device that has this attribute; everything is as it was when it goes.
 struct Lacking : Cuda {
@@ -35,7 +34,7 @@ bool says(const std::string& text) { return std::string(um_last_error()).find(te
 // Blocks that do not all fit, written and read in turn.
 void swap_some(const Cuda& cuda) {
   auto& device = const_cast<Cuda&>(cuda);
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
   for (unsigned char i = 1; i < 6; ++i) {
     blocks.push_back(device.allocate(kChunk, kChunked));
     device.fill(nullptr, blocks.back(), kChunk, i);
@@ -60,7 +59,7 @@ um::Backend backend_of(const Libcuda& libcuda) {
   backend.driver = &libcuda.driver;
   backend.name = "the device";
   backend.discards = true;
-  backend.managed_memory = backend.concurrent_managed = backend.virtual_memory = backend.host_virtual_memory = 1;
+  backend.managed_memory = backend.concurrent_managed = backend.virtual_memory = 1;
   return backend;
 }
 
@@ -70,11 +69,11 @@ TEST(a_whole_device_lacks_nothing) {
   Cuda device;
   CHECK(device.why_not(kDiscard).find("before tools/gpu_check has tried") != std::string::npos);
   CHECK_OK(um_discard_set(device, 1));
-  for (const char* feature : {kManaged, kMigration, kDiscard, kChunks, kMapping}) {
+  for (const char* feature : {kManaged, kMigration, kDiscard, kChunks}) {
     // This driver tells that it is CUDA 13.
     CHECK_EQ(std::string(feature) + ": " + device.why_not(feature), std::string(feature) + ": ");
   }
-  CHECK(um_device_feature(device, 5, nullptr) == nullptr);
+  CHECK(um_device_feature(device, 4, nullptr) == nullptr);
   CHECK(um_device_feature(nullptr, 0, nullptr) == nullptr);
 }
 
@@ -112,7 +111,6 @@ TEST(without_managed_memory_there_is_plain_memory_and_chunks) {
 TEST(without_virtual_memory_there_are_no_chunks) {
   Lacking device(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   CHECK(device.why_not(kChunks).find("no management of virtual memory (attribute 102)") != std::string::npos);
-  CHECK_EQ(device.why_not(kMapping), device.why_not(kChunks));
   CHECK_FAILS(UM_UNSUPPORTED, device.set_chunks(3));
   CHECK(says("explicit swapping is not possible") && says("attribute 102"));
   CHECK_EQ(device.why_not(kMigration), "");
@@ -133,52 +131,22 @@ TEST(an_integrated_device_has_nothing_to_swap_to_and_one_memory_not_two) {
   CHECK(says("and 0 bytes free on the device"));
 }
 
-// ---- memory of the host at the device's addresses -----------------------------------------------------
+// ---- memory of the host --------------------------------------------------------------------------------------------
 
-// A kernel that no op announces, on a block that has left.
-void stray_access(Cuda& device) {
-  unsigned char* block = device.allocate(2 * kChunk, kChunked);
+// Page-locked memory is the device's too.
+TEST(a_kernel_that_no_op_announces_finds_what_left) {
+  Cuda device;
+  CHECK_OK(device.set_chunks(3));
+  test::Moving block = device.allocate(2 * kChunk, kChunked);
   device.fill(nullptr, block, 2 * kChunk, 5);
   for (unsigned char i = 1; i < 6; ++i) device.fill(nullptr, device.allocate(kChunk, kChunked), kChunk, i);
   device.synchronize();
   CHECK(device.swaps().swap_outs > 0);
-  device.launch(nullptr, [=] { Cuda::wrong += !test::holds(block, 5, 2 * kChunk); });
-  device.launch(nullptr, [=] { block[7] = 6; });
+  unsigned char* const at = block;
+  device.launch(nullptr, [=] { Cuda::wrong += !test::holds(at, 5, 2 * kChunk); });
+  device.launch(nullptr, [=] { at[7] = 6; });
   device.check_kernels();
   device.op({read(block, 2 * kChunk)}, [&] { CHECK(block[7] == 6 && block[8] == 5); });
-}
-
-TEST(what_left_stays_accessible_where_the_driver_can) {
-  Cuda device;
-  CHECK_OK(device.set_chunks(3, UM_HOST_MAPPED_YES));
-  CHECK_EQ(device.why_not(kMapping), "");
-  stray_access(device);
-}
-
-TEST(host_chunks_lie_on_the_node_that_is_closest) {
-  Lacking device(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 3);  // the emulated host has the node 0 alone
-  CHECK_FAILS(UM_DRIVER_ERROR, device.set_chunks(3, UM_HOST_MAPPED_YES));
-  CHECK(says("CUDA_ERROR_INVALID_VALUE"));
-  Lacking without_nodes(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
-  CHECK_OK(without_nodes.set_chunks(3, UM_HOST_MAPPED_YES));
-}
-
-TEST(without_attribute_141_what_left_is_in_page_locked_memory) {
-  for (const bool known : {true, false}) {
-    if (known) {
-      emulated_libcuda_attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0);
-    } else {
-      emulated_libcuda_version(12080);  // headers know it since 12.9
-    }
-    Cuda device;
-    CHECK(device.why_not(kMapping).find(known ? "has no virtual memory on the host" : "does not tell whether") !=
-          std::string::npos);
-    CHECK(device.why_not(kMapping).find("(attribute 141)") != std::string::npos);
-    CHECK_FAILS(UM_UNSUPPORTED, device.set_chunks(3, UM_HOST_MAPPED_YES));
-    CHECK(says("explicit swapping is not possible") && says("host_mapped"));
-    CHECK_OK(device.set_chunks(3));
-    swap_some(device);
-  }
 }
 
 // Nobody asks for memory of the host unasked: some drivers crash there.
@@ -194,23 +162,23 @@ TEST(a_driver_that_crashes_over_memory_of_the_host_is_not_asked_for_it) {
 // Each call takes a GPU's driver milliseconds, and stops the device.
 TEST(page_locked_memory_comes_in_slabs_as_large_as_the_budget) {
   Cuda device;
-  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, 6 * kChunk));
+  CHECK_OK(device.set_chunks(2, 6 * kChunk));
   emulated_libcuda_fails("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2, ~uint64_t{0});  // there is one call
-  std::vector<unsigned char*> blocks;
-  for (unsigned char i = 1; i < 9; ++i) {
+  std::vector<test::Moving> blocks;
+  for (unsigned char i = 1; i < 8; ++i) {
     blocks.push_back(device.allocate(kChunk, kChunked));
     device.fill(nullptr, blocks.back(), kChunk, i);
   }
   device.check_kernels();
   CHECK_EQ(device.swaps().host_pool_bytes, 6 * kChunk);
-  for (unsigned char i = 1; i < 9; ++i) device.free(blocks[i - size_t{1}]);
-  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, kChunk));
+  for (unsigned char i = 1; i < 8; ++i) device.free(blocks[i - size_t{1}]);
+  CHECK_OK(device.set_chunks(2, kChunk));
   CHECK_EQ(device.swaps().host_pool_bytes, uint64_t{0});  // a slab goes as a whole
 }
 
 TEST(page_locked_memory_comes_in_smaller_slabs_where_the_driver_has_no_more) {
   Cuda device;
-  CHECK_OK(device.set_chunks(2, UM_HOST_MAPPED_NOT, 8 * kChunk));
+  CHECK_OK(device.set_chunks(2, 8 * kChunk));
   emulated_libcuda_fails("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1, 2);
   swap_some(device);
   CHECK(device.swaps().host_pool_bytes >= 3 * kChunk && device.swaps().host_pool_bytes <= 8 * kChunk);
@@ -220,14 +188,13 @@ TEST(chunks_keep_what_they_began_with) {
   Cuda device;
   CHECK_OK(device.set_chunks(3));
   CHECK_OK(device.set_chunks(5));
-  CHECK_FAILS(UM_BAD_STATE, device.set_chunks(5, UM_HOST_MAPPED_YES));
-  um_chunk_options options{5 * kChunk, 0, kChunk, UM_HOST_MAPPED_NOT, UM_SMALL_LEAVE};
+  um_chunk_options options{5 * kChunk, 0, kChunk, UM_SMALL_LEAVE};
   CHECK_FAILS(UM_BAD_STATE, um_chunks_set(device, &options));
   options = {};
   Cuda other;
   options.budget_bytes = 100 * kMiB;
   CHECK_OK(um_chunks_set(other, &options));
-  CHECK_EQ(other.swaps().chunk_bytes, 20 * kMiB);
+  CHECK_EQ(other.swaps().chunk_bytes, 2 * kMiB);
 }
 
 // ---- how much managed memory ---------------------------------------------------------------------------------------
@@ -244,7 +211,7 @@ TEST(managed_memory_in_small_pieces_stops_at_the_cap) {
       Cuda& device = pieces % 2 == 0 ? one : two;
       status = um_allocate(device, kPage, &test::kIntermediate, nullptr, &out);
       if (status != UM_OK) break;
-      device.live.push_back(out);
+      device.keep(out);
     }
     CHECK_EQ(status, UM_OUT_OF_HOST_MEMORY);
     CHECK(says("most_managed") && says("may still have"));
@@ -312,8 +279,7 @@ TEST(each_version_of_the_driver_has_what_its_headers_name) {
     const auto libcuda = loaded(version);
     CHECK(libcuda != nullptr);
     const um::Backend backend = backend_of(*libcuda);
-    for (const um::Feature feature :
-         {um::Feature::managed_memory, um::Feature::migration, um::Feature::chunks, um::Feature::host_mapping}) {
+    for (const um::Feature feature : {um::Feature::managed_memory, um::Feature::migration, um::Feature::chunks}) {
       CHECK_EQ(um::why_not(backend, feature), "");
     }
     const std::string expected = version >= 13000
@@ -333,7 +299,7 @@ TEST(a_function_that_is_missing_is_named_by_what_needs_it) {
                  {"cuMemAdvise", um::Feature::migration},
                  {"cuMemPrefetchAsync", um::Feature::migration},
                  {"cuMemMap", um::Feature::chunks},
-                 {"cuMemCreate", um::Feature::host_mapping},
+                 {"cuMemCreate", um::Feature::chunks},
                  {"cuMemDiscardBatchAsync", um::Feature::discard}};
   for (const auto& each : missing) {
     const auto libcuda = loaded(13000, each.symbol);

@@ -20,11 +20,11 @@ uint64_t calls(const char* function) { return emulated_libcuda_hooks()->calls(0,
 
 TEST(host_memory_of_a_freed_block_is_the_copys_until_that_has_ended) {
   LatestMoment device(2, 1);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.free(block);
-  unsigned char* next = device.reserved();
+  test::Moving next = device.reserved();
   device.write_in(next, 9);  // into the same memory, by the CPU
   device.expect(nullptr, next, kChunk, 9);
   device.check_kernels();
@@ -32,28 +32,40 @@ TEST(host_memory_of_a_freed_block_is_the_copys_until_that_has_ended) {
 
 TEST(so_is_that_of_a_block_that_was_written_to_since) {
   LatestMoment device(2, 1);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.fill(nullptr, block, kChunk, 4);  // it stays, and the copy is of no use
-  unsigned char* next = device.reserved();
+  test::Moving next = device.reserved();
   device.write_in(next, 9);
   device.expect(nullptr, next, kChunk, 9);
   device.check_kernels();
 }
 
+TEST(so_is_that_of_a_block_that_arrived_from_there_for_earlier_kernels) {
+  LatestMoment device(1, 2);
+  test::Moving block = device.away(3);
+  device.copies_are_late();
+  device.expect(nullptr, block, kChunk, 3);
+  test::Moving other = device.routed(kChunk);  // it has left without a copy
+  device.free(block);
+  for (int i = 0; i < 2; ++i) device.write_in(device.reserved(), 9);  // one of them where it was
+  device.check_kernels();
+  device.fill(nullptr, other, kChunk, 7);
+}
+
 TEST(a_block_leaves_into_host_memory_after_what_arrives_from_there) {
   LatestMoment device(2, 1);
   const Stream late;
-  unsigned char* former = device.made(1);
-  unsigned char* leaving = device.made(5);
+  test::Moving coming = device.away(3);
+  test::Moving former = device.made(1);
+  test::Moving leaving = device.made(5);
   device.kernels_are_late();
   device.fill(late, former, kChunk, 9);
+  unsigned char* const at = former;
   device.free(former);
-  unsigned char* coming = device.reserved();
-  CHECK(coming == former);  // so it arrives after that kernel
-  device.write_in(coming, 3);
   device.to_device(coming);
+  CHECK(coming == at);                       // so it arrives after that kernel
   device.fill(late, coming, kChunk / 2, 4);  // nobody needs the host's memory of it any more
   device.to_host(leaving);
   CHECK(device.read_out(leaving) == device.bytes(5));
@@ -63,7 +75,7 @@ TEST(a_block_leaves_into_host_memory_after_what_arrives_from_there) {
 
 TEST(a_smaller_host_budget_waits_for_copies) {
   LatestMoment device(2, 2);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.free(block);
@@ -73,7 +85,7 @@ TEST(a_smaller_host_budget_waits_for_copies) {
 
 TEST(a_block_that_is_freed_beyond_the_host_budget_leaves_the_memory_to_its_copy) {
   LatestMoment device(2, 2);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.set(2, 1);  // it is in use
@@ -83,7 +95,7 @@ TEST(a_block_that_is_freed_beyond_the_host_budget_leaves_the_memory_to_its_copy)
 
 TEST(trimming_waits_for_copies) {
   LatestMoment device(2, 2);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.fill(nullptr, block, kChunk, 4);  // it stays, and the copy is of no use
@@ -96,43 +108,65 @@ TEST(trimming_waits_for_copies) {
 TEST(an_exported_address_has_its_bytes_for_every_stream) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* block = device.away(3);
+  test::Moving block = device.away(3);
   device.copies_are_late();
   CHECK_OK(um_export(block));
-  device.launch(side, [=] { LatestMoment::wrong += !test::holds(block, 3, kChunk); });
+  unsigned char* const at = block;
+  device.launch(side, [=] { LatestMoment::wrong += !test::holds(at, 3, kChunk); });
   device.check_kernels();
   CHECK_OK(um_export_release(block));
 }
 
-TEST(to_read_or_write_a_block_that_leaves_does_not_bring_it_back) {
+TEST(to_read_or_write_a_block_that_leaves_keeps_it) {
   LatestMoment device(1);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   CHECK(device.read_out(block) == device.bytes(3));
-  CHECK_EQ(device.swaps().used_bytes, uint64_t{0});
+  CHECK_EQ(device.swaps().cancelled, int64_t{1});
   device.fill(nullptr, block, kChunk, 4);
   device.to_host(block);
   device.write_in(block, 5);
-  CHECK_EQ(device.swaps().used_bytes, uint64_t{0});
+  CHECK_EQ(device.swaps().cancelled, int64_t{2});
   device.expect(nullptr, block, kChunk, 5);
   device.check_kernels();
 }
 
-TEST(the_hosts_copy_is_read_once_it_is_whole) {
+TEST(what_lies_on_the_host_is_read_once_it_is_whole) {
   LatestMoment device(1);
-  unsigned char* block = device.made(3);
+  test::Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
-  device.expect(nullptr, block, kChunk, 3);  // it stays, and the host has it too
+  device.take_chunks();
   CHECK(device.read_out(block) == device.bytes(3));
   device.check_kernels();
+}
+
+TEST(what_lies_on_the_host_is_written_once_it_has_come_to_earlier_kernels) {
+  LatestMoment device(1);
+  test::Moving block = device.away(3);
+  device.copies_are_late();
+  device.expect(nullptr, block, kChunk, 3);
+  device.take_chunks();  // it has left without a copy
+  device.write_in(block, 9);
+  device.expect(nullptr, block, kChunk, 9);
+  device.check_kernels();
+}
+
+TEST(what_ops_use_on_the_host_is_read_after_them) {
+  LatestMoment device(1);
+  Stream side;
+  const test::Moving block(static_cast<unsigned char*>(device.reserved()));  // nobody can be told of another address
+  device.kernels_are_late();
+  device.fill(side, block, kChunk, 5);
+  CHECK(device.read_out(block) == device.bytes(5));
+  CHECK_EQ(device.swaps().swap_ins, int64_t{0});
 }
 
 TEST(the_host_writes_after_kernels_have_read) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* block = device.made(1);
+  test::Moving block = device.made(1);
   device.kernels_are_late();
   device.expect(side, block, kChunk, 1);
   device.write_in(block, 9);
@@ -142,7 +176,7 @@ TEST(the_host_writes_after_kernels_have_read) {
 TEST(the_host_reads_after_kernels_have_written) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* block = device.made(1);
+  test::Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(side, block, kChunk, 5);
   CHECK(device.read_out(block) == device.bytes(5));
@@ -150,7 +184,7 @@ TEST(the_host_reads_after_kernels_have_written) {
 
 TEST(what_was_written_in_is_the_callers_again) {
   LatestMoment device(1);
-  unsigned char* block = device.made(1);
+  test::Moving block = device.made(1);
   device.copies_are_late();
   std::vector<unsigned char> given = device.bytes(9);
   CHECK_OK(um_copy_from_host(block, given.data(), kChunk));
@@ -161,7 +195,7 @@ TEST(what_was_written_in_is_the_callers_again) {
 
 TEST(what_was_read_out_is_there) {
   LatestMoment device(1);
-  unsigned char* block = device.made(5);
+  test::Moving block = device.made(5);
   device.copies_are_late();
   CHECK(device.read_out(block) == device.bytes(5));
 }
@@ -173,8 +207,8 @@ TEST(freed_memory_is_discarded_after_its_last_use_and_before_its_next) {
     LatestMoment device(1);
     Stream side;
     CHECK_OK(um_discard_set(device, 1));
-    unsigned char* all = device.allocate(kAll);
-    unsigned char* block = device.allocate(4 * kPage);
+    test::Moving all = device.allocate(kAll);
+    test::Moving block = device.allocate(4 * kPage);
     device.fill(nullptr, block, 4 * kPage, 5);
     device.synchronize();
     fixture::Trace trace;
@@ -195,7 +229,7 @@ TEST(freed_memory_is_discarded_after_its_last_use_and_before_its_next) {
     device.free(block);
     CHECK_EQ(calls("cuMemDiscardBatchAsync"), before + 1);
     if (late == 1) CHECK_OK(um_prefetch(all, kAll, 0, side));  // what is discarded is lost now
-    unsigned char* next = device.allocate(4 * kPage);
+    test::Moving next = device.allocate(4 * kPage);
     CHECK_EQ(static_cast<void*>(next), static_cast<void*>(block));
     device.fill(nullptr, next, 4 * kPage, 6);
     CHECK_OK(um_step_set(device, 0));

@@ -1,89 +1,118 @@
 // Each wait of the engine on a CUDA driver, for kernels and copies: without it the test that is named for what it
 // protects fails every time (docs/waits.md).
 #include <atomic>
-#include <thread>
 
 #include "latest_fixture.h"
-#include "swap_fixture.h"
 
 using test::kChunk;
 using test::kChunked;
 using test::LatestMoment;
+using test::Moving;
 using test::read;
 using test::Stream;
+using test::write;
+
+namespace {
+
+uint64_t calls(const char* function) { return emulated_libcuda_hooks()->calls(0, function); }
+
+}  // namespace
 
 // ---- whoever had a chunk before -----------------------------------------------------------------------------------
 
 TEST(kernels_keep_the_chunks_of_a_freed_block) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(1);
+  Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(side, block, kChunk, 5);
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
+  CHECK_EQ(device.memory().reserved_bytes, uint64_t{0});
+  device.check_kernels();
+}
+
+TEST(kernels_keep_chunks_that_are_beyond_the_budget) {
+  LatestMoment device(2);
+  Stream side;
+  Moving block = device.routed(kChunk);  // both stay
+  Moving other = device.routed(kChunk);
+  device.kernels_are_late();
+  unsigned char* const at = block;
+  device.launch(side, [=] { std::memset(at, 5, kChunk); });
+  CHECK_OK(um_stream_uses(block, side));
+  device.set(1, 0);
+  device.free(block);
+  device.check_kernels();
+  device.fill(nullptr, other, kChunk, 1);
   device.check_kernels();
 }
 
 TEST(kernels_keep_the_chunks_of_a_freed_block_without_any_event) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(1);
+  Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(side, block, kChunk, 5);
   emulated_libcuda_fails("cuEventRecord", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
   device.check_kernels();
 }
 
 TEST(a_copy_keeps_the_chunks_of_a_freed_block_without_any_event) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(1);
+  Moving block = device.away(3);
   device.copies_are_late();
-  device.to_host(block);
+  device.to_device(block);
   emulated_libcuda_fails("cuEventRecord", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
   device.check_kernels();
 }
 
 TEST(a_block_that_is_freed_while_it_arrives_keeps_its_chunks) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.away(3);
+  Moving block = device.away(3);
   device.copies_are_late();
   device.to_device(block);
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
   device.check_kernels();
 }
 
 TEST(a_block_that_is_freed_while_it_leaves_keeps_its_chunks) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(3);
+  Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
+  device.check_kernels();
+}
+
+TEST(so_does_one_that_leaves_before_it_has_come) {
+  LatestMoment device(1);
+  Moving block = device.away(3);
+  device.copies_are_late();
+  device.to_device(block);
+  device.to_host(block);
+  device.free(block);
+  device.give_back();
   device.check_kernels();
 }
 
 TEST(what_arrives_in_a_freed_place_comes_after_its_last_user) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* block = device.made(1);
+  Moving next = device.away(3);
+  Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(side, block, kChunk, 5);
+  unsigned char* const at = block;
   device.free(block);
-  unsigned char* next = device.reserved();
-  CHECK_EQ(static_cast<void*>(next), static_cast<void*>(block));
-  device.write_in(next, 3);
   device.to_device(next);
+  CHECK(next == at);
   device.expect(nullptr, next, kChunk, 3);
   device.check_kernels();
 }
@@ -92,13 +121,13 @@ TEST(kernels_keep_the_chunk_of_small_blocks_that_were_freed) {
   for (const bool marked : {true, false}) {
     LatestMoment device(1);
     Stream side;
-    unsigned char* elsewhere = device.reserved();
-    unsigned char* small = device.allocate(kChunk / 4, kChunked);
+    Moving small = device.allocate(kChunk / 4, kChunked);
     device.kernels_are_late();
     device.fill(side, small, kChunk / 4, 5);
     if (!marked) emulated_libcuda_fails("cuEventRecord", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);
     device.free(small);
-    device.take_chunks(elsewhere);
+    device.give_back();
+    CHECK_EQ(device.memory().reserved_bytes, uint64_t{0});
     device.check_kernels();
   }
 }
@@ -107,7 +136,7 @@ TEST(kernels_keep_the_chunk_of_small_blocks_that_were_freed) {
 
 TEST(an_op_runs_after_its_data_have_come) {
   LatestMoment device(1);
-  unsigned char* block = device.away(3);
+  Moving block = device.away(3);
   device.copies_are_late();
   device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
@@ -116,143 +145,142 @@ TEST(an_op_runs_after_its_data_have_come) {
 TEST(so_does_one_in_a_second_stream) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* block = device.away(3);
+  Moving block = device.away(3);
   device.copies_are_late();
   device.expect(nullptr, block, kChunk, 3);
   device.expect(side, block, kChunk, 3);
   device.check_kernels();
 }
 
+TEST(a_block_comes_back_after_the_host_has_got_it) {
+  LatestMoment device(2);
+  Stream side;
+  Moving block = device.made(1);
+  Moving spare = device.made(2);
+  device.kernels_are_late();
+  device.fill(side, block, kChunk, 5);
+  device.to_host(block);
+  Moving other = device.routed(kChunk, kChunked, side);  // where it was
+  device.free(spare);
+  device.expect(nullptr, block, kChunk, 5);  // there
+  device.check_kernels();
+}
+
 TEST(what_leaves_is_copied_after_kernels_have_written_it) {
   LatestMoment device(1);
   Stream side;
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(1);
+  Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(side, block, kChunk, 5);
   device.to_host(block);
   device.synchronize();
-  device.take_chunks(elsewhere);
+  device.take_chunks();
   device.expect(nullptr, block, kChunk, 5);
   device.check_kernels();
 }
 
 TEST(chunks_are_free_when_the_copy_to_the_host_has_ended) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(3);
+  Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
-  device.take_chunks(elsewhere);
+  device.take_chunks();
   device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
 }
 
 TEST(a_block_leaves_after_it_has_come) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.away(3);
+  Moving block = device.away(3);
   device.copies_are_late();
   device.to_device(block);
   device.to_host(block);
-  device.take_chunks(elsewhere);
+  device.expect_taken(device.take_chunks());
   device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
 }
 
 TEST(room_is_made_of_what_has_come) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.away(3);
+  Moving block = device.away(3);
   device.copies_are_late();
   device.to_device(block);
-  device.take_chunks(elsewhere);
+  device.expect_taken(device.take_chunks());
   device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
 }
 
-TEST(a_thread_that_needs_room_sleeps_until_a_departure_has_ended) {
+TEST(who_needs_room_makes_the_host_wait_for_nothing) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(3);
+  Moving block = device.made(3);
+  Moving other = device.reserved();
   device.copies_are_late();
-  device.to_host(block);
-  constexpr uint64_t kOften = 1000;
-  const auto asked = [] { return emulated_libcuda_hooks()->calls(0, "cuEventQuery"); };
-  const uint64_t before = asked();
-  std::atomic<bool> found{false};
-  std::thread rescuer([&] {  // whoever does not sleep would ask for ever
-    while (!found && asked() < before + kOften) std::this_thread::yield();
-    emulated_libcuda_latest(0);
-  });
-  device.fill(nullptr, elsewhere, kChunk, 7);
-  found = true;
-  rescuer.join();
-  CHECK(asked() < before + kOften);
-}
-
-TEST(what_a_plan_waits_for_has_left_before_the_next_op) {
-  LatestMoment device(2);
-  unsigned char* blocks[] = {device.made(1), device.made(2)};
-  fixture::Trace trace;
-  std::vector<uint32_t> names(2, um_intern("expect"));
-  std::vector<uint64_t> serials;
-  for (int i = 0; i < 2; ++i) {
-    trace.allocate(kChunk);
-    serials.push_back(test::Device::at(blocks[i]).serial);
+  const auto waits = [] {
+    return calls("cuEventSynchronize") + calls("cuStreamSynchronize") + calls("cuCtxSynchronize");
+  };
+  const uint64_t before = waits();
+  for (int i = 0; i < 3; ++i) {
+    device.fill(nullptr, other, kChunk, 7);
+    device.expect(nullptr, block, kChunk, 3);
   }
-  for (int i = 0; i < 2; ++i) trace.use(1000, {i});
-  fixture::Plan plan(trace);
-  plan.behind(0, UM_PLAN_SWAP_OUT, 0).before(1, UM_PLAN_WAIT, 0);
-  const um_trace columns = trace.columns();
-  const um_plan rows = plan.columns();
-  const um_program program{&columns, &rows, names.data(), serials.data()};
-  CHECK_OK(um_program_set(device, &program));
-  device.copies_are_late();
-  CHECK_OK(um_step_set(device, 1));
-  for (unsigned char i = 0; i < 2; ++i) device.expect(nullptr, blocks[i], kChunk, static_cast<unsigned char>(i + 1));
-  CHECK_EQ(device.swaps().used_bytes, kChunk);
-  CHECK_OK(um_step_set(device, 0));
+  CHECK_EQ(waits(), before);
+  device.expect(nullptr, other, kChunk, 7);
   device.check_kernels();
 }
 
 TEST(a_block_leaves_after_the_copy_of_its_cancelled_departure) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(3);
+  Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.expect(nullptr, block, kChunk, 3);  // it stays
   CHECK_EQ(device.swaps().cancelled, int64_t{1});
   device.to_host(block);
-  device.take_chunks(elsewhere);
+  device.take_chunks();
   device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
 }
 
 TEST(a_block_that_was_written_to_is_freed_after_the_copy_of_its_cancelled_departure) {
   LatestMoment device(1);
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(3);
+  Moving block = device.made(3);
   device.copies_are_late();
   device.to_host(block);
   device.fill(nullptr, block, kChunk, 4);  // it stays
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
   device.check_kernels();
 }
 
 TEST(nothing_of_a_copy_that_failed_runs_later) {
-  LatestMoment device(2);
-  unsigned char* elsewhere = device.reserved(2);
-  unsigned char* block = device.away(3, 2);
+  LatestMoment device(1);
+  Moving block = device.away(3);
   device.copies_are_late();
-  emulated_libcuda_fails("cuMemcpyHtoDAsync", um::driver::CUDA_ERROR_UNKNOWN, 2, 2);
-  const um_access access = read(block, 2 * kChunk);
+  emulated_libcuda_fails("cuEventRecord", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);  // when the copy has begun
+  const um_access access = read(block, kChunk);
   CHECK_FAILS(UM_DRIVER_ERROR, um_op_begin(device, um_intern("op"), UM_PHASE_NONE, 0, 0, &access, 1));
-  device.take_chunks(elsewhere, 2);
-  device.expect(nullptr, block, 2 * kChunk, 3);
+  device.expect_taken(device.take_chunks());
+  device.expect(nullptr, block, kChunk, 3);
   device.check_kernels();
+}
+
+// ---- what stays on the host ---------------------------------------------------------------------------------------
+
+TEST(what_nobody_can_be_told_of_is_used_where_it_is_once_it_is_there) {
+  LatestMoment device(1);
+  Stream side;  // it knows nothing of whoever takes the chunk
+  Moving block = device.made(3);
+  device.expect(side, block, kChunk, 3);
+  device.synchronize();
+  device.copies_are_late();
+  device.to_host(block);
+  device.take_chunks();
+  unsigned char* const at = block;
+  block.storage()->address = nullptr;  // it shows something else
+  device.expect(side, Moving(at), kChunk, 3);
+  device.check_kernels();
+  CHECK_EQ(device.swaps().swap_ins, int64_t{1});  // when it was made
+  block.storage()->address = at;
 }
 
 // ---- streams ------------------------------------------------------------------------------------------------------
@@ -261,15 +289,15 @@ TEST(streams_that_memory_was_lent_to_keep_its_chunks) {
   for (const uint64_t bytes : {kChunk, kChunk / 4}) {  // its own chunk, and a shared one
     LatestMoment device(1);
     Stream side;
-    unsigned char* elsewhere = device.reserved();
-    unsigned char* block = device.routed(bytes);
+    Moving block = device.routed(bytes);
     device.fill(nullptr, block, bytes, 5);
     device.check_kernels();
     device.kernels_are_late();
-    device.launch(side, [=] { LatestMoment::wrong += !test::holds(block, 5, bytes); });  // no op
+    unsigned char* const at = block;
+    device.launch(side, [=] { LatestMoment::wrong += !test::holds(at, 5, bytes); });  // no op
     CHECK_OK(um_stream_uses(block, side));
     device.free(block);
-    device.take_chunks(elsewhere);
+    device.give_back();
     device.check_kernels();
   }
 }
@@ -277,13 +305,12 @@ TEST(streams_that_memory_was_lent_to_keep_its_chunks) {
 TEST(a_stream_that_is_gone_keeps_the_chunks_it_works_on) {
   LatestMoment device(1);
   Stream gone;
-  unsigned char* elsewhere = device.reserved();
-  unsigned char* block = device.made(1);
+  Moving block = device.made(1);
   device.kernels_are_late();
   device.fill(gone, block, kChunk, 5);
   gone.destroy();
   device.free(block);
-  device.take_chunks(elsewhere);
+  device.give_back();
   device.check_kernels();
 }
 
@@ -299,11 +326,11 @@ TEST(a_stream_waits_for_one_that_is_gone) {
   CHECK(ran);
 }
 
-TEST(a_busy_stream_is_waited_for_before_it_is_forgotten) {
+TEST(a_busy_stream_that_is_forgotten_keeps_its_chunks) {
   LatestMoment device(2);
-  unsigned char* elsewhere = device.reserved(2);
-  unsigned char* block = device.made(1);
-  unsigned char* other = device.made(2);
+  Moving next = device.away(3);
+  Moving block = device.made(1);
+  Moving other = device.made(2);
   std::vector<std::unique_ptr<Stream>> streams;
   device.kernels_are_late();
   device.fill(nullptr, block, kChunk, 5);
@@ -315,7 +342,27 @@ TEST(a_busy_stream_is_waited_for_before_it_is_forgotten) {
   um_op_stream_set(another);
   device.op({read(other, kChunk)});
   device.free(block);
-  device.free(other);
-  device.take_chunks(elsewhere, 2);
+  device.to_device(next);  // where it was
+  device.expect(another, next, kChunk, 3);
+  device.check_kernels();
+}
+
+TEST(a_stream_that_comes_later_finds_small_memory_that_others_are_done_with) {
+  LatestMoment device(1);
+  Stream first, second;
+  Moving block = device.made(1);
+  device.kernels_are_late();
+  device.fill(first, block, kChunk, 5);
+  device.free(block);
+  Moving small = device.allocate(1000, kChunked);  // in the same chunk
+  const std::vector<unsigned char> bytes(1000, 3);
+  um_op_stream_set(second);
+  device.op({write(small, 1000)}, [&] {
+    const test::Current current;
+    unsigned char* const to = small;
+    CHECK_EQ(test::driver().memcpy_htod_async(reinterpret_cast<uint64_t>(to), bytes.data(), 1000, second),
+             um::driver::CUDA_SUCCESS);
+  });
+  device.expect(second, small, 1000, 3);
   device.check_kernels();
 }

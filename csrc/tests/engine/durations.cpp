@@ -8,6 +8,8 @@
 #include "devices/simulated/device.h"
 #include "devices/simulated/gpu.h"
 #include "engine/device.h"
+#include "engine/owners.h"
+#include "engine_fixture.h"
 
 namespace {
 
@@ -40,21 +42,24 @@ struct Kernel {
 // Eight blocks of a chunk, and a step that uses them; each of its ops makes another block, and frees it.
 struct Gpu {
   Gpu(uint64_t budget_chunks, int64_t launch_ns, int64_t call_ns)
-      : clock(link(), um_pages_costs{}, launch_ns), backend(open()), device(um_device::open_owned(backend)) {
+      : clock(link(), um_pages_costs{}, launch_ns),
+        backend(open()),
+        device(um_device::open_owned(backend, um::process_owners())) {
     um::simulator::Space& space = um::simulator::space_of(backend.ordinal);
     gpu = std::make_unique<um::simulator::Gpu>(space, clock, costs(call_ns));
     space.clock = &clock;
     space.gpu = gpu.get();
+    um_owners_set(&test::Moving::owners());
     const um::CurrentContext current(backend);
-    device->set_chunks({budget_chunks * kChunk, 0, kChunk, UM_HOST_MAPPED_NOT, 0});
+    device->alive()->swapping.set({budget_chunks * kChunk, 0, kChunk, 0});
     for (int i = 0; i < 8; ++i) {
-      blocks.push_back(device->allocate(kChunk, kChunked, nullptr));
+      blocks.push_back(test::moving(device->allocate(kChunk, kChunked, nullptr)));
       run({{blocks.size() - 1}, 1000}, true);
     }
   }
   ~Gpu() {
     const um::CurrentContext current(backend);
-    for (void* block : blocks) um_device::free(block);
+    for (const test::Moving& block : blocks) um_device::free(block);
     device->close();
   }
   static um::Backend open() {
@@ -66,21 +71,19 @@ struct Gpu {
   void run(const Kernel& kernel, bool write = false) {
     std::vector<um_access> accesses;
     for (const size_t block : kernel.reads) {
-      accesses.push_back({});
-      accesses.back().address = blocks[block];
-      accesses.back().bytes = kChunk;
-      accesses.back().write = write;
+      accesses.push_back(write ? test::write(blocks[block], kChunk) : test::read(blocks[block], kChunk));
     }
-    device->begin_op(um_intern("kernel"), UM_PHASE_FORWARD, 0, false, accesses.data(),
-                     static_cast<uint32_t>(accesses.size()));
+    device->guard.begin_op(um_intern("kernel"), UM_PHASE_FORWARD, 0, false, accesses.data(),
+                           static_cast<uint32_t>(accesses.size()));
     void* const made = device->allocate(kChunk, kChunked, nullptr);
     clock.begin_op(-1, um::simulator::FaultShape{});
     clock.end_op(kernel.duration_ns, false);
-    device->end_op(&made, 1);
+    const um_shown output{made, nullptr};
+    device->guard.end_op(&output, 1);
     um_device::free(made);
   }
   void step(const std::vector<Kernel>& kernels) {
-    device->set_step(1);
+    device->alive()->guard.set_step(1);
     static_cast<void>(clock.take_tally());
     for (const Kernel& kernel : kernels) run(kernel);
   }
@@ -91,9 +94,9 @@ struct Gpu {
   }
   std::vector<um_recorded_op> recording_of(const std::vector<Kernel>& kernels) {
     const um::CurrentContext current(backend);
-    device->record(true);
+    device->alive()->recording.set(true);
     step(kernels);
-    device->record(false);
+    device->alive()->recording.set(false);
     return recorded();
   }
 
@@ -101,7 +104,7 @@ struct Gpu {
   um::Backend backend;
   std::unique_ptr<um_device> device;
   std::unique_ptr<um::simulator::Gpu> gpu;
-  std::vector<void*> blocks;
+  std::vector<test::Moving> blocks;
 };
 
 std::vector<Kernel> kernels() {
@@ -146,12 +149,12 @@ TEST(nor_do_launches_and_calls_within_an_op_count) {
 TEST(what_was_recorded_is_true_while_the_recording_goes_on) {
   Gpu gpu(4, 0, 0);
   const um::CurrentContext current(gpu.backend);
-  gpu.device->record(true);
+  gpu.device->alive()->recording.set(true);
   gpu.step(kernels());
   check_lengths(gpu.recorded(), kernels(), 0);
   const std::vector<Kernel> more{{{0}, 3000000}};
   for (const Kernel& kernel : more) gpu.run(kernel);
-  gpu.device->record(false);
+  gpu.device->alive()->recording.set(false);
   CHECK_EQ(gpu.recorded().back().duration_ns, 3000000);
   CHECK_EQ(gpu.recorded().front().duration_ns, kernels().front().duration_ns);
 }
@@ -159,10 +162,10 @@ TEST(what_was_recorded_is_true_while_the_recording_goes_on) {
 TEST(another_recording_forgets_the_first_ones_ops) {
   Gpu gpu(64, 0, 0);
   const um::CurrentContext current(gpu.backend);
-  gpu.device->record(true);
+  gpu.device->alive()->recording.set(true);
   gpu.step({{{0}, 1000000}, {{1}, 1000000}});
-  gpu.device->record(true);
+  gpu.device->alive()->recording.set(true);
   gpu.step({{{0}, 5000000}});
-  gpu.device->record(false);
+  gpu.device->alive()->recording.set(false);
   check_lengths(gpu.recorded(), {{{0}, 5000000}}, 0);
 }

@@ -1,5 +1,6 @@
 // Exports whose end nobody sees: they hold their allocations on the device until something finds no room, and then the
-// one that was asked for longest ago gives way. Where an allocation is, a system call tells: what left gives EFAULT.
+// one that was asked for longest ago gives way. What left has another address; what managed memory has not, a system
+// call tells: it gives EFAULT.
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,7 +32,7 @@ class Pipe {
   }
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
-  bool takes(const unsigned char* from) {
+  bool takes(const test::Moving& from) {
     constexpr ssize_t kBytes = 1000;
     if (::write(ends_[1], from, kBytes) != kBytes) {
       CHECK_EQ(errno, EFAULT);
@@ -54,22 +55,29 @@ struct Full : Swapping {
       fill(blocks.back(), kChunk, i);
     }
   }
-  std::vector<unsigned char*> blocks;
-  Pipe kernel;
+  void export_lasting(size_t block) {
+    CHECK_OK(um_export_lasting(blocks[block]));
+    out_[block] = blocks[block];
+  }
+  // Where it was when its address was given out.
+  bool holds(size_t block) const { return blocks[block] == out_[block]; }
+  std::vector<test::Moving> blocks;
+
+ private:
+  unsigned char* out_[3] = {};
 };
 
 }  // namespace
 
 TEST(an_op_without_room_ends_the_oldest_lasting_export_and_no_more) {
   Full device;
-  for (unsigned char* block : device.blocks) CHECK_OK(um_export_lasting(block));
+  for (size_t i = 0; i < 3; ++i) device.export_lasting(i);
   CHECK_OK(um_export_lasting(device.blocks[0] + 100));  // once more, wherever in it: now it is the latest
   std::memset(device.blocks[1], 7, kChunk);             // by somebody outside
-  unsigned char* wanted = device.chunks(1);
+  test::Moving wanted = device.chunks(1);
   device.fill(wanted, kChunk, 9);
   CHECK_EQ(ended(device), uint64_t{1});
-  CHECK(device.kernel.takes(device.blocks[0]) && device.kernel.takes(device.blocks[2]));
-  CHECK(!device.kernel.takes(device.blocks[1]));
+  CHECK(device.holds(0) && !device.holds(1) && device.holds(2));
   for (int round = 0; round < 3; ++round) {  // the two take turns in the chunk that is left
     device.expect(device.blocks[1], kChunk, 7);
     device.expect(wanted, kChunk, 9);
@@ -84,33 +92,34 @@ TEST(an_op_without_room_ends_the_oldest_lasting_export_and_no_more) {
 
 TEST(what_was_ended_is_held_again_when_it_is_asked_for_again) {
   Full device;
-  for (unsigned char* block : device.blocks) CHECK_OK(um_export_lasting(block));
-  unsigned char* wanted = device.chunks(1);
+  for (size_t i = 0; i < 3; ++i) device.export_lasting(i);
+  test::Moving wanted = device.chunks(1);
   device.fill(wanted, kChunk, 9);
-  CHECK_OK(um_export_lasting(device.blocks[0]));  // there is room: what no export holds leaves
+  CHECK(!device.holds(0));
+  device.export_lasting(0);  // there is room: what no export holds leaves
   CHECK_EQ(ended(device), uint64_t{1});
   CHECK_EQ(Device::at(device.blocks[0]).exports, 1u);
   device.expect(wanted, kChunk, 9);
   CHECK_EQ(ended(device), uint64_t{2});
-  CHECK(device.kernel.takes(device.blocks[0]) && !device.kernel.takes(device.blocks[1]));
+  CHECK(device.holds(0) && !device.holds(1));
 }
 
 TEST(exports_with_an_end_and_what_the_op_uses_give_no_way) {
   Full device;
-  CHECK_OK(um_export_lasting(device.blocks[0]));
-  CHECK_OK(um_export_lasting(device.blocks[1]));
+  for (size_t i = 0; i < 2; ++i) device.export_lasting(i);
   CHECK_OK(um_export(device.blocks[1]));
   CHECK_OK(um_export(device.blocks[2]));
-  unsigned char* wanted = device.chunks(1);
+  unsigned char* const third = device.blocks[2];
+  test::Moving wanted = device.chunks(1);
   const um_access accesses[] = {read(device.blocks[0], kChunk), write(wanted, kChunk)};
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_op_begin(device, um_intern("op"), 0, 0, 0, accesses, 2));
   CHECK_EQ(ended(device), uint64_t{0});
-  for (unsigned char* block : device.blocks) CHECK(device.kernel.takes(block));
+  CHECK(device.holds(0) && device.holds(1) && device.blocks[2] == third);
   CHECK_OK(um_export_release(device.blocks[1]));  // the other one holds it
-  CHECK(device.kernel.takes(device.blocks[1]));
-  device.op({accesses[0], accesses[1]});
+  CHECK(device.holds(1));
+  device.op({read(device.blocks[0], kChunk), write(wanted, kChunk)});
   CHECK_EQ(ended(device), uint64_t{1});
-  CHECK(device.kernel.takes(device.blocks[0]) && !device.kernel.takes(device.blocks[1]));
+  CHECK(device.holds(0) && !device.holds(1));
   CHECK_OK(um_export(device.blocks[1]));  // beside what was ended: now blocks[0] gives way
   CHECK_EQ(Device::at(device.blocks[1]).exports, 2u);
   CHECK_OK(um_export_release(device.blocks[1]));
@@ -121,17 +130,19 @@ TEST(exports_with_an_end_and_what_the_op_uses_give_no_way) {
 
 TEST(small_and_new_allocations_and_exports_get_room_too) {
   Full device;
-  for (unsigned char* block : device.blocks) CHECK_OK(um_export_lasting(block));
-  unsigned char* small = device.allocate(1000, kChunked);  // in a chunk that stays
+  for (size_t i = 0; i < 3; ++i) device.export_lasting(i);
+  test::Moving small = device.allocate(1000, kChunked);  // in a chunk that stays
   CHECK_EQ(ended(device), uint64_t{1});
   CHECK_OK(um_export_lasting(small));
-  unsigned char* made = device.chunks(1);
-  CHECK_OK(um_export_lasting(made));
+  test::Moving made = device.chunks(1);
+  device.op({write(made, kChunk)});
   CHECK_EQ(ended(device), uint64_t{2});
+  CHECK_OK(um_export_lasting(made));
+  unsigned char* const at = made;
   device.free(device.blocks[2]);  // and its export with it
   CHECK_OK(um_export(device.chunks(1)));
   CHECK_EQ(ended(device), uint64_t{2});
-  CHECK(device.kernel.takes(made) && device.kernel.takes(small));
+  CHECK(made == at);
   device.expect(device.blocks[0], kChunk, 0);
   device.expect(device.blocks[1], kChunk, 1);
 }
@@ -139,7 +150,7 @@ TEST(small_and_new_allocations_and_exports_get_room_too) {
 TEST(managed_memory_gives_way_to_newer_exports) {
   Device device(16 * kMiB);
   CHECK_OK(um_budget_set(device, 16 * kMiB));
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
   for (unsigned char i = 0; i < 6; ++i) {
     blocks.push_back(device.allocate(4 * kMiB));
     std::memset(blocks.back(), i, 4 * kMiB);
@@ -149,7 +160,7 @@ TEST(managed_memory_gives_way_to_newer_exports) {
   const uint64_t count = ended(device);
   CHECK(count >= 2 && count < 6);
   for (size_t i = count; i < 6; ++i) CHECK(kernel.takes(blocks[i]));
-  unsigned char* large = device.allocate(10 * kMiB);
+  test::Moving large = device.allocate(10 * kMiB);
   CHECK_OK(um_export(large));
   CHECK(ended(device) > count);
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_export_lasting(device.allocate(18 * kMiB)));

@@ -91,8 +91,8 @@ class Session {
         std::memcpy(scratch, buffer.data, 100);
         CHECK_EQ(um_free(scratch), 1);
       }
-      const void* const outputs[] = {buffer.data};
-      um_op_end(device_, outputs, 1);
+      const um_shown output{buffer.data, nullptr};
+      um_op_end(device_, &output, 1);
     }
     verify();
   }

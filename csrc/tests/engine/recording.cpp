@@ -60,8 +60,8 @@ TEST(an_op_with_what_it_touches_and_makes) {
   scratch = device.allocate(kPage);
   const uint64_t output_serial = serial_of(output), scratch_serial = serial_of(scratch);
   device.free(scratch);
-  const void* outputs[] = {output};
-  um_op_end(device, outputs, 1);
+  const um_shown shown{output, nullptr};
+  um_op_end(device, &shown, 1);
   CHECK_OK(um_allocation_label(output, UM_ROLE_GRADIENT, um_intern("grad")));
   device.free(output);
   CHECK_OK(um_record(device, 0));

@@ -42,3 +42,20 @@ TEST(a_stream_waits_for_those_that_the_memory_was_lent_to) {
   order.freed(&block, {0, stream(2)});  // another block of that address
   CHECK(awaited(order, 1) == std::set<void*>{stream(2)});
 }
+
+TEST(a_block_that_moves_stays_its_streams) {
+  const int elsewhere = 0, back = 0;
+  StreamOrder order;
+  order.lend(&block, stream(3));
+  order.own(&block, {0, stream(2)});
+  order.moved(&block, &elsewhere);
+  order.freed(&block, {0, stream(4)});  // another block of that address
+  CHECK(awaited(order, 1) == std::set<void*>{stream(4)});
+  order.moved(&elsewhere, &back);
+  order.freed(&elsewhere);
+  CHECK(awaited(order, 1).empty());
+  order.freed(&back);
+  CHECK((awaited(order, 1) == std::set<void*>{stream(2), stream(3)}));
+  order.freed(&back);
+  CHECK(awaited(order, 1).empty());
+}

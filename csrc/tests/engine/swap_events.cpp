@@ -59,12 +59,12 @@ TEST(swaps_of_ops_at_random_add_up_to_the_counters) {
   Swapping device(6);
   um_events_enable(device, 1);
   std::mt19937 random(7);
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
   for (int i = 0; i < 12; ++i) blocks.push_back(device.chunks(1 + i % 2));
   for (int turn = 0; turn < 400; ++turn) {
     const size_t one = random() % blocks.size();
     const uint64_t bytes = (1 + one % 2) * kChunk;
-    unsigned char* block = blocks[one];
+    test::Moving block = blocks[one];
     if (random() % 2 != 0) {
       device.op({write(block, bytes)}, [&] { block[0] = 1; });
     } else {
@@ -78,10 +78,10 @@ TEST(swaps_of_ops_at_random_add_up_to_the_counters) {
 
 TEST(an_event_says_which_op_which_allocation_and_why) {
   Swapping device(2);
-  unsigned char* first = device.chunks(2);
+  test::Moving first = device.chunks(2);
   device.fill(first, 2 * kChunk, 1);
   CHECK_OK(um_allocation_label(first, UM_ROLE_PARAMETER, um_intern("weight")));
-  unsigned char* second = device.chunks(2);
+  test::Moving second = device.chunks(2);
   um_events_enable(device, 1);
   CHECK_OK(um_step_set(device, 3));
   device.op({write(second, 2 * kChunk)}, [&] { second[0] = 2; }, "takes its place");
@@ -109,9 +109,9 @@ TEST(an_event_says_which_op_which_allocation_and_why) {
 
 TEST(nothing_is_told_while_nobody_asks) {
   Swapping device(2);
-  unsigned char* first = device.chunks(2);
+  test::Moving first = device.chunks(2);
   device.fill(first, 2 * kChunk, 1);
-  unsigned char* second = device.chunks(2);
+  test::Moving second = device.chunks(2);
   device.fill(second, 2 * kChunk, 1);
   CHECK(device.swaps().swap_outs > 0);
   CHECK(drained(device).empty());

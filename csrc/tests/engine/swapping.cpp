@@ -18,7 +18,7 @@ using test::write;
 
 TEST(contents_survive_more_than_fits) {
   Swapping device(4);
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
   for (int i = 0; i < 12; ++i) {
     blocks.push_back(device.chunks(1));
     device.fill(blocks.back(), kChunk, static_cast<unsigned char>(i + 1));
@@ -29,18 +29,18 @@ TEST(contents_survive_more_than_fits) {
   }
   const um_swap_counters swaps = device.swaps();
   CHECK_EQ(swaps.swap_outs, 12);  // what was only read since then left without a copy
-  CHECK_EQ(swaps.swap_ins, 36);
-  CHECK_EQ(swaps.on_demand_swap_ins, 36);
-  CHECK_EQ(swaps.swap_in_bytes, 36 * static_cast<int64_t>(kChunk));
+  CHECK_EQ(swaps.swap_ins, 48);   // each was made on the host, where whoever has its address may have written to it
+  CHECK_EQ(swaps.on_demand_swap_ins, 48);
+  CHECK_EQ(swaps.swap_in_bytes, 48 * static_cast<int64_t>(kChunk));
   CHECK_EQ(swaps.silent_writes, 0);
   CHECK(swaps.used_peak_bytes <= 4 * kChunk);
 }
 
 TEST(a_write_that_no_op_announced_is_counted) {
   Swapping device(2);
-  unsigned char* block = device.chunks(2);
+  test::Moving block = device.chunks(2);
   device.fill(block, 2 * kChunk, 1);
-  unsigned char* other = device.chunks(2);
+  test::Moving other = device.chunks(2);
   device.fill(other, 2 * kChunk, 2);  // the first one leaves
   device.expect(block, 2 * kChunk, 1);
   CHECK_EQ(device.swaps().silent_writes, 0);
@@ -53,7 +53,7 @@ TEST(a_write_that_no_op_announced_is_counted) {
 TEST(data_goes_in_and_out_wherever_it_is) {
   Swapping device(2);
   std::vector<unsigned char> out(3 * kChunk);
-  unsigned char* block = device.chunks(2);
+  test::Moving block = device.chunks(2);
   const std::vector<unsigned char> in(2 * kChunk, 9);
   CHECK_OK(um_copy_from_host(block, in.data(), in.size()));  // on the host, and no chunk is taken for it
   CHECK_EQ(device.swaps().used_bytes, uint64_t{0});
@@ -61,7 +61,7 @@ TEST(data_goes_in_and_out_wherever_it_is) {
   CHECK_OK(um_copy_from_host(block + kChunk, std::vector<unsigned char>(16, 5).data(), 16));  // on the device
   CHECK_OK(um_copy_to_host(out.data(), block, 2 * kChunk));
   CHECK(out[0] == 9 && out[kChunk] == 5 && out[kChunk + 16] == 9);
-  unsigned char* other = device.chunks(2);
+  test::Moving other = device.chunks(2);
   device.fill(other, 2 * kChunk, 3);  // the first one leaves
   CHECK_OK(um_copy_to_host(out.data(), block, 2 * kChunk));
   CHECK(out[0] == 9 && out[kChunk] == 5 && out[kChunk + 16] == 9);
@@ -71,11 +71,11 @@ TEST(data_goes_in_and_out_wherever_it_is) {
 
 TEST(small_allocations_share_chunks_and_stay) {
   Swapping device(3);
-  unsigned char* small = device.allocate(1000, kChunked);
+  test::Moving small = device.allocate(1000, kChunked);
   device.fill(small, 1000, 1);
-  unsigned char* large = device.chunks(2);
+  test::Moving large = device.chunks(2);
   device.fill(large, 2 * kChunk, 2);
-  unsigned char* other = device.chunks(2);
+  test::Moving other = device.chunks(2);
   device.fill(other, 2 * kChunk, 3);
   CHECK(test::holds(small, 1, 1000));  // no op, no fault
   CHECK_EQ(device.swaps().pinned_bytes, kChunk);
@@ -84,8 +84,8 @@ TEST(small_allocations_share_chunks_and_stay) {
 
 TEST(an_op_that_cannot_fit_is_refused_by_name) {
   Swapping device(3);
-  unsigned char* one = device.chunks(2);
-  unsigned char* two = device.chunks(2);
+  test::Moving one = device.chunks(2);
+  test::Moving two = device.chunks(2);
   const um_access accesses[] = {read(one, 2 * kChunk), write(two, 2 * kChunk)};
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY,
               um_op_begin(device, um_intern("aten::huge"), UM_PHASE_FORWARD, um_intern("layer"), 0, accesses, 2));
@@ -97,9 +97,40 @@ TEST(an_op_that_cannot_fit_is_refused_by_name) {
   device.expect(one, 2 * kChunk, 4);
 }
 
+TEST(an_output_that_cannot_fit_is_refused_with_the_ops_operands) {
+  Swapping device(3);
+  test::Moving input = device.chunks(2);
+  device.op({read(input, 2 * kChunk)}, [&] {
+    void* output = nullptr;
+    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 2 * kChunk, &kChunked, nullptr, &output));
+    const std::string message = um_last_error();
+    CHECK(message.find("takes 8 MiB") != std::string::npos && message.find("and 0 bytes beside") != std::string::npos);
+  });
+}
+
+// Small allocations of every step find the chunks of the step before; they are nobody's in between.
+TEST(chunks_of_small_allocations_are_kept_until_somebody_needs_them) {
+  Swapping device(4);
+  const test::Moving staying = device.allocate(1000, kChunked);
+  const uint64_t half = kChunk / 2;
+  const auto step = [&] {
+    test::Moving some[] = {device.allocate(half, kChunked), device.allocate(half, kChunked)};
+    CHECK_EQ(device.swaps().pinned_bytes, 2 * kChunk);
+    for (const test::Moving& each : some) device.free(each);
+    CHECK_EQ(device.swaps().pinned_bytes, kChunk);
+  };
+  step();
+  const uint64_t mapped = um_emulated_calls(device, "cuMemMap");
+  step();
+  CHECK_EQ(um_emulated_calls(device, "cuMemMap"), mapped);
+  device.fill(device.chunks(3), 3 * kChunk, 1);  // it needs all that is left
+  device.free(staying);
+  CHECK_EQ(device.swaps().used_bytes, 3 * kChunk);
+}
+
 TEST(exports_stay) {
   Swapping device(2);
-  unsigned char* block = device.chunks(1);
+  test::Moving block = device.chunks(1);
   device.fill(block, kChunk, 1);
   CHECK_OK(um_export(block));
   for (int i = 0; i < 4; ++i) device.fill(device.chunks(1), kChunk, 2);
@@ -112,7 +143,7 @@ TEST(exports_stay) {
 
 TEST(a_smaller_budget_holds_at_once) {
   Swapping device(8);
-  std::vector<unsigned char*> blocks;
+  std::vector<test::Moving> blocks;
   for (int i = 0; i < 8; ++i) {
     blocks.push_back(device.chunks(1));
     device.fill(blocks.back(), kChunk, static_cast<unsigned char>(i));
@@ -136,7 +167,7 @@ TEST(a_plan_brings_in_time) {
   rounds.set(device, &columns);
   for (uint32_t step = 1; step < 4; ++step) rounds.run(device, step);  // until it is where the plan leaves it
   std::vector<unsigned char> out(kChunk);  // and all contents are on the host: no departure takes time any more
-  for (const unsigned char* block : rounds.blocks) CHECK_OK(um_copy_to_host(out.data(), block, kChunk));
+  for (const test::Moving& block : rounds.blocks) CHECK_OK(um_copy_to_host(out.data(), block, kChunk));
   const um_swap_counters before = device.swaps();
   for (uint32_t step = 4; step < 12; ++step) rounds.run(device, step);
   const um_swap_counters after = device.swaps();
@@ -216,7 +247,7 @@ TEST(ops_that_touch_nothing_of_the_device_come_and_go) {
   const um_swap_counters after = device.swaps();
   CHECK_EQ(after.programs_followed - before.programs_followed, uint64_t{3});
   CHECK_EQ(after.actions - before.actions, 2 * 3);
-  CHECK_EQ(after.swap_ins - before.swap_ins, 3);
+  CHECK_EQ(after.cancelled - before.cancelled, 3);  // nobody took the memory
   CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins);
 }
 
@@ -242,12 +273,20 @@ TEST(another_way_is_noticed_and_right) {
 
 TEST(host_memory_has_a_budget) {
   Swapping device(2, 3 * kChunk);
-  for (int i = 0; i < 5; ++i) device.fill(device.chunks(1), kChunk, static_cast<unsigned char>(i));
-  unsigned char* sixth = device.chunks(1);
-  const um_access access = write(sixth, kChunk);
+  std::vector<test::Moving> blocks;
+  for (unsigned char i = 0; i < 4; ++i) {
+    blocks.push_back(device.chunks(1));
+    device.fill(blocks.back(), kChunk, i);
+  }
+  test::Moving fifth = device.chunks(1);  // where two are already; the two on the device cannot join them
+  CHECK_EQ(device.swaps().host_bytes, 3 * kChunk);
+  const um_access access = write(fifth, kChunk);
   CHECK_FAILS(UM_OUT_OF_HOST_MEMORY, um_op_begin(device, um_intern("op"), UM_PHASE_FORWARD, 0, 0, &access, 1));
-  device.free(device.live[0]);
-  device.fill(sixth, kChunk, 6);
+  device.free(blocks[0]);
+  device.fill(fifth, kChunk, 6);
+  for (unsigned char i = 1; i < 4; ++i) device.expect(blocks[i], kChunk, i);
+  device.expect(fifth, kChunk, 6);
+  CHECK_EQ(device.swaps().host_peak_bytes, 3 * kChunk);
 }
 
 // Blocks of random sizes, written, read, freed and made under a small budget, with plans that say anything.
@@ -256,7 +295,7 @@ TEST(random_traffic_keeps_every_byte) {
   for (int round = 0; round < 12; ++round) {
     Swapping device(4 + random() % 6, 0, round % 3 == 0 ? 300 : 0);
     struct Live {
-      unsigned char* block;
+      test::Moving block;
       uint64_t bytes;
       unsigned char value;
     };
@@ -294,6 +333,7 @@ TEST(random_traffic_keeps_every_byte) {
     for (const Live& each : live) device.expect(each.block, each.bytes, each.value);
     CHECK_EQ(device.swaps().silent_writes, 0);
     while (!device.live.empty()) device.free(device.live.back());
+    CHECK_OK(um_memory_trim(device));
     CHECK_EQ(device.swaps().used_bytes, uint64_t{0});
     CHECK_EQ(device.swaps().host_bytes, uint64_t{0});
   }
@@ -302,7 +342,7 @@ TEST(random_traffic_keeps_every_byte) {
 // As on a GPU: kernels are only given to streams, and run later. What leaves, and what takes its place, waits for them.
 TEST(kernels_in_several_streams_are_waited_for) {
   Swapping device(3, 0, 400);
-  const um::driver::Table& call = device.handle->driver().call;
+  const um::driver::Table& call = device.handle->backend.driver->call;
   um_device_info info{};
   CHECK_OK(um_device_query(device, &info));
   um::driver::CUcontext context{};
@@ -313,7 +353,7 @@ TEST(kernels_in_several_streams_are_waited_for) {
     CHECK_EQ(call.stream_create(&stream, um::driver::CU_STREAM_NON_BLOCKING), 0u);
   std::mt19937 random(3);
   struct Live {
-    unsigned char* block;
+    test::Moving block;
     unsigned char value;
     size_t stream;  // that wrote to it last
   };
@@ -329,7 +369,7 @@ TEST(kernels_in_several_streams_are_waited_for) {
       CHECK_EQ(call.memset_d8_async(um::address_of(each.block), each.value, kChunk, streams[in]), 0u);
       each.stream = in;
     }
-    const void* output = each.block;
+    const um_shown output = shown(each.block);
     um_op_end(device, &output, 1);
     um_op_stream_set(nullptr);
   };
@@ -360,4 +400,22 @@ TEST(kernels_in_several_streams_are_waited_for) {
   for (um::driver::CUstream stream : streams) CHECK_EQ(call.stream_destroy(stream), 0u);
   CHECK_EQ(call.ctx_set_current(nullptr), 0u);
   CHECK_EQ(call.device_primary_ctx_release(info.ordinal), 0u);
+}
+
+// An extension that is no op takes a tensor's address, then asks torch for memory, then uses both.
+TEST(an_op_that_only_creates_takes_no_memory_from_under_a_raw_address) {
+  Swapping device(2);
+  test::Moving one = device.chunks(1), two = device.chunks(1);
+  device.fill(one, kChunk, 1);
+  device.fill(two, kChunk, 2);
+  unsigned char *const first = one, *const second = two;
+  test::Moving made;
+  device.op({}, [&] { made = device.allocate(kChunk, kChunked); }, "aten::empty", true);
+  std::memset(made, 3, kChunk);
+  CHECK(test::holds(first, 1, kChunk) && test::holds(second, 2, kChunk));
+  CHECK(static_cast<unsigned char*>(one) == first && static_cast<unsigned char*>(two) == second);
+  std::memset(first, 4, kChunk);
+  device.expect(made, kChunk, 3);  // now one of them leaves
+  device.expect(one, kChunk, 4);
+  device.expect(two, kChunk, 2);
 }

@@ -28,7 +28,8 @@ void work(um_device* device, Exchange& exchange, uint64_t seed, std::atomic<bool
     if (in_op) ok = um_op_begin(device, 1, 1, 1, random() % 2, nullptr, 0) == UM_OK && ok;
     void* made = nullptr;
     ok = um_allocate(device, bytes, &placement, nullptr, &made) == UM_OK && ok;
-    if (in_op) um_op_end(device, &made, 1);
+    const um_shown output{made, nullptr};
+    if (in_op) um_op_end(device, &output, 1);
     um_allocation at{};
     ok = um_allocation_at(static_cast<char*>(made) + bytes / 2, &at) == UM_OK && at.bytes == bytes && ok;
     ok = um_allocation_label(made, UM_ROLE_GRADIENT, 0) == UM_OK && ok;

@@ -8,13 +8,13 @@
 #include "swapping_fixture.h"
 
 using test::kChunk;
-using test::read;
 using test::Swapping;
+using test::write;
 
 namespace {
 
 struct Late : Swapping {
-  Late() : Swapping(open(0), 2, 1) {
+  Late() : Swapping(open(0), 2) {
     next = chunks(1);
     block = chunks(1);
     fill(block, kChunk, 5);
@@ -39,19 +39,13 @@ struct Late : Swapping {
   // What it lay in holds something else.
   void send_away() {
     move(1);
-    CHECK_EQ(int{copied_out()[0]}, 5);
-    unsigned char* other = chunks(2);
+    test::Moving other = chunks(2);
     fill(other, 2 * kChunk, 200);
     free(other);
   }
   void move(int32_t to_host) { CHECK_OK(um_prefetch(block, kChunk, to_host, nullptr)); }
-  std::vector<unsigned char> copied_out() {
-    std::vector<unsigned char> out(kChunk);
-    CHECK_OK(um_copy_to_host(out.data(), block, kChunk));
-    return out;
-  }
 
-  unsigned char *next, *block;
+  test::Moving next, block;
 
  private:
   std::promise<void> open_;
@@ -61,10 +55,12 @@ struct Late : Swapping {
 
 }  // namespace
 
-TEST(an_access_that_no_op_announced_waits_for_a_departure) {
+TEST(what_left_is_whole_when_its_memory_is_somebody_elses) {
   Late device;
   device.copies_are_late();
   device.move(1);
+  test::Moving other = device.chunks(2);
+  device.op({write(other, 2 * kChunk)}, [&] { std::memset(other, 200, 2 * kChunk); });
   CHECK(test::holds(device.block, 5, kChunk));
 }
 
@@ -76,9 +72,23 @@ TEST(an_access_that_no_op_announced_waits_for_an_arrival) {
   CHECK(test::holds(device.block, 5, kChunk));
 }
 
+TEST(so_does_one_to_what_leaves_before_it_has_come) {
+  for (const bool writes : {false, true}) {
+    Late device;
+    device.send_away();
+    device.copies_are_late();
+    device.move(0);
+    device.move(1);
+    if (writes) device.block[0] = 4;
+    CHECK_EQ(int{device.block[0]}, writes ? 4 : 5);
+    CHECK(test::holds(device.block + 1, 5, kChunk - 1));
+    device.expect(device.block + 1, kChunk - 1, 5);
+  }
+}
+
 TEST(a_write_that_no_op_announced_waits_for_the_copy_of_a_cancelled_departure) {
   Late device;
-  unsigned char* other = device.chunks(1);
+  test::Moving other = device.chunks(1);
   device.fill(other, kChunk, 6);
   device.copies_are_late();
   device.move(1);
@@ -86,22 +96,8 @@ TEST(a_write_that_no_op_announced_waits_for_the_copy_of_a_cancelled_departure) {
   CHECK_EQ(device.swaps().cancelled, int64_t{1});
   device.block[0] = 4;
   device.free(device.block);
-  device.fill(device.next, kChunk, 7);  // where its chunk is now
-  CHECK_OK(um_prefetch(other, kChunk, 1, nullptr));
+  CHECK_OK(um_memory_trim(device));  // the copy would read what is gone
   device.expect(other, kChunk, 6);
-  std::vector<unsigned char> out(kChunk);
-  CHECK_OK(um_copy_to_host(out.data(), other, kChunk));  // after all copies
   um_device_info info{};
   CHECK_OK(um_device_query(device, &info));  // it is not lost
-}
-
-// Whoever has its address may have written to it after it came.
-TEST(what_was_exported_is_read_from_the_device_once_it_is_there) {
-  Late device;
-  CHECK_OK(um_export(device.block));
-  CHECK_OK(um_export_release(device.block));
-  device.send_away();
-  device.copies_are_late();
-  device.move(0);
-  CHECK(test::holds(device.copied_out().data(), 5, kChunk));
 }

@@ -44,7 +44,6 @@ ENUMERATIONS = {
     "UM_SPAN_": SpanKind,
     "UM_SERVICE_": abi.Service,
     "UM_PROGRAM_": abi.ProgramStatus,
-    "UM_HOST_MAPPED_": abi.HostMapped,
     "UM_SMALL_": abi.Small,
 }
 SIZES = """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from umadvise import _native
 from umadvise._native.abi import Memory, Placement
@@ -112,3 +113,19 @@ def test_the_core_refuses_links_that_cannot_be(device: _native.Device, wrong: fl
     costs.fault_ns = -1
     with pytest.raises(NativeError, match="costs"):
         device.set_link(make("um_link", **link, bytes_per_s=(1e9, 1e9)), costs)
+
+
+def test_time_is_real_or_virtual(tmp_path: Path) -> None:
+    device = EmulatedDevice(capacity="16MiB", clock="v100-16gb").open()
+    assert device.keeps_time and device.link_profile == V100
+    with pytest.raises(NativeError, match="its clock is set once"):
+        device.set_clock(native_link(V100))
+    device.close()
+    assert not EmulatedDevice(capacity="16MiB", link="v100-16gb").open().keeps_time
+    with pytest.raises(UsageError, match="expected one of them"):
+        EmulatedDevice(clock="v100-16gb", link="v100-16gb").open()
+    unknown = tmp_path / "mine.toml"
+    memory = replace(V100.memory, bytes_per_s=replace(V100.memory.bytes_per_s, value=None))
+    unknown.write_bytes(catalogue.encode(replace(V100, memory=memory)))
+    with pytest.raises(UsageError, match="memory bandwidth"):
+        EmulatedDevice(clock=unknown).open()

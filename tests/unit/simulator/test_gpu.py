@@ -56,7 +56,7 @@ def test_a_step_that_fits_takes_the_time_of_its_kernels(trace: Trace, device: De
 
 def test_a_plan_is_followed_from_the_second_step_on(trace: Trace, device: DeviceProfile, plan: Plan) -> None:
     run = simulated(trace, device, plan, KEPT + 3)
-    assert [step.swaps.programs_followed for step in run.steps[1:]] == [0] + [1] * (len(run.steps) - 2)
+    assert [step.swaps.programs_followed for step in run.steps[1:]] == [1] * (len(run.steps) - 1)
     step, count = run.steps[-1], len(run.steady)
     swaps = step.swaps
     assert swaps.swap_outs + swaps.clean_drops + swaps.cancelled >= COUNT - KEPT
@@ -64,7 +64,7 @@ def test_a_plan_is_followed_from_the_second_step_on(trace: Trace, device: Device
     link = device.link
     for direction, way, copied in ((0, link.h2d, swaps.swap_in_bytes), (1, link.d2h, swaps.swap_out_bytes)):
         assert step.copy_ns[direction] >= copied / way.bytes_per_s.value * 1e9
-    assert run.calls["cuMemcpyHtoDAsync"].calls == count * swaps.swap_in_bytes // CHUNK_BYTES
+    assert run.calls["cuMemcpyHtoDAsync"].calls == count * swaps.swap_ins
 
 
 def test_calls_take_the_host_s_time_by_the_table(trace: Trace, device: DeviceProfile, plan: Plan) -> None:
@@ -103,6 +103,31 @@ def test_no_copies_of_one_engine_and_no_ops_overlap(trace: Trace, device: Device
         assert len(starts) and (starts[1:] >= ends[:-1]).all()
     copied = timeline.bytes[timeline.kind == SpanKind.COPY]
     assert copied.min() >= CHUNK_BYTES
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_on_the_emulated_device_the_host_waits_with_the_ops(seed: int, device: DeviceProfile) -> None:
+    trace = random_step(Random(seed))
+    budget_bytes = int(trace.working_set_bytes().max()) * 2 + 32 * MIB
+
+    def run(*, until_steady: bool) -> GpuSimulation:
+        return simulate_gpu(
+            trace,
+            device,
+            None,
+            budget_bytes=budget_bytes,
+            chunk_bytes=2 * MIB,
+            synchronous=True,
+            until_steady=until_steady,
+        )
+
+    whole, short = run(until_steady=False), run(until_steady=True)
+    assert short.steps == whole.steps[: len(short.steps)]
+    for step in whole.steps:
+        assert step.duration_ns == step.compute_ns + step.wait_ns
+        assert step.call_ns == step.host_late_ns == 0
+        assert step.compute_ns == trace.duration_ns
+        assert step.swaps.wait_copy_ns + step.swaps.wait_room_ns <= step.wait_ns
 
 
 def test_an_op_that_finds_no_room_is_named(trace: Trace, device: DeviceProfile) -> None:

@@ -15,11 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise.errors import UsageError
 from umadvise.recording.dry import in_place, workspace
-from umadvise.recording.dry.flops import Formula, formula_of
+from umadvise.recording.dry.known_operator import KnownOperator, span_of
 from umadvise.recording.dry.op_origins import OpOrigins
 from umadvise.recording.dry.roofline import arithmetic_of
 from umadvise.recording.dry.scratch import Scratch
-from umadvise.recording.operators import OperatorInfo, OpKind, derive
 from umadvise.recording.present import in_order_of_use
 from umadvise.recording.tables import filled
 from umadvise.records.enums import Role
@@ -39,7 +38,7 @@ from umadvise.records.trace import (
 from umadvise.records.trace_check import check as check_trace
 
 _MADE = int(Access.WRITE | Access.WHOLE)
-_WHOLE, _READ, _WRITE = int(Access.WHOLE), int(Access.READ), int(Access.WRITE)
+_WHOLE = int(Access.WHOLE)
 
 
 Touch = tuple[int, int, int, int, int]
@@ -54,20 +53,15 @@ class _Death(weakref.ref[torch.UntypedStorage]):
     address: int
 
 
-class _Operator:
-    """What is known of an overload, looked up once."""
+class _Operator(KnownOperator):
+    """An operator, and what it is called in the trace."""
 
-    __slots__ = ("arguments", "creates", "formula", "info", "name", "training_index", "untouching", "workspace")
+    __slots__ = ("name", "workspace")
 
-    def __init__(self, func: torch._ops.OpOverload, info: OperatorInfo, name: int, target: Target) -> None:
-        self.info = info
-        self.name = name
-        self.untouching = info.kind is OpKind.UNTOUCHING
-        self.creates = info.kind is OpKind.CREATION
-        self.arguments = [(each.index, each.name, int(each.flags), each.only_in_training) for each in info.arguments]
-        self.training_index = info.training_index
-        self.formula: Formula | None = formula_of(func, info.op_class)
-        self.workspace: workspace.Model | None = workspace.model_of(info.name, target)
+    def __init__(self, func: torch._ops.OpOverload, target: Target) -> None:
+        super().__init__(func, target.upper())
+        self.name = -1
+        self.workspace: workspace.Model | None = workspace.model_of(self.info.name, target)
 
 
 class MetaTape(TorchDispatchMode):
@@ -206,33 +200,24 @@ class MetaTape(TorchDispatchMode):
         return result
 
     def _meet(self, func: torch._ops.OpOverload) -> _Operator:
-        info = derive(func, self._target.upper())
-        operator = _Operator(func, info, self._string(info.name), self._target)
-        self._operators[func] = operator
+        operator = self._operators[func] = _Operator(func, self._target)
+        operator.name = self._string(operator.info.name)
         return operator
 
     def _gather(
         self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any], touched: list[Touch]
     ) -> torch.dtype | None:
         """The accesses of an op's arguments; returns the first tensor's dtype."""
-        given = len(args)
         dtype = None
-        for index, name, flags, only_in_training in operator.arguments:
-            value = args[index] if index < given else kwargs.get(name)
-            if value is None:
-                continue
-            if only_in_training and not args[operator.training_index]:
-                flags = _READ
-            for tensor in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(tensor, torch.Tensor) and self._counts(tensor):
-                    if dtype is None:
-                        dtype = tensor.dtype
-                    self._touch(tensor, flags, touched)
+        for tensor, flags in operator.operands(args, kwargs):
+            if self._counts(tensor):
+                if dtype is None:
+                    dtype = tensor.dtype
+                self._touch(tensor, flags, touched)
         return dtype
 
     def _touch(self, tensor: torch.Tensor, flags: int, touched: list[Touch]) -> None:
-        count = tensor.numel()
-        if count == 0:
+        if tensor.numel() == 0:
             return
         storage = tensor.untyped_storage()
         index = self._storages.get(storage._cdata)
@@ -241,14 +226,10 @@ class MetaTape(TorchDispatchMode):
                 return
             index = self._add(storage, Role.INTERMEDIATE)
             self._present.append(index)
-        item = tensor.itemsize
-        span = count * item
-        if not tensor.is_contiguous():
-            last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            if (last + 1) * item != span:
-                span = (last + 1) * item
-                flags &= ~_WHOLE  # the gaps of a strided view keep what they hold
-        touched.append((len(self._ops), index, int(tensor.storage_offset()) * item, span, flags))
+        span, whole = span_of(tensor)
+        if not whole:
+            flags &= ~_WHOLE  # the gaps of a strided view keep what they hold
+        touched.append((len(self._ops), index, int(tensor.storage_offset()) * tensor.itemsize, span, flags))
 
     def _made(self, result: Any, module: str) -> list[int]:
         """New storages among an op's results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,33 @@ def durations_ns(trace: Trace, device: DeviceProfile) -> NDArray[np.int64]:
     An op without a known number of FLOPs is limited by memory alone. One that only makes memory, or touches none, takes
     its launch.
     """
+    ops = trace.ops
+    return times_ns(device, ops.flops, touched_bytes(trace), ops.arithmetic, ops.op_class)
+
+
+def times_ns(
+    device: DeviceProfile,
+    flops: NDArray[np.int64],
+    touched: NDArray[np.int64],
+    arithmetic: NDArray[np.integer[Any]],
+    op_class: NDArray[np.integer[Any]],
+) -> NDArray[np.int64]:
+    """`durations_ns` of ops that are in no trace.
+
+    Args:
+        device: profile of the device that they run on.
+        flops: number of each op's FLOPs; UNKNOWN is none.
+        touched: bytes that each reads and writes.
+        arithmetic: index into ARITHMETIC of each.
+        op_class: `OpClass` of each.
+    """
     bandwidth = device.achievable_memory_bytes_per_s
     peaks = np.array([device.peak(dtype) or device.peak("fp32") or np.nan for dtype in ARITHMETIC])
     efficiencies: list[Fact[float]] = [getattr(device.efficiency, each.name.lower()) for each in OpClass]
     if bandwidth is None:
-        return np.full(len(trace.ops), UNKNOWN)
-    ops = trace.ops
-    seconds = np.maximum(np.maximum(ops.flops, 0) / peaks[ops.arithmetic], touched_bytes(trace) / bandwidth)
-    seconds /= np.array([fact.value for fact in efficiencies])[ops.op_class]
+        return np.full(len(flops), UNKNOWN)
+    seconds = np.maximum(np.maximum(flops, 0) / peaks[arithmetic], touched / bandwidth)
+    seconds /= np.array([fact.value for fact in efficiencies])[op_class]
     known = ~np.isnan(seconds)
     return np.where(known, device.launch_ns.value + np.rint(np.where(known, seconds, 0) * 1e9), UNKNOWN).astype(
         np.int64

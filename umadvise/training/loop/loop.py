@@ -9,7 +9,7 @@ from umadvise.records.fault_profile import FaultProfile, RungChange, RungPredict
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.reports.findings import stands_still
-from umadvise.simulator.swap import SwapSimulation
+from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.adoption import Adoption
 from umadvise.torch_seam.runtime import Runtime
@@ -61,7 +61,7 @@ class Loop:
         """
         sizes = adoption.persistent_sizes() if state_is_known else None
         self.observer = observer
-        self.split = MemorySplit(state, sizes or ())
+        self.split = MemorySplit(state)
         self._choice: RungChoice | None = None
         governor = None
         if course.rung is None:
@@ -141,14 +141,14 @@ class Loop:
             return self.cycle.program.trace
         return None if self.cycle.step is None else self.cycle.step.trace
 
-    def predicted(self) -> SwapSimulation | None:
-        """The simulated step with the plan that drives now; None without a plan of swaps.
+    def predicted(self) -> GpuSimulation | None:
+        """Simulated steps with the plan that drives now, until they are all alike; None without a plan of swaps.
 
         Raises:
-            NoRoomError: by its rules an op finds no room.
+            BudgetError: an op finds no room.
         """
-        plan, step = self.plan, self.cycle.step
-        return None if plan is None or step is None else self._planner.predicted(step, plan)
+        program, step = self.cycle.program, self.cycle.step
+        return None if program is None or step is None else self._planner.predicted(step, program)
 
     def predictions(self) -> tuple[RungPrediction, ...]:
         """Simulated time of the steady step on each rung; nothing where no step was recorded."""

@@ -3,6 +3,8 @@
 import logging
 from dataclasses import replace
 
+import numpy as np
+
 from umadvise._native.abi import Memory
 from umadvise.devices.rungs import ADVISE, LADDER, SWAP, WINDOW
 from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages
@@ -10,10 +12,11 @@ from umadvise.planners.paging.advice import by_role
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.fault_profile import RungPrediction
 from umadvise.records.plan import Plan
-from umadvise.simulator.swap import SwapSimulation
+from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import Planning, RecordAgain
+from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import planning_device
@@ -137,13 +140,18 @@ class StepPlanner:
 
     # ---- predictions ----------------------------------------------------------------------------------------------
 
-    def predicted(self, step: RecordedStep, plan: Plan) -> SwapSimulation | None:
-        """The simulated step with a plan; None where the plan is not one of swaps.
+    def predicted(self, step: RecordedStep, program: StepProgram) -> GpuSimulation | None:
+        """Simulated steps with a plan; None where the plan is not one of swaps.
 
         Raises:
-            NoRoomError: by its rules an op finds no room.
+            BudgetError: an op finds no room.
         """
-        return None if pages(plan) else self.maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED))
+        plan = program.plan
+        if plan is None or pages(plan):
+            return None
+        alive = {each.serial: each.address for each in self.state.device.allocations()}
+        addresses = np.array([alive.get(each, 0) for each in program.serials.tolist()], np.uint64)
+        return self.maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED), addresses)
 
     def predictions(self, step: RecordedStep) -> tuple[RungPrediction, ...]:
         """Simulated times of a steady step on the rungs that it can run on, for the report."""

@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass
 
 from umadvise import _native
+from umadvise._native.abi import Small
 from umadvise.devices import catalogue, probe
 from umadvise.errors import NativeError
 from umadvise.records.device import DeviceProfile
@@ -28,18 +29,24 @@ class PlanningDevice:
         profile: profile of the device, whose link copies.
         key: text that is equal where plans made for one are good for the other. Measured numbers are never the same
             twice, and make no plan wrong: such a device goes by its name.
+        synchronous: whether an op ends before the next one begins, as on the emulated device.
+        small: what tensors of half a chunk and less do.
     """
 
     profile: DeviceProfile
     key: str
+    synchronous: bool
+    small: Small = Small.STAY
 
 
 def planning_device(device: _native.Device) -> PlanningDevice:
     """The profile of a device whose memory is still free: measuring takes some of it, and a tenth of a second, once."""
     charged: DeviceProfile | None = device.link_profile
-    if charged is not None:
-        return PlanningDevice(charged, hashlib.sha256(catalogue.encode(charged)).hexdigest())
     info = device.info()
+    synchronous = info.provider == "emulated"
+    if charged is not None:
+        key = hashlib.sha256(catalogue.encode(charged)).hexdigest()
+        return PlanningDevice(charged, key, synchronous, device.small)
     key = f"measured {info.provider} {info.name}"
     if key not in _measured:
         stand_in = catalogue.load_device(_STAND_IN)
@@ -49,4 +56,4 @@ def planning_device(device: _native.Device) -> PlanningDevice:
         except NativeError as error:
             log.warning("the link cannot be measured (%s): plans are made for that of %s", error, _STAND_IN)
             _measured[key] = stand_in
-    return PlanningDevice(_measured[key], key)
+    return PlanningDevice(_measured[key], key, synchronous, device.small)

@@ -16,7 +16,7 @@ from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
-from umadvise.simulator.swap import SwapSimulation
+from umadvise.simulator.gpu import GpuSimulation
 from umadvise.training.plans.cache import PlanCache, PlanKey
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.prediction import predict_swaps
@@ -27,9 +27,22 @@ log = logging.getLogger("umadvise")
 
 SEARCH_SECONDS = 20.0
 """After which a planner that searches ends with the best plan so far; a step is planned once."""
-SPARE_CHUNKS = 3
+_SPARE_CHUNKS = 3
 """Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
+_SPARE_SHARE = 200
+"""One part of the budget in so many: arenas of small tensors are kept while they are empty. With three chunks alone
+ResNet-50 at a third of its peak evicted a tensor in each step (`tools/benchmark_async.py`)."""
 _BLOCK_BYTES = 512
+
+
+def spare_bytes(budget_bytes: int, chunk_bytes: int) -> int:
+    """The part of a budget for chunks that plans leave to small tensors, beside what these take at once.
+
+    Args:
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+    """
+    return max(_SPARE_CHUNKS, budget_bytes // _SPARE_SHARE // chunk_bytes) * chunk_bytes
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,7 @@ class PlanMaker:
         return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
 
     def _view(self, step: RecordedStep, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
-        least = staying_bytes(step.trace, memory.chunk_bytes) + SPARE_CHUNKS * memory.chunk_bytes
+        least = staying_bytes(step.trace, memory.chunk_bytes) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
         return view_of(
             step.trace,
             budget_bytes=memory.budget_bytes,
@@ -139,28 +152,32 @@ class PlanMaker:
         elif course.planner in PAGING_PLANNERS:
             plan = self._plan(step, course, memory)
         else:
-            return self.simulate(step, self._plan(step, course, memory), memory).step_ns
+            return round(self.simulate(step, self._plan(step, course, memory), memory).mean_step_ns)
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
-    def simulate(self, step: RecordedStep, plan: Plan, memory: PlanMemory) -> SwapSimulation:
+    def simulate(
+        self, step: RecordedStep, plan: Plan, memory: PlanMemory, addresses: NDArray[np.uint64] | None = None
+    ) -> GpuSimulation:
         """Simulates what the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
 
         Args:
             step: the recorded step to simulate.
             plan: plan of swaps for that step.
             memory: device memory that the step has.
+            addresses: address of each storage where the step begins, 0 where it is not known.
 
         Raises:
-            NoRoomError: an op finds no room.
+            BudgetError: an op finds no room.
             ValueError: the plan is not one of the step.
         """
         return predict_swaps(
             step.trace,
             plan,
-            self._device.profile,
+            self._device,
             budget_bytes=memory.budget_bytes,
             chunk_bytes=memory.chunk_bytes,
             in_chunks=storages_in_chunks(step, memory),
+            addresses=addresses,
         )
 
 

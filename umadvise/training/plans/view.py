@@ -84,7 +84,6 @@ def executed(trace: Trace, in_chunks: NDArray[np.bool_]) -> Trace:
         trace: trace of the step.
         in_chunks: whether each storage of the trace lies in chunks.
     """
-    trace = _with_contents(trace)
     return _resized(trace, np.where(in_chunks, trace.storages.bytes, 0), np.zeros(len(trace.storages), bool))
 
 

@@ -1,10 +1,14 @@
 """What watches one training loop, together: names of modules, clock of steps, recorder, and the fault profile."""
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 
 from umadvise._native.abi import Counting
 from umadvise._version import __version__
 from umadvise.errors import StateError
+from umadvise.recording.op_timer import OpTimer
 from umadvise.records.fault_profile import FaultProfile, RunEnvironment, RungChange, RungPrediction
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam.runtime import Runtime
@@ -51,6 +55,8 @@ class Observer:
         self.reader = DeviceReader(runtime.device)
         self.recorder = TraceRecorder(runtime, script or "")
         self.rungs: list[RungChange] = []
+        keeps_time = runtime.device.keeps_time
+        self._timer: AbstractContextManager[Any] = OpTimer(runtime.device.link_profile) if keeps_time else nullcontext()
 
     def attach(self) -> None:
         """Starts to watch."""
@@ -63,10 +69,12 @@ class Observer:
             self._environment(), readings.counters, readings.swaps, sampled=self.reader.sampler is not None
         )
         self.names.attach()
+        self._timer.__enter__()
         self.clock = StepClock(self._runtime, self.reader, self._builder)
 
     def detach(self) -> None:
         """Stops watching. What was seen can still be had, though the device may go."""
+        self._timer.__exit__(None, None, None)
         self.names.detach()
         if self._builder is not None:
             self.clock.stop()

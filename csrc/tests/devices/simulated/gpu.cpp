@@ -27,12 +27,12 @@ um_link link() {
 
 // A GPU of 64 MiB whose calls take no time but those that are given.
 struct Open {
-  explicit Open(const um::simulator::CallCosts& costs = {}) {
+  explicit Open(const um::simulator::CallCosts& costs = {}, bool synchronous = false) {
     um_emulated_options options{};
     options.capacity_bytes = 64 * kMiB;
-    backend = um::Backend::open_simulated_gpu(options);
+    backend = um::Backend::open_simulated_gpu(options, synchronous);
     um::simulator::Space& space = um::simulator::space_of(backend.ordinal);
-    gpu = std::make_unique<um::simulator::Gpu>(space, clock, costs);
+    gpu = std::make_unique<um::simulator::Gpu>(space, clock, costs, synchronous);
     space.clock = &clock;
     space.gpu = gpu.get();
     CHECK(call().ctx_set_current(backend.context) == CUDA_SUCCESS);
@@ -113,6 +113,22 @@ TEST(calls_take_time_of_the_host) {
   CHECK(open.clock.take_tally().host_late_ns == 100);
 }
 
+TEST(a_synchronous_host_waits_with_the_ops) {
+  Open open({}, true);
+  CHECK(open.backend.hooks != nullptr);
+  const CUstream in = open.stream();
+  CHECK(open.call().memcpy_htod_async(0, nullptr, 4000, in) == CUDA_SUCCESS);  // until 5000
+  void* host = nullptr;
+  CHECK(open.call().mem_host_alloc(&host, 2 * kMiB, 0) == CUDA_SUCCESS);  // does not wait for it
+  CHECK(open.backend.now_ns() == 0);
+  CHECK(open.call().stream_wait_event(nullptr, open.event(in), 0) == CUDA_SUCCESS);
+  CHECK(open.backend.now_ns() == 5000 && open.clock.now_ns() == 5000);
+  CHECK(open.call().memcpy_dtoh_async(nullptr, 0, 1000, nullptr) == CUDA_SUCCESS);  // in the ops' own stream
+  CHECK(open.backend.now_ns() == 7000);
+  const um::simulator::Tally tally = open.clock.take_tally();
+  CHECK(tally.wait_copy_ns == 7000 && tally.host_late_ns == 0);
+}
+
 TEST(what_is_no_stream_or_event_is_refused) {
   Open open;
   const CUstream stream = open.stream();
@@ -128,7 +144,7 @@ TEST(what_is_no_stream_or_event_is_refused) {
 
 TEST(physical_memory_has_a_limit_and_goes_with_its_last_use) {
   Open open;
-  const CUmemAllocationProp properties = um::physical_properties(open.backend, false);
+  const CUmemAllocationProp properties = um::physical_properties(open.backend);
   CUmemGenericAllocationHandle first = 0, second = 0;
   CHECK(open.call().mem_create(&first, 40 * kMiB, &properties, 0) == CUDA_SUCCESS);
   CHECK(open.call().mem_create(&second, 40 * kMiB, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -149,7 +165,7 @@ TEST(physical_memory_has_a_limit_and_goes_with_its_last_use) {
 
 TEST(only_whole_mappings_in_reserved_places) {
   Open open;
-  const CUmemAllocationProp properties = um::physical_properties(open.backend, false);
+  const CUmemAllocationProp properties = um::physical_properties(open.backend);
   CUmemGenericAllocationHandle handles[2];
   for (CUmemGenericAllocationHandle& handle : handles)
     CHECK(open.call().mem_create(&handle, 4 * kMiB, &properties, 0) == CUDA_SUCCESS);

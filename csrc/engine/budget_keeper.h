@@ -1,0 +1,52 @@
+// Keeps a device's budget, where it has one: tells the model what is used next, and sends to the host what must leave
+// for that.
+#pragma once
+
+#include <memory>
+
+#include "engine/budget.h"
+#include "engine/participant.h"
+
+namespace um {
+
+class BudgetKeeper final : public Participant {
+ public:
+  explicit BudgetKeeper(um_device& device) : Participant(device, kBudgetTurns) {}
+
+  // 0: none from now on. Throws um::Error.
+  void set(uint64_t bytes);
+  void drop() noexcept;
+  // Of a closed device, on which only workspaces are left: libraries keep them for the life of the process.
+  void drop_if_idle() noexcept;
+
+  // What leaves on a GPU does after all that `stream` was given until now. Throws um::Error.
+  template <class Change>
+  void keep(const Change& change, driver::CUstream stream = nullptr) {
+    if (!budget_->bounded()) return;
+    const RequiredContext current(backend());
+    budget_->follow(allocations());
+    change(*budget_);
+    budget_->enforce(backend(), backend().hooks->in_host ? nullptr : stream);
+  }
+  // What managed memory may take of the device, and what it takes.
+  uint64_t managed_limit_bytes() const;
+  uint64_t resident_bytes() const;
+  bool holds(const Block& block) const { return budget_->holds(block.address, block.record.bytes); }
+  void unpin(const Block& block) noexcept { budget_->unpin(block.address, block.record.bytes); }
+  // A library's own memory: it is not sent away.
+  void set_workspace(Block* block, bool is_one);
+
+  void begin_op(RunningOp& op) override;
+
+ private:
+  const Backend& backend() const;
+  const Allocations& allocations() const;
+  uint64_t most_bytes() const;
+  void seed(Budget& budget) const;
+
+  Budget none_;
+  std::unique_ptr<Budget> kept_;
+  Budget* budget_ = &none_;
+};
+
+}  // namespace um

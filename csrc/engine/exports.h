@@ -1,0 +1,34 @@
+// Exports: allocations whose address has left torch are held on the device. Some exports end when somebody says so;
+// others last, as nobody sees their end, until they must give way to what finds no room.
+#pragma once
+
+#include "engine/notes.h"
+#include "umadvise.h"
+
+namespace um {
+
+class Exports {
+ public:
+  explicit Exports(um_device& device) : device_(device) {}
+
+  // The lock is taken. Throw um::Error.
+  static void add(const void* address);
+  static void add_lasting(const void* address);
+  static void release(const void* address);
+
+  // Of those that last and that alone hold memory of this kind: whoever asked for it longest ago has most likely used
+  // it. False: there is none. The lock is held, and the context current. Throws um::Error.
+  bool end_oldest(um_memory memory);
+  // Of an allocation that is freed. The lock is held.
+  void forget(const Block& block) noexcept;
+
+ private:
+  void hold(Block* block);
+  void pin_pages(const Block& block);
+  void end(Block* block) noexcept;
+
+  um_device& device_;
+  uint64_t last_lasting_ = 0;  // export, in the order in which they are asked for
+};
+
+}  // namespace um

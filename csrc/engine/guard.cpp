@@ -1,0 +1,219 @@
+#include "engine/guard.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/on_error.h"
+#include "engine/device.h"
+#include "memory/address_map.h"
+#include "memory/room.h"
+
+namespace um {
+
+Guard::Guard(um_device& device) : device_(device) {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_}) all->reserve(kMostParticipants);
+}
+
+void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, const um_access* accesses,
+                     uint32_t count) {
+  std::pair<const um_access*, uint32_t> given(accesses, count);
+  const um_gather give = [](void* context, const um_access** out, uint32_t* out_count) {
+    std::tie(*out, *out_count) = *static_cast<decltype(given)*>(context);
+  };
+  begin_op(op, phase, module, flags, give, &given);
+}
+
+void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather_accesses,
+                     void* context) {
+  if (running_op != nullptr) throw Error(UM_BAD_STATE, "an op runs in this thread already: ops do not nest");
+  RunningOp* running = nullptr;
+  {
+    const um_device::Locked alive = device_.alive();
+    make_room(running_ops_, running_ops_.size() + 1);
+    running = prepare(op, phase, module, flags);
+    const OnError undo([&] {
+      outside_ops();
+      op_pool_.give(running);
+    });
+    const um_access* accesses = nullptr;
+    uint32_t count = 0;
+    gather_accesses(context, &accesses, &count);
+    gather(*running, accesses, count);
+    device_.observation.swaps.op = running->identity;
+    measure(*running);
+    for (Participant* const each : begins_) each->begin_op(*running);
+    running_ops_.push_back(running);
+    step_ops_ += running->beside ? 0 : 1;
+    ++op_count_;
+  }
+  running_op = running;
+  const OnError end([&] { end_op(nullptr, 0); });  // the caller ends only what has begun
+  if (device_.backend.ordered() && touch(*running)) settle(*running);
+  if (running->recorded != 0) {
+    running->serviced_ns = device_.backend.totals().fault_service_ns;
+    running->start_ns = device_.backend.now_ns();
+  }
+}
+
+RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags) {
+  op_pool_.prepare(1);
+  RunningOp* const running = op_pool_.take();
+  running->device = &device_;
+  running->untouched = (flags & UM_OP_CREATES) != 0;
+  running->beside = (flags & UM_OP_BESIDE) != 0;
+  running->stream = op_stream;
+  device_.streams.note(op_stream);
+  running->identity = {step_, step_ops_ + (running->beside ? 0 : 1), op, module, phase};
+  running->working_set.clear();
+  running->swapped.clear();
+  running->most_bytes = 0;
+  running->took_ns = UM_UNKNOWN;
+  running->recorded = running->timed = running->sampled = 0;
+  return running;
+}
+
+// Whatever happens from now on belongs to none.
+void Guard::outside_ops() noexcept {
+  device_.observation.swaps.op = {step_, 0, 0, 0, 0};
+  device_.observation.set_context(OpContexts::outside(step_));
+}
+
+void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
+  operands_.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    Block* const block = device_.own_block(accesses[i].address);
+    if (block != nullptr) operands_.push_back({block, address_of(accesses[i].address) - block->address, &accesses[i]});
+  }
+  for (const bool write : {false, true}) {  // what is read comes first
+    for (const Operand& operand : operands_) {
+      if ((operand.access->write != 0) == write) use(op, operand);
+    }
+  }
+}
+
+// By kind of memory.
+void Guard::use(RunningOp& op, const Operand& operand) {
+  Block* const block = operand.block;
+  notes(*block).seen = true;
+  if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // a tensor's after all
+  if (notes(*block).movable != nullptr) {
+    device_.swapping.mover().meet(notes(*block).movable, operand.access->storage);
+    notes(*block).movable->in_reach = false;
+    op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
+  } else if (managed(*block)) {
+    const uint64_t at = block->address + operand.offset_bytes;  // no further than its allocation
+    op.working_set.add(at, std::min(operand.access->bytes, block->end() - at), operand.access->write != 0);
+  } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, that never leaves
+    static_cast<void>(device_.swapping.mover().streams.bit_of(op.stream));
+  }
+}
+
+// Ordered counting: an op's working set comes onto the device, reads as given, then writes, then what the op allocated.
+// False when all of it was there.
+bool Guard::touch(const RunningOp& op) const {
+  const Backend& backend = device_.backend;
+  bool serviced = false;
+  for (const um_access& access : op.working_set.accesses()) {
+    serviced |= backend.hooks->touch(backend.ordinal, address_of(access.address), access.bytes, access.write != 0);
+  }
+  return serviced;
+}
+
+// Eviction follows the order of service (uvm/uvm_pmm_gpu.c), and an old page may be next in line. So the working set is
+// touched in order until a pass finds everything in place. A set that is larger than the device never settles and is
+// left to its faults.
+void Guard::settle(const RunningOp& op) {
+  const uint64_t total_bytes = device_.backend.total_bytes;
+  if (op.working_set.bytes_if_above(total_bytes) <= total_bytes) {
+    for (int pass = 0; pass < WorkingSet::kMostPasses && touch(op); ++pass) {
+    }
+  }
+  const um_device::Locked locked = device_.lock();
+  device_.accounts.sample_residency();
+}
+
+void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
+  RunningOp* const op = own_op();
+  if (op == nullptr) return;
+  running_op = nullptr;
+  const Backend& backend = device_.backend;
+  op->end_ns = op->recorded != 0 ? backend.now_ns() : 0;
+  if (op->took_ns != UM_UNKNOWN) backend.hooks->run_op(backend.ordinal, op->took_ns);
+  op->outputs = outputs;
+  op->output_count = count;
+  const um_device::Locked locked = device_.lock();
+  running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
+  for (uint32_t i = 0; i < count; ++i) {
+    Block* const block = device_.own_block(outputs[i].address);
+    if (block == nullptr) continue;
+    notes(*block).seen = true;
+    if (notes(*block).movable != nullptr) device_.swapping.mover().meet(notes(*block).movable, outputs[i].storage);
+  }
+  report_oversized(*op);
+  for (Participant* const each : ends_) each->end_op(*op);
+  device_.observation.swaps.op = {step_, 0, 0, 0, 0};
+  op_pool_.give(op);
+}
+
+void Guard::measure(RunningOp& op) const {
+  if (op.working_set.accesses().empty()) return;
+  op.most_bytes = std::max(op.most_bytes, op.working_set.bytes_if_above(device_.budget.managed_limit_bytes()));
+}
+
+void Guard::report_oversized(const RunningOp& op) noexcept {
+  if (op.most_bytes == 0 || op.most_bytes <= device_.budget.managed_limit_bytes()) return;
+  ++oversized_ops_;
+  um_event event{};
+  event.start_ns = now_ns();
+  event.bytes = op.most_bytes;
+  tell_of(op.identity, &event);
+  event.kind = UM_EVENT_OVERSIZED_OP;
+  device_.observation.push(event);
+}
+
+void Guard::set_step(uint32_t step) {
+  for (Participant* const each : ends_) each->end_step();
+  step_ = step;
+  step_ops_ = 0;
+  outside_ops();
+  for (Participant* const each : begins_) each->begin_step(step);
+}
+
+void Guard::tell(um_counters* out) const {
+  out->op_count = op_count_;
+  out->oversized_ops = oversized_ops_;
+}
+
+void Guard::show(const void* address, void* storage) noexcept {
+  const um_device::Found found = um_device::find(address_of(address), true);
+  if (found.block != nullptr && notes(*found.block).movable != nullptr)
+    found.device->swapping.mover().meet(notes(*found.block).movable, storage);
+}
+
+// ---- who takes part --------------------------------------------------------------------------------------------
+
+void Guard::join(Participant& participant) noexcept {
+  leave(participant);
+  const auto enter = [&](std::vector<Participant*>& all, uint8_t Turns::* turn) {
+    const uint8_t own = participant.turns.*turn;
+    const auto later = [&](const Participant* each) { return each->turns.*turn > own; };
+    if (own != kNever) all.insert(std::find_if(all.begin(), all.end(), later), &participant);
+  };
+  enter(begins_, &Turns::begin);
+  enter(ends_, &Turns::end);
+  enter(memory_, &Turns::memory);
+}
+
+void Guard::leave(Participant& participant) noexcept {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_})
+    all->erase(std::remove(all->begin(), all->end(), &participant), all->end());
+}
+
+void Guard::leave_all() noexcept {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_}) all->clear();
+}
+
+}  // namespace um

@@ -1,0 +1,26 @@
+// What the engine notes of an allocation: the heap keeps it beside the block, and knows nothing of it.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/arena.h"
+
+namespace um {
+
+struct Movable;
+
+struct Notes {
+  Movable* movable;  // engine/mover.h: of memory that may leave the device
+  uint64_t lasting;  // one of its exports has no end: when it was asked for last, in order; 0: none
+  uint32_t exports;  // that hold it on the device
+  uint32_t tracked;  // engine/residency.h: what it has on the device is followed under this number
+  bool gave_way;     // the export without end was ended for room: its address is still out
+  bool seen;         // an op used it as a tensor's storage
+  bool workspace;    // a library's own: kernels use it that no op announces
+  bool discarded;    // a plan has said that nobody needs its contents: true when it is freed
+};
+
+inline Notes& notes(Block& block) { return block.owners.as<Notes>(); }
+inline const Notes& notes(const Block& block) { return block.owners.as<Notes>(); }
+
+}  // namespace um

@@ -1,0 +1,174 @@
+#include "engine/observation.h"
+
+#include "base/clock.h"
+#include "engine/device.h"
+
+namespace um {
+namespace {
+
+constexpr uint64_t kEventsAtATime = 64;
+
+// Live allocations in the 2 MiB block at `address` beside the one given, as far as a byte can count.
+uint8_t neighbours(const Arena& arena, uint64_t address, const Block* than) {
+  const uint64_t start = address / kBlockBytes * kBlockBytes;
+  uint8_t others = 0;
+  for (const Block* each = arena.nearest(start);
+       each != nullptr && each->address < start + kBlockBytes && others < UINT8_MAX; each = each->next) {
+    others = static_cast<uint8_t>(others + (!each->free && each != than));
+  }
+  return others;
+}
+
+}  // namespace
+
+void Observation::set(bool on) {
+  if (on == swaps.on) return;
+  collect();
+  const Backend& backend = device_.backend;
+  swaps.on = on;
+  if (!backend.hooks->exact) return;
+  on ? device_.guard.join(*this) : device_.guard.leave(*this);
+  backend.hooks->record(backend.ordinal, on);
+  set_context(contexts_.begin(swaps.op));
+  swaps.residency = on ? &residency_ : nullptr;
+  on ? recount() : residency_.give_up();
+}
+
+void Observation::push(const um_event& event) noexcept {
+  if (swaps.on) log_.push(event);
+}
+
+uint64_t Observation::drain(um_event* out, uint64_t capacity) {
+  collect();
+  return log_.drain(out, capacity);
+}
+
+uint64_t Observation::dropped() const {
+  return log_.dropped() + device_.backend.hooks->dropped(device_.backend.ordinal);
+}
+
+void Observation::collect() noexcept {
+  const Backend& backend = device_.backend;
+  emulated::Event events[kEventsAtATime];
+  while (swaps.on && backend.hooks->pending(backend.ordinal)) {
+    const uint64_t count = backend.hooks->drain(backend.ordinal, events, kEventsAtATime);
+    for (uint64_t i = 0; i < count; ++i) {
+      const OpIdentity op = contexts_.find(events[i].context);
+      follow(events[i], op);
+      if (events[i].change != emulated::Change::none) continue;
+      log_.push(attribute(events[i], op));
+      device_.recording.serviced(events[i], op.index != 0);
+    }
+  }
+}
+
+void Observation::set_context(uint64_t context) const noexcept {
+  device_.backend.hooks->set_context(device_.backend.ordinal, context);
+}
+
+um_event Observation::attribute(const emulated::Event& from, const OpIdentity& op) const {
+  um_event event{};
+  event.start_ns = from.start_ns;
+  event.duration_ns = from.duration_ns;
+  event.address = from.address;
+  event.bytes = from.bytes;
+  event.kind = static_cast<uint16_t>(from.kind);
+  event.cause = static_cast<uint16_t>(from.cause);
+  event.write = from.write;
+  event.unordered = from.unordered;
+  event.first_touch = from.first_touch;
+  tell_of(op, &event);
+  const Arena* arena = device_.own_arena(from.address);
+  if (arena == nullptr) return event;
+  // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
+  if (const Block* block = arena->nearest(from.address)) {
+    tell_of(block->record, &event);
+    event.neighbours = neighbours(*arena, from.address, block);
+  }
+  return event;
+}
+
+// ---- ops and allocations ---------------------------------------------------------------------------------------
+
+// What came between the ops belongs before this one.
+void Observation::begin_op(RunningOp& op) {
+  collect();
+  set_context(contexts_.begin(op.identity));
+  residency_.note(op.identity);
+}
+
+void Observation::end_op(RunningOp& /*op*/) noexcept {
+  collect();
+  set_context(OpContexts::outside(device_.guard.step()));
+}
+
+// Arenas may have gone and come: the block counts from here on.
+void Observation::allocated(Block* block, const RunningOp* /*op*/) noexcept {
+  collect();
+  residency_.add(block);
+}
+
+// What is told can still be told of this allocation.
+void Observation::freed(Block* block) noexcept {
+  collect();
+  residency_.remove(block);
+}
+
+void Observation::tell_label(const Block& block) noexcept {
+  um_event event{};
+  event.start_ns = now_ns();
+  event.kind = UM_EVENT_LABEL;
+  event.step = device_.guard.step();
+  tell_of(block.record, &event);
+  push(event);
+}
+
+void Observation::reset_peaks() noexcept {
+  collect();
+  is_exact() ? residency_.reset_peaks() : recount();
+}
+
+// ---- residency by role, tensor and op --------------------------------------------------------------------------
+
+// What was there before a block left, or after one came, was there while the op ran.
+void Observation::follow(const emulated::Event& event, const OpIdentity& op) noexcept {
+  using emulated::Change;
+  const Arena* const arena = device_.own_arena(event.address);
+  if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // whoever moves it tells
+  if (event.change == Change::arrived) residency_.arrived(event.address, arena);
+  residency_.note(op);
+  if (event.change == Change::left) residency_.left(event.address, arena);
+}
+
+bool Observation::is_exact() const {
+  return residency_.known() && device_.backend.hooks->dropped(device_.backend.ordinal) == dropped_before_;
+}
+
+// From what is true now. News that is on its way says nothing new of the blocks that it is about, or what comes next.
+void Observation::recount() noexcept {
+  const Backend& backend = device_.backend;
+  residency_.clear();
+  dropped_before_ = backend.hooks->dropped(backend.ordinal);
+  device_.allocations->each_arena([&](const Arena& arena) {
+    if (arena.heap->placement.memory == UM_MEMORY_CHUNKED) return;  // many addresses show one chunk
+    for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += kBlockBytes) {
+      uint64_t on_device = 0, on_host = 0;
+      backend.hooks->residency(backend.ordinal, at, kBlockBytes, &on_device, &on_host);
+      if (on_device != 0) residency_.arrived(at, nullptr);  // nothing counts yet
+    }
+  });
+  device_.allocations->each_block([&](Block& block) {
+    if (block.arena->heap->placement.memory == UM_MEMORY_CHUNKED) {
+      if (notes(block).movable == nullptr || notes(block).movable->residence.range != nullptr)
+        swaps.placed(block, true);
+    }
+    residency_.add(&block);
+  });
+}
+
+uint64_t Observation::residency(um_residency* out, uint64_t capacity) {
+  collect();
+  return is_exact() ? residency_.read(out, capacity) : 0;
+}
+
+}  // namespace um

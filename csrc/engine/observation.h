@@ -1,0 +1,54 @@
+// What happened on a device, for those who want to know: its events, and who lies there.
+#pragma once
+
+#include "engine/event_log.h"
+#include "engine/participant.h"
+#include "engine/residency.h"
+#include "engine/swap_events.h"
+#include "memory/backend.h"
+
+namespace um {
+
+// Takes part where the device tells all of that.
+class Observation final : public Participant {
+ public:
+  explicit Observation(um_device& device) : Participant(device, kEventTurns) {}
+
+  // Throws um::Error.
+  void set(bool on);
+  void push(const um_event& event) noexcept;
+  void tell_label(const Block& block) noexcept;
+  // nullptr: nobody wants them.
+  EventLog* wanted() { return swaps.on ? &log_ : nullptr; }
+  uint64_t drain(um_event* out, uint64_t capacity);
+  uint64_t dropped() const;
+  // Who lay on the device; nothing where that is not known exactly.
+  uint64_t residency(um_residency* out, uint64_t capacity);
+  // Takes in what the device has told by now.
+  void collect() noexcept;
+  // What its events belong to from now on.
+  void set_context(uint64_t context) const noexcept;
+
+  void begin_op(RunningOp& op) override;
+  void end_op(RunningOp& op) noexcept override;
+  void allocated(Block* block, const RunningOp* op) noexcept override;
+  void freed(Block* block) noexcept override;
+  void labelled(const Block& block) noexcept override { residency_.relabelled(block); }
+  void reset_peaks() noexcept override;
+
+ private:
+  um_event attribute(const emulated::Event& event, const OpIdentity& op) const;
+  void follow(const emulated::Event& event, const OpIdentity& op) noexcept;
+  bool is_exact() const;
+  void recount() noexcept;
+
+  EventLog log_;
+  OpContexts contexts_;
+  Residency residency_ = Residency::unknown();  // until it takes part
+  uint64_t dropped_before_ = 0;                 // events that the device had lost when it was counted last
+
+ public:
+  SwapEvents swaps{log_};
+};
+
+}  // namespace um

@@ -1,0 +1,215 @@
+#include "engine/swapping.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "base/on_error.h"
+#include "engine/device.h"
+#include "engine/doors.h"
+#include "memory/names.h"
+
+namespace um {
+
+using driver::CUstream;
+
+namespace {
+
+Error named(const Error& error, const RunningOp& op) {
+  if (error.status() != UM_OUT_OF_DEVICE_MEMORY) return error;
+  const std::string module = name_of(op.identity.module);
+  return Error(error.status(), std::string("no room for ") + name_of(op.identity.op) +
+                                   (module.empty() ? "" : " of " + module) + ": " + error.what());
+}
+
+}  // namespace
+
+Swapping::Chunks::Chunks(um_device& device, const um_chunk_options& options)
+    : memory(&device, device.backend, *device.fences, device.allocations->blocks(), options),
+      mover(device.backend, memory, *device.fences, device.observation.swaps, device.owners),
+      small(device.backend, memory, mover, *device.fences),
+      small_option(options.small) {}
+
+void Swapping::set(const um_chunk_options& options) {
+  const RequiredContext current(device_.backend);
+  if (chunks_ != nullptr) return change(options);
+  auto made = std::make_unique<Chunks>(device_, options);
+  made->mover.set_outlook(outlook_);
+  made->mover.set_last_resort([this] { return find_room(); });
+  device_.allocations->set_chunked(&made->memory, made->small);
+  chunks_ = std::move(made);
+  device_.guard.join(*this);
+  most_small_bytes_ = chunks_->memory.most_small_bytes();
+  device_.backend.hooks->set_describer(tell_stray_access);
+  device_.backend.hooks->set_owner(serve_stray_access);
+}
+
+void Swapping::change(const um_chunk_options& options) {
+  const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunks_->memory.chunk_bytes()) &&
+                    options.small == chunks_->small_option;
+  if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
+  static_cast<void>(device_.allocations->trim_small());
+  chunks_->memory.copies.set_budget(options.host_budget_bytes);
+  chunks_->mover.set_budget(chunks_->memory.whole_chunks(options.budget_bytes));
+}
+
+void Swapping::look_ahead(const Outlook* outlook) {
+  outlook_ = outlook;
+  if (chunks_ == nullptr) return;
+  chunks_->mover.set_outlook(outlook);
+  const RequiredContext current(device_.backend);
+  chunks_->memory.layout.stop();
+}
+
+void Swapping::read(um_swap_counters* out) {
+  *out = {};
+  if (chunks_ != nullptr) {
+    const CurrentContext current(device_.backend);
+    mover().stalls.settle();
+    *out = mover().counted;
+    const MovableMemory& memory = chunks_->memory;
+    const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
+    out->budget_bytes = memory.ranges.budget() * chunk;
+    memory.ranges.taken().tell(&out->used_bytes, &out->used_peak_bytes, chunk);
+    memory.small.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
+    memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
+    out->host_pool_bytes = memory.copies.created_bytes();
+  }
+  out->silent_writes = device_.backend.totals().silent_writes;
+  device_.follower.tell(out);
+}
+
+// Where nothing more will leave. An export has an end: its address may still be in use.
+bool Swapping::find_room() noexcept {
+  return device_.allocations->trim_small() || chunks_->mover.let_go_of_reach() ||
+         device_.exports.end_oldest(UM_MEMORY_CHUNKED);
+}
+
+Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
+                          CUstream stream, bool reachable) {
+  if (bytes <= most_small_bytes_) {
+    if (chunks_ != nullptr) {
+      const CurrentContext current(device_.backend);
+      mover().streams.bit_of(stream);
+      if (op != nullptr) mover().streams.bit_of(op->stream);
+    }
+    return device_.allocations->allocate(bytes, placement, birth);
+  }
+  const RequiredContext current(device_.backend);
+  if (op != nullptr) {
+    device_.observation.swaps.op = op->identity;
+    op->swapped.reserve(op->swapped.size() + 1);
+  }
+  const bool creates = op != nullptr && op->untouched;
+  Movable* const made = make(bytes, op, op != nullptr ? op->stream : stream, reachable);
+  device_.allocations->enter(made->block, bytes, placement, birth);
+  notes(*made->block).movable = made;
+  if (made->where == Where::host) return made->block;
+  if (op != nullptr && !creates) {
+    op->swapped.push_back({made, true});
+  } else {
+    mover().unpin(made);
+    made->in_reach = true;
+  }
+  return made->block;
+}
+
+// What an op makes is on the device at once, and stays until it ends. What nobody else will use comes with its first
+// use. So does what an op asks for that only creates, where there is no idle memory: whoever called it may have taken a
+// raw address since the last op, and its memory must not go to somebody else before the next one.
+Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool reachable) {
+  const int32_t storage = device_.follower.to_be(bytes, op);
+  Movable* made = nullptr;
+  if (op == nullptr && !reachable) made = mover().make_out(bytes);
+  if (op != nullptr && op->untouched) {
+    made = mover().make_idle(bytes, stream, storage);
+    if (made == nullptr) made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
+  }
+  if (made != nullptr) return made;
+  try {
+    return op != nullptr ? mover().make(bytes, stream, storage, op->swapped) : mover().make(bytes, stream, storage);
+  } catch (const Error& error) {
+    throw op != nullptr ? named(error, *op) : error;
+  }
+}
+
+void Swapping::end(Block* block) noexcept {
+  const auto is_it = [&](const Mover::Use& use) { return use.block == notes(*block).movable; };
+  for (RunningOp* op : device_.guard.running_ops()) {  // of any thread
+    op->swapped.erase(std::remove_if(op->swapped.begin(), op->swapped.end(), is_it), op->swapped.end());
+  }
+  const CurrentContext current(device_.backend);
+  device_.allocations->leave(*block);
+  mover().free(notes(*block).movable);
+}
+
+void Swapping::hold(Movable* block, bool write) {
+  mover().pin(block);
+  const OnError undo([&] { mover().unpin(block); });
+  const Mover::Use use{block, write};
+  mover().acquire(&use, 1, nullptr);
+}
+
+uint64_t Swapping::device_bytes(const Block& block) const {
+  return chunks_->memory.chunks_of(block.record.bytes) * chunks_->memory.chunk_bytes();
+}
+
+// ---- ops and steps ---------------------------------------------------------------------------------------------
+
+void Swapping::begin_op(RunningOp& op) {
+  if (op.swapped.empty()) return;
+  for (const Mover::Use& use : op.swapped) mover().pin(use.block);
+  const OnError undo([&] { unpin(op); });
+  try {
+    if (mover().at_hand(op.swapped.data(), op.swapped.size(), op.stream)) return;
+    const RequiredContext current(device_.backend);
+    go_on();
+    mover().acquire(op.swapped.data(), op.swapped.size(), op.stream);
+  } catch (const Error& error) {
+    throw named(error, op);
+  }
+}
+
+void Swapping::unpin(RunningOp& op) noexcept {
+  for (const Mover::Use& use : op.swapped) mover().unpin(use.block);
+  op.swapped.clear();
+}
+
+void Swapping::end_op(RunningOp& op) noexcept {
+  if (op.swapped.empty() && !mover().busy()) return;
+  const CurrentContext current(device_.backend);
+  mover().end_use(op.swapped.data(), op.swapped.size(), op.stream);
+  unpin(op);
+  if (!op.untouched) go_on();
+}
+
+// With what plans asked for: no op is refused because a copy for another one cannot begin.
+void Swapping::go_on() noexcept {
+  try {
+    mover().progress();
+  } catch (const std::exception&) {
+    return;  // an op that needs the room itself meets it again, and may throw
+  }
+}
+
+void Swapping::begin_step(uint32_t step) {
+  if (outlook_ == nullptr || step == 0) return;
+  const RequiredContext current(device_.backend);
+  chunks_->memory.layout.begin_step();
+}
+
+// ---- what there is ---------------------------------------------------------------------------------------------
+
+void Swapping::reset_peaks() noexcept {
+  chunks_->memory.ranges.reset_peak();
+  chunks_->memory.small.reset_peak();
+  chunks_->memory.copies.in_use.reset_peak();
+}
+
+// Managed memory and chunks are seldom there together: then the peak is at most this.
+void Swapping::tell(um_memory_stats* out) const noexcept {
+  out->host_bytes += chunks_->memory.copies.in_use.now;
+  out->host_peak_bytes += chunks_->memory.copies.in_use.peak;
+}
+
+}  // namespace um

@@ -1,0 +1,66 @@
+// Chunked memory: what an op is given comes onto the device before the op runs, and may leave once it has ended.
+#pragma once
+
+#include <memory>
+
+#include "engine/mover.h"
+#include "engine/participant.h"
+#include "engine/small_arenas.h"
+#include "memory/allocations.h"
+
+namespace um {
+
+class Swapping final : public Participant {
+ public:
+  explicit Swapping(um_device& device) : Participant(device, kSwapTurns) {}
+
+  // From the first time on there is chunked memory; later only its budgets change. Throws um::Error.
+  void set(const um_chunk_options& options);
+  void read(um_swap_counters* out);
+  // How far ahead it is used, until somebody says otherwise; nullptr: nobody knows. Throws um::Error.
+  void look_ahead(const Outlook* outlook);
+  // The context is current.
+  void close() noexcept { chunks_.reset(); }
+  // The driver does not take it back: it stays for good.
+  void abandon() noexcept { static_cast<void>(chunks_.release()); }
+
+  // `reachable`: kernels that no op announces may use it. Throws um::Error.
+  Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
+                  driver::CUstream stream, bool reachable);
+  // Of one that may move, as all that follows.
+  void end(Block* block) noexcept;
+  // On the device, and pinned. The context is current; throws um::Error.
+  void hold(Movable* block, bool write);
+  uint64_t device_bytes(const Block& block) const;
+  Mover& mover() const { return chunks_->mover; }
+  bool has_chunks() const { return chunks_ != nullptr; }
+  // Whether the chunks of the step that ends lay where they will lie in steps like it (Layout::settled).
+  bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.settled(); }
+
+  void begin_op(RunningOp& op) override;
+  void end_op(RunningOp& op) noexcept override;
+  void begin_step(uint32_t step) override;
+  void reset_peaks() noexcept override;
+  void tell(um_memory_stats* out) const noexcept override;
+
+ private:
+  struct Chunks {
+    Chunks(um_device& device, const um_chunk_options& options);
+    MovableMemory memory;
+    Mover mover;
+    SmallArenas small;
+    const uint64_t small_option;
+  };
+
+  void change(const um_chunk_options& options);
+  Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
+  bool find_room() noexcept;
+  void unpin(RunningOp& op) noexcept;
+  void go_on() noexcept;
+
+  std::unique_ptr<Chunks> chunks_;
+  uint64_t most_small_bytes_ = ~uint64_t{0};  // larger requests have chunks of their own, once there are chunks
+  const Outlook* outlook_ = nullptr;
+};
+
+}  // namespace um

@@ -1,0 +1,339 @@
+#include "memory/layout.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+#include "memory/room.h"
+
+namespace um {
+
+using driver::CUstream;
+
+// ---- what a step takes and gives -----------------------------------------------------------------------------
+
+ChunkRange* Layout::take(uint64_t chunks, CUstream first_user, int32_t storage) {
+  if (!follows_) return ranges_.take(chunks, first_user);
+  if (ranges_.released() != released_) forget();
+  const int64_t key = key_of(chunks, storage);
+  um::make_room(step_.stays, step_.stays.size() + 1);
+  ChunkRange* const range = take(&turns_[place_][key], chunks, first_user);
+  if (range == nullptr) return nullptr;
+  range->stay = step_.first + step_.stays.size();
+  note(static_cast<uint64_t>(key));
+  note(chunks);
+  double begin = now_;
+  for (const Chunk* chunk : range->chunks) begin = std::max(begin, chunk->ended);
+  step_.stays.push_back({key, range, true, begin, {chunks, {step_.length.tick++, begin - step_.begin}, {}, {}}});
+  return range;
+}
+
+ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
+  const size_t turn = turns->next++;
+  if (turn >= turns->stays.size() || turns->stays[turn].chunks.size() > chunks) {
+    missed_ += chunks;
+    return ranges_.take(chunks, first_user);
+  }
+  Own& own = turns->stays[turn];
+  if (own.range != nullptr && own.chunks.size() == chunks && ranges_.take(own.range, first_user)) return own.range;
+  const auto in_use = [](const Chunk* chunk) { return !chunk->free; };
+  missed_ += static_cast<uint64_t>(std::count_if(own.chunks.begin(), own.chunks.end(), in_use));
+  // A step that repeats misses the same, so what it took then is as good now, and mapped.
+  const bool again = own.instead.size() == chunks && std::none_of(own.instead.begin(), own.instead.end(), in_use);
+  if (!again) own.instead = instead(own, chunks);
+  return ranges_.take(chunks, first_user, own.instead);
+}
+
+// Those of its own that are free, then those for which the device waits least, of equal ones those that no other stay
+// takes before it ends, and of equal ones those that are idle first, or were given back first: what was before steps
+// like this one decides nothing.
+std::vector<Chunk*> Layout::instead(const Own& own, uint64_t chunks) const {
+  struct Other {
+    double wait;
+    int64_t overlap;
+    Chunk* chunk;
+    bool operator<(const Other& other) const {
+      return std::tie(wait, overlap, chunk->ended, chunk->freed) <
+             std::tie(other.wait, other.overlap, other.chunk->ended, other.chunk->freed);
+    }
+  };
+  const auto is_own = [&](Chunk* chunk) {
+    return std::find(own.chunks.begin(), own.chunks.end(), chunk) != own.chunks.end();
+  };
+  std::vector<Chunk*> found;
+  for (Chunk* chunk : own.chunks) {
+    if (chunk->free) found.push_back(chunk);
+  }
+  const int64_t now_tick = place_ * before_.length.tick + step_.length.tick;
+  std::vector<Other> others;
+  for (uint32_t number = 0; number < begins_.size() && found.size() < chunks; ++number) {
+    Chunk* const chunk = ranges_.chunk(number);
+    if (chunk == nullptr || !chunk->free || is_own(chunk)) continue;
+    const std::vector<int64_t>& begins = begins_[number];
+    const auto next = std::upper_bound(begins.begin(), begins.end(), now_tick);
+    const int64_t later = begins.empty() ? own.end_tick : begins.front() + steps_of_circle_ * before_.length.tick;
+    const int64_t wanted = next != begins.end() ? *next : later;
+    others.push_back({std::max(chunk->ended - step_.begin - own.begin_clock, 0.0),
+                      std::max<int64_t>(own.end_tick - wanted, 0), chunk});
+  }
+  std::sort(others.begin(), others.end());
+  for (size_t i = 0; i < others.size() && found.size() < chunks; ++i) found.push_back(others[i].chunk);
+  return found;
+}
+
+std::vector<const ChunkRange*> Layout::in_the_way(uint64_t chunks, int32_t storage) {
+  std::vector<const ChunkRange*> holders;
+  const auto turns = turns_[place_].find(key_of(chunks, storage));
+  if (!follows_ || ranges_.released() != released_ || turns == turns_[place_].end()) return holders;
+  if (turns->second.next >= turns->second.stays.size()) return holders;
+  for (const Chunk* chunk : turns->second.stays[turns->second.next].chunks) {
+    const ChunkRange* const holder = chunk->holder;
+    if (holder != nullptr && std::find(holders.begin(), holders.end(), holder) == holders.end())
+      holders.push_back(holder);
+  }
+  return holders;
+}
+
+// One that has left has ended then.
+void Layout::give(ChunkRange* range, Fences::Fence last_use) noexcept {
+  Step* step = nullptr;
+  if (Seen* const stay = seen(range, &step)) {
+    if (stay->open) end(range, now_);
+    stay->range = nullptr;
+  }
+  ranges_.give(range, last_use);
+}
+
+void Layout::arrives(const ChunkRange* range, uint64_t bytes) noexcept {
+  Step* step = nullptr;
+  Seen* const stay = seen(range, &step);
+  if (stay == nullptr) return;
+  double ended = 0;
+  for (const Chunk* chunk : range->chunks) ended = std::max(ended, chunk->ended);
+  stay->stay.begin.clock = copy(false, bytes, ended) - step->begin;
+  stay->arrived = links_[0].until;
+}
+
+void Layout::op(double duration) {
+  now_ += duration;
+  ops_ += duration;
+}
+
+void Layout::awaits(const ChunkRange* range) noexcept {
+  if (range == nullptr) return;  // it is used on the host
+  Step* step = nullptr;
+  if (const Seen* const stay = seen(range, &step)) now_ = std::max(now_, stay->arrived);
+}
+
+void Layout::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
+  if (bytes > 0) copy(true, bytes, now_);
+  end(range, bytes > 0 ? links_[1].until : now_);
+}
+
+void Layout::stays(const ChunkRange* range) noexcept {
+  Step* step = nullptr;
+  Seen* const stay = seen(range, &step);
+  if (stay == nullptr) return;
+  stay->open = true;
+  note(range->stay - step_.first);
+}
+
+void Layout::end(const ChunkRange* range, double clock) noexcept {
+  if (!follows_) return;
+  Step* step = nullptr;
+  if (Seen* const stay = seen(range, &step)) {
+    stay->open = false;
+    for (Chunk* chunk : range->chunks) chunk->ended = clock;
+    stay->stay.end = {step_.length.tick++ + (step == &before_ ? before_.length.tick : 0), clock - step->begin};
+    note(range->stay - step_.first);
+  }
+}
+
+// When it begins, after those of its direction that began before.
+double Layout::copy(bool to_host, uint64_t bytes, double earliest) noexcept {
+  Link& link = links_[to_host ? 1 : 0];
+  const double begin = std::max(link.until, earliest);
+  link.until = begin + static_cast<double>(bytes) * link.pace;
+  link.bytes += static_cast<double>(bytes);
+  return begin;
+}
+
+Layout::Seen* Layout::seen(const ChunkRange* range, Step** step) noexcept {
+  for (Step* each : {&step_, &before_}) {
+    *step = each;
+    const uint64_t index = range->stay - each->first;
+    if (range->stay >= each->first && index < each->stays.size()) return &each->stays[index];
+  }
+  return nullptr;
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------
+
+void Layout::begin_step() {
+  step_.length.clock = now_ - step_.begin;
+  const bool repeats = !step_.stays.empty() && step_.digest == before_.digest &&
+                       step_.stays.size() == before_.stays.size() && step_.length.tick == before_.length.tick;
+  astray_ = due() ? astray_ + 1 : 0;
+  place_ = (place_ + 1) % steps_of_circle_;
+  if (astray_ > 0 && repeats) make();
+  if (astray_ == kMostAstray) forget();
+  for (Link& link : links_) link = {link.until, 0, link.bytes > 0 ? 2 * ops_ / link.bytes : 0};
+  ops_ = 0;
+  for (auto& [key, turns] : turns_[place_]) turns.next = 0;
+  const uint64_t first = step_.first + step_.stays.size();
+  std::swap(step_, before_);
+  step_.stays.clear();
+  step_ = {first, now_, {}, 0, std::move(step_.stays)};
+  missed_ = 0;
+  ++steps_;
+  follows_ = true;
+}
+
+void Layout::stop() noexcept {
+  forget();
+  step_ = {step_.first + step_.stays.size(), now_, {}, 0, {}};
+  before_ = {};
+  layouts_ = steps_ = next_try_ = astray_ = spare_ = sparings_ = 0;
+  follows_ = false;
+}
+
+bool Layout::due() const { return steps_ >= next_try_ && (laid_out_ == 0 || missed_ * kStepsToPayOff > laid_out_); }
+
+void Layout::forget() noexcept {
+  ranges_.keep_none();
+  for (auto& turns : turns_) turns.clear();
+  begins_.clear();
+  laid_out_ = 0;
+  released_ = ranges_.released();
+}
+
+// ---- a new layout --------------------------------------------------------------------------------------------
+
+// Whether there are too few chunks, and the next steps show what it takes if more are left free.
+bool Layout::spare_more(const std::vector<Stay>& stays) {
+  uint64_t lacking = 0;
+  for (const Stay& stay : stays) lacking += stay.count - stay.chunks.size();
+  if (lacking == 0 || sparings_ == kMostSparings) return false;
+  ++sparings_;
+  spare_ += lacking;
+  next_try_ = steps_ + 2;
+  return true;
+}
+
+void Layout::make() {
+  forget();
+  astray_ = 0;
+  std::vector<Stay> stays = laid_out(1), longer = laid_out(kMostSteps);
+  const auto chunks = [](const std::vector<Stay>& all) {
+    uint64_t sum = 0;
+    for (const Stay& each : all) sum += each.chunks.size();
+    return sum;
+  };
+  steps_of_circle_ = chunks(longer) > chunks(stays) * kMostSteps ? kMostSteps : 1;
+  if (steps_of_circle_ > 1) stays.swap(longer);
+  if (spare_more(stays)) return;
+  next_try_ = steps_ + (uint64_t{1} << std::min<uint64_t>(++layouts_, 32));  // each twice as long after the one before
+  begins_.resize(ranges_.most());
+  try {
+    place_ = 0;
+    for (size_t i = 0; i < stays.size(); ++i) {
+      const Seen& seen = step_.stays[i % step_.stays.size()];
+      const bool whole = stays[i].chunks.size() == seen.stay.count;
+      Own own{whole ? ranges_.map(stays[i].chunks) : nullptr, seen.stay.begin.clock, stays[i].end.tick, {}, {}};
+      if (own.range != nullptr) own.range->kept = true;
+      for (const uint32_t number : stays[i].chunks) {
+        if (Chunk* const chunk = ranges_.chunk(number)) own.chunks.push_back(chunk);
+        begins_[number].push_back(stays[i].begin.tick);
+      }
+      laid_out_ += own.chunks.size();
+      turns_[i / step_.stays.size()][seen.key].stays.push_back(std::move(own));
+    }
+  } catch (const Error&) {  // the driver maps no more
+    forget();
+  }
+}
+
+// The stays of a circle of so many steps. The last one ends at its edge: what is there then has its chunks. They are
+// laid out in `order`, so that the layout of a step is the same whatever was before.
+std::vector<Stay> Layout::laid_out(int64_t steps) {
+  const std::vector<uint32_t> numbers = order();
+  std::vector<uint32_t> places(numbers.size());
+  for (uint32_t place = 0; place < numbers.size(); ++place) places[numbers[place]] = place;
+  const auto rename = [](std::vector<uint32_t>* chunks, const std::vector<uint32_t>& names) {
+    for (uint32_t& chunk : *chunks) chunk = names[chunk];
+    std::sort(chunks->begin(), chunks->end());
+  };
+  std::vector<uint32_t> others;
+  std::vector<Stay> all, stays = closed(steps * step_.length.tick, &others);
+  rename(&others, places);
+  for (Stay& stay : stays) rename(&stay.chunks, places);
+  for (int64_t step = 0; step < steps; ++step) {
+    for (const Stay& each : stays) {
+      all.push_back(each);
+      for (Moment* moment : {&all.back().begin, &all.back().end}) {
+        moment->tick += step * step_.length.tick;
+        moment->clock += static_cast<double>(step) * step_.length.clock;
+      }
+      if (step + 1 < steps) all.back().chunks.clear();
+    }
+  }
+  const Moment length{steps * step_.length.tick, static_cast<double>(steps) * step_.length.clock};
+  lay_out(&all, length, static_cast<uint32_t>(ranges_.most()), others);
+  for (Stay& stay : all) rename(&stay.chunks, numbers);
+  return all;
+}
+
+// The numbers of all chunks: of those that somebody has still, by his stay, then of those that are not made yet, then
+// of the free ones. What was given back first is the last, and so the first that a stay is given.
+std::vector<uint32_t> Layout::order() const {
+  std::vector<std::tuple<int, uint64_t, uint32_t>> keys;
+  for (uint32_t number = 0; number < ranges_.most(); ++number) {
+    const Chunk* const chunk = ranges_.chunk(number);
+    if (chunk == nullptr) {
+      keys.emplace_back(1, 0, number);
+    } else if (chunk->holder != nullptr) {
+      keys.emplace_back(0, chunk->holder->stay, number);
+    } else {
+      keys.emplace_back(2, ~chunk->freed, number);
+    }
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<uint32_t> numbers;
+  numbers.reserve(keys.size());
+  for (const auto& key : keys) numbers.push_back(std::get<uint32_t>(key));
+  return numbers;
+}
+
+// The stays of the step that ends: those that last beyond it, or leave and are needed after all, end when those of the
+// step before did. What is held for longer, or by others, leaves them no chunks.
+std::vector<Stay> Layout::closed(int64_t longest, std::vector<uint32_t>* others) {
+  std::vector<Stay> stays;
+  std::vector<bool> spanning(ranges_.most());
+  for (size_t i = 0; i < step_.stays.size(); ++i) {
+    const Seen &seen = step_.stays[i], &before = before_.stays[i];
+    stays.push_back(seen.stay);
+    const bool resumed = seen.range != nullptr && before.stay.end.tick > before_.length.tick;
+    if (seen.range == nullptr || (!seen.open && !resumed)) continue;
+    Stay& stay = stays.back();
+    stay.end = before.stay.end;
+    const auto& held = seen.range->chunks;
+    const bool steady =
+        !before.open && stay.end.tick - stay.begin.tick <= longest &&
+        std::all_of(held.begin(), held.end(), [&](const Chunk* c) { return c->number < ranges_.most(); });
+    if (!steady) stay.count = 0;
+    for (size_t c = 0; steady && c < held.size(); ++c) {
+      stay.chunks.push_back(static_cast<uint32_t>(held[c]->number));
+      spanning[held[c]->number] = true;
+    }
+  }
+  for (uint32_t chunk = 0; chunk < ranges_.most(); ++chunk) {
+    const Chunk* const made = ranges_.chunk(chunk);
+    if (made == nullptr || made->holder == nullptr || spanning[chunk]) continue;
+    Step* step = nullptr;
+    const Seen* const stay = seen(made->holder, &step);
+    if (stay == nullptr || stay->open) others->push_back(chunk);
+  }
+  return stays;
+}
+
+}  // namespace um

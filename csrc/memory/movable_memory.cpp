@@ -1,0 +1,141 @@
+#include "memory/movable_memory.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/on_error.h"
+#include "memory/features.h"
+#include "memory/host_memory.h"
+#include "memory/physical.h"
+#include "memory/places.h"
+
+namespace um {
+
+using driver::CUDA_SUCCESS;
+using driver::CUstream;
+
+namespace {
+
+constexpr um_placement kPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
+constexpr uint64_t kAddressBytes = uint64_t{1} << 30;
+
+// Small ones leave little unused in the last chunk of an allocation; each is mapped once for each range that it lies
+// under, and never again (docs/decisions/storages-that-move.md).
+constexpr uint64_t kDefaultChunkBytes = uint64_t{2} << 20;
+
+uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
+  const std::string reason = why_not(backend, Feature::chunks);
+  if (!reason.empty()) throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + reason);
+  size_t granularity = 0;
+  const driver::CUmemAllocationProp properties = physical_properties(backend);
+  backend.check(backend.call().mem_get_allocation_granularity(&granularity, &properties,
+                                                              driver::CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                "asking for the granularity of physical memory");
+  const uint64_t unit = std::max<uint64_t>(kBlockBytes, granularity);  // both are powers of two
+  if (options.chunk_bytes == 0) return std::max(kDefaultChunkBytes, unit);
+  if (options.chunk_bytes % unit == 0) return options.chunk_bytes;
+  throw Error(UM_INVALID_ARGUMENT, "chunks of " + std::to_string(options.chunk_bytes) +
+                                       " bytes: expected a multiple of " + in_words(unit) + ", or 0 for the default");
+}
+
+}  // namespace
+
+// ---- addresses -----------------------------------------------------------------------------------------------
+
+ArenaSource::Range MovableMemory::Addresses::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
+  const RequiredContext current(backend_);
+  driver::CUdeviceptr address = 0;
+  uint64_t bytes = wanted_bytes;
+  if (backend_.call().mem_address_reserve(&address, bytes, kBlockBytes, 0, 0) != CUDA_SUCCESS) {
+    bytes = least_bytes;
+    backend_.check(backend_.call().mem_address_reserve(&address, bytes, kBlockBytes, 0, 0),
+                   "reserving " + std::to_string(bytes) + " bytes of address space");
+  }
+  return {address, bytes};
+}
+
+bool MovableMemory::Addresses::release(Range range) noexcept {
+  const CurrentContext current(backend_);
+  return current.result() == CUDA_SUCCESS &&
+         backend_.call().mem_address_free(range.address, range.bytes) == CUDA_SUCCESS;
+}
+
+MovableMemory::MovableMemory(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
+                             const um_chunk_options& options)
+    : chunk_bytes_(checked_chunk_bytes(backend, options)),
+      most_small_bytes_(options.small == UM_SMALL_LEAVE ? 0 : chunk_bytes_ / 2),
+      addresses_(backend),
+      rooms_(device, kPlacement, addresses_, blocks, chunks_of(kAddressBytes) * chunk_bytes_, chunk_bytes_),
+      ranges(backend, fences, rooms_, chunk_bytes_, whole_chunks(options.budget_bytes)),
+      copies(device, backend, fences, blocks, options.host_budget_bytes) {}
+
+uint64_t MovableMemory::whole_chunks(uint64_t budget_bytes) const {
+  if (budget_bytes >= chunk_bytes_) return budget_bytes / chunk_bytes_;
+  throw Error(UM_INVALID_ARGUMENT, "a budget of " + in_words(budget_bytes) + " is below one chunk of " +
+                                       in_words(chunk_bytes_) + ": give it more, or make the chunks smaller");
+}
+
+bool MovableMemory::give_back() noexcept {
+  const bool device = ranges.give_back();
+  const bool host = copies.give_back();
+  return rooms_.trim() && device && host;
+}
+
+// ---- allocations ---------------------------------------------------------------------------------------------
+
+Block* MovableMemory::make_on_device(uint64_t bytes, CUstream first_user, Residence* residence, int32_t storage) {
+  ChunkRange* const range = layout.take(chunks_of(bytes), first_user, storage);
+  if (range == nullptr) return nullptr;
+  Block* const block = range->room;
+  range->room = nullptr;
+  claim(block);
+  *residence = {range, nullptr};
+  return block;
+}
+
+Block* MovableMemory::make_on_host(uint64_t bytes, Residence* residence, const CUstream* user) {
+  Block* const block = copies.take(bytes, user);
+  if (block == nullptr) return nullptr;
+  claim(block);
+  *residence = {};
+  return block;
+}
+
+void MovableMemory::free(Block* block, Residence* residence, Fences::Fence last_use) noexcept {
+  drop_copy(residence, last_use);
+  if (residence->range == nullptr) return copies.give(block, last_use);
+  park(block);
+  residence->range->room = block;
+  layout.give(residence->range, last_use);
+  residence->range = nullptr;
+}
+
+// ---- moves ---------------------------------------------------------------------------------------------------
+
+bool MovableMemory::to_device(Block* block, Residence* residence, CUstream first_user) {
+  ChunkRange* const range = layout.take(chunks_of(block->record.bytes), first_user, block->record.storage);
+  if (range == nullptr) return false;
+  exchange_places(block, range->room);
+  *residence = {range, range->room};
+  range->room = nullptr;
+  return true;
+}
+
+void MovableMemory::to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept {
+  exchange_places(block, residence->copy);
+  residence->range->room = residence->copy;
+  layout.give(residence->range, last_use);
+  *residence = {};
+}
+
+bool MovableMemory::add_copy(const Block& block, Residence* residence, CUstream user) {
+  residence->copy = copies.take(block.record.bytes, &user);
+  return residence->copy != nullptr;
+}
+
+void MovableMemory::drop_copy(Residence* residence, Fences::Fence last_use) noexcept {
+  if (residence->copy != nullptr) copies.give(residence->copy, last_use);
+  residence->copy = nullptr;
+}
+
+}  // namespace um

@@ -1,0 +1,88 @@
+// Memory for allocations that move: on the device in a range of chunks, on the host in page-locked memory. An
+// allocation's addresses are those of where it lies (memory/places.h); whoever shows them to others is told by whoever
+// moves it. What is copied when, and who must wait for that, is the caller's.
+//
+// Not thread-safe: the device's lock is held, and its context is current.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/backend.h"
+#include "memory/chunk_ranges.h"
+#include "memory/fence.h"
+#include "memory/host_copies.h"
+#include "memory/layout.h"
+#include "memory/managed_heap.h"
+
+namespace um {
+
+// Where an allocation lies, and where besides it has a place.
+struct Residence {
+  ChunkRange* range = nullptr;  // nullptr: it lies on the host
+  Block* copy = nullptr;        // on the host, while it lies on the device; nullptr: none
+};
+
+class MovableMemory {
+ public:
+  // `blocks`: the descriptors of one device. Throws um::Error: UM_UNSUPPORTED where the device cannot do it,
+  // UM_INVALID_ARGUMENT for a bad chunk size or budget.
+  MovableMemory(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
+                const um_chunk_options& options);
+  MovableMemory(const MovableMemory&) = delete;
+  MovableMemory& operator=(const MovableMemory&) = delete;
+
+  // An allocation of at least so many bytes, of which nothing is remembered yet: on the device, where what `first_user`
+  // is given from now on runs after whoever was there; or on the host, for what `user` is given, or where the CPU may
+  // use it at once. nullptr: there is no room. `storage`: what it will be called (Record). Throw um::Error.
+  Block* make_on_device(uint64_t bytes, driver::CUstream first_user, Residence* residence, int32_t storage = -1);
+  Block* make_on_host(uint64_t bytes, Residence* residence, const driver::CUstream* user = nullptr);
+  // `last_use`: of either place.
+  void free(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
+
+  // From the host to the device; its place on the host becomes its copy. False: there is no room. Throws um::Error.
+  bool to_device(Block* block, Residence* residence, driver::CUstream first_user);
+  // From the device to the place of its copy; `last_use` of the one on the device.
+  void to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
+  // A place on the host for what lies on the device: used by what the stream is given from now on. False: there is no
+  // room. Throws um::Error.
+  bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
+  void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
+
+  uint64_t chunks_of(uint64_t bytes) const { return (bytes + chunk_bytes_ - 1) / chunk_bytes_; }
+  uint64_t chunk_bytes() const { return chunk_bytes_; }
+  // A budget in whole chunks. Throws um::Error for less than one.
+  uint64_t whole_chunks(uint64_t budget_bytes) const;
+  // Larger requests have chunks of their own.
+  uint64_t most_small_bytes() const { return most_small_bytes_; }
+  // Everything that nobody has goes back to the driver. False when it kept something.
+  bool give_back() noexcept;
+  // Every arena, in no order; most of what lies there may be parked.
+  template <class Each>
+  void each_arena(const Each& each) const {
+    for (const Arena* arena : rooms_.arenas()) each(*arena);
+    for (const Arena* arena : copies.arenas()) each(*arena);
+  }
+
+ private:
+  class Addresses : public ArenaSource {
+   public:
+    explicit Addresses(const Backend& backend) : backend_(backend) {}
+    Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
+    bool release(Range range) noexcept override;
+
+   private:
+    const Backend& backend_;
+  };
+
+  const uint64_t chunk_bytes_, most_small_bytes_;
+  Addresses addresses_;
+  ManagedHeap rooms_;
+
+ public:
+  ChunkRanges ranges;
+  Layout layout{ranges};
+  HostCopies copies;
+  Level small;  // chunks that hold small allocations
+};
+
+}  // namespace um
