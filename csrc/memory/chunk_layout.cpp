@@ -13,6 +13,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Moment kLongAgo{-1, -kInfinity};
 constexpr Moment kNever{std::numeric_limits<int64_t>::max(), kInfinity};
 
+// Searches end by then; more of either made no measured step faster.
+constexpr uint64_t kMostPairs = 1000;
+constexpr int kMostCuts = 8;
+
 using Chunks = std::vector<uint32_t>;
 
 // Chunks that are alike: when the last stay in them ends, and when one begins that has them already.
@@ -24,7 +28,7 @@ struct Group {
 class Pass {
  public:
   Pass(const std::vector<Stay>& stays, Moment length, uint32_t count, const Chunks& others)
-      : chunks(stays.size()), stays_(stays), held_(count), held_until_(count, kLongAgo.tick) {
+      : chunks(stays.size()), stays_(stays), length_(length), held_(count), held_until_(count, kLongAgo) {
     std::vector<bool> free(count, true);
     for (const uint32_t chunk : others) free[chunk] = false;
     for (size_t i = 0; i < stays.size(); ++i) {
@@ -33,7 +37,7 @@ class Pass {
       const Moment ended{stay.end.tick - length.tick, stay.end.clock - length.clock};
       for (const uint32_t chunk : stay.chunks) {
         free[chunk] = false;
-        held_until_[chunk] = ended.tick;
+        held_until_[chunk] = ended;
       }
       groups_.push_back({ended, stay.begin, stay.chunks});
       chunks[i] = stay.chunks;
@@ -71,9 +75,13 @@ class Pass {
       found.push_back(at);
       free += group.chunks.size();
     }
+    const auto wait = [&](const Group& group) {
+      return std::max(group.ended.clock - stay.begin.clock, 0.0) + std::max(stay.end.clock - group.claimed.clock, 0.0);
+    };
     std::sort(found.begin(), found.end(), [&](size_t a, size_t b) {
       const Group &one = groups_[a], &other = groups_[b];
-      return std::tie(one.ended.clock, one.claimed.tick, a) < std::tie(other.ended.clock, other.claimed.tick, b);
+      return std::tuple(wait(one), one.ended.clock, one.claimed.tick, a) <
+             std::tuple(wait(other), other.ended.clock, other.claimed.tick, b);
     });
     std::vector<Group> taken;
     for (uint64_t lacking = std::min(stay.count, free); lacking > 0; lacking -= taken.back().chunks.size()) {
@@ -86,7 +94,10 @@ class Pass {
     return taken;
   }
 
+  // The first stay of a chunk comes again in the next circle.
   void hold(size_t i, Moment claimed, const Chunks& taken) {
+    const Moment begin = stays_[i].begin;
+    if (claimed.tick == kNever.tick) claimed = {begin.tick + length_.tick, begin.clock + length_.clock};
     for (const uint32_t chunk : taken) {
       held_[chunk].push_back(i);
       chunks[i].push_back(chunk);
@@ -101,72 +112,119 @@ class Pass {
     }
   }
 
+  // Of two chunks, what each held before a time at which both were free, and for how much longer the device would wait
+  // if the rest changed places.
+  struct Cut {
+    size_t kept[2] = {0, 0};
+    double cost = kInfinity;
+  };
+  // A chunk of one group and one of another.
+  struct Pair {
+    size_t a = 0, b = 0;
+    uint32_t free = 0, held = 0;
+    Cut cut;
+  };
+
   // One chunk more for a stay: of two chunks, one is free when it begins but not for all of it, and in the other
   // something ends before that is over. If both were free at some time before, what they held since then changes
   // places, and the other one can be had.
   bool exchange_for(size_t i) {
-    const Moment begin = stays_[i].begin, end = stays_[i].end;
+    const Pair best = find_exchange(stays_[i]);
+    if (best.cut.cost == kInfinity) return false;
+    exchange(best);
+    trade(best, i);
+    return true;
+  }
+
+  // The first one for which nobody waits longer; else, of kMostPairs, the one for which the device waits least.
+  Pair find_exchange(const Stay& stay) const {
+    Pair best;
+    uint64_t found = 0;
     for (size_t a = 0; a < groups_.size(); ++a) {
-      if (groups_[a].ended.tick > begin.tick || groups_[a].claimed.tick <= begin.tick) continue;
+      if (groups_[a].ended.tick > stay.begin.tick || groups_[a].claimed.tick <= stay.begin.tick) continue;
       for (size_t b = 0; b < groups_.size(); ++b) {
-        const bool ends = groups_[b].ended.tick > begin.tick && groups_[b].ended.tick <= groups_[a].claimed.tick;
-        if (!ends || groups_[b].claimed.tick < end.tick) continue;
+        const bool ends = groups_[b].ended.tick > stay.begin.tick && groups_[b].ended.tick <= groups_[a].claimed.tick;
+        if (!ends || groups_[b].claimed.tick < stay.end.tick) continue;
         for (const uint32_t free : groups_[a].chunks) {
           for (const uint32_t held : groups_[b].chunks) {
-            if (!exchange(free, held)) continue;
-            trade(a, free, b, held, i);
-            return true;
+            const Cut cut = cut_of(free, held);
+            if (cut.cost < best.cut.cost) best = {a, b, free, held, cut};
+            if (cut.cost < kInfinity) ++found;
+            if (best.cut.cost <= 0 || found == kMostPairs) return best;
           }
         }
       }
     }
-    return false;
+    return best;
   }
 
   // The chunk of the first group ends now where that of the second one did, which goes to a stay.
-  void trade(size_t a, uint32_t free, size_t b, uint32_t held, size_t i) {
-    const Group later{groups_[b].ended, groups_[a].claimed, {free}};
-    const Moment claimed = groups_[b].claimed;
-    Chunks &frees = groups_[a].chunks, &helds = groups_[b].chunks;
-    frees.erase(std::find(frees.begin(), frees.end(), free));
-    helds.erase(std::find(helds.begin(), helds.end(), held));
+  void trade(const Pair& pair, size_t i) {
+    const Group later{groups_[pair.b].ended, groups_[pair.a].claimed, {pair.free}};
+    const Moment claimed = groups_[pair.b].claimed;
+    Chunks &frees = groups_[pair.a].chunks, &helds = groups_[pair.b].chunks;
+    frees.erase(std::find(frees.begin(), frees.end(), pair.free));
+    helds.erase(std::find(helds.begin(), helds.end(), pair.held));
     groups_.push_back(later);
-    hold(i, claimed, {held});
+    hold(i, claimed, {pair.held});
   }
 
-  // What two chunks held since both were free last; the other one is held now. False: they never were.
-  bool exchange(uint32_t one, uint32_t other) {
-    if (held_[other].empty()) return false;  // it is held since before
+  // Of the last kMostCuts times at which both were free; the other one is held now.
+  Cut cut_of(uint32_t one, uint32_t other) const {
     const uint32_t pair[] = {one, other};
-    size_t kept[] = {held_[one].size(), held_[other].size()};
-    int64_t tick = stays_[held_[other].back()].begin.tick, before = 0;
-    do {
-      before = tick;
-      for (const int which : {0, 1}) {
-        const std::vector<size_t>& held = held_[pair[which]];
-        while (kept[which] > 0 && stays_[held[kept[which] - 1]].end.tick > tick)
-          tick = std::min(tick, stays_[held[--kept[which]]].begin.tick);
-        if (kept[which] == 0 && held_until_[pair[which]] > tick) return false;
-      }
-    } while (tick != before);
-    const std::vector<size_t> mine(held_[one].begin() + static_cast<std::ptrdiff_t>(kept[0]), held_[one].end());
-    const std::vector<size_t> theirs(held_[other].begin() + static_cast<std::ptrdiff_t>(kept[1]), held_[other].end());
+    Cut cut{{held_[one].size(), held_[other].size()}, kInfinity}, best;
+    for (int cuts = 0; cuts < kMostCuts && cut.kept[1] > 0 && best.cost > 0; ++cuts) {
+      int64_t tick = stays_[held_[other][cut.kept[1] - 1]].begin.tick, before = 0;
+      do {
+        before = tick;
+        for (const int which : {0, 1}) {
+          const std::vector<size_t>& held = held_[pair[which]];
+          size_t& kept = cut.kept[which];
+          while (kept > 0 && stays_[held[kept - 1]].end.tick > tick)
+            tick = std::min(tick, stays_[held[--kept]].begin.tick);
+          if (kept == 0 && held_until_[pair[which]].tick > tick) return best;
+        }
+      } while (tick != before);
+      cut.cost = 0;
+      for (const int which : {0, 1}) cut.cost += wait(pair, cut, which, 1 - which) - wait(pair, cut, which, which);
+      if (cut.cost < best.cost) best = cut;
+    }
+    return best;
+  }
+
+  // For how long the device waits where what one of them held after the cut follows what one of them held before it.
+  double wait(const uint32_t (&pair)[2], const Cut& cut, int before, int after) const {
+    const std::vector<size_t>&held = held_[pair[before]], &others = held_[pair[after]];
+    if (cut.kept[after] == others.size()) return 0;
+    const size_t kept = cut.kept[before];
+    const double ended = kept > 0 ? stays_[held[kept - 1]].end.clock : held_until_[pair[before]].clock;
+    return std::max(ended - stays_[others[cut.kept[after]]].begin.clock, 0.0);
+  }
+
+  // What two chunks held after the cut.
+  void exchange(const Pair& exchanged) {
+    const uint32_t pair[] = {exchanged.free, exchanged.held};
+    const auto after = [&](int which) {
+      const std::vector<size_t>& held = held_[pair[which]];
+      return std::vector<size_t>(held.begin() + static_cast<std::ptrdiff_t>(exchanged.cut.kept[which]), held.end());
+    };
+    const std::vector<size_t> mine = after(0), theirs = after(1);
     for (const int which : {0, 1}) {
       const std::vector<size_t>&from = which == 0 ? mine : theirs, &to = which == 0 ? theirs : mine;
-      held_[pair[which]].resize(kept[which]);
+      held_[pair[which]].resize(exchanged.cut.kept[which]);
       held_[pair[which]].insert(held_[pair[which]].end(), to.begin(), to.end());
       for (const size_t stay : from) {
         if (std::find(to.begin(), to.end(), stay) != to.end()) continue;  // it has both
         std::replace(chunks[stay].begin(), chunks[stay].end(), pair[which], pair[1 - which]);
       }
     }
-    return true;
   }
 
   const std::vector<Stay>& stays_;
+  const Moment length_;
   std::vector<Group> groups_;
   std::vector<std::vector<size_t>> held_;  // by chunk: the stays that were given it, in their order
-  std::vector<int64_t> held_until_;        // by chunk: the end of what was there when the circle began
+  std::vector<Moment> held_until_;         // by chunk: the end of what was there when the circle began
 };
 
 }  // namespace
