@@ -1,0 +1,62 @@
+"""The steps that are run on a simulated GPU, and their plans, made as a session makes them."""
+
+import functools
+from dataclasses import dataclass
+
+from harness import EXAMPLES  # noqa: F401  # isort: split
+from networks import NETWORKS
+
+from umadvise import planners
+from umadvise.planners.bounds.bound import lower_bound
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
+from umadvise.simulator.swap import simulate_swap
+from umadvise.training.plans.maker import spare_bytes, staying_bytes
+from umadvise.training.plans.view import transferred, view_of
+
+STEPS = {
+    "bert_large": functools.partial(NETWORKS["bert_large"], 32, length=512),
+    "resnet50": functools.partial(NETWORKS["resnet50"], 128),
+    "gpt2_medium": functools.partial(NETWORKS["gpt2"], 8, layers=24, width=1024, heads=16),
+}
+CHUNK_BYTES = 2 << 20
+"""A session's chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A step with its plan for a budget.
+
+    Attributes:
+        plan: plan of the step's trace.
+        chunk_bytes: size of a chunk in bytes.
+        bound_ms: milliseconds below which no plan that only swaps gets the step.
+        planned_ms: milliseconds of the step that the planner promises.
+    """
+
+    plan: Plan
+    chunk_bytes: int
+    bound_ms: float
+    planned_ms: float
+
+
+def planned(
+    trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float, *, recompute: bool = False
+) -> Planned:
+    """Plans a step as a session does.
+
+    Args:
+        trace: trace of the step.
+        device: device that the step runs on.
+        budget_bytes: device memory for chunks.
+        seconds: time that the planner may take.
+        recompute: whether the plan may have results made again by their ops.
+    """
+    stays = staying_bytes(trace, CHUNK_BYTES) + spare_bytes(budget_bytes, CHUNK_BYTES)
+    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, staying_bytes=stays)
+    options = {"recompute": recompute, "paging": False, "seconds": seconds}
+    plan = planners.run("best", view.trace, device, view.budget_bytes, **options)
+    promised = simulate_swap(view.trace, device, plan, spans=False)
+    bound = lower_bound(trace, device, budget_bytes)
+    return Planned(transferred(plan, trace), CHUNK_BYTES, bound.step_ns / 1e6, promised.step_ns / 1e6)
