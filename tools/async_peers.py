@@ -81,7 +81,7 @@ def measure(network: str, device: DeviceProfile, factors: list[float], seconds: 
     peers = {name: peer_step(build, device, prepare) for name, prepare in PEERS.items()}
     for name, peer in peers.items():
         budget_bytes = peer.peak_bytes
-        chosen = planned(marked.trace, device, budget_bytes, seconds, recompute=True).plan
+        chosen = planned(marked.trace, device, budget_bytes, seconds, marked.regions).plan
         steps = {
             SWAP: plain,
             SWAP_CHECKPOINTED: peers[CHECKPOINTED].trace,

@@ -155,6 +155,7 @@ class MarkedStep:
     Attributes:
         trace: the step as the session records and plans it: of layers that change nothing but their own tensors all is
             kept, the others are left to torch.
+        regions: the layers that a session follows.
     """
 
     def __init__(self, build: Build, device: DeviceProfile) -> None:
@@ -165,16 +166,17 @@ class MarkedStep:
             device: profile of the device whose roofline says what ops take.
         """
         self._build, self._device = prepared(build, checkpoint_layers), device
-        self._regions = Regions(_ops_recorded)
+        self._followed = Regions(_ops_recorded)
         self.trace = self._record(recording=True)
+        self.regions = self._followed.recorded
 
     def running_again(self, plan: Plan) -> Trace:
         """The step in which the ops that a plan recomputes run again, as far as a session can have them run again.
 
         Args:
-            plan: plan of `trace` with recomputations.
+            plan: plan with recomputations that names ops and storages as `trace` does.
         """
-        self._regions.run_again(choose(ops_of(plan, self.trace), self._regions.recorded))
+        self._followed.run_again(choose(ops_of(plan, self.trace), self.regions))
         return self._record(recording=False)
 
     def _record(self, *, recording: bool) -> Trace:
@@ -182,12 +184,12 @@ class MarkedStep:
             workload = self._build()
 
             def step() -> object:
-                self._regions.begin_step(record=recording)
+                self._followed.begin_step(record=recording)
                 return workload.step()
 
             return replace(workload, step=step)
 
-        with _installed(self._regions):
+        with _installed(self._followed):
             return dry.record(followed, device=self._device)
 
 

@@ -1,6 +1,7 @@
 """The steps that are run on a simulated GPU, and their plans, made as a session makes them."""
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from harness import EXAMPLES  # noqa: F401  # isort: split
@@ -14,6 +15,7 @@ from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
 from umadvise.training.plans.maker import spare_bytes, staying_bytes
 from umadvise.training.plans.view import transferred, view_of
+from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
 STEPS = {
     "bert_large": functools.partial(NETWORKS["bert_large"], 32, length=512),
@@ -42,7 +44,7 @@ class Planned:
 
 
 def planned(
-    trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float, *, recompute: bool = False
+    trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float, regions: Collection[Region] | None = None
 ) -> Planned:
     """Plans a step as a session does.
 
@@ -51,12 +53,15 @@ def planned(
         device: device that the step runs on.
         budget_bytes: device memory for chunks.
         seconds: time that the planner may take.
-        recompute: whether the plan may have results made again by their ops.
+        regions: marked regions in which the plan may have ops run again; None: it may have none.
     """
+    if regions:
+        trace = with_inputs_held(trace, regions)
     stays = staying_bytes(trace, CHUNK_BYTES) + spare_bytes(budget_bytes, CHUNK_BYTES)
     view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, staying_bytes=stays)
-    options = {"recompute": recompute, "paging": False, "seconds": seconds}
-    plan = planners.run("best", view.trace, device, view.budget_bytes, **options)
+    repeatable = repeatable_ops(trace, regions) if regions else None
+    options = {"recompute": regions is not None, "paging": False, "seconds": seconds}
+    plan = planners.run("best", view.trace, device, view.budget_bytes, None, (), repeatable, **options)
     promised = simulate_swap(view.trace, device, plan, spans=False)
     bound = lower_bound(trace, device, budget_bytes)
     return Planned(transferred(plan, trace), CHUNK_BYTES, bound.step_ns / 1e6, promised.step_ns / 1e6)
