@@ -1,46 +1,36 @@
 """Benchmark of the engine on a GPU that computes while the host runs ahead: simulated, in virtual time.
 
 python tools/benchmark_async.py [--networks bert_large resnet50 gpt2_medium] [--shares 0.5 0.33] [--factors 0.5 1 2]
-    [--device h100-sxm-80gb] [--seconds 20] [--json FILE]
+    [--device h100-sxm-80gb] [--seconds 20] [--peers] [--json FILE]
 
 The engine runs as in a session with the policy swap (umadvise.simulator.gpu); its driver calls and ops take host time
 by a table of published costs, times each factor. A row says what a steady step takes beside what the plan promises
 and what no plan can beat, how often the engine made the host wait for the device, and how many calls map memory. Steps
 are recorded dry for the device. The figures repeat exactly on any machine if the plan's search ends by itself.
+
+With --peers the budgets are what torch's own means need, `save_on_cpu(pin_memory=True)` and checkpointed layers, and a
+row says what these take there and what a session does. Exit code 1: a session is not as fast as it is to be.
 """
 
-import functools
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import command_line  # isort: split
-
-from networks import NETWORKS
+import async_peers
+from async_peers import PeerRow
+from harness import command_line
+from planned_steps import STEPS, Planned, planned
 from rich.console import Console
 from rich.table import Table
 
-from umadvise import planners
 from umadvise.devices.catalogue import load_device
-from umadvise.planners.bounds.bound import lower_bound
 from umadvise.recording.dry import recorder as dry
 from umadvise.records.device import DeviceProfile
-from umadvise.records.plan import Plan
-from umadvise.records.trace import Trace
 from umadvise.simulator.gpu import GpuSimulation, simulate_gpu
-from umadvise.simulator.swap import simulate_swap
-from umadvise.training.plans.maker import spare_bytes, staying_bytes
-from umadvise.training.plans.view import transferred, view_of
 
-STEPS = {
-    "bert_large": functools.partial(NETWORKS["bert_large"], 32, length=512),
-    "resnet50": functools.partial(NETWORKS["resnet50"], 128),
-    "gpt2_medium": functools.partial(NETWORKS["gpt2"], 8, layers=24, width=1024, heads=16),
-}
 MAPPING = ("cuMemMap", "cuMemUnmap", "cuMemSetAccess")
-_CHUNK_BYTES = 2 << 20  # a session's
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +53,6 @@ class AsyncRow:
     call_ms: float
     on_demand_swap_ins: float
     host_pool_growth_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A step with its plan for a budget."""
-
-    plan: Plan
-    chunk_bytes: int
-    bound_ms: float
-    planned_ms: float
-
-
-def planned(trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float) -> Planned:
-    """Plans a step as a session does.
-
-    Args:
-        trace: trace of the step.
-        device: device that the step runs on.
-        budget_bytes: device memory for chunks.
-        seconds: time that the planner may take.
-    """
-    chunk_bytes = _CHUNK_BYTES
-    stays = staying_bytes(trace, chunk_bytes) + spare_bytes(budget_bytes, chunk_bytes)
-    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
-    options = {"recompute": False, "paging": False, "seconds": seconds}
-    plan = planners.run("best", view.trace, device, view.budget_bytes, **options)
-    promised = simulate_swap(view.trace, device, plan, spans=False)
-    bound = lower_bound(trace, device, budget_bytes)
-    return Planned(transferred(plan, trace), chunk_bytes, bound.step_ns / 1e6, promised.step_ns / 1e6)
 
 
 def measure(
@@ -186,21 +147,27 @@ def main() -> int:
     parser.add_argument("--factors", nargs="+", type=float, default=[0.5, 1.0, 2.0])
     parser.add_argument("--device", default="h100-sxm-80gb")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a plan's search may take")
+    parser.add_argument("--peers", action="store_true", help="in what torch's own means need, in place of the shares")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     options = parser.parse_args()
     device = load_device(options.device)
+    console = Console(width=200)
     rows: list[AsyncRow] = []
+    of_peers: list[PeerRow] = []
     for network in options.networks:
-        rows += measure(network, device, options.shares, options.factors, options.seconds)
-    Console(width=160).print(table(rows, device))
+        if options.peers:
+            of_peers += async_peers.measure(network, device, options.factors, options.seconds)
+        else:
+            rows += measure(network, device, options.shares, options.factors, options.seconds)
+    console.print(async_peers.table(of_peers, device) if options.peers else table(rows, device))
     if options.json is not None:
         body = {
-            "schema": "umadvise.benchmark-async/1",
+            "schema": "umadvise.benchmark-async-peers/1" if options.peers else "umadvise.benchmark-async/1",
             "device": options.device,
-            "rows": [asdict(each) for each in rows],
+            "rows": [*map(asdict, rows), *map(asdict, of_peers)],
         }
         options.json.write_text(json.dumps(body, indent=1) + "\n")
-    return 0
+    return int(any(each.speed < each.least_speed for each in of_peers))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 python tools/pool_models.py [--networks bert_large resnet50 gpt2_medium] [--shares 0.5 0.33] [--device h100-sxm-80gb]
     [--seconds 20] [--json FILE]
 
-Steps are recorded dry and planned as in a session (benchmark_async.py); a replay in virtual time (pool_replay.py) then
+Steps are recorded dry and planned as in a session (planned_steps.py); a replay in virtual time (pool_replay.py) then
 moves storages through a memory of one kind (pool_memory.py): bytes alone, address ranges over chunks that are remapped
 on demand or that stay mapped, one pool with holes, and ranges laid out ahead of time for a steady step (pool_layout.py)
 by predicted times or by the order of the host's calls alone. The bound is what no plan can beat, the plan's time what
@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmark_async import STEPS, Planned, planned
-from harness import command_line  # isort: split
-
 import numpy as np
+from harness import command_line
+from planned_steps import STEPS, Planned, planned
 from pool_layout import ChunkLayout, Stays
 from pool_memory import AliasedRanges, BestFit, Exact, PoolMemory, RemappedRanges
 from pool_replay import PoolFullError, Replay

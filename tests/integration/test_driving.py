@@ -245,6 +245,38 @@ def test_what_a_plan_makes_again_runs_again_in_marked_regions(caplog: pytest.Log
     assert max(peaks[2:]) < 0.7 * peaks[1]  # the first one ran under torch's own checkpoint, to be watched
 
 
+def test_a_plan_of_recomputations_keeps_to_what_may_run_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Layers whose dropout never runs twice, which are given a mask that dies in forward."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            mask = torch.full((4096, 256), 0.1)
+            for layer in self.layers:
+                rows = checkpoint(self.region, layer, rows, mask, use_reentrant=False)
+            return rows
+
+        def region(self, layer: nn.Module, rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return functional.dropout(torch.tanh(functional.gelu(layer(rows) + mask)), 0.2) * rows
+
+    torch.manual_seed(5)
+    plain = Masked()
+    model = copy.deepcopy(plain)
+    expected = checkpointed_losses(nullcontext, plain, 5)
+    device = umadvise.EmulatedDevice("256MiB", clock="v100-16gb")  # where copies take longer than these ops
+    with (
+        caplog.at_level(logging.INFO, logger="umadvise"),
+        umadvise.session(model, device=device, budget="80MiB", policy="swap+recompute") as um,
+    ):
+        assert checkpointed_losses(um.step, model, 5) == expected
+        assert um.swap_counters().program == ProgramStatus.WAITING
+    assert "marked regions run again" in caplog.text
+    assert "no marked region" not in caplog.text
+
+
 def test_without_marked_regions_plans_are_of_swaps_alone(caplog: pytest.LogCaptureFixture) -> None:
     training = Training()
     with (

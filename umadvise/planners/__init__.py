@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from umadvise.errors import PolicyError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from umadvise.records.device import DeviceProfile
     from umadvise.records.plan import Option, Plan
     from umadvise.records.trace import Trace
@@ -35,7 +38,7 @@ PLANNERS = {
 """Module (below `umadvise.planners`) and function of each planner, by name."""
 Progress: TypeAlias = Callable[[int, int], None]
 """A callback that gets the number of tasks that are done, and the number of all of them."""
-_NO_OPTIONS = ("plans", "progress")
+_NO_OPTIONS = ("plans", "progress", "repeatable")
 """What a planner that searches takes besides its options."""
 
 
@@ -71,6 +74,7 @@ def run(
     budget_bytes: int,
     progress: Progress | None = None,
     plans: "Sequence[Plan]" = (),
+    repeatable: "NDArray[np.bool_] | None" = None,
     /,
     **options: "Option",
 ) -> "Plan":
@@ -83,6 +87,7 @@ def run(
         budget_bytes: bytes that tensors may take on the device.
         progress: callback for the progress of a planner that searches; None for no reports.
         plans: plans of the same trace to improve on, for a planner that takes some (`begins_with_plans`).
+        repeatable: whether each op may run again, for a planner that asks (`best`); None: all may.
         options: the planner's own options, by name.
 
     Raises:
@@ -95,6 +100,8 @@ def run(
     if plans and not begins_with_plans(name):
         raise UsageError(f"planner {name!r} begins with no other plan: expected one that does, such as best")
     besides: dict[str, Any] = {"plans": plans} if plans else {}
+    if repeatable is not None:
+        besides["repeatable"] = repeatable
     if progress is not None and "progress" in inspect.signature(chosen).parameters:
         besides["progress"] = progress
     return chosen(trace, device, budget_bytes, **besides, **options)

@@ -76,6 +76,7 @@ def best(
     paging: bool = True,
     seconds: float | None = None,
     plans: Sequence[Plan] = (),
+    repeatable: NDArray[np.bool_] | None = None,
     progress: Progress = lambda _done, _all: None,
 ) -> Plan:
     """Searches for the plan with the shortest simulated step. Ctrl-C ends the search with the best plan so far.
@@ -89,6 +90,8 @@ def best(
         paging: whether plans for unified memory are among those to begin with.
         seconds: time after which no other trial begins; None is no limit, and gives the same plan every time.
         plans: plans of the same trace by other planners, to begin with.
+        repeatable: whether each op may run again; None: all may. Else no plan of another planner that has ops run
+            again is one to begin with.
         progress: callback that gets the number of trials that are done, and the number of all of them.
 
     Raises:
@@ -98,7 +101,7 @@ def best(
     if trials is None:
         trials = min(MOST_TRIALS, TRIALS_OF_OPS // max(len(trace.ops), 1))
     planners.check_range("trials", trials, 0)
-    search = _SwapSearch(trace, device, budget_bytes, _Limits(recompute, paging, seconds))
+    search = _SwapSearch(trace, device, budget_bytes, _Limits(recompute, paging, seconds, repeatable))
     try:
         search.begin_with(plans)
         if not search.ideal:
@@ -113,8 +116,10 @@ def best(
 class _Limits:
     """What is not to be tried, and for how long."""
 
-    def __init__(self, recompute: bool, paging: bool, seconds: float | None) -> None:
-        self.recompute, self.paging = recompute, paging
+    def __init__(
+        self, recompute: bool, paging: bool, seconds: float | None, repeatable: NDArray[np.bool_] | None
+    ) -> None:
+        self.recompute, self.paging, self.repeatable = recompute, paging, repeatable
         self._end = None if seconds is None else time.monotonic() + seconds
 
     @property
@@ -123,7 +128,7 @@ class _Limits:
 
     def allow(self, plan: Plan) -> bool:
         return (self.paging or not pages(plan)) and (
-            self.recompute or not bool((plan.actions.kind == ActionKind.RECOMPUTE).any())
+            (self.recompute and self.repeatable is None) or not (plan.actions.kind == ActionKind.RECOMPUTE).any()
         )
 
 
@@ -200,7 +205,7 @@ class _SwapSearch:
 
     def run(self, trials: int, progress: Progress) -> None:
         """Tries choices of recomputations, and then changes of the best one."""
-        self.step = StepLists(self.trace)
+        self.step = StepLists(self.trace, self.limits.repeatable)
         self.gaps = gaps(self.trace, self.device)
         self.known = candidates(self.step) if self.limits.recompute else []
         self.alike = self._kinds()

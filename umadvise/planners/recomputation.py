@@ -71,9 +71,18 @@ class _Range:
             self.borrowed: dict[int, tuple[int, int]] = {}
             earlier = self._follow(first, last)
             if earlier == first:
-                return None if self._host_writes(first, last) else self._rerun(first, last)
+                possible = self._may_run(first, last) and not self._host_writes(first, last)
+                return self._rerun(first, last) if possible else None
             first = earlier
         return None
+
+    def _may_run(self, first: int, last: int) -> bool:
+        """Whether the ops among them that make what is gone may run again; of the others nothing is wanted."""
+        step, made = self.step, {self.target, *self.borrowed}
+        return all(
+            step.repeatable[op] or not any(touch.writes and touch.storage in made for touch in step.touches[op])
+            for op in range(first, last + 1)
+        )
 
     def _host_writes(self, first: int, last: int) -> bool:
         """Whether the host writes something of theirs while they run: that would not be written again."""

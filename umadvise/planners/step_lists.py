@@ -36,10 +36,16 @@ class StepLists:
         durations: nanoseconds of each op; 0 where they are unknown.
         forward: whether each op is one of the forward phase.
         backward: whether each op is one of the backward phase.
+        repeatable: whether each op may run again.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        """Reads the trace's graph."""
+    def __init__(self, trace: Trace, repeatable: NDArray[np.bool_] | None = None) -> None:
+        """Reads the trace's graph.
+
+        Args:
+            trace: trace of the step.
+            repeatable: whether each op may run again; None: all may.
+        """
         self.trace, self.graph = trace, step_graph(trace)
         self.sizes: list[int] = trace.storages.bytes.tolist()
         self.births: list[int] = trace.births.tolist()
@@ -48,6 +54,7 @@ class StepLists:
         self.durations: list[int] = np.maximum(trace.ops.duration_ns, 0).tolist()
         self.forward: list[bool] = (trace.ops.phase == Phase.FORWARD).tolist()
         self.backward: list[bool] = (trace.ops.phase == Phase.BACKWARD).tolist()
+        self.repeatable: list[bool] = [True] * len(trace.ops) if repeatable is None else repeatable.tolist()
 
     @cached_property
     def needed(self) -> list[list[int]]:

@@ -194,8 +194,8 @@ def _check_rows(table: Actions, trace: Trace) -> None:
         _require((table.kind != kind) | ((argument >= 0) & (argument <= last)), table, f"argument: at most {last}")
 
 
-def _check_lives(table: Actions, trace: Trace) -> None:
-    """Every storage is alive at its actions' anchors, and what runs again has run.
+def alive(table: Actions, trace: Trace) -> NDArray[np.bool_]:
+    """Whether the storage of each action is alive at the action's anchor.
 
     After an op, advice, prefetches and discards come before all that happens outside ops, swaps after it: memory that
     is about to be freed can be discarded, and what has just been allocated can be swapped.
@@ -209,9 +209,16 @@ def _check_lives(table: Actions, trace: Trace) -> None:
         column[events.storage[rows]] = order[rows]
     paging = np.isin(table.kind, OF_UNIFIED_MEMORY)
     at = table.op.astype(np.int64) * 5 + np.where(table.after == 1, np.where(paging, 2, 4), 0)
-    alive = (birth[table.storage] < at) & (at < death[table.storage])
-    _require(alive, table, "the storage is not alive there")
+    found: NDArray[np.bool_] = (birth[table.storage] < at) & (at < death[table.storage])
+    return found
+
+
+def _check_lives(table: Actions, trace: Trace) -> None:
+    """Every storage is alive at its actions' anchors, and what runs again has run."""
+    _require(alive(table, trace), table, "the storage is not alive there")
     again = table.kind == ActionKind.RECOMPUTE
     ran = (table.argument >= 0) & (table.argument < table.op)
     _require(~again | ran, table, "argument: expected an op before the anchor")
-    _require(~again | (birth[table.storage] >= 0), table, "what was there before the first op cannot be made again")
+    _require(
+        ~again | (trace.births[table.storage] >= 0), table, "what was there before the first op cannot be made again"
+    )

@@ -80,6 +80,42 @@ def test_what_takes_longer_to_copy_than_to_make_is_made_again() -> None:
     assert result.step_ns >= lower_bound(trace, V100, 3 * 64 * MIB, recompute=True).step_ns
 
 
+def test_what_may_not_run_again_is_copied() -> None:
+    """The same, but every other op may not run again. What others plan to have run again is out of the question."""
+    trace = layers([64 * MIB] * 10, [10_000] * 10)
+    repeatable = np.arange(20) % 2 == 0
+    plan = best(trace, V100, 3 * 64 * MIB, trials=5, repeatable=repeatable)
+    again = [each.storage for each in plan if each.kind == ActionKind.RECOMPUTE]
+    assert len(again) == 5 and repeatable[trace.births[again]].all()
+    assert simulate_swap(trace, V100, plan).result.swap_in_bytes == 2 * 64 * MIB
+
+
+def test_what_is_made_of_what_may_not_run_again_cannot_be_made_again_once_that_is_gone() -> None:
+    builder = TraceBuilder()
+    builder.begin_op("aten::native_dropout", phase=Phase.FORWARD)
+    drawn = builder.allocate(MIB, Role.INTERMEDIATE)
+    builder.access(drawn, MADE)
+    builder.end_op()
+    builder.begin_op("aten::relu", phase=Phase.FORWARD)
+    made = builder.allocate(MIB, Role.INTERMEDIATE)
+    builder.access(drawn, Access.READ)
+    builder.access(made, MADE)
+    builder.end_op()
+    builder.free(drawn)
+    builder.begin_op("aten::threshold_backward", phase=Phase.BACKWARD)
+    builder.access(made, Access.READ)
+    builder.end_op()
+    builder.free(made)
+    trace = builder.finish(target="cuda", source="synthetic")
+
+    def again(*repeatable: bool) -> list[tuple[int, int, int]]:
+        found = candidates(StepLists(trace, np.array(repeatable)))
+        return [(each.storage, each.rerun.first, each.rerun.last) for each in found]
+
+    assert again(True, True, False) == [(made, 0, 1)]
+    assert again(False, True, False) == again(True, False, False) == []
+
+
 def test_clean_storages_leave_without_a_copy() -> None:
     """Four weights in turn, forth and back, and room for three: two come back in each step, and nothing is copied out.
     The ops take no time to speak of, so that the copies are the step."""

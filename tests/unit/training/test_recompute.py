@@ -14,11 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from umadvise.recording.builder import TraceBuilder
-from umadvise.records.enums import Role
+from umadvise.records.enums import Phase, Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access
+from umadvise.records.trace_check import check
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.training.recompute.choice import Region, RerunChoice, choose, ops_of
+from umadvise.training.recompute.choice import (
+    Region,
+    RerunChoice,
+    choose,
+    ops_of,
+    repeatable_ops,
+    with_inputs_held,
+)
 from umadvise.training.recompute.regions import Regions
 
 
@@ -404,6 +412,28 @@ def test_a_plan_that_needs_a_region() -> None:
     assert choice.complaint is not None
     assert "2 ops again that lie in no marked region" in choice.complaint
     assert choose({2}, [marked]).complaint is None
+
+
+def test_what_a_region_is_given_lives_until_the_end_of_backward() -> None:
+    """0 makes a mask, 1 a result of it in a region; the mask dies. 2 is backward of the result, 3 the optimizer."""
+    builder, storages = TraceBuilder(), []
+    for phase, reads in ((Phase.FORWARD, ()), (Phase.FORWARD, (0,)), (Phase.BACKWARD, (1,)), (Phase.OPTIMIZER, ())):
+        builder.begin_op("aten::relu", phase=phase)
+        storages.append(builder.allocate(1 << 20, Role.INTERMEDIATE))
+        for each in reads:
+            builder.access(storages[each], Access.READ)
+        builder.access(storages[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+        for each in reads:
+            builder.free(storages[each])
+    trace = builder.finish(target="cpu", source="synthetic")
+    region = Region(0, 1, ("aten::relu",), (True,))
+    held = with_inputs_held(trace, [region])
+    check(held)
+    assert trace.deaths.tolist() == [1, 2, 4, 4]
+    assert held.deaths.tolist() == [2, 2, 4, 4]
+    assert held.births.tolist() == trace.births.tolist()
+    assert repeatable_ops(trace, [region]).tolist() == [False, True, False, False]
 
 
 def test_ops_of_a_plan() -> None:

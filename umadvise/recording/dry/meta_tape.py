@@ -127,6 +127,11 @@ class MetaTape(TorchDispatchMode):
         self._present.append(index)
 
     @property
+    def op_count(self) -> int:
+        """Number of ops that were recorded so far."""
+        return len(self._ops)
+
+    @property
     def multiplies(self) -> bool:
         """Whether an op was a product of matrices."""
         return any(each.info.op_class is OpClass.MATMUL for each in self._operators.values())

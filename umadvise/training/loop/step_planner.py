@@ -110,7 +110,7 @@ class StepPlanner:
         memory = self.split.for_plans(policy.memory)
         if self.has_chosen:
             return self.maker.plan(step, course_of_rung(SWAP.name), memory)
-        plan = self.maker.plan(step, course, memory)
+        plan = self.maker.plan(step, course, memory, self._regions.recorded if self._regions is not None else ())
         if plan is None and policy.memory == Memory.CHUNKED and self.split.divide_further():
             log.info("ops on every parameter go in smaller parts from here on: the step is recorded again")
             return RecordAgain()

@@ -3,7 +3,8 @@
 import hashlib
 import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from umadvise.errors import UmadviseError
 from umadvise.planners.judging.score import PAGING_PLANNERS, score
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
-from umadvise.records.plan import ActionKind, Option, Plan
+from umadvise.records.plan import ActionKind, Actions, Option, Plan, alive
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
 from umadvise.simulator.gpu import GpuSimulation
@@ -22,6 +23,7 @@ from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.view import PlanningView, transferred, view_of
 from umadvise.training.policy.course import Course, course_of_rung
+from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
 log = logging.getLogger("umadvise")
 
@@ -78,11 +80,20 @@ class PlanMaker:
         self._seconds = seconds
         self._known: dict[str, Plan] = {}
 
-    def plan(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
-        """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none."""
+    def plan(
+        self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
+    ) -> Plan | None:
+        """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none.
+
+        Args:
+            step: the recorded step to plan.
+            course: rung and planner to plan for.
+            memory: device memory that the step has.
+            regions: marked regions of the step, whose ops may run again; none leaves the planner all ops of the step.
+        """
         assert course.planner is not None
         try:
-            return self._plan(step, course, memory)
+            return self._plan(step, course, memory, regions)
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
             log.warning(
                 "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
@@ -92,15 +103,19 @@ class PlanMaker:
             )
             return None
 
-    def _plan(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan:
+    def _plan(self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()) -> Plan:
         paging = course.planner in PAGING_PLANNERS
+        if not (course.recomputes and course.planner == "best"):
+            regions = ()
+        trace = with_inputs_held(step.trace, regions) if regions else step.trace
         movable = movable_storages(step, memory)
-        view = PlanningView(step.trace, memory.budget_bytes, 0) if paging else self._view(step, memory, movable)
+        view = PlanningView(trace, memory.budget_bytes, 0) if paging else self._view(trace, memory, movable)
         options = self._options(course)
         used = movable[: len(step.structure.storages)]
         where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
+        again = hashlib.sha256(repr(tuple(regions)).encode()).hexdigest() if regions else ""
         key = PlanKey(
-            structure=step.digest + where,
+            structure=step.digest + where + again,
             budget_bytes=view.budget_bytes,
             chunk_bytes=view.chunk_bytes,
             device=self._device.key,
@@ -112,8 +127,17 @@ class PlanMaker:
         source = "was known"
         if known is None:
             begun = time.monotonic()
-            made = planners.run(course.planner or "", view.trace, self._device.profile, view.budget_bytes, **options)
-            known = transferred(made, step.structure)
+            made = planners.run(
+                course.planner or "",
+                view.trace,
+                self._device.profile,
+                view.budget_bytes,
+                None,
+                (),
+                repeatable_ops(trace, regions) if regions else None,
+                **options,
+            )
+            known = transferred(_of_the_living(made, step.trace), step.structure)
             source = f"took {time.monotonic() - begun:.2f} s"
             self._cache.keep(key, known)
         self._known[key.name] = known
@@ -125,10 +149,10 @@ class PlanMaker:
             return {}
         return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
 
-    def _view(self, step: RecordedStep, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
-        least = staying_bytes(step.trace, memory.chunk_bytes) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
+    def _view(self, trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
+        least = staying_bytes(trace, memory.chunk_bytes) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
         return view_of(
-            step.trace,
+            trace,
             budget_bytes=memory.budget_bytes,
             chunk_bytes=memory.chunk_bytes,
             staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
@@ -179,6 +203,13 @@ class PlanMaker:
             in_chunks=storages_in_chunks(step, memory),
             addresses=addresses,
         )
+
+
+def _of_the_living(plan: Plan, trace: Trace) -> Plan:
+    """A plan without its actions on what is gone by then in a step that frees earlier than the one planned for."""
+    table = plan.actions
+    rows = alive(table, trace)
+    return replace(plan, actions=Actions(**{name: getattr(table, name)[rows] for name in Actions.DTYPES}))
 
 
 def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:

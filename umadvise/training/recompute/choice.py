@@ -1,10 +1,15 @@
 """Which ops of a plan run again in backward: those that it recomputes, as far as they lie in marked regions."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.records.enums import Phase
 from umadvise.records.plan import ActionKind, Plan
-from umadvise.records.trace import Access, Trace
+from umadvise.records.trace import Access, EventKind, Events, Trace
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,37 @@ class RerunChoice:
             'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}) does. '
             "Regions that write to tensors from outside of them, such as running statistics, stay torch's own"
         )
+
+
+def repeatable_ops(trace: Trace, regions: Collection[Region]) -> NDArray[np.bool_]:
+    """Whether each op of a step lies in one of its regions and may run again there."""
+    found = np.zeros(len(trace.ops), bool)
+    for region in regions:
+        found[region.first_op : region.first_op + len(region.repeatable)] = region.repeatable
+    return found
+
+
+def with_inputs_held(trace: Trace, regions: Collection[Region]) -> Trace:
+    """A step as it is once ops of its regions run again: what a region is given lives on, for it to run again on.
+
+    That is until the last op of backward, at the longest. A mask of attention is what else would be gone by then, and
+    with it whatever is made of it.
+    """
+    backward = np.flatnonzero(trace.ops.phase == Phase.BACKWARD)
+    if not len(backward):
+        return trace
+    given = np.zeros(len(trace.storages), bool)
+    for region in regions:
+        end = region.first_op + len(region.operators)
+        touched = trace.accesses.storage[trace.first_access[region.first_op] : trace.first_access[end]]
+        given[touched[trace.births[touched] < region.first_op]] = True
+    given &= (trace.births >= 0) & (trace.deaths < backward[0])
+    events = trace.events
+    moved = (events.kind == EventKind.FREE) & given[events.storage]
+    columns: dict[str, Any] = {name: getattr(events, name) for name in events.DTYPES}
+    columns |= {"op": np.where(moved, backward[-1], events.op), "inside": np.where(moved, 0, events.inside)}
+    order = np.lexsort((columns["inside"] == 0, columns["op"]))  # what is inside an op comes first
+    return replace(trace, events=Events(**{name: column[order] for name, column in columns.items()}))
 
 
 def ops_of(plan: Plan, trace: Trace) -> frozenset[int]:

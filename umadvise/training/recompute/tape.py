@@ -194,7 +194,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is nothing but its bytes in a storage."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
 def storage_key(tensor: torch.Tensor) -> int:

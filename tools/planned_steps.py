@@ -1,0 +1,67 @@
+"""The steps that are run on a simulated GPU, and their plans, made as a session makes them."""
+
+import functools
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from harness import EXAMPLES  # noqa: F401  # isort: split
+from networks import NETWORKS
+
+from umadvise import planners
+from umadvise.planners.bounds.bound import lower_bound
+from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Plan
+from umadvise.records.trace import Trace
+from umadvise.simulator.swap import simulate_swap
+from umadvise.training.plans.maker import spare_bytes, staying_bytes
+from umadvise.training.plans.view import transferred, view_of
+from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
+
+STEPS = {
+    "bert_large": functools.partial(NETWORKS["bert_large"], 32, length=512),
+    "resnet50": functools.partial(NETWORKS["resnet50"], 128),
+    "gpt2_medium": functools.partial(NETWORKS["gpt2"], 8, layers=24, width=1024, heads=16),
+}
+CHUNK_BYTES = 2 << 20
+"""A session's chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A step with its plan for a budget.
+
+    Attributes:
+        plan: plan of the step's trace.
+        chunk_bytes: size of a chunk in bytes.
+        bound_ms: milliseconds below which no plan that only swaps gets the step.
+        planned_ms: milliseconds of the step that the planner promises.
+    """
+
+    plan: Plan
+    chunk_bytes: int
+    bound_ms: float
+    planned_ms: float
+
+
+def planned(
+    trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float, regions: Collection[Region] | None = None
+) -> Planned:
+    """Plans a step as a session does.
+
+    Args:
+        trace: trace of the step.
+        device: device that the step runs on.
+        budget_bytes: device memory for chunks.
+        seconds: time that the planner may take.
+        regions: marked regions in which the plan may have ops run again; None: it may have none.
+    """
+    if regions:
+        trace = with_inputs_held(trace, regions)
+    stays = staying_bytes(trace, CHUNK_BYTES) + spare_bytes(budget_bytes, CHUNK_BYTES)
+    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, staying_bytes=stays)
+    repeatable = repeatable_ops(trace, regions) if regions else None
+    options = {"recompute": regions is not None, "paging": False, "seconds": seconds}
+    plan = planners.run("best", view.trace, device, view.budget_bytes, None, (), repeatable, **options)
+    promised = simulate_swap(view.trace, device, plan, spans=False)
+    bound = lower_bound(trace, device, budget_bytes)
+    return Planned(transferred(plan, trace), CHUNK_BYTES, bound.step_ns / 1e6, promised.step_ns / 1e6)
