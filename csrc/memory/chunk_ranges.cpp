@@ -29,6 +29,14 @@ ChunkRange* ChunkRanges::take(uint64_t chunks, CUstream first_user, const Chunks
   return range;
 }
 
+ChunkRange* ChunkRanges::take_oldest(uint64_t chunks, CUstream first_user) {
+  if (taken_.now + chunks > pool_.budget()) return nullptr;
+  Chunks found = free_chunks(chunks, {});
+  if (found.size() < chunks) return nullptr;
+  ChunkRange* const range = make(std::move(found));
+  return take(range, first_user) ? range : nullptr;
+}
+
 bool ChunkRanges::take(ChunkRange* range, CUstream first_user) {
   if (range->taken > 0 || taken_.now + range->chunks.size() > pool_.budget()) return false;
   order(*range, first_user);
@@ -104,6 +112,7 @@ void ChunkRanges::hold(ChunkRange* range) noexcept {
 }
 
 void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
+  ++given_;
   for (Chunk* chunk : range->chunks) {
     if (last_use != 0) replace(&chunk->last_use, last_use);
     chunk->holder = nullptr;
@@ -112,7 +121,7 @@ void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
   }
   if (last_use != 0) replace(&range->last_use, last_use);
   range->held = false;
-  range->given = ++given_;
+  range->given = given_;
   taken_.subtract(range->chunks.size());
   shed();
 }
@@ -125,7 +134,7 @@ void ChunkRanges::replace(Fences::Fence* fence, Fences::Fence by) noexcept {
 
 void ChunkRanges::link(Chunk* chunk) noexcept {
   chunk->free = true;
-  chunk->freed = ++given_;
+  chunk->freed = given_;
   chunk->newer = nullptr;
   chunk->older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = chunk;

@@ -32,8 +32,9 @@ struct Chunk {
   Fences::Fence last_use = 0;  // of whoever had it last; holds a reference
   Chunk* older = nullptr;      // of the free ones, in the order in which they were given back
   Chunk* newer = nullptr;
-  uint64_t freed = 0;  // when, in that order
+  uint64_t freed = 0;  // when, in that order: the same for those of one range
   double ended = 0;    // memory/layout.h: when the stay in it ends that ended last
+  uint64_t place = 0;  // likewise: which one it is in the newest layout
   bool free = false;
   ChunkRange* holder = nullptr;  // nullptr: it is free
   std::vector<ChunkRange*> ranges;
@@ -72,6 +73,8 @@ class ChunkRanges {
   // that were. nullptr: there is no room. Throws um::Error, and then nobody has it.
   // `wanted`: over those of these chunks that are free, whatever else is mapped.
   ChunkRange* take(uint64_t chunks, driver::CUstream first_user, const std::vector<Chunk*>& wanted = {});
+  // Likewise over those chunks that were given back longest ago, whatever is mapped.
+  ChunkRange* take_oldest(uint64_t chunks, driver::CUstream first_user);
   // The same of one range; false when somebody has one of its chunks.
   bool take(ChunkRange* range, driver::CUstream first_user);
   // What it was given runs until `last_use`.

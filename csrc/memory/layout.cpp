@@ -30,6 +30,10 @@ ChunkRange* Layout::take(uint64_t chunks, CUstream first_user, int32_t storage) 
 
 ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   const size_t turn = turns->next++;
+  if (laid_out_ == 0 && unlaid_ <= kLong) {
+    missed_ += chunks;
+    return ranges_.take_oldest(chunks, first_user);
+  }
   if (turn >= turns->stays.size() || turns->stays[turn].chunks.size() > chunks) {
     missed_ += chunks;
     return ranges_.take(chunks, first_user);
@@ -53,8 +57,8 @@ std::vector<Chunk*> Layout::instead(const Own& own, uint64_t chunks) const {
     int64_t overlap;
     Chunk* chunk;
     bool operator<(const Other& other) const {
-      return std::tie(wait, overlap, chunk->ended, chunk->freed) <
-             std::tie(other.wait, other.overlap, other.chunk->ended, other.chunk->freed);
+      return std::tie(wait, overlap, chunk->ended, chunk->freed, chunk->place) <
+             std::tie(other.wait, other.overlap, other.chunk->ended, other.chunk->freed, other.chunk->place);
     }
   };
   const auto is_own = [&](Chunk* chunk) {
@@ -186,14 +190,21 @@ void Layout::begin_step() {
   step_ = {first, now_, {}, 0, std::move(step_.stays)};
   missed_ = 0;
   ++steps_;
+  unlaid_ = laid_out_ == 0 ? unlaid_ + 1 : 0;
   follows_ = true;
 }
 
 void Layout::stop() noexcept {
   forget();
-  step_ = {step_.first + step_.stays.size(), now_, {}, 0, {}};
+  step_ = {step_.first + step_.stays.size(), 0, {}, 0, {}};
   before_ = {};
-  layouts_ = steps_ = next_try_ = astray_ = spare_ = sparings_ = 0;
+  now_ = ops_ = 0;
+  for (Link& link : links_) link = {};
+  for (uint64_t number = 0; Chunk* const chunk = ranges_.chunk(static_cast<uint32_t>(number)); ++number) {
+    chunk->ended = 0;
+    chunk->place = 0;
+  }
+  layouts_ = steps_ = unlaid_ = next_try_ = astray_ = spare_ = sparings_ = 0;
   follows_ = false;
 }
 
@@ -223,7 +234,8 @@ bool Layout::spare_more(const std::vector<Stay>& stays) {
 void Layout::make() {
   forget();
   astray_ = 0;
-  std::vector<Stay> stays = laid_out(1), longer = laid_out(kMostSteps);
+  const std::vector<uint32_t> numbers = order();
+  std::vector<Stay> stays = laid_out(1, numbers), longer = laid_out(kMostSteps, numbers);
   const auto chunks = [](const std::vector<Stay>& all) {
     uint64_t sum = 0;
     for (const Stay& each : all) sum += each.chunks.size();
@@ -251,12 +263,14 @@ void Layout::make() {
   } catch (const Error&) {  // the driver maps no more
     forget();
   }
+  for (uint64_t place = 0; place < numbers.size(); ++place) {
+    if (Chunk* const chunk = ranges_.chunk(numbers[place])) chunk->place = place;
+  }
 }
 
 // The stays of a circle of so many steps. The last one ends at its edge: what is there then has its chunks. They are
 // laid out in `order`, so that the layout of a step is the same whatever was before.
-std::vector<Stay> Layout::laid_out(int64_t steps) {
-  const std::vector<uint32_t> numbers = order();
+std::vector<Stay> Layout::laid_out(int64_t steps, const std::vector<uint32_t>& numbers) {
   std::vector<uint32_t> places(numbers.size());
   for (uint32_t place = 0; place < numbers.size(); ++place) places[numbers[place]] = place;
   const auto rename = [](std::vector<uint32_t>* chunks, const std::vector<uint32_t>& names) {
@@ -284,17 +298,18 @@ std::vector<Stay> Layout::laid_out(int64_t steps) {
 }
 
 // The numbers of all chunks: of those that somebody has still, by his stay, then of those that are not made yet, then
-// of the free ones. What was given back first is the last, and so the first that a stay is given.
+// of the free ones. What was given back first is the last, and so the first that a stay is given. Of chunks that are
+// alike in this the layout before tells which is which.
 std::vector<uint32_t> Layout::order() const {
-  std::vector<std::tuple<int, uint64_t, uint32_t>> keys;
+  std::vector<std::tuple<int, uint64_t, uint64_t, uint32_t>> keys;
   for (uint32_t number = 0; number < ranges_.most(); ++number) {
     const Chunk* const chunk = ranges_.chunk(number);
     if (chunk == nullptr) {
-      keys.emplace_back(1, 0, number);
+      keys.emplace_back(1, 0, 0, number);
     } else if (chunk->holder != nullptr) {
-      keys.emplace_back(0, chunk->holder->stay, number);
+      keys.emplace_back(0, chunk->holder->stay, chunk->place, number);
     } else {
-      keys.emplace_back(2, ~chunk->freed, number);
+      keys.emplace_back(2, ~chunk->freed, chunk->place, number);
     }
   }
   std::sort(keys.begin(), keys.end());

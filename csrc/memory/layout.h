@@ -2,7 +2,9 @@
 // stays there are is seen in a step, and what is laid out then is followed in the next ones. A stay is told by its
 // storage and by how many the storage had before in the step; one of which nobody knows the storage, by its size. A
 // stay that does not find its chunks free takes others in place of those that are in use, which should be in nobody's
-// way: else one miss makes many. One that is not known takes what is mapped.
+// way: else one miss makes many. One that is not known takes what is mapped. The first steps, from which a layout is
+// made, take the chunks that were given back longest ago instead: so which chunks those are follows from the steps
+// alone, as they soon are in the same order whatever was before, and so does all that comes of it.
 //
 // Where a step fills the whole budget there are too few chunks for some stays, as each has its own for all of its time
 // and the step is a circle. So what plans bring ahead of time leaves some chunks free from then on.
@@ -90,7 +92,8 @@ class Layout {
   // A layout that so many steps in a row do not keep to is given up: it may be what makes each unlike the one before.
   static constexpr uint64_t kMostAstray = 4;
 
-  static constexpr uint64_t kLong = 8;  // steps
+  // Steps; so many in a row without a layout map what they take, and more take what is mapped.
+  static constexpr uint64_t kLong = 8;
 
   // So often more chunks are left free because there were too few for a layout: what is lacking then is little.
   static constexpr uint64_t kMostSparings = 2;
@@ -107,7 +110,7 @@ class Layout {
   bool due() const;
   bool spare_more(const std::vector<Stay>& stays);
   void make();
-  std::vector<Stay> laid_out(int64_t steps);
+  std::vector<Stay> laid_out(int64_t steps, const std::vector<uint32_t>& numbers);
   std::vector<Stay> closed(int64_t longest, std::vector<uint32_t>* others);
   std::vector<uint32_t> order() const;
   void forget() noexcept;
@@ -120,7 +123,7 @@ class Layout {
   std::vector<std::vector<int64_t>> begins_;  // by chunk: of the stays that the layout gives it, since the circle began
   uint64_t released_ = 0;                     // ChunkRanges::released() when the layout was made
   uint64_t laid_out_ = 0, missed_ = 0, layouts_ = 0;
-  uint64_t steps_ = 0, next_try_ = 0, astray_ = 0;
+  uint64_t steps_ = 0, next_try_ = 0, astray_ = 0, unlaid_ = 0;
   uint64_t spare_ = 0, sparings_ = 0;
   // The device's clock: ops take as long as in the trace, and copies of a direction follow each other at the speed at
   // which those of a step would take twice as long as its ops. An op waits for what it needs, and whoever takes chunks

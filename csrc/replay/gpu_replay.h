@@ -42,6 +42,7 @@ class GpuReplay {
  private:
   void run_iteration();
   void place_small();
+  void make_before();
   void run_op(int32_t op);
   void begin(int32_t op);
   void launch(int64_t duration_ns, bool host_waits);

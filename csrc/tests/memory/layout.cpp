@@ -1,4 +1,8 @@
 // A layout on an emulated device: what a step takes through it, and a driver that fails.
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "chunked_fixture.h"
 #include "memory/movable_memory.h"
 
@@ -68,6 +72,28 @@ TEST(the_third_of_three_like_steps_has_a_layout) {
   CHECK_EQ(rig.layout().layouts(), uint64_t{1});
   CHECK_EQ(rig.mappings(), mappings);
   rig.end();
+}
+
+TEST(which_chunks_a_step_takes_follows_from_the_steps_alone) {
+  const auto steps = [](bool past) {  // who had the chunks of each stay before
+    Rig rig(9);
+    // What is mapped for two, three and four chunks are the same ones.
+    for (const uint64_t chunks : past ? std::vector<uint64_t>{9, 3, 6, 2, 7, 4} : std::vector<uint64_t>{})
+      rig.layout().give(rig.take(chunks, -1), 0);
+    std::map<uint64_t, int> last;  // stay, by chunk
+    std::vector<std::vector<int>> found;
+    for (int each = 0; each < 8; ++each) {
+      for (const ChunkRange* range : rig.step()) {
+        std::vector<int>& before = found.emplace_back();
+        for (const um::Chunk* chunk : range->chunks)
+          before.push_back(std::exchange(last[chunk->number], static_cast<int>(found.size())));
+        std::sort(before.begin(), before.end());
+      }
+    }
+    rig.end();
+    return found;
+  };
+  CHECK(steps(false) == steps(true));
 }
 
 TEST(whoever_is_in_the_way_is_told) {

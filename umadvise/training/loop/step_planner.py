@@ -149,9 +149,13 @@ class StepPlanner:
         plan = program.plan
         if plan is None or pages(plan):
             return None
-        alive = {each.serial: each.address for each in self.state.device.allocations()}
-        addresses = np.array([alive.get(each, 0) for each in program.serials.tolist()], np.uint64)
-        return self.maker.simulate(step, plan, self.split.for_plans(Memory.CHUNKED), addresses)
+        alive = {each.serial: each for each in self.state.device.allocations()}
+        addresses = [alive[each].address if each in alive else 0 for each in program.serials.tolist()]
+        memory = self.split.for_plans(Memory.CHUNKED)
+        large = (each for each in alive.values() if each.bytes * 2 > memory.chunk_bytes)
+        on_host = {each.serial for each in large if not each.seen}  # until an op uses it
+        memory = replace(memory, elsewhere=memory.elsewhere | on_host)
+        return self.maker.simulate(step, plan, memory, np.array(addresses, np.uint64))
 
     def predictions(self, step: RecordedStep) -> tuple[RungPrediction, ...]:
         """Simulated times of a steady step on the rungs that it can run on, for the report."""
