@@ -111,6 +111,27 @@ TEST(others_change_places_for_a_stay_that_finds_too_few_chunks) {
   CHECK(stays[1].chunks == (Chunks{1}));
 }
 
+TEST(of_those_who_could_change_places_those_do_for_whom_the_device_waits_least) {
+  // The device is done with chunk 0 at 9: the first stay would wait for it, the second one, which begins at 10, not.
+  std::vector<Stay> stays{stay(1, 6, 10), stay(1, 7, 11), stay(1, 8, 15), stay(1, 12, 22, {0})};
+  stays[1].begin.clock = 10;
+  stays[3].end.clock = 29;
+  um::lay_out(&stays, {20, 20}, 3, {});
+  CHECK(stays[0].chunks == (Chunks{2}));
+  CHECK(stays[1].chunks == (Chunks{0}));
+  CHECK(stays[2].chunks == (Chunks{1}));
+}
+
+TEST(what_the_next_circle_begins_with_is_not_waited_for) {
+  // The last stay ends on the device when the first one has begun again.
+  std::vector<Stay> stays{stay(1, 0, 2), stay(1, 3, 5), stay(1, 6, 7)};
+  stays[1].begin.clock = 1;
+  stays[2].end.clock = 11;
+  um::lay_out(&stays, {8, 8}, 2, {});
+  CHECK(stays[1].chunks != stays[0].chunks);
+  CHECK(stays[2].chunks == stays[1].chunks);
+}
+
 TEST(a_stay_without_enough_chunks_has_those_that_there_are) {
   std::vector<Stay> stays{stay(2, 0, 5), stay(2, 1, 2), stay(1, 3, 4)};
   um::lay_out(&stays, {6, 6}, 4, {2});
