@@ -21,9 +21,10 @@ struct Stay {
 };
 
 // Of chunks 0 to `count`, but for `others`, in a circle of steps. Stays that span its edge have theirs. Every other
-// one, in the order in which they begin, takes of the chunks that are free for all of it those that the device is done
-// with first. Where there are too few, chunks that others have in part of that time change places with free ones. What
-// a stay lacks then nobody could be found to give.
+// one, in the order in which they begin, takes of the chunks that are free for all of it those for which the device
+// waits least, now and when the circle begins anew, and of equal ones those that it is done with first. Where there are
+// too few, chunks that others have in part of that time change places with free ones, so that the device waits as
+// little longer as may be. What a stay lacks then nobody could be found to give.
 void lay_out(std::vector<Stay>* stays, Moment length, uint32_t count, const std::vector<uint32_t>& others);
 
 }  // namespace um

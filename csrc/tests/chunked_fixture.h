@@ -1,6 +1,9 @@
 // Contents that tell allocations and places apart, and what else tests of memory for swapping share.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 
@@ -94,6 +97,16 @@ inline um_status status_of(const std::function<void()>& work) {
     return error.status();
   }
   return UM_OK;
+}
+
+// Ends a mover and its memory. Aborts when either has kept something, unless a test has failed already.
+template <class Mover>
+void give_back(std::unique_ptr<Mover>* mover, std::unique_ptr<um::MovableMemory>* memory, const um::Fences& fences) {
+  const bool gave_back = (*memory)->give_back();
+  mover->reset();
+  memory->reset();
+  if (std::uncaught_exceptions() == 0 && (!gave_back || fences.live() != 0))
+    std::fprintf(stderr, "something is left\n"), std::abort();
 }
 
 }  // namespace test

@@ -7,6 +7,7 @@
 #include "devices/simulated/device.h"
 #include "devices/simulated/gpu.h"
 #include "engine/mover.h"
+#include "simulated_link.h"
 
 namespace test {
 
@@ -18,16 +19,6 @@ struct Storages : um::Owners {
   void forget(void*) noexcept override {}
   bool repoint(void*, uint64_t, uint64_t) noexcept override { return true; }
 };
-
-inline um_link link() {
-  um_link made{};
-  for (const int direction : {0, 1}) {
-    made.fixed_ns[direction] = 1000;
-    made.bytes_per_s[direction] = made.both_bytes_per_s[direction] = 1e9;  // a byte takes a nanosecond
-    made.engines[direction] = 1;
-  }
-  return made;
-}
 
 struct Rig {
   explicit Rig(uint64_t budget_chunks) {
@@ -45,11 +36,7 @@ struct Rig {
     mover = std::make_unique<Mover>(backend, *memory, *fences, events, storages);
   }
   ~Rig() {
-    const bool gave_back = memory->give_back();
-    mover.reset();
-    memory.reset();
-    if (std::uncaught_exceptions() == 0 && (!gave_back || fences->live() != 0))
-      std::fprintf(stderr, "something is left\n"), std::abort();
+    give_back(&mover, &memory, *fences);
     fences.reset();
     current.reset();
     backend.close();

@@ -39,13 +39,7 @@ struct Rig : test::Emulated {
         memory(std::make_unique<um::MovableMemory>(nullptr, backend, *fences, blocks,
                                                    test::chunk_options(budget_chunks * kChunk, host_bytes))),
         mover(std::make_unique<Mover>(backend, *memory, *fences, events, storages)) {}
-  ~Rig() {
-    const bool gave_back = memory->give_back();
-    mover.reset();
-    memory.reset();
-    if (std::uncaught_exceptions() == 0 && (!gave_back || fences->live() != 0))
-      std::fprintf(stderr, "something is left\n"), std::abort();
-  }
+  ~Rig() { test::give_back(&mover, &memory, *fences); }
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 

@@ -8,22 +8,13 @@
 #include "devices/simulated/device.h"
 #include "memory/backend.h"
 #include "memory/physical.h"
+#include "simulated_link.h"
 
 namespace {
 
 using namespace um::driver;  // NOLINT(google-build-using-namespace): the driver's types
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-um_link link() {
-  um_link made{};
-  for (const int direction : {0, 1}) {
-    made.fixed_ns[direction] = 1000;
-    made.bytes_per_s[direction] = made.both_bytes_per_s[direction] = 1e9;  // a byte takes a nanosecond
-    made.engines[direction] = 1;
-  }
-  return made;
-}
 
 // A GPU of 64 MiB whose calls take no time but those that are given.
 struct Open {
@@ -57,7 +48,7 @@ struct Open {
     clock.end_op(duration_ns, false);
   }
 
-  um::simulator::Clock clock{link(), um_pages_costs{}, 0};
+  um::simulator::Clock clock{test::link(), um_pages_costs{}, 0};
   um::Backend backend;
   std::unique_ptr<um::simulator::Gpu> gpu;
 };
