@@ -14,6 +14,10 @@ namespace {
 
 constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 
+int protection(Mapper::Access access) {
+  return access == Mapper::Access::none ? PROT_NONE : access == Mapper::Access::read ? PROT_READ : kReadWrite;
+}
+
 bool move_page_tables(void* from, void* to) {
   return mremap(from, kBlockBytes, kBlockBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
 }
@@ -29,11 +33,6 @@ bool make_inaccessible(void* address) {
   return munmap(address, kBlockBytes) == 0 && map_nothing(address, MAP_FIXED_NOREPLACE);
 }
 
-bool map_file(const Tier& tier, uint32_t slot, uint64_t address, bool writable, int flags) {
-  return mmap(reinterpret_cast<void*>(address), kBlockBytes, writable ? kReadWrite : PROT_READ,
-              MAP_SHARED | MAP_FIXED | flags, tier.file(), static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
-}
-
 }  // namespace
 
 Mapper::Method Mapper::best() {
@@ -45,7 +44,7 @@ Mapper::Method Mapper::best() {
 }
 
 bool Mapper::show(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
-  if (method_ == Method::populate) return map_file(tier, slot, address, writable, MAP_POPULATE);
+  if (method_ == Method::populate) return map(tier, slot, address, writable ? Access::write : Access::read);
   void* target = reinterpret_cast<void*>(address);
   char* home = tier.alias(slot);
   if (writable) return move_page_tables(home, target);
@@ -63,14 +62,15 @@ bool Mapper::hide(const Tier& tier, uint32_t slot, uint64_t address) const {
   return mprotect(tier.alias(slot), kBlockBytes, kReadWrite) == 0;
 }
 
-bool Mapper::show_again(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const {
-  return map_file(tier, slot, address, writable, 0);
+bool Mapper::map(const Tier& tier, uint32_t slot, uint64_t address, Access access) const {
+  return mmap(reinterpret_cast<void*>(address), kBlockBytes, protection(access), MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+              tier.file(), static_cast<off_t>(slot * kBlockBytes)) != MAP_FAILED;
 }
 
-bool Mapper::hide_again(uint64_t address) const { return make_inaccessible(reinterpret_cast<void*>(address)); }
+bool Mapper::unmap(uint64_t address) const { return make_inaccessible(reinterpret_cast<void*>(address)); }
 
-bool Mapper::protect(uint64_t address, bool writable) const {
-  return mprotect(reinterpret_cast<void*>(address), kBlockBytes, writable ? kReadWrite : PROT_READ) == 0;
+bool Mapper::protect(uint64_t address, Access access) const {
+  return mprotect(reinterpret_cast<void*>(address), kBlockBytes, protection(access)) == 0;
 }
 
 }  // namespace um::emulated

@@ -1,8 +1,9 @@
 // Puts a slot of a tier under a block's address and takes it away again.
 //
-// In both directions the page tables themselves move (mremap with MREMAP_DONTUNMAP, Linux 5.13 for shared memory): 3 us
-// in, 5 us out, and no minor faults later, where mapping the file afresh costs 512 of them a block. An old kernel gets
-// mmap(MAP_POPULATE) instead, which takes 65 us. Changing the protection of a whole block takes 22 us.
+// A slot that one block at a time shows moves with its page tables, in both directions (mremap with MREMAP_DONTUNMAP,
+// Linux 5.13 for shared memory): 3 us in, 5 us out, and no minor faults later, where mapping the file afresh costs 512
+// of them a block. An old kernel gets mmap(MAP_POPULATE) instead, which takes 65 us. So does a slot that many blocks
+// show; changing the protection of a whole block takes 22 us.
 //
 // Order matters, because other threads run on: data is complete before a slot becomes visible, protection is set before
 // too (a store through a short-lived writable window would escape the model), and a block is PROT_NONE again before
@@ -18,18 +19,19 @@ namespace um::emulated {
 class Mapper {
  public:
   enum class Method { move_page_tables, populate };
+  enum class Access { none, read, write };
   // The faster method that this kernel has, found by trying.
   static Method best();
   explicit Mapper(Method method) : method_(method) {}
 
-  // All return false when the kernel refuses (the limit of mappings, vm.max_map_count). Async-signal-safe.
+  // All of these return false when the kernel refuses (the limit of mappings, vm.max_map_count). Async-signal-safe.
   bool show(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const;
   bool hide(const Tier& tier, uint32_t slot, uint64_t address) const;
-  // A slot whose page tables are at another address already: here they come as they are used, a minor fault a page.
-  bool show_again(const Tier& tier, uint32_t slot, uint64_t address, bool writable) const;
-  bool hide_again(uint64_t address) const;
-  // Of what is shown.
-  bool protect(uint64_t address, bool writable) const;
+  // Page tables of the block's own, for a slot that others may show too.
+  bool map(const Tier& tier, uint32_t slot, uint64_t address, Access access) const;
+  bool unmap(uint64_t address) const;
+  // Of what is shown or mapped.
+  bool protect(uint64_t address, Access access) const;
 
  private:
   Method method_;

@@ -115,6 +115,7 @@ class Space {
     uint32_t reservation;  // its first block
     uint8_t device_access, host_access;
     std::atomic<uint32_t> copies;  // at work here
+    bool has_tables;
     bool veiled;
     bool told;  // of a write to what is read-only
     uint8_t access() const { return device_access | host_access; }
@@ -141,8 +142,8 @@ class Space {
   void open_for_store(uint32_t block);
   void release_block(uint32_t block);
   Service ask_about(uint32_t block, uint64_t address, bool write);
-  bool show_access(uint32_t block, Handle::Slot& slot, uint8_t wanted);
-  bool set_block_access(uint32_t block, Handle::Slot& slot, uint8_t device, uint8_t host);
+  bool show_access(uint32_t block, uint8_t wanted);
+  bool set_block_access(uint32_t block, uint8_t device, uint8_t host);
   void put_slot(uint32_t block, const Handle& handle, uint32_t slot);
   void take_slot_away(uint32_t block);
   bool take_slot(Handle& handle);
@@ -154,7 +155,7 @@ class Space {
   bool whole_blocks(uint64_t address, uint64_t bytes, Run* out) const;
   bool whole_mappings(Run run) const;
   template <class Each>
-  bool each_mapped_block(Run run, const Each& each);
+  bool each_block(Run run, const Each& each);
   std::unique_lock<SpinLock> lock_without_copies(Run run);
   // The only ways in which a block gets and loses its place on a tier. False when the tier is full.
   bool take_device_slot(Block& block);

@@ -66,7 +66,6 @@ Lending Space::lend(uint64_t address, bool write, Loan* loan) {
   if ((block.visible() & (write ? kWriteAccess : kReadAccess)) != 0) return Lending::lent;
   const Tier& tier = on_device ? device_tier_ : host_tier_;
   const uint32_t slot = (on_device ? block.device_slot : block.host_slot) - 1;
-  if (!block.veiled) tier.fill_tables(slot);  // else they are there, as nobody else sees the slot
   loan->bytes = tier.alias(slot) + (address - address_of(index));
   return Lending::lent;
 }

@@ -26,15 +26,15 @@ bool Space::take_slot(Handle& handle) {
   }
   if (handle.on_device) resident_.add(ResidentBlocks::kUntagged);
   host_handle_slots_ += !handle.on_device;
-  handle.slots.push_back({slot, 0});
+  handle.slots.push_back(slot);
   tier.populate(slot);
   return true;
 }
 
 void Space::give_slots(const Handle& handle) {
   const Guard guard(lock_);
-  for (const Handle::Slot& slot : handle.slots) {
-    (handle.on_device ? device_tier_ : host_tier_).give(slot.index);
+  for (const uint32_t slot : handle.slots) {
+    (handle.on_device ? device_tier_ : host_tier_).give(slot);
     if (!handle.on_device) continue;
     plain_.give();
     resident_.subtract(ResidentBlocks::kUntagged);

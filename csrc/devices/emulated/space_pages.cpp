@@ -77,7 +77,7 @@ bool Space::settle(uint32_t index) {
   if (now == wanted) return true;
   bool done = true;
   if (on_device(now) == on_device(wanted) && now != Mapping::none && writable(wanted)) {
-    done = mapper_.protect(address_of(index), true);
+    done = mapper_.protect(address_of(index), Mapper::Access::write);
   } else {
     done = unmap(index);
     if (wanted != Mapping::none) {

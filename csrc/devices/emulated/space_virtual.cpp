@@ -1,5 +1,6 @@
-// Reserved ranges and the physical memory under them. Which slot lies under which block is settled by `map`; a block
-// has page tables only while somebody may access it, so that mapping, taking access away and unmapping are cheap.
+// Reserved ranges and the physical memory under them. Which slot lies under which block is settled by `map`. A block
+// gets page tables of its own when somebody may access it first, and keeps them until it is unmapped: who may do what
+// there changes their protection, so that no page is faulted in twice however often its contents move.
 #include <algorithm>
 
 #include "devices/emulated/space.h"
@@ -69,7 +70,7 @@ void Space::take_slot_away(uint32_t index) {
     push(Change::left, block);
   }
   block.device_slot = block.host_slot = 0;
-  block.veiled = false;
+  block.veiled = block.has_tables = false;
 }
 
 CUresult Space::map(uint64_t address, uint64_t bytes, uint64_t handle) {
@@ -89,7 +90,7 @@ CUresult Space::map(uint64_t address, uint64_t bytes, uint64_t handle) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  for (uint32_t i = 0; i < run.count; ++i) put_slot(run.first + i, found->second, found->second.slots[i].index);
+  for (uint32_t i = 0; i < run.count; ++i) put_slot(run.first + i, found->second, found->second.slots[i]);
   mappings_.emplace(run.first, MappedRange{run.count, handle});
   ++found->second.mappings;
   return CUDA_SUCCESS;
@@ -121,41 +122,29 @@ std::unique_lock<SpinLock> Space::lock_without_copies(Run run) {
 }
 
 template <class Each>
-bool Space::each_mapped_block(Run run, const Each& each) {
-  for (uint32_t block = run.first; block < run.first + run.count;) {
-    const MappedRange& mapping = mappings_.at(block);
-    for (Handle::Slot *slot = handles_.at(mapping.handle).slots.data(), *end = slot + mapping.count; slot < end; ++slot)
-      if (!each(block++, *slot)) return false;
+bool Space::each_block(Run run, const Each& each) {
+  for (uint32_t block = run.first; block < run.first + run.count; ++block) {
+    if (!each(block)) return false;
   }
   return true;
 }
 
-// The first who sees a slot gets its page tables; they are back at its alias before anybody else does.
-bool Space::show_access(uint32_t index, Handle::Slot& slot, uint8_t wanted) {
+bool Space::show_access(uint32_t index, uint8_t wanted) {
   Block& block = blocks_[index];
-  const Tier& tier = block.device_slot != 0 ? device_tier_ : host_tier_;
-  const uint64_t address = address_of(index);
-  const uint8_t now = block.visible();
-  const bool writable = (wanted & kWriteAccess) != 0;
-  bool done = true;
-  if (wanted == 0 && now != 0) {
-    const bool moved = slot.tables_at == index + 1;
-    done = moved ? mapper_.hide(tier, slot.index, address) : mapper_.hide_again(address);
-    if (done && moved) slot.tables_at = 0;
-  } else if (wanted != 0 && now == 0) {
-    const bool first = slot.tables_at == 0;
-    done = first ? mapper_.show(tier, slot.index, address, writable)
-                 : mapper_.show_again(tier, slot.index, address, writable);
-    if (done && first) slot.tables_at = index + 1;
-  } else if (wanted != now) {
-    done = mapper_.protect(address, writable);
-  }
-  return done;
+  if (wanted == block.visible()) return true;
+  const auto access = (wanted & kWriteAccess) != 0  ? Mapper::Access::write
+                      : (wanted & kReadAccess) != 0 ? Mapper::Access::read
+                                                    : Mapper::Access::none;
+  if (block.has_tables) return mapper_.protect(address_of(index), access);
+  const bool on_device = block.device_slot != 0;
+  const uint32_t slot = (on_device ? block.device_slot : block.host_slot) - 1;
+  block.has_tables = mapper_.map(on_device ? device_tier_ : host_tier_, slot, address_of(index), access);
+  return block.has_tables;
 }
 
-bool Space::set_block_access(uint32_t index, Handle::Slot& slot, uint8_t device, uint8_t host) {
+bool Space::set_block_access(uint32_t index, uint8_t device, uint8_t host) {
   Block& block = blocks_[index];
-  if (!block.veiled && !show_access(index, slot, device | host)) return false;
+  if (!block.veiled && !show_access(index, device | host)) return false;
   block.device_access = device;
   block.host_access = host;
   block.told = false;
@@ -167,10 +156,10 @@ bool Space::veil(uint64_t address, uint64_t bytes, bool veiled) {
   Run run{};
   if (!whole_blocks(address, bytes, &run) || !whole_mappings(run)) return false;
   const auto guard = lock_without_copies(run);
-  return each_mapped_block(run, [&](uint32_t index, Handle::Slot& slot) {
+  return each_block(run, [&](uint32_t index) {
     Block& block = blocks_[index];
     if (block.veiled == veiled) return true;
-    if (!show_access(index, slot, veiled ? uint8_t{0} : block.access())) return false;
+    if (!show_access(index, veiled ? uint8_t{0} : block.access())) return false;
     block.veiled = veiled;
     return true;
   });
@@ -182,10 +171,14 @@ CUresult Space::unmap(uint64_t address, uint64_t bytes) {
   if (!whole_blocks(address, bytes, &run) || !whole_mappings(run)) return CUDA_ERROR_INVALID_VALUE;
   {
     const auto guard = lock_without_copies(run);
-    if (!each_mapped_block(run,
-                           [&](uint32_t block, Handle::Slot& slot) { return set_block_access(block, slot, 0, 0); })) {
-      return CUDA_ERROR_OPERATING_SYSTEM;
-    }
+    const bool done = each_block(run, [&](uint32_t index) {
+      Block& block = blocks_[index];
+      if (block.has_tables && !mapper_.unmap(address_of(index))) return false;
+      block.has_tables = false;
+      block.device_access = block.host_access = 0;
+      return true;
+    });
+    if (!done) return CUDA_ERROR_OPERATING_SYSTEM;
     for (uint32_t block = run.first; block < run.first + run.count; ++block) take_slot_away(block);
   }
   for (auto each = mappings_.find(run.first); each != mappings_.end() && each->first < run.first + run.count;) {
@@ -209,10 +202,9 @@ CUresult Space::set_access(uint64_t address, uint64_t bytes, AccessGrant grant) 
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto change = [](uint8_t now, uint8_t wanted) { return wanted == AccessGrant::kUnchanged ? now : wanted; };
-  const bool done = each_mapped_block(run, [&](uint32_t index, Handle::Slot& slot) {
+  const bool done = each_block(run, [&](uint32_t index) {
     const Block& block = blocks_[index];
-    return set_block_access(index, slot, change(block.device_access, grant.device),
-                            change(block.host_access, grant.host));
+    return set_block_access(index, change(block.device_access, grant.device), change(block.host_access, grant.host));
   });
   return done ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
@@ -237,7 +229,7 @@ Service Space::carry_out(uint64_t address, bool write) {
   const Guard guard(lock_);
   Block& block = blocks_[index];
   if (!write || block.visible() == 0) return block.visible() != 0 ? Service::served : Service::refused;
-  if (!mapper_.protect(address_of(index), true)) return Service::failed;
+  if (!mapper_.protect(address_of(index), Mapper::Access::write)) return Service::failed;
   block.device_access |= kWriteAccess;
   return Service::served;
 }

@@ -8,11 +8,7 @@
 namespace um::emulated {
 
 struct Handle {
-  struct Slot {
-    uint32_t index;      // on its tier
-    uint32_t tables_at;  // block + 1 of the mapping that its page tables were moved to; 0: they are at the slot's alias
-  };
-  std::vector<Slot> slots;
+  std::vector<uint32_t> slots;  // on its tier
   bool on_device;
   bool released = false;  // stays as long as it is mapped
   uint32_t mappings = 0;

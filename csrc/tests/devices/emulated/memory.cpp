@@ -348,7 +348,7 @@ TEST(both_ways_of_mapping_show_the_same_bytes) {
     std::memset(tier.alias(slot), 17, kBlock);
     CHECK(mapper.show(tier, slot, address, false));
     CHECK_EQ(+reinterpret_cast<unsigned char*>(address)[4097], 17);
-    CHECK(mapper.protect(address, true));
+    CHECK(mapper.protect(address, Mapper::Access::write));
     reinterpret_cast<unsigned char*>(address)[9] = 18;
     CHECK(mapper.hide(tier, slot, address));
     CHECK_EQ(+tier.alias(slot)[9], 18);
