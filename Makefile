@@ -20,7 +20,8 @@ BUILD = MAKEFLAGS= cmake --build
 # tests a file has: files of few are the slowest, and one process would wait for the other.
 PYTEST = pytest -q --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
-THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads engine_stream_wait memory_heap
+THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads engine_stream_wait memory_heap memory_helper \
+	memory_host_copies memory_ranges
 # Prints requirements of pyproject.toml: an expression of `needed` and, by group, `optional`.
 REQUIRED = $(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	needed, optional = project["dependencies"], project["optional-dependencies"]; print(*$(1))'

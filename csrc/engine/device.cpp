@@ -78,6 +78,7 @@ bool um_device::empty_out() noexcept {
     [[maybe_unused]] const void* const kept[] = {allocations.release(), fences.release()};  // its heaps refer to them
     return false;
   }
+  backend.helper->end();
   observation.collect();
   guard.leave_all();
   allocations.reset();

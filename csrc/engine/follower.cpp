@@ -97,7 +97,7 @@ void Follower::allocated(Block* block, const RunningOp* op) noexcept {
 void Follower::carry_out(const Program::Action& action) {
   if (action.block != nullptr && managed(*action.block)) return;
   if (action.block == nullptr || notes(*action.block).movable == nullptr) {
-    ++(action.block == nullptr ? skipped_actions_ : redundant_actions_);
+    action.block == nullptr ? ++skipped_actions_ : ++redundant_actions_;
     return;
   }
   try {
@@ -170,7 +170,13 @@ void Follower::send_prefetches(CUstream stream) {
   const RequiredContext current(backend);
   const CUstream beside = backend.ordered() ? nullptr : device_.streams.side();
   if (beside != nullptr) device_.streams.order(beside, stream, Wait::pages_after_op);
-  prefetch(backend, prefetches_, beside);
+  backend.helper->ask([this, all = std::move(prefetches_), beside] {
+    try {
+      prefetch(device_.backend, all, beside);
+    } catch (const std::exception&) {  // it was a wish
+      ++skipped_actions_;
+    }
+  });
   prefetches_.clear();
   device_.accounts.sample_residency();
 }

@@ -1,6 +1,7 @@
 // Follows a program: what its plan asks for, when the op comes that it is for.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -42,7 +43,8 @@ class Follower final : public Participant {
   std::vector<size_t> postponed_;     // rows of its actions, until an op comes that uses something
   std::vector<Prefetch> prefetches_;  // that a plan asks for at one point
   uint64_t programs_followed_ = 0;    // of programs that are gone
-  int64_t actions_ = 0, skipped_actions_ = 0, redundant_actions_ = 0;
+  int64_t actions_ = 0, redundant_actions_ = 0;
+  std::atomic<int64_t> skipped_actions_{0};
 };
 
 }  // namespace um

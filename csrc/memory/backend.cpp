@@ -141,6 +141,9 @@ Backend Backend::open_cuda(int32_t ordinal) {
   }
   backend.describe();
   const OnError undo([&] { backend.close(); });
+  backend.helper = std::make_shared<Helper>([libcuda, context = backend.context] {
+    static_cast<void>(libcuda->call.ctx_set_current(context));  // else its calls fail, as they may at any time
+  });
   const RequiredContext current(backend);
   size_t free_bytes = 0, all_bytes = 0;
   backend.check(backend.call().mem_get_info(&free_bytes, &all_bytes), "asking for free device memory");
@@ -177,6 +180,7 @@ void Backend::describe() {
 }
 
 void Backend::close() noexcept {
+  helper->end();
   static_cast<void>(call().device_primary_ctx_release(device));  // nothing to be done about a failure
   std::exchange(hooks, &emulated::kSilent)->close(ordinal);
 }

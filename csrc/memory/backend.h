@@ -2,11 +2,13 @@
 // tells CUDA, the emulated device and the simulator's apart when opening; everything else asks what `hooks` say of it.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/clock.h"
 #include "devices/emulated/hooks.h"
 #include "driver/driver.h"
+#include "memory/helper.h"
 #include "umadvise.h"
 
 namespace um {
@@ -43,6 +45,7 @@ class Backend {
   void check(driver::CUresult result, const std::string& doing) const;
 
   const driver::Driver* driver = nullptr;
+  std::shared_ptr<Helper> helper = std::make_shared<Helper>();  // a thread on CUDA
   const emulated::Hooks* hooks = &emulated::kSilent;
   int32_t ordinal = -1;
   driver::CUdevice device = -1;

@@ -1,6 +1,7 @@
 #include "memory/chunk_ranges.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/on_error.h"
@@ -38,14 +39,14 @@ ChunkRange* ChunkRanges::take_oldest(uint64_t chunks, CUstream first_user) {
 }
 
 bool ChunkRanges::take(ChunkRange* range, CUstream first_user) {
-  if (range->taken > 0 || taken_.now + range->chunks.size() > pool_.budget()) return false;
+  if (range->taken > 0 || taken_.now + range->chunks.size() > pool_.budget() || !mapped(range)) return false;
   order(*range, first_user);
   show(range, RawAccess::write);
   hold(range);
   return true;
 }
 
-// All of its chunks are free, and have been for longest.
+// All of its chunks are free, and have been for longest. Not one that the helper may still map.
 ChunkRange* ChunkRanges::idle_range(uint64_t chunks) const {
   const auto found = by_size_.find(chunks);
   if (found == by_size_.end()) return nullptr;
@@ -57,7 +58,7 @@ ChunkRange* ChunkRanges::idle_range(uint64_t chunks) const {
   ChunkRange* oldest = nullptr;
   uint64_t oldest_freed = 0;
   for (ChunkRange* each : found->second) {
-    if (each->taken > 0) continue;
+    if (each->taken > 0 || each->mapping != 0) continue;
     const uint64_t each_freed = freed(each);
     if (oldest != nullptr && each_freed >= oldest_freed) continue;
     oldest = each;
@@ -168,11 +169,12 @@ ChunkRange* ChunkRanges::map(const std::vector<uint32_t>& chunks) {
   Chunks named;
   named.reserve(chunks.size());
   for (const uint32_t number : chunks) named.push_back(chunks_[number].get());
-  return make(std::move(named));
+  return make(std::move(named), true);
 }
 
-ChunkRange* ChunkRanges::make(Chunks chunks) {
-  if (const auto same = ranges_.find(chunks); same != ranges_.end()) return same->second.get();
+ChunkRange* ChunkRanges::make(Chunks chunks, bool ahead) {
+  if (const auto same = ranges_.find(chunks); same != ranges_.end() && (ahead || mapped(same->second.get())))
+    return same->second.get();
   make_place(chunks.size());
   auto range = std::make_unique<ChunkRange>();
   range->chunks = chunks;
@@ -185,7 +187,17 @@ ChunkRange* ChunkRanges::make(Chunks chunks) {
   const OnError undo_room([&] { rooms_.free(range->room, true); });
   range->address = range->room->address;
   park(range->room);
-  map_all(*range);
+  if (ahead) {
+    range->mapping = backend_.helper->ask([this, to = range.get()] {
+      try {
+        map_all(*to);
+      } catch (const Error&) {
+        to->refused = true;
+      }
+    });
+  } else {
+    map_all(*range);
+  }
   for (Chunk* chunk : range->chunks) {
     range->taken += chunk->free ? 0 : 1;
     chunk->ranges.push_back(range.get());
@@ -194,6 +206,14 @@ ChunkRange* ChunkRanges::make(Chunks chunks) {
   alike.push_back(range.get());
   entered->second = std::move(range);
   return entered->second.get();
+}
+
+// What the helper has not begun to map is mapped now. False, and the range is gone, where the driver refused.
+bool ChunkRanges::mapped(ChunkRange* range) noexcept {
+  backend_.helper->settle(std::exchange(range->mapping, 0));
+  if (!range->refused) return true;
+  static_cast<void>(retire(range));
+  return false;
 }
 
 void ChunkRanges::keep_none() noexcept {
@@ -253,8 +273,9 @@ void ChunkRanges::show(ChunkRange* range, RawAccess access) {
 // False where somebody has it, work that it was given may still run, or the driver refuses.
 bool ChunkRanges::retire(ChunkRange* range) noexcept {
   if (range->held || !fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
+  backend_.helper->settle(std::exchange(range->mapping, 0));
   const uint64_t bytes = range->chunks.size() * chunk_bytes_;
-  if (backend_.call().mem_unmap(range->address, bytes) != CUDA_SUCCESS) return false;
+  if (!range->refused && backend_.call().mem_unmap(range->address, bytes) != CUDA_SUCCESS) return false;
   for (Chunk* chunk : range->chunks) chunk->ranges.erase(std::find(chunk->ranges.begin(), chunk->ranges.end(), range));
   auto& alike = by_size_[range->chunks.size()];
   alike.erase(std::find(alike.begin(), alike.end(), range));

@@ -51,6 +51,8 @@ struct ChunkRange {
   bool held = false;           // it is somebody's
   bool kept = false;           // it stays mapped for as long as its chunks are there
   uint64_t stay = 0;           // memory/layout.h: the one that it is held for
+  Helper::Ticket mapping = 0;  // the job that maps it, until somebody wants it
+  bool refused = false;        // the driver did not
   RawAccess shown = RawAccess::write;
 };
 
@@ -79,9 +81,9 @@ class ChunkRanges {
   bool take(ChunkRange* range, driver::CUstream first_user);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // The range over these chunks, in this order, by number from 0 on: mapped now, unless it is. nullptr where there are
-  // not so many chunks. Numbers and ranges that are kept are good until released() changes, other ranges that nobody
-  // holds until another is mapped. Throws um::Error.
+  // The range over these chunks, in this order, by number from 0 on: mapped by the helper, unless it is. nullptr where
+  // there are not so many chunks. Numbers and ranges that are kept are good until released() changes, other ranges that
+  // nobody holds until another is mapped. Throws um::Error.
   ChunkRange* map(const std::vector<uint32_t>& chunks);
   Chunk* chunk(uint32_t number) const { return number < chunks_.size() ? chunks_[number].get() : nullptr; }
   void keep_none() noexcept;
@@ -119,7 +121,8 @@ class ChunkRanges {
 
   ChunkRange* idle_range(uint64_t chunks) const;
   Chunks free_chunks(uint64_t count, const Chunks& wanted);
-  ChunkRange* make(Chunks chunks);
+  ChunkRange* make(Chunks chunks, bool ahead = false);
+  bool mapped(ChunkRange* range) noexcept;
   Chunk* create();
   void make_place(uint64_t chunks) noexcept;
   void map_all(const ChunkRange& range);

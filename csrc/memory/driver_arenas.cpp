@@ -96,6 +96,7 @@ bool DriverArenas::release(Range range) noexcept {
   if (current.result() != CUDA_SUCCESS) return false;
   const auto shifted = raw_.find(range.address);
   const CUdeviceptr raw = shifted == raw_.end() ? range.address : shifted->second;
+  backend_.helper->finish();  // what it was asked to bring there
   if (backend_.call().mem_free(raw) != CUDA_SUCCESS) return false;
   if (shifted != raw_.end()) raw_.erase(shifted);
   if (counts()) managed_cap::held_bytes -= range.bytes;

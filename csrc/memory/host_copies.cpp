@@ -1,6 +1,7 @@
 #include "memory/host_copies.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/on_error.h"
@@ -45,21 +46,60 @@ void HostSlabs::set_budget(uint64_t bytes) {
 ArenaSource::Range HostSlabs::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
   const RequiredContext current(backend_);
   make_room(slabs_, slabs_.size() + 1);
+  if (ahead().bytes >= least_bytes && ahead_.memory != nullptr) {
+    const Ahead made = std::exchange(ahead_, {});
+    make_ahead(wanted_bytes);
+    return keep(made.memory, made.bytes);
+  }
+  static_cast<void>(drop_ahead());
   const uint64_t left = budget_bytes_ - std::min(budget_bytes_, created_bytes_);
   for (uint64_t bytes = std::min(wanted_bytes, left); bytes >= least_bytes;
        bytes = bytes / 2 / kBlockBytes * kBlockBytes) {
     void* memory = nullptr;
-    const CUresult result = backend_.call().mem_host_alloc(&memory, bytes + kBlockBytes, 0);  // to be aligned in
+    const CUresult result = allocate(bytes, &memory);
     if (result == CUDA_SUCCESS) {
-      slabs_.push_back({memory, aligned(reinterpret_cast<uint64_t>(memory))});
       created_bytes_ += bytes;
-      return {slabs_.back().address, bytes};
+      if (!slabs_.empty()) make_ahead(wanted_bytes);
+      return keep(memory, bytes);
     }
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
       backend_.check(result, "allocating " + in_words(bytes) + " of host memory for what is swapped out");
   }
   throw Error(UM_OUT_OF_HOST_MEMORY, "no " + in_words(least_bytes) + " are left of the host's budget of " +
                                          in_words(budget_bytes_) + ", or the driver has no more");
+}
+
+CUresult HostSlabs::allocate(uint64_t bytes, void** memory) const {
+  return backend_.call().mem_host_alloc(memory, bytes + kBlockBytes, 0);  // to be aligned in
+}
+
+ArenaSource::Range HostSlabs::keep(void* memory, uint64_t bytes) {
+  slabs_.push_back({memory, aligned(reinterpret_cast<uint64_t>(memory))});
+  return {slabs_.back().address, bytes};
+}
+
+void HostSlabs::make_ahead(uint64_t bytes) noexcept {
+  if (!backend_.helper->beside() || ahead_.bytes != 0 || created_bytes_ + bytes > budget_bytes_) return;
+  try {
+    ahead_.job = backend_.helper->ask([this, bytes] {
+      if (allocate(bytes, &ahead_.memory) != CUDA_SUCCESS) ahead_.memory = nullptr;
+    });
+  } catch (const std::exception&) {  // then it is made when it is needed
+    return;
+  }
+  ahead_.bytes = bytes;
+  created_bytes_ += bytes;
+}
+
+const HostSlabs::Ahead& HostSlabs::ahead() noexcept {
+  backend_.helper->settle(std::exchange(ahead_.job, 0));
+  return ahead_;
+}
+
+bool HostSlabs::drop_ahead() noexcept {
+  if (ahead().memory != nullptr && backend_.call().mem_free_host(ahead_.memory) != CUDA_SUCCESS) return false;
+  created_bytes_ -= std::exchange(ahead_, {}).bytes;
+  return true;
 }
 
 bool HostSlabs::release(Range range) noexcept {
@@ -132,6 +172,7 @@ void HostCopies::set_budget(uint64_t bytes) {
 }
 
 bool HostCopies::give_back() noexcept {
+  const bool dropped = slabs_.drop_ahead();
   try {
     for (; !uses_.empty(); uses_.pop_front()) {
       fences_.wait(uses_.front().until, Wait::host_chunk_returned);
@@ -140,7 +181,7 @@ bool HostCopies::give_back() noexcept {
   } catch (const std::exception&) {
     return false;
   }
-  return heap_.trim();
+  return heap_.trim() && dropped;
 }
 
 }  // namespace um

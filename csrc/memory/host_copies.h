@@ -1,6 +1,6 @@
 // Host memory for the contents of storages that left the device: blocks of page-locked slabs, so that a storage that is
 // out can point there. A slab is large, as each of the driver's calls for page-locked memory takes milliseconds and
-// stops the device.
+// stops the device; once there are two, the helper makes the next one before it is needed.
 //
 // What is given back is taken again in stream order: the host, which runs ahead, waits for no copy, and no new slab is
 // made because it has not seen one end. Not thread-safe: the device's lock is held, and its context is current.
@@ -21,6 +21,7 @@ namespace um {
 class HostSlabs : public ArenaSource {
  public:
   HostSlabs(const Backend& backend, uint64_t budget_bytes) : backend_(backend) { set_budget(budget_bytes); }
+  // drop_ahead was called before.
   ~HostSlabs() override = default;
   HostSlabs(const HostSlabs&) = delete;
   HostSlabs& operator=(const HostSlabs&) = delete;
@@ -31,6 +32,8 @@ class HostSlabs : public ArenaSource {
   // least.
   Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
   bool release(Range range) noexcept override;
+  // The slab that nobody has asked for goes back to the driver. False when it was kept.
+  bool drop_ahead() noexcept;
   uint64_t created_bytes() const { return created_bytes_; }
   uint64_t budget_bytes() const { return budget_bytes_; }
 
@@ -39,10 +42,21 @@ class HostSlabs : public ArenaSource {
     void* memory;  // as the driver gave it
     uint64_t address;
   };
+  // Made by the helper: nobody looks at it before the job has ended.
+  struct Ahead {
+    Helper::Ticket job = 0;
+    void* memory = nullptr;
+    uint64_t bytes = 0;  // part of what is created
+  };
+  driver::CUresult allocate(uint64_t bytes, void** memory) const;
+  void make_ahead(uint64_t bytes) noexcept;
+  const Ahead& ahead() noexcept;
+  Range keep(void* memory, uint64_t bytes);
 
   const Backend& backend_;
   uint64_t budget_bytes_ = 0, created_bytes_ = 0;
   std::vector<Slab> slabs_;
+  Ahead ahead_;
 };
 
 class HostCopies {

@@ -56,6 +56,11 @@ struct Emulated {
   Emulated(const Emulated&) = delete;
   Emulated& operator=(const Emulated&) = delete;
 
+  // From now on the device has a thread beside this one, as a GPU has.
+  void begin_helper() {
+    backend.helper = std::make_shared<um::Helper>(
+        [this] { CHECK_EQ(backend.call().ctx_set_current(backend.context), um::driver::CUDA_SUCCESS); });
+  }
   uint64_t calls(const char* function) const { return backend.hooks->calls(backend.ordinal, function); }
 
   um::Backend backend;

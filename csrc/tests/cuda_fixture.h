@@ -10,6 +10,7 @@
 
 #include "devices/emulated/hooks.h"
 #include "driver/driver.h"
+#include "engine/device.h"
 #include "engine_fixture.h"
 #include "fake_libcuda/emulated_libcuda.h"
 
@@ -94,6 +95,7 @@ struct Cuda : Device {
     const Current current;
     CHECK_EQ(driver().ctx_synchronize(), um::driver::CUDA_SUCCESS);
   }
+  um::Helper& helper() const { return *handle->backend.helper; }
   // What the device lacks of a feature, in words; empty: nothing.
   std::string why_not(const std::string& feature) const {
     const char* reason = nullptr;
@@ -153,6 +155,7 @@ struct Cuda : Device {
   }
   // All kernels have run, and none found what it should not.
   void check_kernels() {
+    helper().finish();
     synchronize();
     CHECK_EQ(wrong.load(), 0);
   }

@@ -242,6 +242,7 @@ TEST(a_batch_that_fails_is_a_wish_that_did_not_come_true) {
   device.follow();
   emulated_libcuda_fails("cuMemPrefetchBatchAsync", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);
   device.step(nullptr, device.blocks[0]);
+  device.helper().finish();
   CHECK_EQ(device.swaps().skipped_actions, int64_t{1});
   device.step(nullptr, device.blocks[0]);
   device.check_kernels();

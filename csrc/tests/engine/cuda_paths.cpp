@@ -1,6 +1,9 @@
 // What the engine does otherwise on CUDA than on the emulated device: memory made inside asynchronous ops, plans over
 // unified memory, discards in a stream of their own, budgets that begin with nobody knowing what is where.
+#include <thread>
+
 #include "cuda_fixture.h"
+#include "held_helper.h"
 #include "swap_fixture.h"
 
 using test::Cuda;
@@ -126,6 +129,49 @@ TEST(planned_prefetches_run_beside_kernels) {
   CHECK(device.swaps().actions == 1);
   device.expect(nullptr, block, 4 * kPage, 5);
   device.check_kernels();
+}
+
+// The driver may move pages in the thread that asks: that one launches no kernels. Memory goes back after what was
+// asked.
+TEST(planned_prefetches_are_asked_for_by_a_helper) {
+  for (const char* failing : {"", "cuMemPrefetchAsync"}) {
+    Asynchronous device;
+    test::Moving block = device.allocate(4 * kPage);
+    device.fill(nullptr, block, 4 * kPage, 5);
+    device.synchronize();
+    um::Helper& helper = device.helper();
+    test::Latch latch;
+    const uint64_t before = calls("cuMemPrefetchAsync"), done = *failing == 0 ? 1 : 0;
+    {
+      const OneOp program(device, block, UM_PLAN_PREFETCH, 1);
+      helper.ask([&] { latch.wait(); });
+      CHECK_OK(um_step_set(device, 1));
+      device.expect(nullptr, block, 4 * kPage, 5);
+      CHECK_OK(um_step_set(device, 0));
+      CHECK_EQ(calls("cuMemPrefetchAsync"), before);
+      if (*failing != 0) emulated_libcuda_fails(failing, um::driver::CUDA_ERROR_INVALID_VALUE, 1, 1);
+      latch.open();
+      helper.finish();
+      emulated_libcuda_fails(nullptr, 0, 0, 0);
+      CHECK_EQ(calls("cuMemPrefetchAsync"), before + done);
+      CHECK_EQ(device.swaps().actions, int64_t{1});
+      CHECK_EQ(device.swaps().skipped_actions, int64_t{*failing != 0});
+    }
+    device.expect(nullptr, block, 4 * kPage, 5);
+    device.check_kernels();
+    const OneOp program(device, block, UM_PLAN_PREFETCH, 0);
+    test::Latch late;
+    helper.ask([&] { late.wait(); });
+    CHECK_OK(um_step_set(device, 1));
+    device.expect(nullptr, block, 4 * kPage, 5);
+    CHECK_OK(um_step_set(device, 0));
+    device.synchronize();
+    device.free(block);
+    std::thread releases([&] { late.open(); });
+    CHECK_OK(um_memory_trim(device));
+    releases.join();
+    CHECK_EQ(calls("cuMemPrefetchAsync"), before + done + 1);
+  }
 }
 
 TEST(without_concurrent_access_planned_prefetches_are_skipped) {

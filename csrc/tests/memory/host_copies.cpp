@@ -1,9 +1,11 @@
 // Host memory for copies, on an emulated device whose copies take time: who may use it when, and how much there is.
 #include "memory/host_copies.h"
 
+#include <cstring>
 #include <random>
 
 #include "chunked_fixture.h"
+#include "held_helper.h"
 
 using test::fill;
 using test::filled;
@@ -120,4 +122,56 @@ TEST(a_driver_that_has_no_more_gives_less_and_then_nothing) {
   block = rig.copies->take(2 * kMiB, nullptr);
   CHECK(block != nullptr);
   rig.copies->give(block, 0);
+}
+
+TEST(from_the_second_slab_on_a_helper_makes_the_next_one) {
+  Rig rig(80 * kMiB);
+  rig.begin_helper();
+  std::vector<Block*> all;
+  const auto take = [&](uint64_t slabs) {  // of 16 MiB
+    all.push_back(rig.copies->take(16 * kMiB, nullptr));
+    CHECK(all.back() != nullptr);
+    fill(data(all.back()), 16 * kMiB, all.size());
+    rig.backend.helper->finish();
+    CHECK_EQ(rig.calls("cuMemHostAlloc"), slabs);
+    CHECK_EQ(rig.copies->created_bytes(), slabs * 16 * kMiB);
+  };
+  take(1);
+  take(3);
+  take(4);
+  take(5);
+  take(5);  // the budget's end
+  CHECK(rig.copies->take(kMiB, nullptr) == nullptr);
+  for (uint64_t i = 0; i < all.size(); ++i) CHECK(filled(data(all[i]), 16 * kMiB, i + 1));
+  for (Block* each : all) rig.copies->give(each, 0);
+  CHECK(rig.copies->give_back());
+  CHECK_EQ(rig.copies->created_bytes(), uint64_t{0});
+}
+
+TEST(a_slab_that_was_made_ahead_goes_back_unused) {
+  for (const char* failing : {"", "cuMemHostAlloc", "cuMemFreeHost"}) {
+    Rig rig(80 * kMiB);
+    rig.begin_helper();
+    Block* first = rig.copies->take(16 * kMiB, nullptr);
+    test::Latch latch;
+    rig.backend.helper->ask([&] { latch.wait(); });
+    Block* second = rig.copies->take(16 * kMiB, nullptr);
+    CHECK_EQ(rig.copies->created_bytes(), 48 * kMiB);
+    if (*failing != 0) CHECK(rig.backend.hooks->fail(rig.backend.ordinal, failing, 1));
+    latch.open();
+    rig.copies->give(first, 0);
+    rig.copies->give(second, 0);
+    CHECK_EQ(rig.copies->give_back(), std::strcmp(failing, "cuMemFreeHost") != 0);
+    CHECK(rig.copies->give_back());
+    CHECK_EQ(rig.copies->created_bytes(), uint64_t{0});
+  }
+}
+
+TEST(a_slab_ahead_that_is_too_small_makes_room_for_one_that_is_not) {
+  Rig rig(96 * kMiB);
+  rig.begin_helper();
+  for (int i = 0; i < 2; ++i) CHECK(rig.copies->take(16 * kMiB, nullptr) != nullptr);
+  Block* large = rig.copies->take(64 * kMiB, nullptr);  // with a slab ahead there are 48 MiB left
+  CHECK(large != nullptr);
+  CHECK_EQ(rig.copies->created_bytes(), 96 * kMiB);
 }

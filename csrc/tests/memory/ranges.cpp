@@ -1,9 +1,11 @@
 // Address ranges over chunks of an emulated device: real bytes, seen through every range of a chunk, and counted driver
 // calls.
+#include <cstring>
 #include <random>
 #include <set>
 
 #include "chunked_fixture.h"
+#include "held_helper.h"
 #include "memory/chunk_ranges.h"
 
 using test::fill;
@@ -182,4 +184,80 @@ TEST(a_driver_that_fails_at_any_call_leaves_nothing_behind) {
       rig.ranges->give(before, 0);
     }
   }
+}
+
+TEST(a_helper_maps_ahead) {
+  Rig rig(4);
+  rig.begin_helper();
+  ChunkRange* forth = rig.ranges->map({0, 1});
+  ChunkRange* back = rig.ranges->map({1, 0});
+  rig.backend.helper->finish();
+  CHECK_EQ(rig.calls("cuMemMap"), uint64_t{4});
+  CHECK(rig.ranges->take(forth, nullptr));
+  fill(data(forth), 2 * kChunk, 5);
+  rig.ranges->give(forth, 0);
+  CHECK(rig.ranges->take(back, nullptr));
+  CHECK(std::memcmp(data(back), data(forth) + kChunk, kChunk) == 0);
+  rig.ranges->give(back, 0);
+  CHECK_EQ(rig.calls("cuMemMap"), uint64_t{4});
+}
+
+TEST(what_the_helper_has_not_begun_is_mapped_by_whoever_wants_it) {
+  Rig rig(4);
+  rig.begin_helper();
+  test::Latch latch;
+  rig.backend.helper->ask([&] { latch.wait(); });
+  ChunkRange* wanted = rig.ranges->map({0, 1});
+  ChunkRange* other = rig.ranges->map({2, 3});
+  CHECK_EQ(rig.calls("cuMemMap"), uint64_t{0});
+  CHECK(rig.ranges->take(2, nullptr, {rig.ranges->chunk(0), rig.ranges->chunk(1)}) == wanted);
+  CHECK_EQ(rig.calls("cuMemMap"), uint64_t{2});
+  fill(data(wanted), 2 * kChunk, 5);
+  ChunkRange* one = rig.ranges->take(1, nullptr);  // nobody waits for what may be mapped still
+  CHECK(one != nullptr && one != other);
+  rig.ranges->give(one, 0);
+  latch.open();
+  rig.backend.helper->finish();
+  CHECK_EQ(rig.calls("cuMemMap"), uint64_t{5});  // the wanted range is not mapped twice
+  CHECK(filled(data(wanted), 2 * kChunk, 5));
+  rig.ranges->give(wanted, 0);
+}
+
+TEST(a_range_that_the_helper_could_not_map_is_gone) {
+  for (const bool beside : {false, true}) {
+    Rig rig(4);
+    if (beside) rig.begin_helper();
+    for (const char* function : {"cuMemMap", "cuMemSetAccess"}) {
+      rig.backend.hooks->fail(rig.backend.ordinal, function, 2);
+      ChunkRange* other = rig.ranges->map({2, 3});
+      ChunkRange* range = rig.ranges->map({0, 1});
+      range->kept = true;
+      rig.backend.helper->finish();
+      rig.backend.hooks->fail(rig.backend.ordinal, nullptr, 0);
+      const uint64_t released = rig.ranges->released();
+      const bool first = !rig.ranges->take(other, nullptr);
+      if (!first) rig.ranges->give(other, 0);
+      CHECK(first || !rig.ranges->take(range, nullptr));
+      CHECK_EQ(rig.ranges->ranges(), uint64_t{1});
+      CHECK_EQ(rig.ranges->released(), released + (first ? 0 : 1));
+      ChunkRange* again = rig.ranges->map({0, 1});
+      CHECK(rig.ranges->take(again, nullptr));
+      fill(data(again), 2 * kChunk, 7);
+      rig.ranges->give(again, 0);
+      CHECK(rig.ranges->give_back());
+    }
+  }
+}
+
+TEST(what_is_still_to_be_mapped_goes_with_its_chunks) {
+  Rig rig(4);
+  rig.begin_helper();
+  test::Latch latch;
+  rig.backend.helper->ask([&] { latch.wait(); });
+  rig.ranges->map({0, 1});
+  rig.ranges->map({1, 2});
+  CHECK(rig.ranges->give_back());
+  CHECK_EQ(rig.ranges->ranges(), uint64_t{0});
+  CHECK_EQ(rig.ranges->created(), uint64_t{0});
+  latch.open();
 }
