@@ -14,7 +14,7 @@ using driver::CUstream;
 
 Mover::Mover(const Backend& backend, MovableMemory& memory, Fences& fences, SwapEvents& events, Owners& owners)
     : streams(backend, fences),
-      stalls(backend),
+      stalls(backend, fences),
       backend_(backend),
       memory_(memory),
       fences_(fences),
@@ -146,12 +146,9 @@ void Mover::acquire(const Use* uses, size_t count, CUstream stream) {
   }
   for (size_t i = 0; i < count; ++i) memory_.layout.awaits(uses[i].block->residence.range);
   note_op();
-  const bool waits = std::any_of(uses, uses + count, [](const Use& use) { return use.block->moved != 0; });
-  const auto await_all = [&] {
+  stalls.around(stream, &counted.wait_copy_ns, [&] {
     for (size_t i = 0; i < count; ++i) await(uses[i], stream, bit);
-  };
-  if (!waits) return await_all();
-  stalls.around(stream, &counted.wait_copy_ns, await_all);
+  });
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------

@@ -3,22 +3,30 @@
 #include <cmath>
 #include <new>
 
+#include "memory/room.h"
+
 namespace um {
 
 using driver::CUDA_SUCCESS;
 using driver::CUevent;
+using driver::CUstream;
+
+Stalls::Stalls(const Backend& backend, Fences& fences) : backend_(backend), fences_(fences) {
+  if (!backend.hooks->in_host) fences.before_waits([this](CUstream stream) { before_wait(stream); });
+}
 
 Stalls::~Stalls() {
+  fences_.before_waits([](CUstream) {});
   for (const CUevent event : all_) static_cast<void>(backend_.call().event_destroy(event));
 }
 
 // nullptr: the driver makes no event, or takes none, and this stall is not counted.
-CUevent Stalls::record(driver::CUstream stream) noexcept {
+CUevent Stalls::record(CUstream stream) noexcept {
   try {
     if (idle_.empty()) settle();
     if (idle_.empty()) {
-      all_.reserve(all_.size() + 1);
-      idle_.reserve(all_.size() + 1);
+      make_room(all_, all_.size() + 1);
+      make_room(idle_, all_.size() + 1);
       CUevent event = nullptr;
       if (backend_.call().event_create(&event, driver::CU_EVENT_DEFAULT) != CUDA_SUCCESS) return nullptr;
       all_.push_back(event);
@@ -31,6 +39,15 @@ CUevent Stalls::record(driver::CUstream stream) noexcept {
   if (backend_.call().event_record(event, stream) != CUDA_SUCCESS) return nullptr;
   idle_.pop_back();
   return event;
+}
+
+void Stalls::before_wait(CUstream stream) noexcept {
+  if (watched_ != nullptr && *watched_ == stream && begin_ == nullptr) begin_ = record(stream);
+}
+
+void Stalls::end_watch() noexcept {
+  watched_ = nullptr;
+  if (begin_ != nullptr) idle_.push_back(std::exchange(begin_, nullptr));
 }
 
 void Stalls::note(CUevent begin, CUevent end, int64_t* account) noexcept {

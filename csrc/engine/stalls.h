@@ -4,25 +4,30 @@
 
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
+#include "base/on_error.h"
 #include "memory/backend.h"
+#include "memory/fence.h"
 
 namespace um {
 
 class Stalls {
  public:
-  explicit Stalls(const Backend& backend) : backend_(backend), tells_(!backend.hooks->in_host) {}
+  Stalls(const Backend& backend, Fences& fences);
   ~Stalls();
   Stalls(const Stalls&) = delete;
   Stalls& operator=(const Stalls&) = delete;
 
-  // Around what one stream is made to wait for.
+  // Around what one stream may be made to wait for.
   template <class Waits>
   void around(driver::CUstream stream, int64_t* account, const Waits& waits) {
-    const driver::CUevent begin = tells_ ? record(stream) : nullptr;
+    watched_ = &stream;
+    const OnError forget([&] { end_watch(); });
     waits();
-    if (begin != nullptr) note(begin, record(stream), account);
+    watched_ = nullptr;
+    if (begin_ != nullptr) note(std::exchange(begin_, nullptr), record(stream), account);
   }
   // Adds to their accounts those that have ended, from the first on.
   void settle() noexcept;
@@ -32,11 +37,15 @@ class Stalls {
     driver::CUevent begin, end;
     int64_t* account;
   };
+  void before_wait(driver::CUstream stream) noexcept;
+  void end_watch() noexcept;
   driver::CUevent record(driver::CUstream stream) noexcept;
   void note(driver::CUevent begin, driver::CUevent end, int64_t* account) noexcept;
 
   const Backend& backend_;
-  const bool tells_;
+  Fences& fences_;
+  const driver::CUstream* watched_ = nullptr;
+  driver::CUevent begin_ = nullptr;  // of the stall that is being made
   std::deque<Open> open_;
   std::vector<driver::CUevent> all_, idle_;
 };

@@ -13,6 +13,12 @@ using driver::CUDA_SUCCESS;
 using driver::CUevent;
 using driver::CUresult;
 
+namespace {
+
+bool is_legacy(driver::CUstream stream) { return stream == nullptr || stream == driver::legacy_stream(); }
+
+}  // namespace
+
 Fences::~Fences() {
   constexpr int kAttempts = 3;  // for each: a driver that failed once may do it the next time
   for (const CUevent event : idle_) {
@@ -72,6 +78,7 @@ Fences::Fence Fences::join(Fence one, Fence other) {
   }
   const Fence fence = prepared();
   entries_[fence - 1].joined.assign({one, other});
+  entries_[fence - 1].legacy = false;
   retain(one);
   retain(other);
   unused_.pop_back();
@@ -93,6 +100,7 @@ Fences::Fence Fences::record(driver::CUstream const* streams, size_t count, std:
     if (gone != nullptr) gone->push_back(streams[i]);
   }
   unused_.pop_back();
+  entry.legacy = count == 1 && is_legacy(streams[0]);
   entry.references = 1;
   return fence;
 }
@@ -144,7 +152,9 @@ void Fences::wait(Fence fence, Wait name) {
 void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
   if (left_out(name)) return;
   if (!counted(fence)) return wait(fence, name);
+  if (entries_[fence - 1].legacy && is_legacy(stream)) return;
   for (const CUevent event : entries_[fence - 1].events) {
+    before_wait_(stream);
     backend_.check(backend_.call().stream_wait_event(stream, event, 0), "ordering a stream after an event");
   }
   for (const Fence each : entries_[fence - 1].joined) order(stream, each, name);

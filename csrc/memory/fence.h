@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "memory/backend.h"
@@ -37,8 +39,11 @@ class Fences {
   bool surely_passed(Fence fence, Wait name) noexcept;
   // The host waits. Throws um::Error.
   void wait(Fence fence, Wait name);
-  // What the stream is given from now on runs after it. Throws um::Error.
+  // What the stream is given from now on runs after it. The legacy stream needs not be told to wait for itself; any
+  // other may be a new one that has the handle of one that is gone. Throws um::Error.
   void order(driver::CUstream stream, Fence fence, Wait name);
+  // Called whenever a stream is about to be made to wait, from now on.
+  void before_waits(std::function<void(driver::CUstream)> told) { before_wait_ = std::move(told); }
   void retain(Fence fence) noexcept;
   void release(Fence fence) noexcept;
 
@@ -49,6 +54,7 @@ class Fences {
   struct Entry {
     std::vector<driver::CUevent> events;  // that have not been seen to have passed
     std::vector<Fence> joined;            // likewise, fences of which there is a reference here
+    bool legacy = false;                  // of the legacy stream alone
     uint32_t references = 0;
   };
   Fence prepared();
@@ -63,6 +69,7 @@ class Fences {
   std::vector<Fence> unused_;   // both have room for all there are
   std::vector<driver::CUevent> idle_;
   uint64_t event_count_ = 0;
+  std::function<void(driver::CUstream)> before_wait_ = [](driver::CUstream) {};
 };
 
 }  // namespace um
