@@ -52,7 +52,7 @@ class World:
         self.live = list(self.kept)
 
     def end(self, choose: Choose) -> None:
-        """What stays is as large as before; everything else goes, in any order."""
+        """What stays is as large as before; everything else goes."""
         for index, kept in enumerate(self.kept):
             with torch.no_grad():
                 flat = self.pick(choose).detach().reshape(-1)[: kept.numel()].to(torch.float32)
@@ -62,6 +62,10 @@ class World:
                     self.kept[index] = kept.tanh()
                     self.kept[index].view(-1)[: flat.numel()].lerp_(flat.tanh(), 0.25)
         self.arrays.clear()
+        self.let_go(choose)
+
+    def let_go(self, choose: Choose) -> None:
+        """All that is left of a step, in any order."""
         choose.shuffle(self.live)
         while self.live:
             self.live.pop()

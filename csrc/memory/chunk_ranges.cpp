@@ -17,6 +17,7 @@ using driver::CUstream;
 // ---- taking and giving ---------------------------------------------------------------------------------------
 
 ChunkRange* ChunkRanges::take(uint64_t chunks, CUstream first_user, const Chunks& wanted) {
+  end_moment();
   if (taken_.now + chunks > pool_.budget()) return nullptr;
   ChunkRange* range = wanted.empty() ? idle_range(chunks) : nullptr;
   if (range == nullptr) {
@@ -31,6 +32,7 @@ ChunkRange* ChunkRanges::take(uint64_t chunks, CUstream first_user, const Chunks
 }
 
 ChunkRange* ChunkRanges::take_oldest(uint64_t chunks, CUstream first_user) {
+  end_moment();
   if (taken_.now + chunks > pool_.budget()) return nullptr;
   Chunks found = free_chunks(chunks, {});
   if (found.size() < chunks) return nullptr;
@@ -39,6 +41,7 @@ ChunkRange* ChunkRanges::take_oldest(uint64_t chunks, CUstream first_user) {
 }
 
 bool ChunkRanges::take(ChunkRange* range, CUstream first_user) {
+  end_moment();
   if (range->taken > 0 || taken_.now + range->chunks.size() > pool_.budget() || !mapped(range)) return false;
   order(*range, first_user);
   show(range, RawAccess::write);
@@ -108,29 +111,46 @@ void ChunkRanges::hold(ChunkRange* range) noexcept {
     for (ChunkRange* each : chunk->ranges) ++each->taken;
   }
   range->held = true;
+  range->since = ++takings_;
   range->stay = 0;
   taken_.add(range->chunks.size());
 }
 
 void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
-  ++given_;
   for (Chunk* chunk : range->chunks) {
     if (last_use != 0) replace(&chunk->last_use, last_use);
     chunk->holder = nullptr;
-    link(chunk);
     for (ChunkRange* each : chunk->ranges) --each->taken;
   }
   if (last_use != 0) replace(&range->last_use, last_use);
   range->held = false;
-  range->given = given_;
+  given_at_once_.push_back(range);  // make() has made room
+  link(range);
   taken_.subtract(range->chunks.size());
   shed();
+}
+
+void ChunkRanges::end_moment() noexcept {
+  const auto order = [](const ChunkRange* a, const ChunkRange* b) { return a->since < b->since; };
+  if (!std::is_sorted(given_at_once_.begin(), given_at_once_.end(), order)) {
+    std::sort(given_at_once_.begin(), given_at_once_.end(), order);
+    for (ChunkRange* range : given_at_once_) {
+      for (Chunk* chunk : range->chunks) unlink(chunk);
+      link(range);
+    }
+  }
+  given_at_once_.clear();
 }
 
 void ChunkRanges::replace(Fences::Fence* fence, Fences::Fence by) noexcept {
   fences_.retain(by);
   fences_.release(*fence);
   *fence = by;
+}
+
+void ChunkRanges::link(ChunkRange* range) noexcept {
+  range->given = ++given_;
+  for (Chunk* chunk : range->chunks) link(chunk);
 }
 
 void ChunkRanges::link(Chunk* chunk) noexcept {
@@ -180,6 +200,7 @@ ChunkRange* ChunkRanges::make(Chunks chunks, bool ahead) {
   range->chunks = chunks;
   auto& alike = by_size_[chunks.size()];
   um::make_room(alike, alike.size() + 1);
+  um::make_room(given_at_once_, ranges_.size() + 1);
   for (Chunk* chunk : chunks) um::make_room(chunk->ranges, chunk->ranges.size() + 1);
   const auto entered = ranges_.emplace(std::move(chunks), nullptr).first;
   const OnError undo([&] { ranges_.erase(entered); });
@@ -281,6 +302,7 @@ bool ChunkRanges::retire(ChunkRange* range) noexcept {
   alike.erase(std::find(alike.begin(), alike.end(), range));
   replace(&range->last_use, 0);
   mapped_ -= range->chunks.size();
+  given_at_once_.erase(std::remove(given_at_once_.begin(), given_at_once_.end(), range), given_at_once_.end());
   if (range->kept) ++released_;
   rooms_.free(range->room, true);
   ranges_.erase(ranges_.find(range->chunks));

@@ -47,6 +47,7 @@ struct ChunkRange {
   std::vector<Chunk*> chunks;
   Fences::Fence last_use = 0;  // of whoever had this range last; holds a reference
   uint64_t taken = 0;          // of its chunks, how many somebody has, through whichever range
+  uint64_t since = 0;          // when it was taken last, of all takings
   uint64_t given = 0;          // when it was given back last, in that order
   bool held = false;           // it is somebody's
   bool kept = false;           // it stays mapped for as long as its chunks are there
@@ -81,6 +82,9 @@ class ChunkRanges {
   bool take(ChunkRange* range, driver::CUstream first_user);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+  // What was given back since something was taken, or this was called, was given back at once: in the order in which it
+  // was taken. A program lets go of many in whatever order hash tables of addresses or a collector of cycles have them.
+  void end_moment() noexcept;
   // The range over these chunks, in this order, by number from 0 on: mapped by the helper, unless it is. nullptr where
   // there are not so many chunks. Numbers and ranges that are kept are good until released() changes, other ranges that
   // nobody holds until another is mapped. Throws um::Error.
@@ -135,6 +139,7 @@ class ChunkRanges {
   bool release(Chunk* chunk) noexcept;
   void shed() noexcept;
   void replace(Fences::Fence* fence, Fences::Fence by) noexcept;
+  void link(ChunkRange* range) noexcept;
   void link(Chunk* chunk) noexcept;
   void unlink(Chunk* chunk) noexcept;
 
@@ -148,7 +153,8 @@ class ChunkRanges {
   std::map<uint64_t, std::vector<ChunkRange*>> by_size_;  // chunks -> ranges
   Chunk* oldest_ = nullptr;                               // that is free
   Chunk* newest_ = nullptr;
-  uint64_t given_ = 0, mapped_ = 0, released_ = 0;
+  std::vector<ChunkRange*> given_at_once_;  // in this moment
+  uint64_t takings_ = 0, given_ = 0, mapped_ = 0, released_ = 0;
   Level taken_;
 };
 

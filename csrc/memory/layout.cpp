@@ -10,9 +10,22 @@ namespace um {
 
 using driver::CUstream;
 
+namespace {
+
+// splitmix64 (Steele, Lea, Flood 2014)
+uint64_t scattered(uint64_t number) {
+  number += 0x9e3779b97f4a7c15;
+  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
+  number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
+  return number ^ (number >> 31);
+}
+
+}  // namespace
+
 // ---- what a step takes and gives -----------------------------------------------------------------------------
 
 ChunkRange* Layout::take(uint64_t chunks, CUstream first_user, int32_t storage) {
+  ranges_.end_moment();
   if (!follows_) return ranges_.take(chunks, first_user);
   if (ranges_.released() != released_) forget();
   const int64_t key = key_of(chunks, storage);
@@ -119,6 +132,7 @@ void Layout::arrives(const ChunkRange* range, uint64_t bytes) noexcept {
 }
 
 void Layout::op(double duration) {
+  ranges_.end_moment();
   now_ += duration;
   ops_ += duration;
 }
@@ -149,7 +163,7 @@ void Layout::end(const ChunkRange* range, double clock) noexcept {
     stay->open = false;
     for (Chunk* chunk : range->chunks) chunk->ended = clock;
     stay->stay.end = {step_.length.tick++ + (step == &before_ ? before_.length.tick : 0), clock - step->begin};
-    note(range->stay - step_.first);
+    step_.digest += scattered(range->stay - step_.first);  // the same in whichever order several end at once
   }
 }
 
@@ -174,6 +188,7 @@ Layout::Seen* Layout::seen(const ChunkRange* range, Step** step) noexcept {
 // ---- steps ---------------------------------------------------------------------------------------------------
 
 void Layout::begin_step() {
+  ranges_.end_moment();
   step_.length.clock = now_ - step_.begin;
   const bool repeats = !step_.stays.empty() && step_.digest == before_.digest &&
                        step_.stays.size() == before_.stays.size() && step_.length.tick == before_.length.tick;

@@ -4,7 +4,8 @@
 // stay that does not find its chunks free takes others in place of those that are in use, which should be in nobody's
 // way: else one miss makes many. One that is not known takes what is mapped. The first steps, from which a layout is
 // made, take the chunks that were given back longest ago instead: so which chunks those are follows from the steps
-// alone, as they soon are in the same order whatever was before, and so does all that comes of it.
+// alone, as they soon are in the same order whatever was before, and so does all that comes of it. In which order a
+// program lets go of several between two ops is no part of a step.
 //
 // Where a step fills the whole budget there are too few chunks for some stays, as each has its own for all of its time
 // and the step is a circle. So what plans bring ahead of time leaves some chunks free from then on.

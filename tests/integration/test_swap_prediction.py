@@ -17,7 +17,7 @@ from fast_networks import FAST_NETWORKS
 from floors import floor_bytes, need_bytes
 from fuzz import BUDGETS_MIB, register_random_planner
 from fuzz_instructions import INSTRUCTIONS
-from fuzz_program import SteppedProgram, World, program_of, run
+from fuzz_program import Choose, SteppedProgram, World, program_of, run
 from small_networks import MIB
 from torch import nn
 from training_variants import Around, train
@@ -50,8 +50,8 @@ if FULL:
         for policy in ("swap", "swap:window", "belady")
         for share in (0.4, 0.5, 0.8)
     ]
-SEEDS = range(200) if FULL else (0, 1, 2, 3, 4, 5, 44, 49, 76)
-"""In the last four it takes little for what was before to decide how a step goes on, or what lies idle on the
+SEEDS = range(200) if FULL else (0, 1, 2, 3, 4, 5, 30, 44, 49, 76)
+"""In the last five it takes little for what was before to decide how a step goes on, or what lies idle on the
 device."""
 LENGTH = 60
 OPS_ALONE = ("make", "combine", "multiply", "join", "change_type", "write", "write_lists", "view", "drop", "backward")
@@ -145,13 +145,27 @@ class Repeating(SteppedProgram):
         return None
 
 
+class Disorderly(World):
+    """Lets go of what is left of a step in another order in each, as hash tables of addresses do.
+
+    So does torch: where a backward raises, what other nodes had been given goes in the order of the nodes' addresses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orders = Choose(5)
+
+    def let_go(self, _choose: Choose) -> None:
+        super().let_go(self._orders)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_program_is_what_is_predicted(seed: int) -> None:
     policy, budget_bytes = POLICIES[seed % 5], BUDGETS_MIB[seed // 5 % 4] << 20
     instructions = {name: INSTRUCTIONS[name] for name in OPS_ALONE}
     program = Repeating(seed, program_of(seed, LENGTH, instructions).body, STEPS)
     register_random_planner(seed)
-    world = World()
+    world = Disorderly()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(seed % 2))
     device = umadvise.EmulatedDevice("256MiB", clock="v100-16gb")
     with umadvise.session(world.weights, optimizer, device=device, budget=budget_bytes, policy=policy) as um:

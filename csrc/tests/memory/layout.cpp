@@ -96,6 +96,56 @@ TEST(which_chunks_a_step_takes_follows_from_the_steps_alone) {
   CHECK(steps(false) == steps(true));
 }
 
+TEST(in_which_order_steps_give_back_several_at_once_decides_nothing) {
+  const auto steps = [](std::vector<size_t> order, bool another_in_each_step) {
+    Rig rig(6);
+    std::vector<uint64_t> found;  // the number of each stay's chunk
+    std::vector<ChunkRange*> held;
+    const auto take = [&](int32_t storage) {
+      held.push_back(rig.take(1, storage));
+      found.push_back(held.back()->chunks[0]->number);
+    };
+    const auto give_all = [&] {
+      for (const size_t i : order) rig.layout().give(held[i], 0);
+      held.clear();
+    };
+    for (int each = 0; each < 8; ++each) {
+      rig.layout().begin_step();
+      for (const int32_t storage : {0, 1, 2}) take(storage);
+      give_all();
+      rig.layout().op(1);
+      for (const int32_t storage : {3, 4, 5}) take(storage);
+      give_all();
+      if (another_in_each_step) std::next_permutation(order.begin(), order.end());
+    }
+    CHECK_EQ(rig.layout().layouts(), uint64_t{1});
+    CHECK_EQ(rig.layout().missed(), uint64_t{0});
+
+    rig.layout().begin_step();
+    for (const int32_t storage : {0, 1, 2}) take(storage);
+    ChunkRange* const others = rig.take(3, 9);
+    give_all();
+    for (const int32_t storage : {3, 4, 5}) take(storage);  // somebody has theirs
+    CHECK_EQ(rig.layout().missed(), uint64_t{6});
+    give_all();
+    rig.layout().give(others, 0);
+    return found;
+  };
+  const std::vector<uint64_t> first = steps({0, 1, 2}, false);
+  CHECK(steps({2, 0, 1}, false) == first);
+  CHECK(steps({0, 1, 2}, true) == first);
+}
+
+TEST(what_was_given_back_before_an_op_is_taken_before_what_was_given_back_after_it) {
+  Rig rig(2);
+  ChunkRange *const one = rig.take(1, 0), *const other = rig.take(1, 1);
+  rig.layout().give(other, 0);
+  rig.layout().op(1);
+  rig.layout().give(one, 0);
+  CHECK(rig.take(1, 0) == other);
+  rig.layout().give(other, 0);
+}
+
 TEST(whoever_is_in_the_way_is_told) {
   Rig rig(8);
   for (int each = 0; each < 5; ++each) rig.step();

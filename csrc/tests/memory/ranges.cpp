@@ -1,5 +1,6 @@
 // Address ranges over chunks of an emulated device: real bytes, seen through every range of a chunk, and counted driver
 // calls.
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <set>
@@ -74,6 +75,28 @@ TEST(a_range_that_was_given_back_is_taken_again_without_a_mapping) {
   CHECK_EQ(rig.calls("cuMemUnmap"), uint64_t{0});
   rig.ranges->give(first, 0);
   rig.ranges->give(second, 0);
+}
+
+TEST(in_which_order_several_are_given_back_at_once_decides_nothing) {
+  std::vector<size_t> order{0, 1, 2, 3};
+  do {
+    Rig rig(4);
+    std::vector<ChunkRange*> single;
+    for (int i = 0; i < 4; ++i) single.push_back(rig.ranges->take(1, nullptr));
+    for (const size_t i : order) rig.ranges->give(single[i], 0);
+    ChunkRange* const wide = rig.ranges->take_oldest(2, nullptr);
+    CHECK(wide->chunks == (std::vector<um::Chunk*>{single[0]->chunks[0], single[1]->chunks[0]}));
+    CHECK(rig.ranges->take(1, nullptr) == single[2]);
+    CHECK(rig.ranges->take(1, nullptr) == single[3]);
+    for (ChunkRange* each : {wide, single[3], single[2]}) {
+      rig.ranges->give(each, 0);
+      rig.ranges->end_moment();  // something happens between them
+    }
+    CHECK(rig.ranges->take(2, nullptr) == wide);
+    CHECK(rig.ranges->take(1, nullptr) == single[3]);
+    CHECK(rig.ranges->take(1, nullptr) == single[2]);
+    for (ChunkRange* each : {wide, single[2], single[3]}) rig.ranges->give(each, 0);
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST(any_free_chunks_back_a_range_of_any_size) {
