@@ -180,13 +180,6 @@ void Transfers::free(Movable* block) noexcept {
 
 // ---- uses ----------------------------------------------------------------------------------------------------
 
-void Transfers::note_use(Movable* block, uint64_t stream_bit, bool write) noexcept {
-  fences_.replace(&block->used);
-  block->streams |= stream_bit;
-  block->written |= write;
-  order_.use(block);
-}
-
 void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_bit) {
   Movable* const block = use.block;
   if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly

@@ -49,7 +49,12 @@ class Transfers {
 
   // ---- uses ----
   // An op in the stream of this bit (UsedStreams) uses it on the device: it leaves after all that were used before.
-  void note_use(Movable* block, uint64_t stream_bit, bool write) noexcept;
+  void note_use(Movable* block, uint64_t stream_bit, bool write) noexcept {
+    fences_.replace(&block->used);
+    block->streams |= stream_bit;
+    block->written |= write;
+    order_.use(block);
+  }
   // What the stream is given next uses a pinned allocation, where it is or will be. Throws um::Error.
   void await(const Movable::Use& use, driver::CUstream stream, uint64_t stream_bit);
   // The host waits until all of a pinned allocation is on the device. Throws um::Error.

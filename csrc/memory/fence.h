@@ -43,7 +43,7 @@ class Fences {
   void release(Fence fence) noexcept;
   // `next` in place of a fence of which there is a reference; the caller's reference to it goes there.
   void replace(Fence* held, Fence next = 0) noexcept {
-    release(*held);
+    if (*held != 0) release(*held);
     *held = next;
   }
 
