@@ -19,7 +19,7 @@ class Held {
   explicit Held(um_device::Found& found) : found_(found) { found_.lock.unlock(); }
   ~Held() {
     found_.lock.lock();
-    if (notes(*found_.block).movable != nullptr) found_.device->swapping.mover().unpin(notes(*found_.block).movable);
+    if (notes(*found_.block).movable != nullptr) --notes(*found_.block).movable->pins;
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
@@ -58,7 +58,7 @@ void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
   device.recording.copied(to_device ? UM_RECORDED_HOST_WRITE : UM_RECORDED_HOST_READ, *found.block, at, bytes);
   const RequiredContext current(backend);
   if (Movable* const movable = notes(*found.block).movable) {
-    if (device.swapping.mover().on_host(movable, to_device)) {
+    if (device.swapping.mover().waits.on_host(movable, to_device)) {
       std::memcpy(to_device ? device_address : host, to_device ? host : device_address, bytes);
       return;
     }

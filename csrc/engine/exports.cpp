@@ -41,10 +41,10 @@ void Exports::hold(Block* block) {
   if (managed(*block)) return pin_pages(*block);
   if (notes(*block).movable == nullptr) return;  // it never leaves
   const RequiredContext current(device_.backend);
-  device_.swapping.hold(notes(*block).movable, true);
-  Mover& mover = device_.swapping.mover();
-  const OnError undo([&] { mover.unpin(notes(*block).movable); });
-  mover.stand_by(notes(*block).movable);  // whoever gets the address may use it from any stream
+  Movable* const movable = notes(*block).movable;
+  device_.swapping.hold(movable, true);
+  const OnError undo([&] { --movable->pins; });
+  device_.swapping.mover().transfers.stand_by(movable);  // whoever gets the address may use it from any stream
 }
 
 void Exports::pin_pages(const Block& block) {
@@ -70,7 +70,7 @@ void Exports::pin_pages(const Block& block) {
 
 void Exports::end(Block* block) noexcept {
   if (--notes(*block).exports > 0) return;
-  if (notes(*block).movable != nullptr) device_.swapping.mover().unpin(notes(*block).movable);
+  if (notes(*block).movable != nullptr) --notes(*block).movable->pins;
   forget(*block);
 }
 

@@ -100,14 +100,14 @@ void Guard::use(RunningOp& op, const Operand& operand) {
   notes(*block).seen = true;
   if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // a tensor's after all
   if (notes(*block).movable != nullptr) {
-    device_.swapping.mover().meet(notes(*block).movable, operand.access->storage);
+    device_.swapping.mover().transfers.meet(notes(*block).movable, operand.access->storage);
     notes(*block).movable->in_reach = false;
     op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
   } else if (managed(*block)) {
     const uint64_t at = block->address + operand.offset_bytes;  // no further than its allocation
     op.working_set.add(at, std::min(operand.access->bytes, block->end() - at), operand.access->write != 0);
   } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, that never leaves
-    static_cast<void>(device_.swapping.mover().streams.bit_of(op.stream));
+    static_cast<void>(device_.swapping.mover().waits.streams.bit_of(op.stream));
   }
 }
 
@@ -150,7 +150,8 @@ void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
     Block* const block = device_.own_block(outputs[i].address);
     if (block == nullptr) continue;
     notes(*block).seen = true;
-    if (notes(*block).movable != nullptr) device_.swapping.mover().meet(notes(*block).movable, outputs[i].storage);
+    if (notes(*block).movable != nullptr)
+      device_.swapping.mover().transfers.meet(notes(*block).movable, outputs[i].storage);
   }
   report_oversized(*op);
   for (Participant* const each : ends_) each->end_op(*op);
@@ -190,7 +191,7 @@ void Guard::tell(um_counters* out) const {
 void Guard::show(const void* address, void* storage) noexcept {
   const um_device::Found found = um_device::find(address_of(address), true);
   if (found.block != nullptr && notes(*found.block).movable != nullptr)
-    found.device->swapping.mover().meet(notes(*found.block).movable, storage);
+    found.device->swapping.mover().transfers.meet(notes(*found.block).movable, storage);
 }
 
 // ---- who takes part --------------------------------------------------------------------------------------------

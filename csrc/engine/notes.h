@@ -10,7 +10,7 @@ namespace um {
 struct Movable;
 
 struct Notes {
-  Movable* movable;  // engine/mover.h: of memory that may leave the device
+  Movable* movable;  // engine/movable.h: of memory that may leave the device
   uint64_t lasting;  // one of its exports has no end: when it was asked for last, in order; 0: none
   uint32_t exports;  // that hold it on the device
   uint32_t tracked;  // engine/residency.h: what it has on the device is followed under this number

@@ -14,21 +14,21 @@ const um_owner_functions* called() noexcept {
   return functions;
 }
 
+class ProcessOwners final : public Owners {
+ public:
+  void* remember(void* storage, uint64_t address) noexcept override {
+    const um_owner_functions* const functions = storage != nullptr ? called() : nullptr;
+    return functions != nullptr ? functions->remember(storage, reinterpret_cast<const void*>(address)) : nullptr;
+  }
+  bool repoint(void* owner, uint64_t from, uint64_t to) noexcept override {
+    return called()->repoint(owner, reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to)) != 0;
+  }
+  void forget(void* owner) noexcept override { called()->forget(owner); }
+};
+
 }  // namespace
 
 void set(const um_owner_functions* functions) noexcept { current.store(functions, std::memory_order_release); }
-
-void* remember(void* storage, const void* address) noexcept {
-  if (storage == nullptr) return nullptr;
-  const um_owner_functions* const functions = called();
-  return functions != nullptr ? functions->remember(storage, address) : nullptr;
-}
-
-bool repoint(void* owner, uint64_t from, uint64_t to) noexcept {
-  return called()->repoint(owner, reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to)) != 0;
-}
-
-void forget(void* owner) noexcept { called()->forget(owner); }
 
 void detail::settle() noexcept {
   unsettled = false;  // first: what is let go of takes the lock again
@@ -37,23 +37,7 @@ void detail::settle() noexcept {
 
 }  // namespace um::owners
 
-namespace um {
-namespace {
-
-class ProcessOwners final : public Owners {
- public:
-  void* remember(void* storage, uint64_t address) noexcept override {
-    return owners::remember(storage, reinterpret_cast<const void*>(address));
-  }
-  bool repoint(void* owner, uint64_t from, uint64_t to) noexcept override { return owners::repoint(owner, from, to); }
-  void forget(void* owner) noexcept override { owners::forget(owner); }
-};
-
-}  // namespace
-
-Owners& process_owners() {
-  static auto* const owners = new ProcessOwners;
+um::Owners& um::process_owners() {
+  static auto* const owners = new owners::ProcessOwners;
   return *owners;
 }
-
-}  // namespace um

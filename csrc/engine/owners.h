@@ -6,18 +6,13 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/mover.h"
+#include "engine/movable.h"
 #include "umadvise.h"
 
 namespace um::owners {
 
 // For the process and for good; without, nobody shows addresses that may change.
 void set(const um_owner_functions* functions) noexcept;
-
-// As um_owner_functions says, with a device's lock held.
-void* remember(void* storage, const void* address) noexcept;
-bool repoint(void* owner, uint64_t from, uint64_t to) noexcept;
-void forget(void* owner) noexcept;
 
 namespace detail {
 inline thread_local bool unsettled = false;
@@ -57,7 +52,7 @@ class Lock {
 
 namespace um {
 
-// Of devices that users know of: whoever owners::set named.
+// Of devices that users know of: whoever owners::set named, called with a device's lock held.
 Owners& process_owners();
 
 }  // namespace um

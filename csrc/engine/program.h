@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/indexed_trace.h"
-#include "engine/mover.h"
 #include "engine/running_op.h"
+#include "engine/use_order.h"
 #include "memory/allocations.h"
 
 namespace um {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/mover.h"
+#include "engine/movable.h"
 #include "engine/op_identity.h"
 #include "umadvise.h"
 
@@ -46,7 +46,7 @@ struct RunningOp {
   bool beside = false;     // UM_OP_BESIDE
   driver::CUstream stream{};
   WorkingSet working_set;
-  std::vector<Mover::Use> swapped;  // memory that may move, pinned for it
+  std::vector<Movable::Use> swapped;  // memory that may move, pinned for it
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;

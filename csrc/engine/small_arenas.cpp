@@ -12,9 +12,9 @@ ArenaSource::Range SmallArenas::acquire(uint64_t, uint64_t) {
   const RequiredContext current(backend_);
   ChunkRange* const range = take();
   const OnError undo([&] { memory_.ranges.give(range, 0); });
-  mover_.streams.order_all(range->chunks.front()->last_use, Wait::place_reused);
+  mover_.waits.streams.order_all(range->chunks.front()->last_use, Wait::place_reused);
   ranges_.emplace(range->address, range);
-  mover_.note_arena(*range->room, true);
+  events_.placed(*range->room, true);
   return {range->address, memory_.chunk_bytes()};
 }
 
@@ -33,11 +33,11 @@ bool SmallArenas::release(Range range) noexcept {
   const auto found = ranges_.find(range.address);
   Fences::Fence everything = Fences::kWholeDevice;
   try {
-    everything = left_out(Wait::small_chunk_freed) ? 0 : mover_.streams.last_use(~uint64_t{0}, {});
+    everything = left_out(Wait::small_chunk_freed) ? 0 : mover_.waits.streams.last_use(~uint64_t{0}, {});
   } catch (const std::exception&) {
     everything = Fences::kWholeDevice;
   }
-  mover_.note_arena(*found->second->room, false);
+  events_.placed(*found->second->room, false);
   address_map().restore(found->second->room->arena, range.address, range.address + range.bytes);
   memory_.ranges.give(found->second, everything);
   fences_.release(everything);

@@ -11,8 +11,8 @@ namespace um {
 
 class SmallArenas : public ArenaSource {
  public:
-  SmallArenas(const Backend& backend, MovableMemory& memory, Mover& mover, Fences& fences)
-      : backend_(backend), memory_(memory), mover_(mover), fences_(fences) {}
+  SmallArenas(const Backend& backend, MovableMemory& memory, Mover& mover, Fences& fences, SwapEvents& events)
+      : backend_(backend), memory_(memory), mover_(mover), fences_(fences), events_(events) {}
   ~SmallArenas() override = default;
   SmallArenas(const SmallArenas&) = delete;
   SmallArenas& operator=(const SmallArenas&) = delete;
@@ -28,6 +28,7 @@ class SmallArenas : public ArenaSource {
   MovableMemory& memory_;
   Mover& mover_;
   Fences& fences_;
+  SwapEvents& events_;
   std::map<uint64_t, ChunkRange*> ranges_;  // by address
 };
 

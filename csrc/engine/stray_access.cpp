@@ -36,7 +36,7 @@ bool um::serve_stray_access(uint64_t address, bool write) noexcept {
     if (found.block == nullptr || notes(*found.block).movable == nullptr) return false;
     um_device& device = *found.device;
     const um::RequiredContext current(device.backend);
-    device.swapping.mover().serve(notes(*found.block).movable, write);
+    device.swapping.mover().transfers.serve(notes(*found.block).movable, write);
     return true;
   } catch (const std::exception&) {
     return false;  // then it is fatal, and told

@@ -3,7 +3,6 @@
 #include <exception>
 #include <utility>
 
-#include "base/on_error.h"
 #include "engine/device.h"
 #include "memory/migration.h"
 
@@ -19,9 +18,9 @@ void Streams::uses(const void* address, void* stream) {
   if (found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED || left_out(Wait::stream_lent)) return;
   const RequiredContext current(device.backend);
   if (Movable* const movable = notes(*found.block).movable) {
-    device.swapping.mover().lend(user, movable);
+    device.swapping.mover().transfers.lend(user, movable);
   } else {
-    device.swapping.mover().streams.lend(user);  // small blocks' arenas wait for all that are known
+    device.swapping.mover().waits.streams.lend(user);  // small blocks' arenas wait for all that are known
   }
 }
 
@@ -34,10 +33,8 @@ void Streams::wait(CUstream waiting, CUstream awaited) {
 void Streams::order(CUstream waiting, CUstream awaited, Wait name) {
   if (left_out(name)) return;
   Fences& fences = *device_.fences;
-  const Fences::Fence given = fences.record(&awaited, 1);
-  const OnError undo([&] { fences.release(given); });
+  const HeldFence given(fences, fences.record(&awaited, 1));
   fences.order(waiting, given, name);
-  fences.release(given);
 }
 
 CUstream Streams::side() {

@@ -2,8 +2,23 @@
 
 namespace um {
 
+void SwapEvents::count(um_event_kind kind, um_swap_cause cause, int64_t bytes, int64_t duration_ns) noexcept {
+  if (kind == UM_EVENT_SWAP_IN) {
+    ++counted.swap_ins;
+    counted.swap_in_bytes += bytes;
+    if (cause == UM_SWAP_ON_DEMAND) ++counted.on_demand_swap_ins;
+  } else if (kind == UM_EVENT_SWAP_OUT) {
+    ++(bytes > 0 ? counted.swap_outs : counted.clean_drops);
+    counted.swap_out_bytes += bytes;
+    if (cause == UM_SWAP_FOR_ROOM) ++counted.evictions;
+  } else {
+    (kind == UM_EVENT_WAIT_ROOM ? counted.wait_room_ns : counted.wait_copy_ns) += duration_ns;
+  }
+}
+
 void SwapEvents::tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns,
                       int64_t duration_ns) noexcept {
+  count(kind, cause, static_cast<int64_t>(bytes), duration_ns);
   if (!on) return;
   um_event event{};
   event.start_ns = start_ns;

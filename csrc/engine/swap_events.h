@@ -1,4 +1,4 @@
-// Tells the device's queue of what the mover counts: about which allocation, and while which op.
+// Counts what moves, and tells the device's queue of it: about which allocation, and while which op.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,14 @@ class SwapEvents {
   // What lies there has a place on the device from now on, or none.
   void placed(const Block& block, bool there) noexcept;
 
-  bool on = false;
+  um_swap_counters counted{};      // the totals that are of moves; how long a GPU waited, once its Stalls have settled
+  bool on = false;                 // the queue is told
   Residency* residency = nullptr;  // while that is followed
   OpIdentity op;                   // that runs now
 
  private:
+  void count(um_event_kind kind, um_swap_cause cause, int64_t bytes, int64_t duration_ns) noexcept;
+
   EventLog& log_;
 };
 

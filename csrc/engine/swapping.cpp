@@ -27,15 +27,15 @@ Error named(const Error& error, const RunningOp& op) {
 Swapping::Chunks::Chunks(um_device& device, const um_chunk_options& options)
     : memory(&device, device.backend, *device.fences, device.allocations->blocks(), options),
       mover(device.backend, memory, *device.fences, device.observation.swaps, device.owners),
-      small(device.backend, memory, mover, *device.fences),
+      small(device.backend, memory, mover, *device.fences, device.observation.swaps),
       small_option(options.small) {}
 
 void Swapping::set(const um_chunk_options& options) {
   const RequiredContext current(device_.backend);
   if (chunks_ != nullptr) return change(options);
   auto made = std::make_unique<Chunks>(device_, options);
-  made->mover.set_outlook(outlook_);
-  made->mover.set_last_resort([this] { return find_room(); });
+  made->mover.order.outlook = outlook_;
+  made->mover.last_resort = [this] { return find_room(); };
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
   device_.guard.join(*this);
@@ -56,7 +56,7 @@ void Swapping::change(const um_chunk_options& options) {
 void Swapping::look_ahead(const Outlook* outlook) {
   outlook_ = outlook;
   if (chunks_ == nullptr) return;
-  chunks_->mover.set_outlook(outlook);
+  mover().order.outlook = outlook;
   const RequiredContext current(device_.backend);
   chunks_->memory.layout.stop();
 }
@@ -65,8 +65,8 @@ void Swapping::read(um_swap_counters* out) {
   *out = {};
   if (chunks_ != nullptr) {
     const CurrentContext current(device_.backend);
-    mover().stalls.settle();
-    *out = mover().counted;
+    mover().waits.stalls.settle();
+    *out = device_.observation.swaps.counted;
     const MovableMemory& memory = chunks_->memory;
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
     out->budget_bytes = memory.ranges.budget() * chunk;
@@ -81,7 +81,8 @@ void Swapping::read(um_swap_counters* out) {
 
 // Where nothing more will leave. An export has an end: its address may still be in use.
 bool Swapping::find_room() noexcept {
-  return device_.allocations->trim_small() || chunks_->mover.let_go_of_reach() ||
+  const bool in_reach = device_.backend.hooks->in_host;  // there kernels have ended by now
+  return device_.allocations->trim_small() || (in_reach && mover().order.let_go_of_reach()) ||
          device_.exports.end_oldest(UM_MEMORY_CHUNKED);
 }
 
@@ -90,8 +91,8 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
   if (bytes <= most_small_bytes_) {
     if (chunks_ != nullptr) {
       const CurrentContext current(device_.backend);
-      mover().streams.bit_of(stream);
-      if (op != nullptr) mover().streams.bit_of(op->stream);
+      mover().waits.streams.bit_of(stream);
+      if (op != nullptr) mover().waits.streams.bit_of(op->stream);
     }
     return device_.allocations->allocate(bytes, placement, birth);
   }
@@ -108,7 +109,7 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
   if (op != nullptr && !creates) {
     op->swapped.push_back({made, true});
   } else {
-    mover().unpin(made);
+    --made->pins;
     made->in_reach = true;
   }
   return made->block;
@@ -134,7 +135,7 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
 }
 
 void Swapping::end(Block* block) noexcept {
-  const auto is_it = [&](const Mover::Use& use) { return use.block == notes(*block).movable; };
+  const auto is_it = [&](const Movable::Use& use) { return use.block == notes(*block).movable; };
   for (RunningOp* op : device_.guard.running_ops()) {  // of any thread
     op->swapped.erase(std::remove_if(op->swapped.begin(), op->swapped.end(), is_it), op->swapped.end());
   }
@@ -144,10 +145,9 @@ void Swapping::end(Block* block) noexcept {
 }
 
 void Swapping::hold(Movable* block, bool write) {
-  mover().pin(block);
-  const OnError undo([&] { mover().unpin(block); });
-  const Mover::Use use{block, write};
-  mover().acquire(&use, 1, nullptr);
+  ++block->pins;
+  const OnError undo([&] { --block->pins; });
+  mover().acquire({{block, write}}, nullptr);
 }
 
 uint64_t Swapping::device_bytes(const Block& block) const {
@@ -158,27 +158,27 @@ uint64_t Swapping::device_bytes(const Block& block) const {
 
 void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
-  for (const Mover::Use& use : op.swapped) mover().pin(use.block);
+  for (const Movable::Use& use : op.swapped) ++use.block->pins;
   const OnError undo([&] { unpin(op); });
   try {
-    if (mover().at_hand(op.swapped.data(), op.swapped.size(), op.stream)) return;
+    if (mover().at_hand(op.swapped, op.stream)) return;
     const RequiredContext current(device_.backend);
     go_on();
-    mover().acquire(op.swapped.data(), op.swapped.size(), op.stream);
+    mover().acquire(op.swapped, op.stream);
   } catch (const Error& error) {
     throw named(error, op);
   }
 }
 
 void Swapping::unpin(RunningOp& op) noexcept {
-  for (const Mover::Use& use : op.swapped) mover().unpin(use.block);
+  for (const Movable::Use& use : op.swapped) --use.block->pins;
   op.swapped.clear();
 }
 
 void Swapping::end_op(RunningOp& op) noexcept {
   if (op.swapped.empty() && !mover().busy()) return;
   const CurrentContext current(device_.backend);
-  mover().end_use(op.swapped.data(), op.swapped.size(), op.stream);
+  mover().waits.end_use(op.swapped, op.stream);
   unpin(op);
   if (!op.untouched) go_on();
 }

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/on_error.h"
 
 namespace um {
 
@@ -39,10 +38,8 @@ uint64_t UsedStreams::bit_of(CUstream stream) {
     found = streams_.insert(streams_.end(), stream);
   }
   // Chunks are handed on to all streams that are known then: what came before is the newcomer's to wait for.
-  const Fences::Fence before = last_use(~uint64_t{0}, {});
-  const OnError undo([&] { fences_.release(before); });
+  const HeldFence before(fences_, last_use(~uint64_t{0}, {}));
   fences_.order(stream, before, Wait::stream_joins);
-  fences_.release(before);
   *found = stream;
   lent_ &= ~bit(found);
   return bit(found);

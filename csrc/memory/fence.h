@@ -46,6 +46,11 @@ class Fences {
   void before_waits(std::function<void(driver::CUstream)> told) { before_wait_ = std::move(told); }
   void retain(Fence fence) noexcept;
   void release(Fence fence) noexcept;
+  // `next` in place of a fence of which there is a reference; the caller's reference to it goes there.
+  void replace(Fence* held, Fence next = 0) noexcept {
+    if (*held != 0) release(*held);
+    *held = next;
+  }
 
   uint64_t live() const { return entries_.size() - unused_.size(); }
   uint64_t events() const { return event_count_; }  // that were created
@@ -70,6 +75,20 @@ class Fences {
   std::vector<driver::CUevent> idle_;
   uint64_t event_count_ = 0;
   std::function<void(driver::CUstream)> before_wait_ = [](driver::CUstream) {};
+};
+
+// One reference to a fence, which was the caller's.
+class HeldFence {
+ public:
+  HeldFence(Fences& fences, Fences::Fence fence) : fences_(fences), fence_(fence) {}
+  ~HeldFence() { fences_.release(fence_); }
+  HeldFence(const HeldFence&) = delete;
+  HeldFence& operator=(const HeldFence&) = delete;
+  operator Fences::Fence() const { return fence_; }
+
+ private:
+  Fences& fences_;
+  const Fences::Fence fence_;
 };
 
 }  // namespace um

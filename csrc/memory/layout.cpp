@@ -113,8 +113,7 @@ std::vector<const ChunkRange*> Layout::in_the_way(uint64_t chunks, int32_t stora
 
 // One that has left has ended then.
 void Layout::give(ChunkRange* range, Fences::Fence last_use) noexcept {
-  Step* step = nullptr;
-  if (Seen* const stay = seen(range, &step)) {
+  if (Seen* const stay = seen(range)) {
     if (stay->open) end(range, now_);
     stay->range = nullptr;
   }
@@ -139,8 +138,7 @@ void Layout::op(double duration) {
 
 void Layout::awaits(const ChunkRange* range) noexcept {
   if (range == nullptr) return;  // it is used on the host
-  Step* step = nullptr;
-  if (const Seen* const stay = seen(range, &step)) now_ = std::max(now_, stay->arrived);
+  if (const Seen* const stay = seen(range)) now_ = std::max(now_, stay->arrived);
 }
 
 void Layout::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
@@ -149,8 +147,7 @@ void Layout::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
 }
 
 void Layout::stays(const ChunkRange* range) noexcept {
-  Step* step = nullptr;
-  Seen* const stay = seen(range, &step);
+  Seen* const stay = seen(range);
   if (stay == nullptr) return;
   stay->open = true;
   note(range->stay - step_.first);
@@ -178,7 +175,7 @@ double Layout::copy(bool to_host, uint64_t bytes, double earliest) noexcept {
 
 Layout::Seen* Layout::seen(const ChunkRange* range, Step** step) noexcept {
   for (Step* each : {&step_, &before_}) {
-    *step = each;
+    if (step != nullptr) *step = each;
     const uint64_t index = range->stay - each->first;
     if (range->stay >= each->first && index < each->stays.size()) return &each->stays[index];
   }
@@ -192,7 +189,8 @@ void Layout::begin_step() {
   step_.length.clock = now_ - step_.begin;
   const bool repeats = !step_.stays.empty() && step_.digest == before_.digest &&
                        step_.stays.size() == before_.stays.size() && step_.length.tick == before_.length.tick;
-  astray_ = due() ? astray_ + 1 : 0;
+  const bool due = steps_ >= next_try_ && (laid_out_ == 0 || missed_ * kStepsToPayOff > laid_out_);
+  astray_ = due ? astray_ + 1 : 0;
   place_ = (place_ + 1) % steps_of_circle_;
   if (astray_ > 0 && repeats) make();
   if (astray_ == kMostAstray) forget();
@@ -222,8 +220,6 @@ void Layout::stop() noexcept {
   layouts_ = steps_ = unlaid_ = next_try_ = astray_ = spare_ = sparings_ = 0;
   follows_ = false;
 }
-
-bool Layout::due() const { return steps_ >= next_try_ && (laid_out_ == 0 || missed_ * kStepsToPayOff > laid_out_); }
 
 void Layout::forget() noexcept {
   ranges_.keep_none();
@@ -359,8 +355,7 @@ std::vector<Stay> Layout::closed(int64_t longest, std::vector<uint32_t>* others)
   for (uint32_t chunk = 0; chunk < ranges_.most(); ++chunk) {
     const Chunk* const made = ranges_.chunk(chunk);
     if (made == nullptr || made->holder == nullptr || spanning[chunk]) continue;
-    Step* step = nullptr;
-    const Seen* const stay = seen(made->holder, &step);
+    const Seen* const stay = seen(made->holder);
     if (stay == nullptr || stay->open) others->push_back(chunk);
   }
   return stays;

@@ -104,11 +104,10 @@ class Layout {
   }
   ChunkRange* take(Turns* turns, uint64_t chunks, driver::CUstream first_user);
   std::vector<Chunk*> instead(const Own& own, uint64_t chunks) const;
-  Seen* seen(const ChunkRange* range, Step** step) noexcept;
+  Seen* seen(const ChunkRange* range, Step** step = nullptr) noexcept;
   void end(const ChunkRange* range, double clock) noexcept;
   double copy(bool to_host, uint64_t bytes, double earliest) noexcept;
   void note(uint64_t number) noexcept { step_.digest = (step_.digest ^ number) * 0x100000001b3; }
-  bool due() const;
   bool spare_more(const std::vector<Stay>& stays);
   void make();
   std::vector<Stay> laid_out(int64_t steps, const std::vector<uint32_t>& numbers);

@@ -13,24 +13,10 @@
 
 namespace test {
 
-// One reference to a fence.
-class HeldFence {
- public:
-  // Takes over the caller's reference.
-  HeldFence(um::Fences& fences, um::Fences::Fence fence) : fences_(fences), fence_(fence) {}
-  ~HeldFence() { fences_.release(fence_); }
-  HeldFence(const HeldFence&) = delete;
-  HeldFence& operator=(const HeldFence&) = delete;
-  operator um::Fences::Fence() const { return fence_; }
-
- private:
-  um::Fences& fences_;
-  const um::Fences::Fence fence_;
-};
-
 using um::Block;
 using um::Error;
 using um::Fences;
+using um::HeldFence;
 using um::driver::CUstream;
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;

@@ -46,14 +46,14 @@ struct Rig {
 
   // A kernel that is given these.
   void op(std::initializer_list<Movable*> given, int64_t duration_ns, bool writes = false) {
-    std::vector<Mover::Use> uses;
+    Mover::Uses uses;
     for (Movable* each : given) {
-      mover->pin(each);
+      ++each->pins;
       uses.push_back({each, writes});
     }
-    mover->acquire(uses.data(), uses.size(), nullptr);
+    mover->acquire(uses, nullptr);
     kernel(duration_ns);
-    for (Movable* each : given) mover->unpin(each);
+    for (Movable* each : given) --each->pins;
     mover->progress();
   }
   void kernel(int64_t duration_ns) {
@@ -65,7 +65,7 @@ struct Rig {
     made->owner = made;
     made->block->record.storage = storage;
     kernel(duration_ns);
-    mover->unpin(made);
+    --made->pins;
     mover->progress();
     return made;
   }

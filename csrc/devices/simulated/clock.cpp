@@ -32,7 +32,7 @@ void Clock::begin_op(int32_t op, const FaultShape& shape) {
 
 void Clock::end_op(int64_t duration, bool host_waits) {
   tally_.host_late_ns += std::max<int64_t>(host_ns_ - now_ns_, 0);
-  catch_up();
+  now_ns_ = std::max(now_ns_, host_ns_);
   close_faults();
   if (held_ns_ > now_ns_) stall(UM_SPAN_WAIT_COPY, UM_CAUSE_USER, held_ns_ - now_ns_, 0);
   if (remote_op_bytes_ > 0) {  // the kernel and the link work at the same time: the slower one counts
@@ -173,13 +173,13 @@ int64_t Clock::migrate(const Outcome& outcome, bool first_mapping, Lane lane, in
 void Clock::end_migration() {
   close_faults();
   migration_ns_ = 0;
-  catch_up();
+  now_ns_ = std::max(now_ns_, host_ns_);
   if (migration_end_ns_ > now_ns_) stall(migration_kind_, UM_CAUSE_USER, migration_end_ns_ - now_ns_, 0);
 }
 
 void Clock::copy(int direction, int64_t bytes) {
   close_faults();
-  catch_up();
+  now_ns_ = std::max(now_ns_, host_ns_);
   if (bytes > 0) {
     const int64_t end_ns = transfer(direction, now_ns_, 0, bytes, UM_CAUSE_USER);
     stall(UM_SPAN_WAIT_COPY, UM_CAUSE_USER, end_ns - now_ns_, bytes);
@@ -189,7 +189,7 @@ void Clock::copy(int direction, int64_t bytes) {
 
 void Clock::wait_for(int64_t ready_ns) {
   close_faults();
-  catch_up();
+  now_ns_ = std::max(now_ns_, host_ns_);
   if (ready_ns > now_ns_) stall(UM_SPAN_WAIT_COPY, UM_CAUSE_USER, ready_ns - now_ns_, 0);
 }
 
@@ -206,7 +206,7 @@ void Clock::access_remotely(int64_t bytes, int64_t accesses) {
 // ---- faults ---------------------------------------------------------------------------------------------------------
 
 void Clock::open_faults() {
-  catch_up();
+  now_ns_ = std::max(now_ns_, host_ns_);
   if (faults_open_) return;
   faults_open_ = true;
   faults_start_ns_ = now_ns_;

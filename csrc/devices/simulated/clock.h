@@ -83,9 +83,6 @@ class Clock {
   void stall(um_span_kind kind, um_cause cause, int64_t duration_ns, int64_t bytes);
   void open_faults();
   void close_faults();
-  void catch_up() {
-    if (host_ns_ > now_ns_) now_ns_ = host_ns_;
-  }
 
   const um_link link_;
   const um_pages_costs costs_;

@@ -211,6 +211,7 @@ TEST(a_lasting_export_gives_way_when_the_kernels_that_have_its_address_have_ende
   test::Moving block = device.chunks(2);
   device.fill(nullptr, block, 2 * kChunk, 5);
   CHECK_OK(um_export_lasting(block));
+  device.check_kernels();    // the side stream waits for no other
   device.launch(side, [=] {  // no op, in a stream that none was ever in
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     std::memset(block, 6, 2 * kChunk);

@@ -64,14 +64,14 @@ struct Network {
 
 void check_steady(Rig& rig, Network& network) {
   test::read_loss(rig);
-  const int64_t swap_ins = rig.mover->counted.swap_ins;
+  const int64_t swap_ins = rig.events.counted.swap_ins;
   rig.gpu->take_counts();
   for (int each = 0; each < 8; ++each) {
     network.step();
     CHECK_EQ(rig.memory->layout.missed(), uint64_t{0});
     if (each % 4 == 3) test::read_loss(rig);
   }
-  CHECK(rig.mover->counted.swap_ins > swap_ins);
+  CHECK(rig.events.counted.swap_ins > swap_ins);
   const um::simulator::CallCounts counts = rig.gpu->take_counts();
   for (const auto& each : counts)
     CHECK(each.waits == 0 || &each == &counts[static_cast<size_t>(Function::ctx_synchronize)]);

@@ -66,20 +66,19 @@ Tensor make(Rig& rig, uint64_t bytes, uint64_t seed) {
   tensor.bytes = bytes;
   tensor.seed = seed;
   fill(tensor.data(), bytes, seed);
-  rig.mover->unpin(tensor.movable);
+  --tensor.movable->pins;
   return tensor;
 }
 
 // An op that reads it, and writes it anew.
 void use(Rig& rig, Tensor& tensor, uint64_t seed = 0) {
-  rig.mover->pin(tensor.movable);
-  const Mover::Use given{tensor.movable, seed != 0};
-  rig.mover->acquire(&given, 1, nullptr);
+  ++tensor.movable->pins;
+  rig.mover->acquire({{tensor.movable, seed != 0}}, nullptr);
   CHECK_EQ(tensor.storage->data, tensor.movable->block->address);
   CHECK(tensor.movable->residence.range != nullptr);
   CHECK(filled(tensor.data(), tensor.bytes, tensor.seed));
   if (seed != 0) fill(tensor.data(), tensor.bytes, tensor.seed = seed);
-  rig.mover->unpin(tensor.movable);
+  --tensor.movable->pins;
 }
 
 void random_program(uint64_t seed, uint32_t delay_max_us) {
@@ -103,7 +102,7 @@ void random_program(uint64_t seed, uint32_t delay_max_us) {
       rig.mover->set_spare(all[which].movable);
     } else if (kind == 6) {  // raw accesses, where it lies; on the host they need nobody
       const bool write = chance() % 2 == 0;
-      rig.mover->serve(all[which].movable, write);
+      rig.mover->transfers.serve(all[which].movable, write);
       CHECK(filled(all[which].data(), all[which].bytes, all[which].seed));
       if (write) fill(all[which].data(), all[which].bytes, all[which].seed = ++contents);
     } else {

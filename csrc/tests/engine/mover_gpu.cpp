@@ -40,11 +40,11 @@ TEST(a_step_that_repeats_waits_for_nobody_and_maps_nothing) {
     }
   };
   run();
-  const int64_t swap_ins = rig.mover->counted.swap_ins;
+  const int64_t swap_ins = rig.events.counted.swap_ins;
   rig.gpu->take_counts();
   run();
   const um::simulator::CallCounts counts = rig.gpu->take_counts();
-  CHECK(rig.mover->counted.swap_ins > swap_ins);
+  CHECK(rig.events.counted.swap_ins > swap_ins);
   const auto of = [&](Function function) { return counts[static_cast<size_t>(function)]; };
   for (const auto& each : counts)
     CHECK(each.waits == 0 || &each == &counts[static_cast<size_t>(Function::ctx_synchronize)]);

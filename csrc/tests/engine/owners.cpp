@@ -58,8 +58,8 @@ void gather(void* context, const um_access** accesses, uint32_t* count) {
 // The same, and a move, as whoever makes room for it begins one.
 void gather_and_move(void* context, const um_access** accesses, uint32_t* count) {
   gather(context, accesses, count);
-  void* const owner = owners::remember(&fake.let_go, nullptr);
-  owners::forget(owner);
+  void* const owner = um::process_owners().remember(&fake.let_go, 0);
+  um::process_owners().forget(owner);
   CHECK_EQ(fake.settled, 0);
 }
 
@@ -69,7 +69,7 @@ TEST(nobody_owns_anything_before_the_functions_are_set) {
   int storage = 0;
   std::mutex mutex;
   const owners::Lock lock(mutex);
-  CHECK_EQ(owners::remember(&storage, nullptr), static_cast<void*>(nullptr));
+  CHECK_EQ(um::process_owners().remember(&storage, 0), static_cast<void*>(nullptr));
 }
 
 TEST(owners_are_asked_under_the_lock_and_settle_once_after_it) {
@@ -79,14 +79,14 @@ TEST(owners_are_asked_under_the_lock_and_settle_once_after_it) {
   std::mutex mutex;
   {
     const owners::Lock lock(mutex);
-    CHECK_EQ(owners::remember(nullptr, &first), static_cast<void*>(nullptr));
+    CHECK_EQ(um::process_owners().remember(nullptr, um::address_of(&first)), static_cast<void*>(nullptr));
     CHECK_EQ(fake.remembered, 0);
-    void* const owner = owners::remember(&shown, &first);
+    void* const owner = um::process_owners().remember(&shown, um::address_of(&first));
     CHECK_EQ(owner, static_cast<void*>(&shown));
-    CHECK(owners::repoint(owner, um::address_of(&first), um::address_of(&second)));
+    CHECK(um::process_owners().repoint(owner, um::address_of(&first), um::address_of(&second)));
     CHECK_EQ(shown, static_cast<void*>(&second));
-    CHECK(!owners::repoint(owner, um::address_of(&first), um::address_of(&second)));
-    owners::forget(owner);
+    CHECK(!um::process_owners().repoint(owner, um::address_of(&first), um::address_of(&second)));
+    um::process_owners().forget(owner);
     CHECK_EQ(fake.settled, 0);
   }
   CHECK_EQ(fake.settled, 1);
@@ -100,14 +100,14 @@ TEST(a_lock_settles_whenever_it_is_released_and_only_then) {
   set_fake();
   std::mutex mutex, other;
   owners::Lock lock(mutex);
-  owners::forget(nullptr);
+  um::process_owners().forget(nullptr);
   CHECK(!owners::Lock(mutex, std::try_to_lock).owns_lock());
   owners::Lock moved(std::move(lock));
   CHECK(!lock.owns_lock());
   CHECK_EQ(fake.settled, 0);
   moved = owners::Lock(other);
   CHECK_EQ(fake.settled, 1);
-  owners::forget(nullptr);
+  um::process_owners().forget(nullptr);
   moved.unlock();
   CHECK_EQ(fake.settled, 2);
   moved.lock();

@@ -1,0 +1,272 @@
+#include "engine/transfers.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/on_error.h"
+#include "memory/host_memory.h"
+
+namespace um {
+
+using driver::CUstream;
+
+Transfers::Transfers(const Backend& backend, MovableMemory& memory, Fences& fences, SwapEvents& events, Owners& owners,
+                     UseOrder& order, MoveWaits& waits)
+    : backend_(backend),
+      memory_(memory),
+      fences_(fences),
+      events_(events),
+      owners_(owners),
+      order_(order),
+      waits_(waits) {
+  const auto make = [&](CUstream* stream) {
+    backend_.check(backend_.call().stream_create(stream, driver::CU_STREAM_NON_BLOCKING), "making a copy stream");
+  };
+  make(&to_device_);
+  const OnError undo([&] { static_cast<void>(backend_.call().stream_destroy(to_device_)); });
+  make(&to_host_);
+}
+
+Transfers::~Transfers() {
+  static_cast<void>(backend_.call().stream_destroy(to_device_));
+  static_cast<void>(backend_.call().stream_destroy(to_host_));
+}
+
+void Transfers::meet(Movable* block, void* storage) {
+  if (block->residence.range == nullptr && block->streams != 0) return;  // ops used it on the host, and still may
+  if (block->owner == nullptr && storage != nullptr) block->owner = owners_.remember(storage, block->block->address);
+}
+
+void Transfers::disown(Movable* block) noexcept {
+  if (block->owner != nullptr) owners_.forget(block->owner);
+  block->owner = nullptr;
+}
+
+// The fence of a copy between its places that begins now, after `before`. When the driver fails, nothing of it runs.
+Fences::Fence Transfers::begin_copy(const Movable& block, bool to_host, Fences::Fence before, Wait name) {
+  const CUstream stream = to_host ? to_host_ : to_device_;
+  const uint64_t device = block.block->address, bytes = block.block->record.bytes;
+  void* const host = reinterpret_cast<void*>(block.residence.copy->address);
+  fences_.order(stream, before, name);
+  const OnError undo([&] {
+    if (!left_out(Wait::copy_failed)) static_cast<void>(backend_.call().stream_synchronize(stream));
+  });
+  backend_.check(to_host ? backend_.call().memcpy_dtoh_async(host, device, bytes, stream)
+                         : backend_.call().memcpy_htod_async(device, host, bytes, stream),
+                 to_host ? "copying to the host" : "copying to the device");
+  return fences_.record(&stream, 1);
+}
+
+// ---- arrivals ------------------------------------------------------------------------------------------------
+
+// The copy waits for whoever had the memory, and for a copy to the host that still writes what it reads.
+bool Transfers::arrive(Movable* block, CUstream stream) {
+  Block* const tensor = block->block;
+  const uint64_t from = tensor->address, bytes = tensor->record.bytes;
+  clear(memory_.chunks_of(bytes), tensor->record.storage);
+  if (!memory_.to_device(tensor, &block->residence, block->written ? to_device_ : stream)) return false;
+  const uint64_t to = tensor->address;
+  if (!owners_.repoint(block->owner, from, to)) {
+    memory_.to_host(tensor, &block->residence, 0);
+    disown(block);
+    block->where = Where::host;
+    return true;
+  }
+  const OnError undo([&] {
+    if (!owners_.repoint(block->owner, to, from)) disown(block);
+    memory_.to_host(tensor, &block->residence, 0);
+  });
+  if (block->written) {
+    memory_.ranges.show(block->residence.range, RawAccess::none);  // it is not whole before the copy has ended
+    const Fences::Fence departed = block->copying_out ? block->moved : 0;
+    fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
+    memory_.layout.arrives(block->residence.range, bytes);
+    block->cause = block->where == Where::queued ? UM_SWAP_PLANNED : UM_SWAP_ON_DEMAND;
+    events_.tell(UM_EVENT_SWAP_IN, block->cause, *tensor, bytes, backend_.now_ns());
+  }
+  events_.placed(*tensor, true);
+  block->where = block->written ? Where::arriving : Where::device;
+  block->copied = block->written;
+  block->copying_out = false;
+  if (!block->written) drop_copy(block);
+  order_.use(block);
+  return true;
+}
+
+// ---- departures ----------------------------------------------------------------------------------------------
+
+void Transfers::leave(Movable* block, um_swap_cause cause) {
+  const bool copies = block->written && !block->copied;
+  if (block->residence.copy == nullptr) take_copy(block);
+  leaving_.push_back(block);
+  const OnError undo([&] { leaving_.pop_back(); });
+  // Before the copy: a write that no op announced must be heard of from now on. What has not come is shown to nobody.
+  if (block->where == Where::device) memory_.ranges.show(block->residence.range, RawAccess::read);
+  Fences::Fence last = waits_.last_use(*block, Wait::departure_of_arrival, Wait::departure_after_cancelled);
+  const uint64_t bytes = copies ? block->block->record.bytes : 0;
+  if (copies) {
+    const HeldFence used(fences_, last);
+    last = begin_copy(*block, true, used, Wait::departure_after_use);
+    block->copying_out = true;
+  }
+  memory_.layout.leaves(block->residence.range, bytes);
+  fences_.replace(&block->moved, last);
+  block->copied = true;
+  block->cause = cause;
+  events_.tell(UM_EVENT_SWAP_OUT, cause, *block->block, bytes, backend_.now_ns());
+  order_.remove(block);
+  block->where = Where::leaving;
+}
+
+// Until something writes to it the host's copy is good, once it is whole.
+void Transfers::stay(Movable* block) noexcept {
+  leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
+  memory_.layout.stays(block->residence.range);
+  ++events_.counted.cancelled;
+  // Without a copy to the host `moved` is its last use, which may be the copy to the device.
+  block->where = block->copying_out ? Where::device : Where::arriving;
+  order_.use(block);
+}
+
+bool Transfers::hand_on_first(bool at_once) {
+  if (leaving_.empty() || (at_once && !ready(*leaving_.front()))) return false;
+  hand_on(leaving_.front());
+  return true;
+}
+
+void Transfers::clear(uint64_t chunks, int32_t storage) {
+  for (const ChunkRange* range : memory_.layout.in_the_way(chunks, storage)) {
+    const auto found = std::find_if(leaving_.begin(), leaving_.end(),
+                                    [&](const Movable* each) { return each->residence.range == range; });
+    if (found != leaving_.end() && ready(**found)) hand_on(*found);
+  }
+}
+
+// Whether its memory can be handed on without anybody waiting for it, where the CPU would have to.
+bool Transfers::ready(const Movable& block) {
+  return !backend_.hooks->in_host || fences_.passed(block.moved, Wait::departure_ended);
+}
+
+// Its memory is somebody else's now, who waits in his stream for what still uses it. Unless it cannot move.
+void Transfers::hand_on(Movable* block) {
+  const bool catches = backend_.hooks->in_host;  // the CPU may use the copy as soon as it is told of it
+  if (catches) waits_.stand(*block, UM_EVENT_WAIT_ROOM, Wait::departure_ended);
+  if (!owners_.repoint(block->owner, block->block->address, block->residence.copy->address)) {
+    disown(block);
+    return stay(block);
+  }
+  leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
+  events_.placed(*block->block, false);
+  memory_.to_host(block->block, &block->residence, left_out(Wait::departure_ended) ? 0 : block->moved);
+  block->where = Where::host;
+  block->copied = false;
+  block->streams = 0;
+  fences_.replace(&block->used);
+  if (!catches) return;
+  block->copying_out = false;
+  fences_.replace(&block->moved);
+}
+
+void Transfers::free(Movable* block) noexcept {
+  const HeldFence last(fences_, waits_.freed_after(*block));
+  if (block->where == Where::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
+  order_.remove(block);
+  disown(block);
+  if (block->residence.range != nullptr) events_.placed(*block->block, false);
+  memory_.free(block->block, &block->residence, last);
+  fences_.replace(&block->moved);
+  fences_.replace(&block->used);
+}
+
+// ---- uses ----------------------------------------------------------------------------------------------------
+
+void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_bit) {
+  Movable* const block = use.block;
+  if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly
+    if (block->copying_out) waits_.stall(*block, stream, Wait::op_after_departure);
+    block->streams |= stream_bit;
+    return;
+  }
+  if (block->where == Where::arriving) {
+    waits_.stall(*block, stream, Wait::op_after_arrival);
+    if (fences_.passed(block->moved, Wait::arrival_settled)) has_come(block);
+  }
+  note_use(block, stream_bit, use.write);
+  if (use.write) {
+    if (block->copying_out) {  // the host's copy would be of half-written contents
+      waits_.stall(*block, stream, Wait::write_after_departure);
+      block->copying_out = false;
+    }
+    drop_copy(block);
+  }
+  reveal(block);
+}
+
+void Transfers::has_come(Movable* block) noexcept {
+  block->where = Where::device;
+  fences_.replace(&block->moved);
+}
+
+void Transfers::stand_by(Movable* block) {
+  if (waits_.on_host(block, false) || block->where != Where::arriving) return;
+  waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::export_after_arrival);
+  has_come(block);
+  reveal(block);
+}
+
+void Transfers::lend(CUstream stream, Movable* block) {
+  const uint64_t bit = waits_.streams.lend(stream);
+  if (block->where == Where::leaving) stay(block);
+  block->streams |= bit;
+  fences_.replace(&block->used);
+}
+
+void Transfers::serve(Movable* block, bool write) {
+  if (block->residence.range == nullptr) return;  // where it lies on the host anybody may do anything
+  if (write && block->where == Where::leaving) stay(block);
+  const bool arrives = block->where == Where::arriving;
+  // What leaves can be read, unless it has not even come.
+  if (arrives || block->where == Where::leaving) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_access);
+  if (arrives) has_come(block);
+  if (write) {
+    if (block->copying_out) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_write);
+    block->copying_out = false;
+    block->where = Where::device;
+    drop_copy(block);
+  }
+  reveal(block);
+}
+
+// What arrives is not whole before its copy has ended. What the host has unchanged may be read only: a write to it must
+// be heard of, or it would leave without what was written.
+void Transfers::reveal(Movable* block) {
+  memory_.ranges.show(block->residence.range, block->where == Where::arriving ? RawAccess::none
+                                              : block->copied                 ? RawAccess::read
+                                                                              : RawAccess::write);
+}
+
+// ---- copies on the host --------------------------------------------------------------------------------------
+
+// If need be in place of one of what stays on the device.
+void Transfers::take_copy(Movable* block) {
+  if (memory_.add_copy(*block->block, &block->residence, to_host_)) return;
+  bool any = false;
+  for (Movable* each = order_.oldest(); each != nullptr; each = each->newer) {
+    if (each->residence.copy == nullptr) continue;
+    drop_copy(each);
+    any = true;
+  }
+  if (any && memory_.add_copy(*block->block, &block->residence, to_host_)) return;
+  throw Error(UM_OUT_OF_HOST_MEMORY,
+              "the host memory for what is swapped out is used up: " + in_words(memory_.copies.in_use.now) +
+                  " are taken and " + in_words(block->block->record.bytes) +
+                  " more are to leave the device; allow more, or make the model smaller");
+}
+
+// What still reads or writes it is waited for by who gets the memory.
+void Transfers::drop_copy(Movable* block) noexcept {
+  block->copied = false;
+  memory_.drop_copy(&block->residence, left_out(Wait::host_copy_dropped) ? 0 : block->moved);
+}
+
+}  // namespace um

@@ -1,0 +1,56 @@
+#include "engine/use_order.h"
+
+namespace um {
+
+void UseOrder::use(Movable* block) noexcept {
+  remove(block);
+  block->older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = block;
+  newest_ = block;
+}
+
+void UseOrder::remove(Movable* block) noexcept {
+  if (block->spare) --spares_;
+  block->spare = false;
+  if (block->older == nullptr && oldest_ != block) return;
+  (block->older != nullptr ? block->older->newer : oldest_) = block->newer;
+  (block->newer != nullptr ? block->newer->older : newest_) = block->older;
+  block->older = block->newer = nullptr;
+}
+
+void UseOrder::set_spare(Movable* block) noexcept {
+  block->spare = true;
+  ++spares_;
+}
+
+Movable* UseOrder::spare() const {
+  for (Movable* each = spares_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
+    if (each->spare && each->may_leave()) return each;
+  }
+  return nullptr;
+}
+
+Movable* UseOrder::victim() const {
+  Movable* chosen = nullptr;
+  int64_t furthest = -1;
+  for (Movable* each = oldest_; each != nullptr; each = each->newer) {
+    if (!each->may_leave()) continue;
+    if (outlook == nullptr) return each;
+    const int64_t next_use = outlook->next_use(*each->block);
+    if (next_use <= furthest) continue;
+    chosen = each;
+    furthest = next_use;
+  }
+  return chosen;
+}
+
+bool UseOrder::let_go_of_reach() noexcept {
+  bool any = false;
+  for (Movable* each = oldest_; each != nullptr; each = each->newer) {
+    any |= each->in_reach && each->owner != nullptr;
+    each->in_reach = each->in_reach && each->owner == nullptr;
+  }
+  return any;
+}
+
+}  // namespace um
