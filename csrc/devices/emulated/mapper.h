@@ -1,9 +1,9 @@
 // Puts a slot of a tier under a block's address and takes it away again.
 //
 // A slot that one block at a time shows moves with its page tables, in both directions (mremap with MREMAP_DONTUNMAP,
-// Linux 5.13 for shared memory): 3 us in, 5 us out, and no minor faults later, where mapping the file afresh costs 512
-// of them a block. An old kernel gets mmap(MAP_POPULATE) instead, which takes 65 us. So does a slot that many blocks
-// show; changing the protection of a whole block takes 22 us.
+// Linux 5.13 for shared memory), and there are no minor faults later, where mapping the file afresh costs 512 of them a
+// block. An old kernel gets mmap(MAP_POPULATE) instead, and so does a slot that many blocks show: from then on only the
+// protection changes (docs/architecture.md has what each takes).
 //
 // Order matters, because other threads run on: data is complete before a slot becomes visible, protection is set before
 // too (a store through a short-lived writable window would escape the model), and a block is PROT_NONE again before
