@@ -6,13 +6,13 @@ Everything runs in one go, each kind of memory in a process of its own on the em
 evictions take the time of --link, a device of the catalogue. On each part of the memory that training needs, unlimited
 memory, unified memory without advice and planned swaps take turns, a step each, so that a machine that is slower for a
 minute is so for all; then the part comes again at memcpy speed, and activation checkpointing, with planned swaps on the
-memory that it takes. Times are medians over the steps after the first ones, in which a step is recorded and planned;
-ratios are medians over the turns. "stall removed" is the part of unified memory's excess over unlimited memory that
-planned swaps do not have, by the clock; of what is left, ops stood still for copies and room as long as is said beside,
-and the rest is what copies and page tables take from compute where both share processors and memory. All kinds compute
-with as many threads, and leave a processor to those that copy: a GPU's copy engines take nothing from its compute
-either. Beside each time is what the simulator says of the same step, plan and device. Three processes at a time take
-three to four times the memory that training needs.
+memory that it takes. Times are medians over the steps after the first ones (`swap_run.WARM_UP`); ratios are medians
+over the turns. "stall removed" is the part of unified memory's excess over unlimited memory that planned swaps do not
+have, by the clock; of what is left, ops stood still for copies and room as long as is said beside, and the rest is what
+copies and page tables take from compute where both share processors and memory. All kinds compute with as many threads,
+and leave a processor to those that copy: a GPU's copy engines take nothing from its compute either. Beside each time is
+what the simulator says of the same step, plan and device. Three processes at a time take three to four times the memory
+that training needs.
 """
 
 import os

@@ -25,8 +25,9 @@ from umadvise.recording.workload import Workload
 from umadvise.records import plan_file as plan_io
 from umadvise.records import trace_file as trace_io
 
-WARM_UP = 4
-"""Steps that are not measured: the first makes the optimizer's state, others are recorded and planned."""
+WARM_UP = 12
+"""Steps that are not measured: the first makes the optimizer's state, others are recorded and planned, and more map
+what they take until memory lies as a step needs it (csrc/memory/layout.h)."""
 _BLOCK_BYTES = 2 << 20
 _DONE = "a step is done, rung: "
 _SWAPPED = ("evictions", "on_demand_swap_ins", "swap_in_bytes", "swap_out_bytes")
