@@ -83,7 +83,7 @@ GpuReplay::GpuReplay(const um_trace& trace, const um_plan* plan, const um_gpu_op
   Space& space = space_of(backend_.ordinal);
   device_ = um_device::open_owned(backend_, owners_);
   gpu_ = std::make_unique<Gpu>(space, clock_, costs, options.synchronous != 0);
-  space.clock = &clock_;
+  space.migrator.clock = &clock_;
   space.gpu = gpu_.get();
 }
 

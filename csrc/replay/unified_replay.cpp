@@ -47,13 +47,13 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
   const Backend backend = Backend::open_simulated(device);
   space_ = &space_of(backend.ordinal);
   device_ = um_device::open_owned(backend, process_owners());
-  space_->clock = &clock_;
+  space_->migrator.clock = &clock_;
 }
 
 Replay::~Replay() {
   if (device_ == nullptr) return;
   device_->guard.end_op(nullptr, 0);  // after an error inside an op
-  space_->clock = nullptr;
+  space_->migrator.clock = nullptr;
   for (size_t storage = 0; storage < addresses_.size(); ++storage) free(static_cast<int32_t>(storage));
   for (auto& cache : caches_) cache.reset();
   try {
@@ -156,8 +156,8 @@ void Replay::note_uses(int32_t op) {
     const int32_t storage = trace_.access_storage[row];
     if (!lives(storage)) continue;
     outputs_.push_back({pointer(storage), nullptr});
-    space_->note_use(address(storage) + static_cast<uint64_t>(trace_.access_offset_bytes[row]),
-                     static_cast<uint64_t>(trace_.access_bytes[row]));
+    space_->managed.note_use(address(storage) + static_cast<uint64_t>(trace_.access_offset_bytes[row]),
+                             static_cast<uint64_t>(trace_.access_bytes[row]));
   }
 }
 
@@ -244,7 +244,7 @@ void Replay::service(int32_t storage, int64_t offset_bytes, bool write) {
   if (!lives(storage) || offset_bytes >= trace_.storage_bytes[storage] ||
       offset_bytes < -static_cast<int64_t>(kBlockBytes))
     return;
-  space_->fault(address(storage) + static_cast<uint64_t>(offset_bytes), write);
+  space_->managed.fault(address(storage) + static_cast<uint64_t>(offset_bytes), write);
 }
 
 // ---- the plan -------------------------------------------------------------------------------------------------------
@@ -266,11 +266,11 @@ void Replay::act(uint64_t row) {
   const int64_t argument = plan_->argument[row];
   clock_.name_storage(storage);
   if (plan_->kind[row] == UM_PLAN_PREFETCH) {
-    space_->lane = Lane::beside;
+    space_->migrator.lane = Lane::beside;
     um::prefetch(reinterpret_cast<const void*>(at), bytes, argument != 0, nullptr);
-    space_->lane = Lane::ops;
+    space_->migrator.lane = Lane::ops;
   } else if (plan_->kind[row] == UM_PLAN_DISCARD) {
-    space_->discard(at, bytes);
+    space_->managed.discard(at, bytes);
   } else {
     advise(at, bytes, static_cast<um_advice>(argument));
   }
@@ -281,12 +281,12 @@ void Replay::act(uint64_t row) {
 void Replay::advise(uint64_t address, uint64_t bytes, um_advice wanted) {
   driver::CUmem_advise advice{};
   if (driver_advice(wanted, &advice)) {
-    space_->advise(address, bytes, static_cast<Advice>(advice - driver::CU_MEM_ADVISE_SET_READ_MOSTLY),
-                   Processor::device);
+    space_->managed.advise(address, bytes, static_cast<Advice>(advice - driver::CU_MEM_ADVISE_SET_READ_MOSTLY),
+                           Processor::device);
     return;
   }
   for (const Advice unset : {Advice::unset_read_mostly, Advice::unset_preferred_location, Advice::unset_accessed_by})
-    space_->advise(address, bytes, unset, Processor::device);
+    space_->managed.advise(address, bytes, unset, Processor::device);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ struct Gpu {
         device(um_device::open_owned(backend, um::process_owners())) {
     um::simulator::Space& space = um::simulator::space_of(backend.ordinal);
     gpu = std::make_unique<um::simulator::Gpu>(space, clock, costs(call_ns));
-    space.clock = &clock;
+    space.migrator.clock = &clock;
     space.gpu = gpu.get();
     um_owners_set(&Moving::owners());
     const um::CurrentContext current(backend);

@@ -27,7 +27,7 @@ struct Rig {
     backend = um::Backend::open_simulated_gpu(options);
     um::simulator::Space& space = um::simulator::space_of(backend.ordinal);
     gpu = std::make_unique<um::simulator::Gpu>(space, clock, um::simulator::CallCosts{});
-    space.clock = &clock;
+    space.migrator.clock = &clock;
     space.gpu = gpu.get();
     current = std::make_unique<um::CurrentContext>(backend);
     fences = std::make_unique<um::Fences>(backend);

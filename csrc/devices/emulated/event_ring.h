@@ -8,6 +8,7 @@
 
 #include "base/lazy_array.h"
 #include "devices/emulated/hooks.h"
+#include "devices/emulated/link.h"
 
 namespace um::emulated {
 
@@ -15,15 +16,24 @@ class EventRing {
  public:
   static constexpr uint64_t kCapacity = uint64_t{1} << 17;
 
-  void push(const Event& event) {
+  explicit EventRing(const Link& link) : link_(link) {}
+
+  // What began at `start_ns` and is over now, or when the charged link is done with the present work.
+  void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
+            bool unordered = false, bool first_touch = false) {
     if (!on) return;
-    const uint64_t head = head_.load(std::memory_order_relaxed);
-    if (head - tail_.load(std::memory_order_acquire) == kCapacity) {
-      ++dropped;
-      return;
-    }
-    events_[head % kCapacity] = event;
-    head_.store(head + 1, std::memory_order_release);
+    const int64_t end_ns = std::max(now_ns(), link_.at_ns());
+    push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
+          unordered, first_touch, Change::none});
+  }
+  // Of the block at `address`.
+  void push(Change change, uint64_t address) {
+    if (!on) return;
+    Event event{};
+    event.address = address;
+    event.context = context.load(std::memory_order_relaxed);
+    event.change = change;
+    push(event);
   }
 
   uint64_t drain(Event* out, uint64_t capacity) {
@@ -37,8 +47,20 @@ class EventRing {
   bool pending() const { return head_.load(std::memory_order_relaxed) != tail_.load(std::memory_order_relaxed); }
   std::atomic<uint64_t> dropped{0};
   std::atomic<bool> on{false};
+  std::atomic<uint64_t> context{0};  // Hooks::set_context
 
  private:
+  void push(const Event& event) {
+    const uint64_t head = head_.load(std::memory_order_relaxed);
+    if (head - tail_.load(std::memory_order_acquire) == kCapacity) {
+      ++dropped;
+      return;
+    }
+    events_[head % kCapacity] = event;
+    head_.store(head + 1, std::memory_order_release);
+  }
+
+  const Link& link_;
   LazyArray<Event> events_{kCapacity};
   std::atomic<uint64_t> head_{0}, tail_{0};
 };

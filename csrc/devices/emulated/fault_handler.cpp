@@ -102,7 +102,7 @@ Service serve(uint64_t address, bool write) {
   if (device == nullptr) return Service::not_ours;
   const Service service = device->space.fault(address, write);
   if (service != Service::asks) return service;
-  return ask_owner(address, write) ? Service::served : device->space.carry_out(address, write);
+  return ask_owner(address, write) ? Service::served : device->space.mappings.carry_out(address, write);
 }
 
 void describe(uint64_t address, Service service) {
@@ -163,7 +163,7 @@ void seal_child() {
   for (int i = 0; i < kMostDevices; ++i) {
     const Device* device = device_at(i);
     if (device == nullptr) continue;
-    for (const Tier* tier : {&device->space.device_tier(), &device->space.host_tier()}) {
+    for (const Tier* tier : {&device->space.blocks.device_tier, &device->space.blocks.host_tier}) {
       seal(tier->base(), tier->bytes());
     }
   }

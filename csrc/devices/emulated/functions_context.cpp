@@ -52,7 +52,7 @@ CUresult device_get_name(char* name, int name_bytes, CUdevice device) {
 
 CUresult device_total_mem(size_t* bytes, CUdevice device) {
   const Call call(Function::device_total_mem, device);
-  if (!call.failed()) *bytes = call.device->space.capacity_bytes();
+  if (!call.failed()) *bytes = call.device->space.blocks.device_tier.bytes();
   return call.result;
 }
 

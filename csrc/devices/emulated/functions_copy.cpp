@@ -20,10 +20,10 @@ struct End {
       return;
     }
     room = kBlockBytes - address % kBlockBytes;
-    lending = device->space.lend(address, write, &loan);
+    lending = device->space.copies.lend(address, write, &loan);
   }
   ~End() {
-    if (reserved()) device->space.end_loan(address);
+    if (reserved()) device->space.copies.end_loan(address);
   }
   End(const End&) = delete;
   End& operator=(const End&) = delete;
@@ -51,10 +51,10 @@ void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device,
   if (source == nullptr) {
     if (to.loan.bytes == nullptr) bounce = std::make_unique<char[]>(bytes);
     char* target = to.loan.bytes != nullptr ? to.loan.bytes : bounce.get();
-    *from_device = from.device->space.copy_out(target, from.address, bytes);
+    *from_device = from.device->space.copies.copy_out(target, from.address, bytes);
     source = target;
   }
-  if (to.loan.bytes == nullptr) *to_device = to.device->space.copy_in(to.address, source, bytes);
+  if (to.loan.bytes == nullptr) *to_device = to.device->space.copies.copy_in(to.address, source, bytes);
 }
 
 // A kernel or copy used an address that nothing is mapped at: what a GPU does not survive.
@@ -80,8 +80,8 @@ void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     left += from_device && !inside ? piece : 0;
     done += piece;
   }
-  if (left > 0) source->space.charge_copy(Link::d2h, left, start);
-  if (arrived > 0) target->space.charge_copy(Link::h2d, arrived, start);
+  if (left > 0) source->space.copies.charge(Link::d2h, left, start);
+  if (arrived > 0) target->space.copies.charge(Link::h2d, arrived, start);
 }
 
 void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
@@ -92,7 +92,7 @@ void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
     if (piece_to.loan.bytes != nullptr) {
       std::memset(piece_to.loan.bytes, value, piece);
     } else {
-      piece_to.device->space.fill(address + done, value, piece);
+      piece_to.device->space.copies.fill(address + done, value, piece);
     }
     done += piece;
   }
@@ -100,7 +100,7 @@ void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
 
 bool may_copy(CUdeviceptr address, size_t bytes) {
   Device* device = device_of(address);
-  return address != 0 && (device == nullptr || device->space.may_copy(address, bytes));
+  return address != 0 && (device == nullptr || device->space.copies.may_copy(address, bytes));
 }
 
 namespace functions {

@@ -32,8 +32,8 @@ bool location_matters(CUmem_advise advice) {  // read-mostly ignores it
 CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   const Call call(Function::mem_get_info);
   if (call.failed()) return call.result;
-  *free_bytes = call.device->space.free_bytes();
-  *total_bytes = call.device->space.capacity_bytes();
+  *free_bytes = call.device->space.ranges.free_bytes();
+  *total_bytes = call.device->space.blocks.device_tier.bytes();
   return CUDA_SUCCESS;
 }
 
@@ -41,21 +41,21 @@ CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
   const Call call(Function::mem_alloc);
   if (call.failed()) return call.result;
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  return give_address(address, call.device->space.allocate_plain(bytes));
+  return give_address(address, call.device->space.ranges.allocate_plain(bytes));
 }
 
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   const Call call(Function::mem_alloc_managed);
   if (call.failed()) return call.result;
   if (address == nullptr || bytes == 0 || flags != CU_MEM_ATTACH_GLOBAL) return CUDA_ERROR_INVALID_VALUE;
-  return give_address(address, call.device->space.allocate_managed(bytes));
+  return give_address(address, call.device->space.ranges.allocate_managed(bytes));
 }
 
 CUresult mem_free(CUdeviceptr address) {
   const Call call(Function::mem_free, device_of(address), CUDA_ERROR_INVALID_CONTEXT);
   if (call.failed()) return call.result;
   call.device->wait_for_streams();  // as a GPU's driver: what they were given may still use the memory
-  return done_if(call.device->space.free(address));
+  return done_if(call.device->space.ranges.free(address));
 }
 
 // Memory of the host that copies go to and from: any is as good as any other here.
@@ -76,27 +76,27 @@ CUresult mem_free_host(void* address) {
 CUresult mem_advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation where) {
   const Call call(Function::mem_advise, address);
   if (call.failed()) return call.result;
-  Space& space = call.device->space;
+  ManagedMemory& managed = call.device->space.managed;
   Processor processor{};
   if (!processor_of(*call.device, where, &processor) && location_matters(advice)) return CUDA_ERROR_INVALID_DEVICE;
   if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ||
-      !space.managed(address, bytes)) {
+      !managed.holds(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  space.charge_call(&um_driver_costs::advise_call_ns);
-  space.advise(address, bytes, static_cast<Advice>(advice - CU_MEM_ADVISE_SET_READ_MOSTLY), processor);
+  managed.charge_call(&um_driver_costs::advise_call_ns);
+  managed.advise(address, bytes, static_cast<Advice>(advice - CU_MEM_ADVISE_SET_READ_MOSTLY), processor);
   return CUDA_SUCCESS;
 }
 
 CUresult mem_prefetch_async(CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned flags, CUstream stream) {
   const Call call(Function::mem_prefetch_async, address);
   if (call.failed()) return call.result;
-  Space& space = call.device->space;
+  ManagedMemory& managed = call.device->space.managed;
   Processor to{};
   if (!processor_of(*call.device, where, &to)) return CUDA_ERROR_INVALID_DEVICE;
-  if (flags != 0 || !space.managed(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  space.charge_call(&um_driver_costs::prefetch_call_ns);
-  return submitted(call.device->submit(stream_of(stream), [=, &space] { space.prefetch(address, bytes, to); }));
+  if (flags != 0 || !managed.holds(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  managed.charge_call(&um_driver_costs::prefetch_call_ns);
+  return submitted(call.device->submit(stream_of(stream), [=, &managed] { managed.prefetch(address, bytes, to); }));
 }
 
 // Batches refuse the legacy stream.
@@ -110,18 +110,18 @@ CUresult mem_prefetch_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t 
       location_starts[0] != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Space& space = call.device->space;
+  ManagedMemory& managed = call.device->space.managed;
   std::vector<Processor> to(count);
   for (size_t i = 0, location = 0; i < count; ++i) {
     if (location + 1 < location_count && location_starts[location + 1] == i) ++location;
     if (!processor_of(*call.device, locations[location], &to[i])) return CUDA_ERROR_INVALID_DEVICE;
-    if (!space.managed(addresses[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
+    if (!managed.holds(addresses[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
   }
-  space.charge_call(&um_driver_costs::prefetch_call_ns);
+  managed.charge_call(&um_driver_costs::prefetch_call_ns);
   bool done = true;
   for (size_t i = 0; i < count && done; ++i) {
-    done = call.device->submit(stream_of(stream), [&space, address = addresses[i], size = bytes[i], where = to[i]] {
-      space.prefetch(address, size, where);
+    done = call.device->submit(stream_of(stream), [&managed, address = addresses[i], size = bytes[i], where = to[i]] {
+      managed.prefetch(address, size, where);
     });
   }
   return submitted(done);
@@ -133,14 +133,14 @@ CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t c
   const Call call(Function::mem_discard_batch_async, addresses[0]);
   if (call.failed()) return call.result;
   if (bytes == nullptr || flags != 0 || stream_of(stream) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Space& space = call.device->space;
+  ManagedMemory& managed = call.device->space.managed;
   for (size_t i = 0; i < count; ++i) {
-    if (!space.managed(addresses[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
+    if (!managed.holds(addresses[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
   }
   bool done = true;
   for (size_t i = 0; i < count && done; ++i) {
     done = call.device->submit(stream_of(stream),
-                               [&space, address = addresses[i], size = bytes[i]] { space.discard(address, size); });
+                               [&managed, address = addresses[i], size = bytes[i]] { managed.discard(address, size); });
   }
   return submitted(done);
 }

@@ -39,12 +39,12 @@ CUresult mem_address_reserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   if (call.failed()) return call.result;
   if (address == nullptr || flags != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (alignment > kBlockBytes) return CUDA_ERROR_NOT_SUPPORTED;
-  return call.device->space.reserve(bytes, address);
+  return call.device->space.ranges.reserve(bytes, address);
 }
 
 CUresult mem_address_free(CUdeviceptr address, size_t bytes) {
   const Call call(Function::mem_address_free, address);
-  return call.failed() ? call.result : call.device->space.free_reserved(address, bytes);
+  return call.failed() ? call.result : call.device->space.ranges.free_reserved(address, bytes);
 }
 
 CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
@@ -53,12 +53,12 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CU
   if (call.failed()) return call.result;
   if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult refusal = check(*call.device, properties); refusal != CUDA_SUCCESS) return refusal;
-  return call.device->space.create(bytes, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, handle);
+  return call.device->space.physical.create(bytes, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, handle);
 }
 
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
   const Call call(Function::mem_release);
-  return call.failed() ? call.result : call.device->space.release(handle);
+  return call.failed() ? call.result : call.device->space.physical.release(handle);
 }
 
 CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -66,12 +66,12 @@ CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericA
   const Call call(Function::mem_map, address);
   if (call.failed()) return call.result;
   if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return call.device->space.map(address, bytes, handle);
+  return call.device->space.mappings.map(address, bytes, handle);
 }
 
 CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
   const Call call(Function::mem_unmap, address);
-  return call.failed() ? call.result : call.device->space.unmap(address, bytes);
+  return call.failed() ? call.result : call.device->space.mappings.unmap(address, bytes);
 }
 
 CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* accesses, size_t count) {
@@ -88,7 +88,7 @@ CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     const bool host = access->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
     (host ? grant.host : grant.device) = static_cast<uint8_t>(access->flags);
   }
-  return call.device->space.set_access(address, bytes, grant);
+  return call.device->space.mappings.set_access(address, bytes, grant);
 }
 
 CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp* properties,

@@ -15,16 +15,18 @@ constexpr Hooks kHooks = {
     open_device,
     close_device,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
-      return space(ordinal).touch(address, bytes, write);
+      return space(ordinal).managed.touch(address, bytes, write);
     },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes) { return space(ordinal).pin(address, bytes); },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes) { space(ordinal).unpin(address, bytes); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes) { return space(ordinal).managed.pin(address, bytes); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes) { space(ordinal).managed.unpin(address, bytes); },
     [](int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks) {
-      space(ordinal).residency(address, bytes, device_blocks, host_blocks);
+      space(ordinal).blocks.residency(address, bytes, device_blocks, host_blocks);
     },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) { space(ordinal).tag(address, bytes, tag); },
-    [](int32_t ordinal) { space(ordinal).reset_peaks(); },
-    [](int32_t ordinal, uint64_t context) { space(ordinal).context.store(context, std::memory_order_relaxed); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) {
+      space(ordinal).blocks.tag(address, bytes, tag);
+    },
+    [](int32_t ordinal) { space(ordinal).blocks.reset_peaks(); },
+    [](int32_t ordinal, uint64_t context) { space(ordinal).events.context.store(context, std::memory_order_relaxed); },
     [](int32_t ordinal, bool on) { space(ordinal).events.on = on; },
     [](int32_t ordinal) { return space(ordinal).events.pending(); },
     [](int32_t ordinal, Event* out, uint64_t capacity) { return space(ordinal).events.drain(out, capacity); },
@@ -32,8 +34,14 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, Totals* out) { *out = space(ordinal).totals(); },
     [](int32_t ordinal, const char* function) { return device_at(ordinal)->log.calls(function); },
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
-    [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) { space(ordinal).set_link(*link, *costs); },
-    [](int32_t ordinal, um_charged* out) { *out = space(ordinal).charged(); },
+    [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) {
+      const SpinGuard guard(space(ordinal).blocks.lock);
+      space(ordinal).link.set(*link, *costs);
+    },
+    [](int32_t ordinal, um_charged* out) {
+      const SpinGuard guard(space(ordinal).blocks.lock);
+      *out = space(ordinal).link.charged();
+    },
     [](int32_t ordinal, const um_link* link) { device_at(ordinal)->time = std::make_unique<VirtualTime>(*link); },
     [](int32_t ordinal) {
       const VirtualTime* const time = device_at(ordinal)->time.get();
@@ -44,7 +52,7 @@ constexpr Hooks kHooks = {
     },
     install_fault_handler,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled) {
-      return space(ordinal).veil(address, bytes, veiled);
+      return space(ordinal).mappings.veil(address, bytes, veiled);
     },
     set_owner,
     set_describer,

@@ -100,7 +100,7 @@ struct Hooks {
   // Puts the SIGSEGV handler back on top of one that was installed later (fault_handler.h); whether there was one.
   bool (*claim_signals)(bool chosen) = kNothing;
 
-  // Hides mapped chunks from everybody but copies, whatever access was allowed / the opposite (Space::veil).
+  // Hides mapped chunks from everybody but copies, whatever access was allowed / the opposite (Mappings::veil).
   bool (*veil)(int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled) = kNothing;
   // Who answers for reserved memory: called in a thread of its own while the one that made an access that no mapping
   // allows waits; true: it is allowed now. That thread must not hold a lock that the owner takes. nullptr: nobody.

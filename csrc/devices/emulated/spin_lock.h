@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <mutex>
 
 namespace um::emulated {
 
@@ -18,5 +19,7 @@ class SpinLock {
  private:
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
+
+using SpinGuard = std::lock_guard<SpinLock>;
 
 }  // namespace um::emulated

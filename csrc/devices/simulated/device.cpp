@@ -27,7 +27,7 @@ Space* owner(uint64_t address) {
 }
 Space* managing(uint64_t address, uint64_t bytes) {
   Space* space = owner(address);
-  return space != nullptr && space->managed(address, bytes) ? space : nullptr;
+  return space != nullptr && space->blocks.managed(address, bytes) ? space : nullptr;
 }
 
 CUresult done_if(bool holds) { return holds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
@@ -60,7 +60,7 @@ CUresult device_get_name(char* name, int name_bytes, CUdevice) {
 }
 
 CUresult device_total_mem(size_t* bytes, CUdevice device) {
-  *bytes = space_at(device)->capacity_bytes();
+  *bytes = space_at(device)->ranges.capacity_bytes();
   return CUDA_SUCCESS;
 }
 
@@ -93,8 +93,8 @@ CUresult ctx_get_current(CUcontext* context) {
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = current_space()->free_bytes();
-  *total_bytes = current_space()->capacity_bytes();
+  *free_bytes = current_space()->ranges.free_bytes();
+  *total_bytes = current_space()->ranges.capacity_bytes();
   return CUDA_SUCCESS;
 }
 
@@ -105,14 +105,16 @@ CUresult give_address(CUdeviceptr* out, uint64_t address) {
 }
 
 CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
-  return give_address(address, current_space()->allocate_plain(bytes));
+  return give_address(address, current_space()->ranges.allocate_plain(bytes));
 }
 
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned) {
-  return give_address(address, current_space()->allocate_managed(bytes));
+  return give_address(address, current_space()->ranges.allocate_managed(bytes));
 }
 
-CUresult mem_free(CUdeviceptr address) { return done_if(owner(address) != nullptr && owner(address)->free(address)); }
+CUresult mem_free(CUdeviceptr address) {
+  return done_if(owner(address) != nullptr && owner(address)->ranges.free(address));
+}
 
 Processor processor_of(CUmemLocation location) {
   return location.type == CU_MEM_LOCATION_TYPE_HOST ? Processor::host : Processor::device;
@@ -121,26 +123,27 @@ Processor processor_of(CUmemLocation location) {
 CUresult mem_advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation where) {
   Space* space = managing(address, bytes);
   if (space == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  space->advise(address, bytes, static_cast<Advice>(advice - CU_MEM_ADVISE_SET_READ_MOSTLY), processor_of(where));
+  space->managed.advise(address, bytes, static_cast<Advice>(advice - CU_MEM_ADVISE_SET_READ_MOSTLY),
+                        processor_of(where));
   return CUDA_SUCCESS;
 }
 
 CUresult mem_prefetch_async(CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned, CUstream) {
   Space* space = managing(address, bytes);
   if (space == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  space->prefetch(address, bytes, processor_of(where));
+  space->managed.prefetch(address, bytes, processor_of(where));
   return CUDA_SUCCESS;
 }
 
 CUresult memcpy_htod_async(CUdeviceptr to, const void*, size_t bytes, CUstream) {
   if (owner(to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  owner(to)->store(to, bytes);
+  owner(to)->managed.store(to, bytes);
   return CUDA_SUCCESS;
 }
 
 CUresult memcpy_dtoh_async(void*, CUdeviceptr from, size_t bytes, CUstream) {
   if (owner(from) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  owner(from)->load(from, bytes);
+  owner(from)->managed.load(from, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -174,15 +177,17 @@ constexpr emulated::Hooks kHooks = {
     open_device,
     close_device,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
-      return space_of(ordinal).touch(address, bytes, write);
+      return space_of(ordinal).managed.touch(address, bytes, write);
     },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes) { return space_of(ordinal).pin(address, bytes); },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes) { space_of(ordinal).unpin(address, bytes); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes) { return space_of(ordinal).managed.pin(address, bytes); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes) { space_of(ordinal).managed.unpin(address, bytes); },
     [](int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks) {
-      space_of(ordinal).residency(address, bytes, device_blocks, host_blocks);
+      space_of(ordinal).blocks.residency(address, bytes, device_blocks, host_blocks);
     },
-    [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) { space_of(ordinal).tag(address, bytes, tag); },
-    [](int32_t ordinal) { space_of(ordinal).reset_peaks(); },
+    [](int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) {
+      space_of(ordinal).blocks.tag(address, bytes, tag);
+    },
+    [](int32_t ordinal) { space_of(ordinal).blocks.reset_peaks(); },
     // Events, counted calls, failures on demand and real time are of the emulated device.
     [](int32_t, uint64_t) {},
     [](int32_t, bool) {},
@@ -196,7 +201,7 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, um_charged* out) { *out = {}; },
     [](int32_t, const um_link*) {},
     [](int32_t ordinal) {
-      const Clock* const clock = space_of(ordinal).clock;
+      const Clock* const clock = space_of(ordinal).migrator.clock;
       return clock != nullptr ? clock->host_ns() : now_ns();
     },
     [](int32_t, int64_t) {},

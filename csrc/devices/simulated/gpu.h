@@ -45,7 +45,7 @@ class Gpu {
  public:
   // Both are borrowed.
   Gpu(Space& space, Clock& virtual_clock, const CallCosts& costs, bool synchronous = false)
-      : clock(virtual_clock), queues(virtual_clock, synchronous), mappings(space), costs_(costs) {}
+      : clock(virtual_clock), queues(virtual_clock, synchronous), mappings(space.ranges), costs_(costs) {}
 
   // The host is in a call from now on, and has been as long as the table says.
   void call(driver::Function function);

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "devices/simulated/space.h"
+#include "devices/simulated/ranges.h"
 
 namespace um::simulator {
 
@@ -13,7 +13,7 @@ using driver::CUresult;
 
 CUresult Mappings::reserve(uint64_t bytes, uint64_t* address) {
   if (bytes == 0 || bytes % kBlockBytes != 0) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t first = space_.reserve(bytes);
+  const uint64_t first = ranges_.reserve(bytes);
   if (first == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   reserved_.emplace(first, bytes);
   *address = first;
@@ -24,13 +24,13 @@ CUresult Mappings::free(uint64_t address, uint64_t bytes) {
   const auto found = reserved_.find(address);
   if (found == reserved_.end() || found->second != bytes || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   reserved_.erase(found);
-  space_.free(address);
+  ranges_.free(address);
   return CUDA_SUCCESS;
 }
 
 CUresult Mappings::create(uint64_t bytes, uint64_t* handle) {
   if (bytes == 0 || bytes % kBlockBytes != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!space_.take_physical(bytes / kBlockBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!ranges_.take_physical(bytes / kBlockBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   handles_.emplace(++last_handle_, Handle{bytes});
   *handle = last_handle_;
   return CUDA_SUCCESS;
@@ -47,7 +47,7 @@ CUresult Mappings::release(uint64_t handle) {
 void Mappings::drop_unused(uint64_t handle) {
   const auto found = handles_.find(handle);
   if (!found->second.released || found->second.mappings > 0) return;
-  space_.give_physical(found->second.bytes / kBlockBytes);
+  ranges_.give_physical(found->second.bytes / kBlockBytes);
   handles_.erase(found);
 }
 

@@ -10,11 +10,11 @@
 
 namespace um::simulator {
 
-class Space;
+class Ranges;
 
 class Mappings {
  public:
-  explicit Mappings(Space& space) : space_(space) {}
+  explicit Mappings(Ranges& ranges) : ranges_(ranges) {}
 
   driver::CUresult reserve(uint64_t bytes, uint64_t* address);
   driver::CUresult free(uint64_t address, uint64_t bytes);
@@ -40,7 +40,7 @@ class Mappings {
   bool overlaps(uint64_t address, uint64_t bytes) const;
   void drop_unused(uint64_t handle);
 
-  Space& space_;
+  Ranges& ranges_;
   std::map<uint64_t, uint64_t> reserved_;  // address -> bytes
   std::map<uint64_t, Mapping> mapped_;     // by address
   std::unordered_map<uint64_t, Handle> handles_;

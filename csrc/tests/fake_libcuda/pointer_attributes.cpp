@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) CUresult cuPointerGetAttribute
       *static_cast<CUdeviceptr*>(value) = address;
       return CUDA_SUCCESS;
     case kIsManaged:
-      *static_cast<unsigned*>(value) = device->space.managed(address, 1) ? 1 : 0;
+      *static_cast<unsigned*>(value) = device->space.managed.holds(address, 1) ? 1 : 0;
       return CUDA_SUCCESS;
     case kDeviceOrdinal:
       *static_cast<int*>(value) = device->ordinal;

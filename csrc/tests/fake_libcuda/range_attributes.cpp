@@ -81,7 +81,7 @@ CUresult ranges_prefetched(CUdeviceptr* addresses, size_t* bytes, size_t count, 
 
 CUresult memory_freed(CUdeviceptr address) {
   um::emulated::Device* const device = um::emulated::device_of(address);
-  const uint64_t bytes = device != nullptr ? device->space.allocation_bytes(address) : 0;
+  const uint64_t bytes = device != nullptr ? device->space.ranges.bytes_at(address) : 0;
   const CUresult result = emulated()->call.mem_free(address);
   if (result == CUDA_SUCCESS && bytes > 0) each_block(address, bytes, [](Attributes& block) { block = {}; });
   return result;
@@ -97,7 +97,7 @@ extern "C" __attribute__((visibility("default"))) CUresult cuMemRangeGetAttribut
   const int count = static_cast<int>(sizeof(kByNumber) / sizeof(kByNumber[0]));
   um::emulated::Device* const device = um::emulated::device_of(address);
   if (value_bytes != sizeof(int) || attribute < 1 || attribute > count || device == nullptr ||
-      !device->space.managed(address, bytes)) {
+      !device->space.managed.holds(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   int first = 0;

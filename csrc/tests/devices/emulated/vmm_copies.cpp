@@ -283,10 +283,10 @@ TEST(a_copy_that_runs_is_waited_for) {
     um::emulated::Device* emulated = um::emulated::device_at(device.ordinal);
     CHECK(emulated->submit(reinterpret_cast<um::emulated::Stream*>(stream.stream), [&] {
       um::emulated::Loan loan;
-      if (emulated->space.lend(range.at(0), false, &loan) != um::emulated::Lending::lent) return;
+      if (emulated->space.copies.lend(range.at(0), false, &loan) != um::emulated::Lending::lent) return;
       running.set_value();
       std::copy_n(loan.bytes, kBlock, bytes.begin());
-      emulated->space.end_loan(range.at(0));
+      emulated->space.copies.end_loan(range.at(0));
     }));
     runs.wait();
     device.unmap(range.at(0), kBlock);

@@ -24,7 +24,7 @@ struct Open {
     backend = um::Backend::open_simulated_gpu(options, synchronous);
     um::simulator::Space& space = um::simulator::space_of(backend.ordinal);
     gpu = std::make_unique<um::simulator::Gpu>(space, clock, costs, synchronous);
-    space.clock = &clock;
+    space.migrator.clock = &clock;
     space.gpu = gpu.get();
     CHECK(call().ctx_set_current(backend.context) == CUDA_SUCCESS);
   }
