@@ -278,7 +278,7 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
 void Space::unpin(uint64_t address, uint64_t bytes) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
     const Guard guard(lock_);
-    if (blocks_[block].kind == Kind::managed) model_.unpin(block);
+    if (blocks_[block].kind == Kind::managed) model_.chunks.unpin(block);
   });
   const Guard guard(lock_);
   plain_.withhold_remnant([&](const Outcome& outcome) { return evict(outcome); });

@@ -185,7 +185,7 @@ int64_t Space::chunk_ready_ns(const Outcome& outcome) {
     if (what == Do::evict_copy || what == Do::evict_drop) return 0;
     taken |= what == Do::zero_device || what == Do::copy_h2d;
   }
-  if (!taken || leaving_ns_.size() <= model_.free_chunks()) return 0;
+  if (!taken || leaving_ns_.size() <= model_.chunks.free()) return 0;
   const int64_t ready_ns = leaving_ns_.front();
   leaving_ns_.pop_front();
   return ready_ns;
@@ -305,7 +305,7 @@ bool Space::pin(uint64_t address, uint64_t bytes) {
 
 void Space::unpin(uint64_t address, uint64_t bytes) {
   each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
-    if (blocks_[block].kind == Kind::managed) model_.unpin(block);
+    if (blocks_[block].kind == Kind::managed) model_.chunks.unpin(block);
   });
   plain_.withhold_remnant([&](const Outcome& outcome) {
     migrate(outcome, Model::kNone);
