@@ -124,7 +124,7 @@ void Budget::recall() {
 
 void Budget::pass(uint64_t address, uint64_t bytes, Use use) {
   each_page(address, bytes, [&](uint32_t page) {
-    if (use == Use::to_host && model_.pins(page) > 0) return;  // shared with an export: it stays
+    if (use == Use::to_host && model_.chunks.pins(page) > 0) return;  // shared with an export: it stays
     note_victims(use == Use::to_device || use == Use::to_host
                      ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
                      : model_.access(page, Processor::device, use == Use::write));
@@ -191,12 +191,12 @@ bool Budget::holds(uint64_t address, uint64_t bytes) const {
 void Budget::pin(uint64_t address, uint64_t bytes) {
   each_page(address, bytes, [&](uint32_t page) {  // page by page, so that the last does not send the first away
     note_victims(model_.prefetch(page, Processor::device));
-    model_.pin(page);
+    model_.chunks.pin(page);
   });
 }
 
 void Budget::unpin(uint64_t address, uint64_t bytes) {
-  each_page(address, bytes, [&](uint32_t page) { model_.unpin(page); });
+  each_page(address, bytes, [&](uint32_t page) { model_.chunks.unpin(page); });
 }
 
 void Budget::enforce(const Backend& backend, driver::CUstream stream) {
@@ -208,7 +208,7 @@ void Budget::enforce(const Backend& backend, driver::CUstream stream) {
     const auto leaves = [&](uint64_t at) {  // it did not come back meanwhile, and nobody exported it
       if (arena == nullptr || at >= arena->address + arena->bytes) return false;
       const uint32_t page = arena->first_page + static_cast<uint32_t>((at - arena->address) / kBlockBytes);
-      return !model_.resident(page, Processor::device) && model_.pins(page) == 0;
+      return !model_.resident(page, Processor::device) && model_.chunks.pins(page) == 0;
     };
     uint64_t pages = 0;  // neighbours in one call
     while (sent + pages < victims_.size() && victims_[sent + pages] == address + pages * kBlockBytes &&

@@ -42,7 +42,7 @@ class Budget {
   bool holds(uint64_t address, uint64_t bytes) const;
   bool bounded() const { return !page_addresses_.empty(); }
   uint64_t bytes() const { return bytes_; }
-  uint64_t resident_bytes() const { return bounded() ? model_.resident_blocks() * kBlockBytes : bytes_; }
+  uint64_t resident_bytes() const { return bounded() ? model_.chunks.resident() * kBlockBytes : bytes_; }
 
  private:
   struct Followed {
@@ -54,7 +54,7 @@ class Budget {
   uint32_t take_pages(uint32_t count);
   void forget(const Followed& arena);
   const Followed* arena_of(uint64_t address) const;
-  uint64_t room_bytes() const { return bytes_ - model_.pinned_blocks() * kBlockBytes; }  // that exports leave
+  uint64_t room_bytes() const { return bytes_ - model_.chunks.pinned() * kBlockBytes; }  // that exports leave
   void recall();
   void pass(uint64_t address, uint64_t bytes, Use use);
   void note_return(uint64_t address, uint64_t bytes);

@@ -113,10 +113,11 @@ void Mover::refuse(const Uses& uses, uint64_t chunks) const {
     if (!own(uses.end(), each) && !each->may_leave()) held += chunks_of(*each);
   }
   const auto words = [&](uint64_t count) { return in_words(count * memory_.chunk_bytes()); };
-  throw Error(UM_OUT_OF_DEVICE_MEMORY,
-              "its working set takes " + words(chunks) + " in chunks of " + words(1) + ", and " + words(held) +
-                  " beside it cannot leave; the budget is " + words(memory_.ranges.budget()) + ", one of at least " +
-                  words(chunks + held) + " would do for this op; unified memory (policy advise) runs in any");
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, "its working set takes " + words(chunks) + " in chunks of " + words(1) +
+                                           ", and " + words(held) + " beside it cannot leave; the budget is " +
+                                           words(memory_.ranges.chunks.pool.budget()) + ", one of at least " +
+                                           words(chunks + held) +
+                                           " would do for this op; unified memory (policy advise) runs in any");
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------
@@ -162,11 +163,12 @@ void Mover::progress() {
   while (!queue_.empty()) {
     Movable* const next = queue_.front();
     const uint64_t least = chunks_of(*next), needed = least + memory_.layout.spare();
-    while (memory_.ranges.obtainable() < needed && transfers.hand_on_first(true)) {
+    while (memory_.ranges.chunks.obtainable() < needed && transfers.hand_on_first(true)) {
     }
-    if (memory_.ranges.obtainable() >= needed && transfers.arrive(next, nullptr)) {
+    if (memory_.ranges.chunks.obtainable() >= needed && transfers.arrive(next, nullptr)) {
       queue_.pop_front();
-    } else if (transfers.any_leave() || memory_.ranges.obtainable() >= least || !send(order.spare(), UM_SWAP_PLANNED)) {
+    } else if (transfers.any_leave() || memory_.ranges.chunks.obtainable() >= least ||
+               !send(order.spare(), UM_SWAP_PLANNED)) {
       return;
     }
   }
@@ -175,7 +177,7 @@ void Mover::progress() {
 // ---- room ----------------------------------------------------------------------------------------------------
 
 bool Mover::make_room(uint64_t chunks) {
-  while (memory_.ranges.obtainable() < chunks) {
+  while (memory_.ranges.chunks.obtainable() < chunks) {
     if (!transfers.hand_on_first() && !evict_one() && !last_resort()) return false;
   }
   return true;
@@ -183,7 +185,7 @@ bool Mover::make_room(uint64_t chunks) {
 
 void Mover::set_budget(uint64_t chunks) {
   memory_.ranges.set_budget(chunks);
-  while (memory_.ranges.taken().now > chunks && (transfers.hand_on_first() || evict_one())) {
+  while (memory_.ranges.chunks.taken.now > chunks && (transfers.hand_on_first() || evict_one())) {
   }
   memory_.ranges.settle();
 }

@@ -23,7 +23,7 @@ ChunkRange* SmallArenas::take() {
     if (ChunkRange* const range = memory_.ranges.take(1, nullptr)) return range;
   }
   throw Error(UM_OUT_OF_DEVICE_MEMORY, "no chunk of " + in_words(memory_.chunk_bytes()) + " is left of the budget of " +
-                                           in_words(memory_.ranges.budget() * memory_.chunk_bytes()) +
+                                           in_words(memory_.ranges.chunks.pool.budget() * memory_.chunk_bytes()) +
                                            " for small allocations");
 }
 

@@ -69,8 +69,8 @@ void Swapping::read(um_swap_counters* out) {
     *out = device_.observation.swaps.counted;
     const MovableMemory& memory = chunks_->memory;
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
-    out->budget_bytes = memory.ranges.budget() * chunk;
-    memory.ranges.taken().tell(&out->used_bytes, &out->used_peak_bytes, chunk);
+    out->budget_bytes = memory.ranges.chunks.pool.budget() * chunk;
+    memory.ranges.chunks.taken.tell(&out->used_bytes, &out->used_peak_bytes, chunk);
     memory.small.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
@@ -201,7 +201,7 @@ void Swapping::begin_step(uint32_t step) {
 // ---- what there is ---------------------------------------------------------------------------------------------
 
 void Swapping::reset_peaks() noexcept {
-  chunks_->memory.ranges.reset_peak();
+  chunks_->memory.ranges.chunks.taken.reset_peak();
   chunks_->memory.small.reset_peak();
   chunks_->memory.copies.in_use.reset_peak();
 }

@@ -77,7 +77,7 @@ bool Transfers::arrive(Movable* block, CUstream stream) {
     memory_.to_host(tensor, &block->residence, 0);
   });
   if (block->written) {
-    memory_.ranges.show(block->residence.range, RawAccess::none);  // it is not whole before the copy has ended
+    memory_.ranges.mapping.show(block->residence.range, RawAccess::none);  // it is not whole before the copy has ended
     const Fences::Fence departed = block->copying_out ? block->moved : 0;
     fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
     memory_.layout.arrives(block->residence.range, bytes);
@@ -101,7 +101,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   leaving_.push_back(block);
   const OnError undo([&] { leaving_.pop_back(); });
   // Before the copy: a write that no op announced must be heard of from now on. What has not come is shown to nobody.
-  if (block->where == Where::device) memory_.ranges.show(block->residence.range, RawAccess::read);
+  if (block->where == Where::device) memory_.ranges.mapping.show(block->residence.range, RawAccess::read);
   Fences::Fence last = waits_.last_use(*block, Wait::departure_of_arrival, Wait::departure_after_cancelled);
   const uint64_t bytes = copies ? block->block->record.bytes : 0;
   if (copies) {
@@ -240,9 +240,9 @@ void Transfers::serve(Movable* block, bool write) {
 // What arrives is not whole before its copy has ended. What the host has unchanged may be read only: a write to it must
 // be heard of, or it would leave without what was written.
 void Transfers::reveal(Movable* block) {
-  memory_.ranges.show(block->residence.range, block->where == Where::arriving ? RawAccess::none
-                                              : block->copied                 ? RawAccess::read
-                                                                              : RawAccess::write);
+  memory_.ranges.mapping.show(block->residence.range, block->where == Where::arriving ? RawAccess::none
+                                                      : block->copied                 ? RawAccess::read
+                                                                                      : RawAccess::write);
 }
 
 // ---- copies on the host --------------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ void check(const um_placement& placement) {
 }  // namespace
 
 Allocations::~Allocations() {
-  if (movable_ != nullptr) movable_->ranges.count_in(nullptr);
+  if (movable_ != nullptr) movable_->ranges.chunks.pool.count_in(nullptr);
 }
 
 void Allocations::set_chunked(MovableMemory* memory, ArenaSource& small_arenas) {
   const um_placement key{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};  // all of them: there is one budget
   small_ = std::make_unique<ManagedHeap>(device_, key, small_arenas, pool_, memory->chunk_bytes());
   movable_ = memory;
-  movable_->ranges.count_in(&statistics.reserved_bytes);
+  movable_->ranges.chunks.pool.count_in(&statistics.reserved_bytes);
 }
 
 ManagedHeap& Allocations::heap_of(const um_placement& placement) {

@@ -64,7 +64,7 @@ class Allocations {
   uint64_t arena_changes() const { return arena_changes_; }
   // Reserved for what is on the device whatever happens: plain memory and chunks.
   uint64_t plain_bytes() const {
-    return plain_bytes_ + (movable_ != nullptr ? movable_->ranges.created() * movable_->chunk_bytes() : 0);
+    return plain_bytes_ + (movable_ != nullptr ? movable_->ranges.chunks.pool.created() * movable_->chunk_bytes() : 0);
   }
 
   // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages

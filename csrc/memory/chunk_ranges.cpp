@@ -5,53 +5,46 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "memory/physical.h"
-#include "memory/places.h"
 #include "memory/room.h"
 
 namespace um {
 
-using driver::CUDA_SUCCESS;
 using driver::CUstream;
 
 // ---- taking and giving ---------------------------------------------------------------------------------------
 
-ChunkRange* ChunkRanges::take(uint64_t chunks, CUstream first_user, const Chunks& wanted) {
+ChunkRange* ChunkRanges::take(uint64_t count, CUstream first_user, const Chunks::List& wanted) {
   end_moment();
-  if (taken_.now + chunks > pool_.budget()) return nullptr;
-  ChunkRange* range = wanted.empty() ? idle_range(chunks) : nullptr;
+  if (!chunks.fits(count)) return nullptr;
+  ChunkRange* range = wanted.empty() ? idle_range(count) : nullptr;
   if (range == nullptr) {
-    Chunks found = free_chunks(chunks, wanted);
-    if (found.size() < chunks) return nullptr;
+    Chunks::List found = chunks.find_free(count, wanted);
+    if (found.size() < count) return nullptr;
     range = make(std::move(found));
   }
-  order(*range, first_user);
-  show(range, RawAccess::write);
-  hold(range);
+  hold(range, first_user);
   return range;
 }
 
-ChunkRange* ChunkRanges::take_oldest(uint64_t chunks, CUstream first_user) {
+ChunkRange* ChunkRanges::take_oldest(uint64_t count, CUstream first_user) {
   end_moment();
-  if (taken_.now + chunks > pool_.budget()) return nullptr;
-  Chunks found = free_chunks(chunks, {});
-  if (found.size() < chunks) return nullptr;
+  if (!chunks.fits(count)) return nullptr;
+  Chunks::List found = chunks.find_free(count, {});
+  if (found.size() < count) return nullptr;
   ChunkRange* const range = make(std::move(found));
   return take(range, first_user) ? range : nullptr;
 }
 
 bool ChunkRanges::take(ChunkRange* range, CUstream first_user) {
   end_moment();
-  if (range->taken > 0 || taken_.now + range->chunks.size() > pool_.budget() || !mapped(range)) return false;
-  order(*range, first_user);
-  show(range, RawAccess::write);
-  hold(range);
+  if (range->taken > 0 || !chunks.fits(range->chunks.size()) || !mapped(range)) return false;
+  hold(range, first_user);
   return true;
 }
 
 // All of its chunks are free, and have been for longest. Not one that the helper may still map.
-ChunkRange* ChunkRanges::idle_range(uint64_t chunks) const {
-  const auto found = by_size_.find(chunks);
+ChunkRange* ChunkRanges::idle_range(uint64_t count) const {
+  const auto found = by_size_.find(count);
   if (found == by_size_.end()) return nullptr;
   const auto freed = [](const ChunkRange* range) {
     uint64_t last = 0;
@@ -70,50 +63,23 @@ ChunkRange* ChunkRanges::idle_range(uint64_t chunks) const {
   return oldest;
 }
 
-// The wanted ones, new ones as long as there may be more, then those that were given back longest ago: fewer where
-// there are no more.
-ChunkRanges::Chunks ChunkRanges::free_chunks(uint64_t count, const Chunks& wanted) {
-  const auto by_number = [](const Chunk* a, const Chunk* b) { return a->number < b->number; };
-  Chunks found;
-  found.reserve(count);
-  for (Chunk* chunk : wanted) {
-    if (chunk->free && found.size() < count) found.push_back(chunk);
-  }
-  std::sort(found.begin(), found.end(), by_number);
-  const Chunks own = found;
-  const Chunk* first_made = nullptr;  // free since now: after all others
-  while (found.size() < count) {
-    Chunk* const chunk = create();
-    if (chunk == nullptr) break;
-    if (first_made == nullptr) first_made = chunk;
-    found.push_back(chunk);
-  }
-  for (Chunk* chunk = oldest_; chunk != first_made && found.size() < count; chunk = chunk->newer) {
-    if (!std::binary_search(own.begin(), own.end(), chunk, by_number)) found.push_back(chunk);
-  }
-  std::sort(found.begin(), found.end(), by_number);  // of the same chunks there is one range
-  return found;
-}
-
 // What had the chunks before comes before what has them now. The fences are kept: other streams know nothing of that.
-void ChunkRanges::order(const ChunkRange& range, CUstream first_user) {
+void ChunkRanges::hold(ChunkRange* range, CUstream first_user) {
   Fences::Fence done = 0;
-  for (const Chunk* chunk : range.chunks) {
+  for (const Chunk* chunk : range->chunks) {
     if (chunk->last_use != done) fences_.order(first_user, chunk->last_use, Wait::place_reused);
     done = chunk->last_use;
   }
-}
-
-void ChunkRanges::hold(ChunkRange* range) noexcept {
+  mapping.show(range, RawAccess::write);
   for (Chunk* chunk : range->chunks) {
-    unlink(chunk);
+    chunks.unlink(chunk);
     chunk->holder = range;
     for (ChunkRange* each : chunk->ranges) ++each->taken;
   }
   range->held = true;
   range->since = ++takings_;
   range->stay = 0;
-  taken_.add(range->chunks.size());
+  chunks.taken.add(range->chunks.size());
 }
 
 void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
@@ -125,8 +91,8 @@ void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
   if (last_use != 0) replace(&range->last_use, last_use);
   range->held = false;
   given_at_once_.push_back(range);  // make() has made room
-  link(range);
-  taken_.subtract(range->chunks.size());
+  range->given = chunks.put_back(range->chunks);
+  chunks.taken.subtract(range->chunks.size());
   shed();
 }
 
@@ -135,8 +101,8 @@ void ChunkRanges::end_moment() noexcept {
   if (!std::is_sorted(given_at_once_.begin(), given_at_once_.end(), order)) {
     std::sort(given_at_once_.begin(), given_at_once_.end(), order);
     for (ChunkRange* range : given_at_once_) {
-      for (Chunk* chunk : range->chunks) unlink(chunk);
-      link(range);
+      for (Chunk* chunk : range->chunks) chunks.unlink(chunk);
+      range->given = chunks.put_back(range->chunks);
     }
   }
   given_at_once_.clear();
@@ -144,95 +110,47 @@ void ChunkRanges::end_moment() noexcept {
 
 void ChunkRanges::replace(Fences::Fence* fence, Fences::Fence by) noexcept {
   fences_.retain(by);
-  fences_.release(*fence);
-  *fence = by;
+  fences_.replace(fence, by);
 }
 
-void ChunkRanges::link(ChunkRange* range) noexcept {
-  range->given = ++given_;
-  for (Chunk* chunk : range->chunks) link(chunk);
-}
+// ---- ranges --------------------------------------------------------------------------------------------------
 
-void ChunkRanges::link(Chunk* chunk) noexcept {
-  chunk->free = true;
-  chunk->freed = given_;
-  chunk->newer = nullptr;
-  chunk->older = newest_;
-  (newest_ != nullptr ? newest_->newer : oldest_) = chunk;
-  newest_ = chunk;
-}
-
-void ChunkRanges::unlink(Chunk* chunk) noexcept {
-  chunk->free = false;
-  (chunk->older != nullptr ? chunk->older->newer : oldest_) = chunk->newer;
-  (chunk->newer != nullptr ? chunk->newer->older : newest_) = chunk->older;
-}
-
-// ---- mapping -------------------------------------------------------------------------------------------------
-
-Chunk* ChunkRanges::create() {
-  chunks_.reserve(chunks_.size() + 1);
-  auto chunk = std::make_unique<Chunk>();
-  if (!pool_.create()) return nullptr;
-  chunk->handle = pool_.take();
-  chunk->number = chunks_.size();
-  link(chunk.get());
-  chunks_.push_back(std::move(chunk));
-  return chunks_.back().get();
-}
-
-ChunkRange* ChunkRanges::map(const std::vector<uint32_t>& chunks) {
-  const uint32_t most = chunks.empty() ? 0 : *std::max_element(chunks.begin(), chunks.end());
-  while (chunks_.size() <= most && create() != nullptr) {
+ChunkRange* ChunkRanges::map(const std::vector<uint32_t>& numbers) {
+  const uint32_t most = numbers.empty() ? 0 : *std::max_element(numbers.begin(), numbers.end());
+  while (chunks.at(most) == nullptr) {
+    if (chunks.create() == nullptr) return nullptr;
   }
-  if (chunks_.size() <= most) return nullptr;
-  Chunks named;
-  named.reserve(chunks.size());
-  for (const uint32_t number : chunks) named.push_back(chunks_[number].get());
+  Chunks::List named;
+  named.reserve(numbers.size());
+  for (const uint32_t number : numbers) named.push_back(chunks.at(number));
   return make(std::move(named), true);
 }
 
-ChunkRange* ChunkRanges::make(Chunks chunks, bool ahead) {
-  if (const auto same = ranges_.find(chunks); same != ranges_.end() && (ahead || mapped(same->second.get())))
+ChunkRange* ChunkRanges::make(Chunks::List over, bool ahead) {
+  if (const auto same = ranges_.find(over); same != ranges_.end() && (ahead || mapped(same->second.get())))
     return same->second.get();
-  make_place(chunks.size());
+  make_place(over.size());
   auto range = std::make_unique<ChunkRange>();
-  range->chunks = chunks;
-  auto& alike = by_size_[chunks.size()];
-  um::make_room(alike, alike.size() + 1);
-  um::make_room(given_at_once_, ranges_.size() + 1);
-  for (Chunk* chunk : chunks) um::make_room(chunk->ranges, chunk->ranges.size() + 1);
-  const auto entered = ranges_.emplace(std::move(chunks), nullptr).first;
+  range->chunks = over;
+  auto& alike = by_size_[over.size()];
+  make_room(alike, alike.size() + 1);
+  make_room(given_at_once_, ranges_.size() + 1);
+  for (Chunk* chunk : over) make_room(chunk->ranges, chunk->ranges.size() + 1);
+  const auto entered = ranges_.emplace(std::move(over), nullptr).first;
   const OnError undo([&] { ranges_.erase(entered); });
-  range->room = rooms_.allocate(range->chunks.size() * chunk_bytes_);
-  const OnError undo_room([&] { rooms_.free(range->room, true); });
-  range->address = range->room->address;
-  park(range->room);
-  if (ahead) {
-    range->mapping = backend_.helper->ask([this, to = range.get()] {
-      try {
-        map_all(*to);
-      } catch (const Error&) {
-        to->refused = true;
-      }
-    });
-  } else {
-    map_all(*range);
-  }
+  mapping.open(range.get(), ahead);
   for (Chunk* chunk : range->chunks) {
     range->taken += chunk->free ? 0 : 1;
     chunk->ranges.push_back(range.get());
   }
-  mapped_ += range->chunks.size();
   alike.push_back(range.get());
   entered->second = std::move(range);
   return entered->second.get();
 }
 
-// What the helper has not begun to map is mapped now. False, and the range is gone, where the driver refused.
+// Also what the helper has not begun to map. False, and the range is gone, where the driver refused.
 bool ChunkRanges::mapped(ChunkRange* range) noexcept {
-  backend_.helper->settle(std::exchange(range->mapping, 0));
-  if (!range->refused) return true;
+  if (mapping.settle(range)) return true;
   static_cast<void>(retire(range));
   return false;
 }
@@ -243,8 +161,8 @@ void ChunkRanges::keep_none() noexcept {
 
 // Page tables for so many more: of what nobody has, what was given back longest ago ends. There may be more than the
 // limit as long as nothing can end.
-void ChunkRanges::make_place(uint64_t chunks) noexcept {
-  while (mapped_ + chunks > kMostRangesOfChunk * pool_.budget()) {
+void ChunkRanges::make_place(uint64_t count) noexcept {
+  while (mapping.mapped() + count > kMostRangesOfChunk * chunks.pool.budget()) {
     ChunkRange* oldest = nullptr;
     for (const auto& [numbers, each] : ranges_) {
       if (!each->held && !each->kept && (oldest == nullptr || each->given < oldest->given)) oldest = each.get();
@@ -253,58 +171,18 @@ void ChunkRanges::make_place(uint64_t chunks) noexcept {
   }
 }
 
-void ChunkRanges::map_all(const ChunkRange& range) {
-  uint64_t at = range.address;
-  const OnError undo([&] {
-    for (uint64_t done = range.address; done < at; done += chunk_bytes_)
-      static_cast<void>(backend_.call().mem_unmap(done, chunk_bytes_));
-  });
-  for (const Chunk* chunk : range.chunks) {
-    backend_.check(backend_.call().mem_map(at, chunk_bytes_, 0, chunk->handle, 0), "mapping a chunk");
-    at += chunk_bytes_;
-  }
-  allow(range, true);
-}
-
-void ChunkRanges::allow(const ChunkRange& range, bool write) {
-  const driver::CUmemAccessDesc access{location_of(backend_), write ? driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                                    : driver::CU_MEM_ACCESS_FLAGS_PROT_READ};
-  backend_.check(backend_.call().mem_set_access(range.address, range.chunks.size() * chunk_bytes_, &access, 1),
-                 "allowing access to chunks");
-}
-
-void ChunkRanges::veil(const ChunkRange& range, bool veiled) {
-  if (backend_.hooks->veil(backend_.ordinal, range.address, range.chunks.size() * chunk_bytes_, veiled)) return;
-  throw Error(UM_DRIVER_ERROR, "the kernel does not change who sees a chunk (vm.max_map_count?)");
-}
-
-void ChunkRanges::show(ChunkRange* range, RawAccess access) {
-  if (!backend_.hooks->in_host || range->shown == access) return;
-  if (access == RawAccess::none) {
-    veil(*range, true);
-  } else {
-    allow(*range, access == RawAccess::write);
-    if (range->shown == RawAccess::none) veil(*range, false);
-  }
-  range->shown = access;
-}
-
 // ---- back to the driver --------------------------------------------------------------------------------------
 
 // False where somebody has it, work that it was given may still run, or the driver refuses.
 bool ChunkRanges::retire(ChunkRange* range) noexcept {
   if (range->held || !fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
-  backend_.helper->settle(std::exchange(range->mapping, 0));
-  const uint64_t bytes = range->chunks.size() * chunk_bytes_;
-  if (!range->refused && backend_.call().mem_unmap(range->address, bytes) != CUDA_SUCCESS) return false;
+  if (!mapping.close(range)) return false;
   for (Chunk* chunk : range->chunks) chunk->ranges.erase(std::find(chunk->ranges.begin(), chunk->ranges.end(), range));
   auto& alike = by_size_[range->chunks.size()];
   alike.erase(std::find(alike.begin(), alike.end(), range));
-  replace(&range->last_use, 0);
-  mapped_ -= range->chunks.size();
+  fences_.replace(&range->last_use);
   given_at_once_.erase(std::remove(given_at_once_.begin(), given_at_once_.end(), range), given_at_once_.end());
   if (range->kept) ++released_;
-  rooms_.free(range->room, true);
   ranges_.erase(ranges_.find(range->chunks));
   return true;
 }
@@ -314,28 +192,25 @@ bool ChunkRanges::release(Chunk* chunk) noexcept {
     if (!retire(chunk->ranges.back())) return false;
   }
   if (!fences_.surely_passed(chunk->last_use, Wait::chunk_ready)) return false;
-  replace(&chunk->last_use, 0);
-  unlink(chunk);
-  pool_.give(chunk->handle);
+  fences_.replace(&chunk->last_use);
+  chunks.end(chunk);
   ++released_;
-  const auto next = chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk->number));
-  for (auto each = next; each != chunks_.end(); ++each) --(*each)->number;
   return true;
 }
 
 // The host waits. Also where no event could tell: nobody need ask again.
 void ChunkRanges::end(Fences::Fence* last_use) {
   fences_.wait(*last_use, Wait::chunk_taken);
-  if (!left_out(Wait::chunk_taken)) replace(last_use, 0);
+  if (!left_out(Wait::chunk_taken)) fences_.replace(last_use);
 }
 
-void ChunkRanges::set_budget(uint64_t chunks) {
-  pool_.set_budget(chunks);
+void ChunkRanges::set_budget(uint64_t count) {
+  chunks.pool.set_budget(count);
   shed();
 }
 
 void ChunkRanges::settle() {
-  for (Chunk* chunk = oldest_; chunk != nullptr && pool_.surplus() > pool_.unused();) {
+  for (Chunk* chunk = chunks.oldest(); chunk != nullptr && beyond_budget();) {
     Chunk* const newer = chunk->newer;
     end(&chunk->last_use);
     for (ChunkRange* range : chunk->ranges) end(&range->last_use);
@@ -346,27 +221,27 @@ void ChunkRanges::settle() {
 }
 
 void ChunkRanges::shed() noexcept {
-  for (Chunk* chunk = oldest_; chunk != nullptr && pool_.surplus() > pool_.unused();) {
+  for (Chunk* chunk = chunks.oldest(); chunk != nullptr && beyond_budget();) {
     Chunk* const newer = chunk->newer;
     if (!release(chunk)) break;
     chunk = newer;
   }
-  pool_.shed();
+  chunks.pool.shed();
 }
 
 // What uses them still is waited for.
 bool ChunkRanges::give_back() noexcept {
   try {
-    for (const auto& [chunks, range] : ranges_) {
+    for (const auto& [over, range] : ranges_) {
       if (!range->held) end(&range->last_use);
     }
-    for (Chunk* chunk = oldest_; chunk != nullptr; chunk = chunk->newer) end(&chunk->last_use);
+    for (Chunk* chunk = chunks.oldest(); chunk != nullptr; chunk = chunk->newer) end(&chunk->last_use);
   } catch (const std::exception&) {
     return false;
   }
-  while (oldest_ != nullptr && release(oldest_)) {
+  while (chunks.oldest() != nullptr && release(chunks.oldest())) {
   }
-  return pool_.give_back() && chunks_.empty();
+  return chunks.pool.give_back() && chunks.empty();
 }
 
 }  // namespace um

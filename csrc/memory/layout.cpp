@@ -84,7 +84,7 @@ std::vector<Chunk*> Layout::instead(const Own& own, uint64_t chunks) const {
   const int64_t now_tick = place_ * before_.length.tick + step_.length.tick;
   std::vector<Other> others;
   for (uint32_t number = 0; number < begins_.size() && found.size() < chunks; ++number) {
-    Chunk* const chunk = ranges_.chunk(number);
+    Chunk* const chunk = ranges_.chunks.at(number);
     if (chunk == nullptr || !chunk->free || is_own(chunk)) continue;
     const std::vector<int64_t>& begins = begins_[number];
     const auto next = std::upper_bound(begins.begin(), begins.end(), now_tick);
@@ -213,7 +213,7 @@ void Layout::stop() noexcept {
   before_ = {};
   now_ = ops_ = 0;
   for (Link& link : links_) link = {};
-  for (uint64_t number = 0; Chunk* const chunk = ranges_.chunk(static_cast<uint32_t>(number)); ++number) {
+  for (uint64_t number = 0; Chunk* const chunk = ranges_.chunks.at(static_cast<uint32_t>(number)); ++number) {
     chunk->ended = 0;
     chunk->place = 0;
   }
@@ -256,7 +256,7 @@ void Layout::make() {
   if (steps_of_circle_ > 1) stays.swap(longer);
   if (spare_more(stays)) return;
   next_try_ = steps_ + (uint64_t{1} << std::min<uint64_t>(++layouts_, 32));  // each twice as long after the one before
-  begins_.resize(ranges_.most());
+  begins_.resize(ranges_.chunks.pool.most());
   try {
     place_ = 0;
     for (size_t i = 0; i < stays.size(); ++i) {
@@ -265,7 +265,7 @@ void Layout::make() {
       Own own{whole ? ranges_.map(stays[i].chunks) : nullptr, seen.stay.begin.clock, stays[i].end.tick, {}, {}};
       if (own.range != nullptr) own.range->kept = true;
       for (const uint32_t number : stays[i].chunks) {
-        if (Chunk* const chunk = ranges_.chunk(number)) own.chunks.push_back(chunk);
+        if (Chunk* const chunk = ranges_.chunks.at(number)) own.chunks.push_back(chunk);
         begins_[number].push_back(stays[i].begin.tick);
       }
       laid_out_ += own.chunks.size();
@@ -275,7 +275,7 @@ void Layout::make() {
     forget();
   }
   for (uint64_t place = 0; place < numbers.size(); ++place) {
-    if (Chunk* const chunk = ranges_.chunk(numbers[place])) chunk->place = place;
+    if (Chunk* const chunk = ranges_.chunks.at(numbers[place])) chunk->place = place;
   }
 }
 
@@ -303,7 +303,7 @@ std::vector<Stay> Layout::laid_out(int64_t steps, const std::vector<uint32_t>& n
     }
   }
   const Moment length{steps * step_.length.tick, static_cast<double>(steps) * step_.length.clock};
-  lay_out(&all, length, static_cast<uint32_t>(ranges_.most()), others);
+  lay_out(&all, length, static_cast<uint32_t>(ranges_.chunks.pool.most()), others);
   for (Stay& stay : all) rename(&stay.chunks, numbers);
   return all;
 }
@@ -313,8 +313,8 @@ std::vector<Stay> Layout::laid_out(int64_t steps, const std::vector<uint32_t>& n
 // alike in this the layout before tells which is which.
 std::vector<uint32_t> Layout::order() const {
   std::vector<std::tuple<int, uint64_t, uint64_t, uint32_t>> keys;
-  for (uint32_t number = 0; number < ranges_.most(); ++number) {
-    const Chunk* const chunk = ranges_.chunk(number);
+  for (uint32_t number = 0; number < ranges_.chunks.pool.most(); ++number) {
+    const Chunk* const chunk = ranges_.chunks.at(number);
     if (chunk == nullptr) {
       keys.emplace_back(1, 0, 0, number);
     } else if (chunk->holder != nullptr) {
@@ -334,7 +334,7 @@ std::vector<uint32_t> Layout::order() const {
 // step before did. What is held for longer, or by others, leaves them no chunks.
 std::vector<Stay> Layout::closed(int64_t longest, std::vector<uint32_t>* others) {
   std::vector<Stay> stays;
-  std::vector<bool> spanning(ranges_.most());
+  std::vector<bool> spanning(ranges_.chunks.pool.most());
   for (size_t i = 0; i < step_.stays.size(); ++i) {
     const Seen &seen = step_.stays[i], &before = before_.stays[i];
     stays.push_back(seen.stay);
@@ -345,15 +345,15 @@ std::vector<Stay> Layout::closed(int64_t longest, std::vector<uint32_t>* others)
     const auto& held = seen.range->chunks;
     const bool steady =
         !before.open && stay.end.tick - stay.begin.tick <= longest &&
-        std::all_of(held.begin(), held.end(), [&](const Chunk* c) { return c->number < ranges_.most(); });
+        std::all_of(held.begin(), held.end(), [&](const Chunk* c) { return c->number < ranges_.chunks.pool.most(); });
     if (!steady) stay.count = 0;
     for (size_t c = 0; steady && c < held.size(); ++c) {
       stay.chunks.push_back(static_cast<uint32_t>(held[c]->number));
       spanning[held[c]->number] = true;
     }
   }
-  for (uint32_t chunk = 0; chunk < ranges_.most(); ++chunk) {
-    const Chunk* const made = ranges_.chunk(chunk);
+  for (uint32_t chunk = 0; chunk < ranges_.chunks.pool.most(); ++chunk) {
+    const Chunk* const made = ranges_.chunks.at(chunk);
     if (made == nullptr || made->holder == nullptr || spanning[chunk]) continue;
     const Seen* const stay = seen(made->holder);
     if (stay == nullptr || stay->open) others->push_back(chunk);

@@ -9,7 +9,7 @@ namespace um::calls {
 // cuMemPrefetchAsync. A pinned block stays: the kernel may be at work on a part of it.
 template <class Apply>
 bool prefetch(Model& model, uint32_t block, Processor to, const Apply& apply) {
-  if (to == Processor::host && model.pins(block) > 0) return true;
+  if (to == Processor::host && model.chunks.pins(block) > 0) return true;
   return apply(model.prefetch(block, to), block);
 }
 
@@ -26,7 +26,7 @@ bool pin(Model& model, uint32_t block, const Apply& apply) {
   const bool there = apply(model.prefetch(block, Processor::device), block) &&
                      model.resident(block, Processor::device) &&
                      apply(model.access(block, Processor::device, true), block);
-  if (there) model.pin(block);
+  if (there) model.chunks.pin(block);
   return there;
 }
 

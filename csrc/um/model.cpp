@@ -7,7 +7,6 @@ namespace um {
 
 using rules::Block;
 using rules::Location;
-using rules::Queue;
 using rules::Rights;
 
 namespace {
@@ -47,7 +46,7 @@ void Model::allocate(uint32_t first, uint32_t count) {
 }
 
 void Model::release(uint32_t index) {
-  if (blocks_[index].on_device) leave_device(index);
+  if (blocks_[index].on_device) chunks.leave(index);
   blocks_[index] = Block{};
 }
 
@@ -72,8 +71,7 @@ Outcome Model::device_fault(uint32_t index, bool write) {
   Outcome outcome;
   outcome.fault = true;
   ++counters_.fault_groups;
-  note_first_touch(block, outcome);
-  note_collapse(block, write, outcome);
+  note(block, write, outcome);
   const bool local = device_fault_residency(block) == Processor::device && (block.on_device || make_room(outcome));
   if (local) {
     if (!block.on_device) fill_device(index, Cause::coherence, outcome);
@@ -87,7 +85,7 @@ Outcome Model::device_fault(uint32_t index, bool write) {
   }
   if (write) block.discarded = false;  // uvm/uvm_va_block.c, uvm_va_block_service_finish
   block.device_rights = rights_after_fault(block, write);
-  if (local) mark_used(index);
+  if (local) chunks.mark_used(index);
   return outcome;
 }
 
@@ -98,8 +96,7 @@ Outcome Model::host_fault(uint32_t index, bool write) {
   Outcome outcome;
   outcome.fault = true;
   ++counters_.host_fault_groups;
-  note_first_touch(block, outcome);
-  note_collapse(block, write, outcome);
+  note(block, write, outcome);
   if (!block.on_host) fill_host(index, Cause::coherence, outcome);
   share_or_leave_device(index, block.read_mostly && !write, Cause::coherence, outcome);
   if (write) block.discarded = false;
@@ -121,14 +118,14 @@ Outcome Model::prefetch(uint32_t index, Processor to) {
     to_device = block.preferred == Location::device;
   }
   if (to_device && !block.on_device && !make_room(outcome)) return outcome;
-  note_first_touch(block, outcome);
+  note(block, false, outcome);
   if (to_device) {
     if (!block.on_device) fill_device(index, Cause::user, outcome);
     if (block.on_host && !duplicate) drop_host(index, Cause::user, outcome);
     block.discarded = false;
     // Only what is not mapped is mapped, as far as no other copy forbids it (block_migrate_add_mappings).
     if (block.device_rights == Rights::none) block.device_rights = block.on_host ? Rights::read : Rights::write;
-    mark_used(index);  // also when nothing moved: a repeated prefetch refreshes the order
+    chunks.mark_used(index);  // also when nothing moved: a repeated prefetch refreshes the order
   } else {
     if (!block.on_host) fill_host(index, Cause::user, outcome);
     share_or_leave_device(index, duplicate, Cause::user, outcome);
@@ -145,7 +142,7 @@ void Model::discard(uint32_t index) {
   Block& block = blocks_[index];
   block.discarded = true;
   block.device_rights = Rights::none;
-  if (block.on_device) mark_used(index);
+  if (block.on_device) chunks.mark_used(index);
 }
 
 // ---- advice ---------------------------------------------------------------------------------------------------------
@@ -168,7 +165,9 @@ Outcome Model::advise(uint32_t block, Advice advice, Processor processor) {
       set_preferred_location(block, Location::none, outcome);
       break;
     case Advice::set_accessed_by:
-      if (device) set_accessed_by_device(block, outcome);
+      if (!device) break;
+      blocks_[block].accessed_by_device = true;
+      outcome.remote_map = map_accessed_by(block);  // uvm/uvm_policy.c, accessed_by_set
       break;
     case Advice::unset_accessed_by:  // a mapping stays until the page moves (uvm/uvm_va_range.c)
       if (device) blocks_[block].accessed_by_device = false;
@@ -188,7 +187,7 @@ void Model::set_read_mostly(uint32_t index) {
     return;
   }
   if (block.device_rights == Rights::write) block.device_rights = Rights::read;
-  mark_used(index);
+  chunks.mark_used(index);
 }
 
 // A duplicate keeps one copy: the preferred location's, else the host's, which comes first in the walk; then AccessedBy
@@ -200,7 +199,7 @@ void Model::unset_read_mostly(uint32_t index, Outcome& outcome) {
   if (block.duplicated()) {
     if (block.preferred == Location::device) {
       drop_host(index, Cause::user, outcome);
-      mark_used(index);
+      chunks.mark_used(index);
     } else {
       drop_device(index, Cause::user, outcome);
     }
@@ -217,12 +216,6 @@ void Model::set_preferred_location(uint32_t index, Location location, Outcome& o
   block.preferred = location;
   if (former == Location::device) outcome.remote_map = map_accessed_by(index);
   if (location == Location::device && !block.on_device && !block.read_mostly) block.device_rights = Rights::none;
-}
-
-// uvm/uvm_policy.c, accessed_by_set.
-void Model::set_accessed_by_device(uint32_t index, Outcome& outcome) {
-  blocks_[index].accessed_by_device = true;
-  outcome.remote_map = map_accessed_by(index);
 }
 
 // AccessedBy is an eager mapping of wherever the page lies (uvm/uvm_policy.c, uvm_va_block_set_accessed_by_locked,
@@ -243,8 +236,8 @@ bool Model::map_accessed_by(uint32_t index) {
 // A free chunk, else the first of the eviction order (uvm/uvm_pmm_gpu.c, pick_root_chunk_to_evict). False when every
 // chunk is pinned or plain.
 bool Model::make_room(Outcome& outcome) {
-  if (free_chunks() > 0) return true;
-  const uint32_t victim = order_.first();
+  if (chunks.free() > 0) return true;
+  const uint32_t victim = chunks.next_victim();
   if (victim == Model::kNone) return false;
   evict(victim, outcome);
   return true;
@@ -258,38 +251,15 @@ void Model::evict(uint32_t index, Outcome& outcome) {
   const bool copy = !block.on_host && !block.discarded;
   add(outcome, copy ? Do::evict_copy : Do::evict_drop, Cause::eviction, index);
   ++(copy ? counters_.evictions : counters_.evictions_dropped);
-  leave_device(index);
+  chunks.leave(index);
   if (copy) block.on_host = true;
   map_accessed_by(index);
-}
-
-// To the tail: on allocation, on every "make resident here" and every service, also one that finds the page in place
-// (uvm/uvm_va_block.c, block_mark_memory_used). A chunk that is still discarded then goes to the discarded list (same
-// file, uvm_va_block_service_finish). Pinned chunks are on no list (uvm/uvm_pmm_gpu.c, chunk_update_lists_locked).
-void Model::mark_used(uint32_t index) {
-  const Block& block = blocks_[index];
-  if (block.pins == 0) order_.move_to_tail(index, block.discarded ? Queue::discarded : Queue::used);
-}
-
-void Model::pin(uint32_t index) {
-  Block& block = blocks_[index];
-  if (block.pins++ > 0 || !block.on_device) return;
-  order_.remove(index);
-  ++pinned_resident_;
-}
-
-// Back to the tail, not to its old place (uvm/uvm_pmm_gpu.c, uvm_pmm_gpu_unpin_allocated).
-void Model::unpin(uint32_t index) {
-  Block& block = blocks_[index];
-  if (--block.pins > 0 || !block.on_device) return;
-  --pinned_resident_;
-  mark_used(index);
 }
 
 // Memory that is not managed can push managed pages out, never the reverse (uvm/uvm_pmm_gpu.c, eviction for PMA).
 bool Model::take_chunk(Outcome& outcome) {
   if (!make_room(outcome)) return false;
-  ++plain_;
+  chunks.take_plain();
   return true;
 }
 
@@ -308,10 +278,7 @@ void Model::add(Outcome& outcome, Do what, Cause cause, uint32_t index) {
 void Model::fill_device(uint32_t index, Cause cause, Outcome& outcome) {
   Block& block = blocks_[index];
   add(outcome, block.on_host && !block.discarded ? Do::copy_h2d : Do::zero_device, cause, index);
-  block.on_device = true;
-  block.device_rights = Rights::none;
-  ++resident_;
-  if (block.pins > 0) ++pinned_resident_;
+  chunks.take(index);
 }
 
 void Model::fill_host(uint32_t index, Cause cause, Outcome& outcome) {
@@ -320,19 +287,9 @@ void Model::fill_host(uint32_t index, Cause cause, Outcome& outcome) {
   block.on_host = true;
 }
 
-// The device's chunk goes, with its mapping. A free chunk does not remember whose it was.
-void Model::leave_device(uint32_t index) {
-  Block& block = blocks_[index];
-  order_.remove(index);
-  block.on_device = false;
-  block.device_rights = Rights::none;
-  --resident_;
-  if (block.pins > 0) --pinned_resident_;
-}
-
 void Model::drop_device(uint32_t index, Cause cause, Outcome& outcome) {
   add(outcome, Do::drop_device, cause, index);
-  leave_device(index);
+  chunks.leave(index);
 }
 
 void Model::drop_host(uint32_t index, Cause cause, Outcome& outcome) {
@@ -349,16 +306,11 @@ void Model::share_or_leave_device(uint32_t index, bool duplicate, Cause cause, O
   if (block.device_rights == Rights::write) block.device_rights = Rights::read;
 }
 
-void Model::note_first_touch(const Block& block, Outcome& outcome) {
-  if (!block.resident_nowhere()) return;
-  outcome.first_touch = true;
-  ++counters_.first_touches;
-}
-
-void Model::note_collapse(const Block& block, bool write, Outcome& outcome) {
-  if (!write || !block.duplicated()) return;
-  outcome.collapse = true;
-  ++counters_.collapses;
+void Model::note(const Block& block, bool write, Outcome& outcome) {
+  outcome.first_touch = block.resident_nowhere();
+  outcome.collapse = write && block.duplicated();
+  if (outcome.first_touch) ++counters_.first_touches;
+  if (outcome.collapse) ++counters_.collapses;
 }
 
 }  // namespace um

@@ -1,14 +1,14 @@
 // The page rules of unified memory, one 2 MiB block at a time: where a fault goes, what advice changes, who is evicted.
 //
-// One class, no I/O, no allocation after construction, no locks: the emulated device asks it inside a signal handler
-// and does what it says; a simulator asks it and adds up what it says. Sources: NVIDIA/open-gpu-kernel-modules
-// 595.45.04, kernel-open/nvidia-uvm (named `uvm/<file>` below).
+// No I/O, no allocation after construction, no locks: the emulated device asks it inside a signal handler and does what
+// it says; a simulator asks it and adds up what it says. Sources: NVIDIA/open-gpu-kernel-modules 595.45.04,
+// kernel-open/nvidia-uvm (named `uvm/<file>` below).
 #pragma once
 
 #include <cstdint>
 
 #include "base/lazy_array.h"
-#include "um/eviction_order.h"
+#include "um/device_chunks.h"
 
 namespace um {
 
@@ -73,7 +73,7 @@ enum class Advice : uint8_t {  // the driver's six calls, in pairs
 class Model {
  public:
   // Room for `blocks` blocks and `device_chunks` chunks of device memory. Throws std::bad_alloc.
-  Model(uint32_t blocks, uint32_t device_chunks) : blocks_(blocks), chunks_(device_chunks), order_(&blocks_[0]) {}
+  Model(uint32_t blocks, uint32_t device_chunks) : blocks_(blocks), chunks(&blocks_[0], device_chunks) {}
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -92,29 +92,25 @@ class Model {
   // Contents no longer needed (cuMemDiscardBatchAsync): indeterminate until written, never copied, evicted first.
   // Takes the device's mapping away.
   void discard(uint32_t block);
-  // A pinned block is never evicted; a prefetch or host access that moves it still does. Counted.
-  void pin(uint32_t block);
-  void unpin(uint32_t block);
 
   // Plain device memory: takes one chunk away from managed memory, evicting when needed. `outcome` gets the eviction.
   // False when every chunk is pinned or taken.
   bool take_chunk(Outcome& outcome);
-  void give_chunk() { --plain_; }
 
   Mapping mapping(uint32_t block) const;
   bool resident(uint32_t block, Processor processor) const {
     return processor == Processor::device ? blocks_[block].on_device : blocks_[block].on_host;
   }
   bool allocated(uint32_t block) const { return blocks_[block].allocated; }
-  uint32_t pins(uint32_t block) const { return blocks_[block].pins; }
-  uint32_t free_chunks() const { return chunks_ - plain_ - resident_; }  // neither plain nor holding a block
-  uint32_t resident_blocks() const { return resident_; }                 // blocks with a device copy
-  uint32_t pinned_blocks() const { return pinned_resident_; }            // device-resident and pinned
-  // The block that would be evicted next, or kNone.
-  uint32_t next_victim() const { return order_.first(); }
   static constexpr uint32_t kNone = rules::kNone;
 
   const Counters& counters() const { return counters_; }
+
+ private:
+  LazyArray<rules::Block> blocks_;
+
+ public:
+  DeviceChunks chunks;  // what is free, who is pinned, who leaves next
 
  private:
   // Only for accesses that the present mapping does not cover.
@@ -123,11 +119,8 @@ class Model {
   void set_read_mostly(uint32_t index);
   void unset_read_mostly(uint32_t index, Outcome& outcome);
   void set_preferred_location(uint32_t index, rules::Location location, Outcome& outcome);
-  void set_accessed_by_device(uint32_t index, Outcome& outcome);
   bool map_accessed_by(uint32_t index);
   void add(Outcome& outcome, Do what, Cause cause, uint32_t index);
-  void mark_used(uint32_t index);
-  void leave_device(uint32_t index);
   void drop_device(uint32_t index, Cause cause, Outcome& outcome);
   void drop_host(uint32_t index, Cause cause, Outcome& outcome);
   void fill_device(uint32_t index, Cause cause, Outcome& outcome);
@@ -135,13 +128,8 @@ class Model {
   void share_or_leave_device(uint32_t index, bool duplicate, Cause cause, Outcome& outcome);
   void evict(uint32_t index, Outcome& outcome);
   bool make_room(Outcome& outcome);
-  void note_first_touch(const rules::Block& block, Outcome& outcome);
-  void note_collapse(const rules::Block& block, bool write, Outcome& outcome);
+  void note(const rules::Block& block, bool write, Outcome& outcome);
 
-  LazyArray<rules::Block> blocks_;
-  const uint32_t chunks_;
-  uint32_t plain_ = 0, resident_ = 0, pinned_resident_ = 0;
-  rules::Order<rules::Block> order_;
   Counters counters_;
 };
 

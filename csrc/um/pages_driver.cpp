@@ -8,6 +8,7 @@ Driver::Driver(const Machine& kind, const Costs& costs)
       pages_per_block(static_cast<uint32_t>(kBlockBytes / machine.page_bytes)),
       journal(costs),
       chunks_(static_cast<uint32_t>(machine.device_bytes / kBlockBytes), pages_per_block),
+      mappings_(machine, journal),
       thrashing_(journal, machine.coherent) {}
 
 uint32_t Driver::add_block(uint64_t address, uint32_t pages, const Policy* policy) {
@@ -59,7 +60,7 @@ void Driver::prefetch(uint32_t index, Processor to) {
     const PageMask duplicates = block.resident[0] & block.resident[1];
     block.read[index_of(to)] |= unmapped;
     block.write[index_of(to)] |= unmapped - duplicates;
-    map_accessed_by(block, other(to), block.valid);
+    mappings_.add_accessed_by(block, other(to), block.valid);
     if (to == Processor::device) mark_used(block);
   }
   chunks_.unpin_all();
@@ -97,14 +98,14 @@ void Driver::read_mostly_unset(uint32_t index) {
     const Processor keeper = block.policy->preferred == Location::device ? Processor::device : Processor::host;
     make_resident(index, {keeper, duplicates, {}, {}, Cause::user, false});
   }
-  for (Processor who : {Processor::host, Processor::device}) map_accessed_by(block, who, block.valid);
+  for (Processor who : {Processor::host, Processor::device}) mappings_.add_accessed_by(block, who, block.valid);
 }
 
 // Policy only, nothing moves. The former preferred location may be mapped remotely again, the new one no longer
 // (uvm/uvm_va_range.c, uvm_va_range_set_preferred_location; uvm/uvm_policy.c, preferred_location_unmap_remote_pages).
 void Driver::preferred_location_changed(uint32_t index, Location former) {
   Block& block = blocks_[index];
-  if (former != Location::none) map_accessed_by(block, processor_at(former), block.valid);
+  if (former != Location::none) mappings_.add_accessed_by(block, processor_at(former), block.valid);
   if (block.policy->preferred == Location::none || block.policy->read_mostly) return;
   const int by = index_of(processor_at(block.policy->preferred));
   block.read[by] &= block.resident[by];
@@ -114,7 +115,7 @@ void Driver::preferred_location_changed(uint32_t index, Location former) {
 // Eager, block by block (uvm/uvm_policy.c, uvm_va_block_set_accessed_by_locked).
 void Driver::accessed_by_set(uint32_t index, Processor who) {
   journal.spend(journal.costs.accessed_by_block_ns);
-  map_accessed_by(blocks_[index], who, blocks_[index].valid);
+  mappings_.add_accessed_by(blocks_[index], who, blocks_[index].valid);
 }
 
 }  // namespace um::pages

@@ -5,42 +5,15 @@
 #pragma once
 
 #include <deque>
-#include <memory>
 #include <vector>
 
+#include "um/pages_block.h"
 #include "um/pages_chunks.h"
 #include "um/pages_journal.h"
+#include "um/pages_mappings.h"
 #include "um/pages_thrashing.h"
 
 namespace um::pages {
-
-struct Machine {
-  uint64_t device_bytes;
-  uint32_t page_bytes = 4096;  // the host's; 4, 16 or 64 KiB
-  bool coherent = false;       // NVLink-C2C and NVLink2 on POWER9: the host maps device memory, accesses are counted
-};
-
-struct Policy {  // of a range
-  bool read_mostly = false;
-  Location preferred = Location::none;
-  bool accessed_by[2] = {};  // by Processor
-};
-
-struct Block {
-  uint64_t address;
-  uint32_t pages;
-  PageMask valid;
-  PageMask resident[2], read[2], write[2];  // by Processor; mappings of what is not resident there are remote
-  PageMask discarded;
-  const Policy* policy;
-  uint32_t root = kNone;  // of a full block
-  PageMask backed;        // pages of a smaller block that have a place on the device
-  bool mapped_once = false;
-  uint32_t remote_accesses = 0;  // since the last notification
-  std::unique_ptr<thrashing::Block> thrashing;
-
-  PageMask anywhere() const { return resident[0] | resident[1]; }
-};
 
 class Driver {
  public:
@@ -54,16 +27,12 @@ class Driver {
   void release(uint32_t index);  // frees its memory; the index may be used again
   Block& at(uint32_t index) { return blocks_[index]; }
 
-  bool allowed(const Block& block, Processor who, uint32_t page, bool write) const {
-    const int by = static_cast<int>(who);
-    return (write ? block.write[by] : block.read[by]).test(page);
-  }
   // One service of the faults of one block. Returns the pages that have to fault again because they are throttled.
   PageMask service(uint32_t index, Processor who, const PageMask& faults, bool write, Cause cause = Cause::coherence);
   // An access to a page that is mapped remotely. True when it made the device's access counter notify, which may
   // have migrated the block.
   void access_remotely(uint32_t index, Processor who, uint64_t bytes);
-  // To be called before `allowed`.
+  // To be called before one asks what the block allows.
   void end_expired_pins(uint32_t index) {
     const Block& block = blocks_[index];
     if (block.thrashing && block.thrashing->pinned_count > 0) unmap_expired_pins(index);
@@ -89,9 +58,6 @@ class Driver {
     bool write;
   };
 
-  bool reaches(Processor from, Processor to) const {
-    return from == to || from == Processor::device || machine.coherent;
-  }
   bool full(const Block& block) const { return block.pages == pages_per_block; }
 
   void unmap_expired_pins(uint32_t index);
@@ -99,17 +65,11 @@ class Driver {
   void choose(const Block& block, Processor who, const PageMask& faults, bool counted, const PageMask (&pinned)[2],
               PageMask (&to)[2]) const;
   PageMask speculate(const Block& block, Processor to, const PageMask& faults) const;
-  void map(uint32_t index, Processor who, const PageMask& pages, const PageMask& written);
-  void map_accessed_by(Block& block, Processor who, const PageMask& pages);
-  void map_remotely(Block& block, Processor who, const PageMask& pages);
 
   Processor make_resident(uint32_t index, Move move);
   void copy(Block& block, const Move& move, const PageMask& pages);
-  void duplicate(Block& block, Processor to, const PageMask& pages);
-  void relocate(Block& block, Processor to, const PageMask& pages);
   void leave_device(uint32_t index);
   void mark_used(Block& block);
-  void first_mapping(Block& block);
 
   bool populate(uint32_t index, const PageMask& pages);
   void zero(const Block& block, const PageMask& pages);
@@ -119,6 +79,7 @@ class Driver {
   std::deque<Block> blocks_;
   std::vector<uint32_t> vacant_;
   Chunks chunks_;
+  Mappings mappings_;
   Thrashing thrashing_;
 };
 

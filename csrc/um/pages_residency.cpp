@@ -25,8 +25,8 @@ Processor Driver::make_resident(uint32_t index, Move move) {
   copy(block, move, copied);
   const PageMask moved = move.pages - move.duplicated;
   if (move.write && !(moved & block.resident[0] & block.resident[1]).empty()) ++journal.counters.shared.collapses;
-  duplicate(block, move.to, move.duplicated);
-  relocate(block, move.to, moved);
+  block.duplicate(move.to, move.duplicated);
+  block.relocate(move.to, moved);
   if (move.to == Processor::host) leave_device(index);
   if (move.to == Processor::device) mark_used(block);
   return move.to;
@@ -36,7 +36,7 @@ Processor Driver::make_resident(uint32_t index, Move move) {
 // prefetched are different records.
 void Driver::copy(Block& block, const Move& move, const PageMask& pages) {
   if (pages.empty()) return;
-  first_mapping(block);
+  mappings_.pay_first(block);
   if (move.cause != Cause::user && move.to == Processor::device) journal.spend(journal.costs.migrate_ns);
   const Direction direction = move.to == Processor::device ? Direction::h2d : Direction::d2h;
   const auto send = [&](Region run, bool speculative) {
@@ -59,28 +59,6 @@ void Driver::copy(Block& block, const Move& move, const PageMask& pages) {
   });
 }
 
-// Both hold the page, nobody writes it, nobody maps the other's.
-void Driver::duplicate(Block& block, Processor to, const PageMask& pages) {
-  for (int by : {kHost, kDevice}) {
-    block.write[by] -= pages;
-    block.read[by] -= pages - block.resident[by];
-  }
-  block.resident[index_of(to)] |= pages;
-}
-
-// Every mapping of a page that moves goes; of a page that was here, the other holder's.
-void Driver::relocate(Block& block, Processor to, const PageMask& pages) {
-  const int here = index_of(to), there = index_of(other(to));
-  const PageMask arriving = pages - block.resident[here];
-  const PageMask collapsing = pages & block.resident[there];
-  for (PageMask* mapping : {block.read, block.write}) {
-    mapping[here] -= arriving;
-    mapping[there] -= arriving | collapsing;
-  }
-  block.resident[here] |= pages;
-  block.resident[there] -= pages;
-}
-
 // A chunk whose last page has left is unused, which is as good as free: see um/eviction_order.h. Smaller blocks keep
 // their places until these are evicted or freed.
 void Driver::leave_device(uint32_t index) {
@@ -94,11 +72,6 @@ void Driver::leave_device(uint32_t index) {
 // only.
 void Driver::mark_used(Block& block) {
   if (block.root != kNone) chunks_.refresh(block.root, rules::Queue::used);
-}
-
-void Driver::first_mapping(Block& block) {
-  if (!block.mapped_once) journal.spend(journal.costs.first_map_ns);
-  block.mapped_once = true;
 }
 
 // ---- room -----------------------------------------------------------------------------------------------------------
@@ -176,9 +149,9 @@ void Driver::evict_pages(Block& block, const PageMask& pages) {
     block.read[by] -= lost;
     block.write[by] -= lost;
   }
-  map_accessed_by(block, Processor::device, leaving);
-  map_accessed_by(block, Processor::host, leaving);
-  if (machine.coherent) map_remotely(block, Processor::device, leaving);
+  mappings_.add_accessed_by(block, Processor::device, leaving);
+  mappings_.add_accessed_by(block, Processor::host, leaving);
+  if (machine.coherent) mappings_.add_remote(block, Processor::device, leaving);
 }
 
 }  // namespace um::pages

@@ -38,7 +38,8 @@ PageMask Driver::service(uint32_t index, Processor who, const PageMask& asked, b
     const PageMask written = write ? going : PageMask{};
     const PageMask duplicated = block.policy->read_mostly ? pages - written : PageMask{};
     make_resident(index, {where, pages, speculative, duplicated, cause, write});
-    map(index, who, pages, written);
+    mappings_.add_after_fault(block, who, pages, written);
+    if (block.root != kNone && block.discarded == block.valid) chunks_.refresh(block.root, rules::Queue::discarded);
   }
   chunks_.unpin_all();
   return throttled;
@@ -82,11 +83,12 @@ void Driver::choose(const Block& block, Processor who, const PageMask& faults, b
   const PageMask nowhere = free - block.anywhere();
   const PageMask local = free & block.resident[self];
   const PageMask remote = free - nowhere - local;
-  const bool preferred_in_reach = policy.preferred != Location::none && reaches(who, processor_at(policy.preferred));
+  const bool preferred_in_reach =
+      policy.preferred != Location::none && mappings_.reaches(who, processor_at(policy.preferred));
   const int preferred = preferred_in_reach ? index_of(processor_at(policy.preferred)) : self;
   to[preferred] |= nowhere;
   to[self] |= local;
-  to[policy.accessed_by[self] && reaches(who, other(who)) && !counted ? there : preferred] |= remote;
+  to[policy.accessed_by[self] && mappings_.reaches(who, other(who)) && !counted ? there : preferred] |= remote;
 }
 
 // uvm/uvm_perf_prefetch.c, uvm_perf_prefetch_prenotify_fault_migrations
@@ -104,47 +106,6 @@ PageMask Driver::speculate(const Block& block, Processor to, const PageMask& fau
   // Pages that the host has and maps would only be mapped once more.
   if (to == Processor::host) brought -= resident & block.read[index_of(to)];
   return brought;
-}
-
-// A read maps for writing too, unless a later write must be seen: to end a duplicate or to revoke a discard
-// (uvm/uvm_va_block.c, compute_new_permission). What was only prefetched counts as read.
-void Driver::map(uint32_t index, Processor who, const PageMask& pages, const PageMask& written) {
-  Block& block = blocks_[index];
-  PageMask writable = written;
-  if (!block.policy->read_mostly) writable |= pages - block.discarded;
-  const int by = index_of(who);
-  const PageMask remote = pages - block.resident[by];
-  if (!remote.empty()) first_mapping(block);
-  if (!(remote - block.read[by]).empty()) ++journal.counters.shared.remote_maps;
-  block.read[by] |= pages;
-  block.write[by] |= writable;
-  block.discarded -= writable;  // uvm_va_block_service_finish
-  map_accessed_by(block, other(who), pages);
-  if (block.root != kNone && block.discarded == block.valid) chunks_.refresh(block.root, rules::Queue::discarded);
-}
-
-// AccessedBy maps wherever the page lies. Never under ReadMostly, and no remote mapping for the preferred location:
-// both must fault (uvm/uvm_va_block.c, map_get_allowed_destinations; uvm/uvm_policy.c leaves discarded pages out).
-void Driver::map_accessed_by(Block& block, Processor who, const PageMask& pages) {
-  if (!block.policy->accessed_by[index_of(who)]) return;
-  const PageMask here = (pages & block.resident[index_of(who)]) - block.discarded;
-  if (!block.policy->read_mostly) {
-    block.read[index_of(who)] |= here;
-    block.write[index_of(who)] |= here;
-  }
-  map_remotely(block, who, pages);
-}
-
-void Driver::map_remotely(Block& block, Processor who, const PageMask& pages) {
-  const Policy& policy = *block.policy;
-  if (policy.read_mostly || policy.preferred == location_of(who) || !reaches(who, other(who))) return;
-  const int by = index_of(who);
-  const PageMask there = (pages & block.resident[index_of(other(who))]) - block.resident[by] - block.discarded;
-  if (there.empty()) return;
-  first_mapping(block);
-  if (!(there - block.read[by]).empty()) ++journal.counters.shared.remote_maps;
-  block.read[by] |= there;
-  block.write[by] |= there;
 }
 
 // Access counters are on only where address translation is shared (uvm_perf_access_counter_migration_enable = -1). A

@@ -85,7 +85,7 @@ uint64_t Toucher::accessed_bytes(uint64_t page) const {
 bool Toucher::try_access(uint64_t position) {
   const auto [block, page] = block_and_page(page_at(position));
   driver_.end_expired_pins(block);
-  if (!driver_.allowed(driver_.at(block), touch_.processor, page, touch_.write)) return false;
+  if (!driver_.at(block).allows(touch_.processor, page, touch_.write)) return false;
   finish(position);
   return true;
 }

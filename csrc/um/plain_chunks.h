@@ -20,7 +20,7 @@ class PlainChunks {
     return true;
   }
   void give() {
-    model_.give_chunk();
+    model_.chunks.give_plain();
     --plain_;
   }
 
@@ -30,7 +30,7 @@ class PlainChunks {
   template <class Evict>
   void withhold_remnant(const Evict& evict) {
     return_remnant();
-    const uint32_t left = chunks_ - plain_ - model_.pinned_blocks();
+    const uint32_t left = chunks_ - plain_ - model_.chunks.pinned();
     if (left >= kLeastChunks || left == chunks_) return;
     for (bool done = true; withheld_ < left && done;) {
       Outcome outcome;
@@ -40,10 +40,10 @@ class PlainChunks {
     }
   }
   void return_remnant() {
-    for (; withheld_ > 0; --withheld_) model_.give_chunk();
+    for (; withheld_ > 0; --withheld_) model_.chunks.give_plain();
   }
   // What plain memory could have without any managed block leaving.
-  uint32_t free_chunks() const { return model_.free_chunks() + withheld_; }
+  uint32_t free_chunks() const { return model_.chunks.free() + withheld_; }
 
  private:
   static constexpr uint32_t kLeastChunks = 4;

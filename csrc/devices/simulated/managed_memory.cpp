@@ -86,7 +86,7 @@ bool ManagedMemory::pin(uint64_t address, uint64_t bytes) {
 
 void ManagedMemory::unpin(uint64_t address, uint64_t bytes) {
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
-    if (blocks_[block].kind == Kind::managed) migrator_.model.unpin(block);
+    if (blocks_[block].kind == Kind::managed) migrator_.model.chunks.unpin(block);
   });
   migrator_.withhold_remnant();
   migrator_.end_migration();

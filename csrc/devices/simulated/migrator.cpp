@@ -19,7 +19,7 @@ int64_t Migrator::chunk_ready_ns(const Outcome& outcome) {
     if (what == Do::evict_copy || what == Do::evict_drop) return 0;
     taken |= what == Do::zero_device || what == Do::copy_h2d;
   }
-  if (!taken || leaving_ns_.size() <= model.free_chunks()) return 0;
+  if (!taken || leaving_ns_.size() <= model.chunks.free()) return 0;
   const int64_t ready_ns = leaving_ns_.front();
   leaving_ns_.pop_front();
   return ready_ns;

@@ -109,7 +109,7 @@ void random_program(uint64_t seed, uint32_t delay_max_us) {
       use(rig, all[which], kind == 7 ? ++contents : 0);
     }
     rig.mover->progress();
-    CHECK(rig.memory->ranges.taken().now <= 10);
+    CHECK(rig.memory->ranges.chunks.taken.now <= 10);
   }
   CHECK(rig.storages.moves > 0);
   for (Tensor& each : all) {

@@ -127,7 +127,7 @@ TEST(contents_survive_moves_through_any_chunks) {
     check_contents(rig, each);
     end(rig, each);
   }
-  CHECK_EQ(rig.memory->ranges.taken().now, uint64_t{0});
+  CHECK_EQ(rig.memory->ranges.chunks.taken.now, uint64_t{0});
   CHECK_EQ(rig.memory->copies.in_use.now, uint64_t{0});
 }
 

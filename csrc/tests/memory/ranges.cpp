@@ -105,10 +105,10 @@ TEST(any_free_chunks_back_a_range_of_any_size) {
   for (int i = 0; i < 8; ++i) single.push_back(rig.ranges->take(1, nullptr));
   CHECK(rig.ranges->take(1, nullptr) == nullptr);
   for (int i = 0; i < 8; i += 2) rig.ranges->give(single[static_cast<size_t>(i)], 0);
-  CHECK_EQ(rig.ranges->obtainable(), uint64_t{4});
+  CHECK_EQ(rig.ranges->chunks.obtainable(), uint64_t{4});
   ChunkRange* wide = rig.ranges->take(4, nullptr);  // over every second chunk
   CHECK(wide != nullptr);
-  CHECK_EQ(rig.ranges->created(), uint64_t{8});
+  CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{8});
   CHECK_EQ(rig.calls("cuMemUnmap"), uint64_t{0});
   CHECK(!rig.ranges->take(single[0], nullptr));  // its chunk is under the wide one
   for (int i = 1; i < 8; i += 2) rig.ranges->give(single[static_cast<size_t>(i)], 0);
@@ -123,7 +123,7 @@ TEST(a_chunk_shows_the_same_bytes_in_all_of_its_ranges) {
   ChunkRange* back = rig.ranges->map({2, 1, 0});
   CHECK(forth != back);
   CHECK(rig.ranges->map({0, 1, 2}) == forth);
-  CHECK_EQ(rig.ranges->mapped(), uint64_t{6});
+  CHECK_EQ(rig.ranges->mapping.mapped(), uint64_t{6});
   CHECK(rig.ranges->take(forth, nullptr));
   for (uint64_t chunk = 0; chunk < 3; ++chunk) fill(data(forth) + chunk * kChunk, kChunk, chunk);
   for (uint64_t chunk = 0; chunk < 3; ++chunk) CHECK(filled(data(back) + (2 - chunk) * kChunk, kChunk, chunk));
@@ -155,13 +155,13 @@ TEST(what_is_held_keeps_its_bytes_whatever_comes_and_goes) {
       rig.ranges->give(held[at].first, 0);
       held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
     }
-    CHECK_EQ(rig.ranges->obtainable(), kBudget - taken);
+    CHECK_EQ(rig.ranges->chunks.obtainable(), kBudget - taken);
     std::set<um::Chunk*> seen;
     for (const auto& each : held) {
       for (um::Chunk* chunk : each.first->chunks) CHECK(seen.insert(chunk).second);
     }
   }
-  CHECK(rig.ranges->mapped() <= 16 * kBudget + 5);
+  CHECK(rig.ranges->mapping.mapped() <= 16 * kBudget + 5);
   for (const auto& each : held) {
     CHECK(filled(data(each.first), each.first->chunks.size() * kChunk, each.second));
     rig.ranges->give(each.first, 0);
@@ -174,14 +174,14 @@ TEST(what_is_beyond_a_smaller_budget_goes_back_when_it_is_free) {
   ChunkRange* other = rig.ranges->take(3, nullptr);
   rig.ranges->give(other, 0);
   rig.ranges->set_budget(4);
-  CHECK_EQ(rig.ranges->created(), uint64_t{5});
+  CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{5});
   CHECK_EQ(rig.ranges->ranges(), uint64_t{1});
-  CHECK_EQ(rig.ranges->obtainable(), uint64_t{0});
+  CHECK_EQ(rig.ranges->chunks.obtainable(), uint64_t{0});
   rig.ranges->give(wide, 0);
-  CHECK_EQ(rig.ranges->created(), uint64_t{4});
+  CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{4});
   CHECK_EQ(rig.ranges->ranges(), uint64_t{0});
   CHECK(rig.ranges->give_back());
-  CHECK_EQ(rig.ranges->created(), uint64_t{0});
+  CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{0});
   wide = rig.ranges->take(4, nullptr);
   CHECK(wide != nullptr);
   rig.ranges->give(wide, 0);
@@ -193,13 +193,13 @@ TEST(a_driver_that_fails_at_any_call_leaves_nothing_behind) {
       Rig rig(6);
       ChunkRange* before = rig.ranges->take(2, nullptr);
       fill(data(before), 2 * kChunk, 9);
-      const uint64_t mapped = rig.ranges->mapped();
+      const uint64_t mapped = rig.ranges->mapping.mapped();
       CHECK(rig.backend.hooks->fail(rig.backend.ordinal, function, nth));
       const um_status status = status_of([&] {
         if (ChunkRange* range = rig.ranges->take(3, nullptr)) rig.ranges->give(range, 0);
       });
       rig.backend.hooks->fail(rig.backend.ordinal, nullptr, 0);
-      if (status != UM_OK) CHECK_EQ(rig.ranges->mapped(), mapped);
+      if (status != UM_OK) CHECK_EQ(rig.ranges->mapping.mapped(), mapped);
       CHECK(filled(data(before), 2 * kChunk, 9));
       ChunkRange* after = rig.ranges->take(4, nullptr);
       CHECK(after != nullptr);
@@ -233,7 +233,7 @@ TEST(what_the_helper_has_not_begun_is_mapped_by_whoever_wants_it) {
   ChunkRange* wanted = rig.ranges->map({0, 1});
   ChunkRange* other = rig.ranges->map({2, 3});
   CHECK_EQ(rig.calls("cuMemMap"), uint64_t{0});
-  CHECK(rig.ranges->take(2, nullptr, {rig.ranges->chunk(0), rig.ranges->chunk(1)}) == wanted);
+  CHECK(rig.ranges->take(2, nullptr, {rig.ranges->chunks.at(0), rig.ranges->chunks.at(1)}) == wanted);
   CHECK_EQ(rig.calls("cuMemMap"), uint64_t{2});
   fill(data(wanted), 2 * kChunk, 5);
   ChunkRange* one = rig.ranges->take(1, nullptr);  // nobody waits for what may be mapped still
@@ -281,6 +281,6 @@ TEST(what_is_still_to_be_mapped_goes_with_its_chunks) {
   rig.ranges->map({1, 2});
   CHECK(rig.ranges->give_back());
   CHECK_EQ(rig.ranges->ranges(), uint64_t{0});
-  CHECK_EQ(rig.ranges->created(), uint64_t{0});
+  CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{0});
   latch.open();
 }

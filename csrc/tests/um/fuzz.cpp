@@ -150,15 +150,15 @@ void compare(const Model& model, const reference::Model& naive) {
   for (uint32_t block = 0; block < naive.pages.size(); ++block) {
     const reference::Page& page = naive.pages[block];
     CHECK_EQ(model.allocated(block), page.allocated);
-    CHECK_EQ(model.pins(block), page.pins);
+    CHECK_EQ(model.chunks.pins(block), page.pins);
     CHECK_EQ(model.resident(block, Processor::device), page.on(Processor::device));
     CHECK_EQ(model.resident(block, Processor::host), page.on(Processor::host));
     CHECK_EQ(text(model.mapping(block)), text(mapping(page)));
   }
-  CHECK_EQ(model.next_victim(), naive.victim());
-  CHECK_EQ(model.free_chunks(), naive.free_chunks());
-  CHECK_EQ(model.resident_blocks(), naive.resident());
-  CHECK_EQ(model.pinned_blocks(), naive.pinned());
+  CHECK_EQ(model.chunks.next_victim(), naive.victim());
+  CHECK_EQ(model.chunks.free(), naive.free_chunks());
+  CHECK_EQ(model.chunks.resident(), naive.resident());
+  CHECK_EQ(model.chunks.pinned(), naive.pinned());
   const Counters& counters = model.counters();
   CHECK_EQ(counters.fault_groups, naive.fault_groups);
   CHECK_EQ(counters.host_fault_groups, naive.host_fault_groups);
@@ -253,20 +253,20 @@ class Run {
     memory_.discard(block);
   }
   void pin(uint32_t block) {
-    model_.pin(block);
+    model_.chunks.pin(block);
     naive_.pin(block);
   }
   void unpin(uint32_t block) {
     for (uint32_t other = 0; other < blocks_; ++other, block = (block + 1) % blocks_) {
       if (naive_.pages[block].pins == 0) continue;
-      model_.unpin(block);
+      model_.chunks.unpin(block);
       naive_.unpin(block);
       return;
     }
   }
   void plain() {
     if (naive_.plain > 0 && below(3) != 0) {
-      model_.give_chunk();
+      model_.chunks.give_plain();
       --naive_.plain;
     } else {
       Outcome outcome;

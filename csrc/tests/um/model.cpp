@@ -36,8 +36,8 @@ TEST(allocated_blocks_are_resident_nowhere) {
   model.allocate(1, 2);
   CHECK(!model.allocated(0) && model.allocated(1) && model.allocated(2) && !model.allocated(3));
   CHECK_EQ(text(model, 1), "none,");
-  CHECK_EQ(model.free_chunks(), 2u);
-  CHECK_EQ(model.next_victim(), Model::kNone);
+  CHECK_EQ(model.chunks.free(), 2u);
+  CHECK_EQ(model.chunks.next_victim(), Model::kNone);
 }
 
 TEST(first_touch_by_the_device_zeroes_and_moves_nothing) {
@@ -48,7 +48,7 @@ TEST(first_touch_by_the_device_zeroes_and_moves_nothing) {
   CHECK_EQ(bench.h2d(Cause::coherence), 0);
   CHECK_EQ(bench.model.counters().fault_groups, 1);
   CHECK_EQ(bench.model.counters().first_touches, 1);
-  CHECK_EQ(bench.model.free_chunks(), 1u);
+  CHECK_EQ(bench.model.chunks.free(), 1u);
 }
 
 TEST(first_touch_by_the_host) {
@@ -68,7 +68,7 @@ TEST(a_fault_migrates_to_the_faulting_processor) {
   CHECK_EQ(bench.state(0), "none, host");
   CHECK_EQ(bench.h2d(Cause::coherence), kBytes);
   CHECK_EQ(bench.d2h(Cause::coherence), kBytes);
-  CHECK_EQ(bench.model.free_chunks(), 2u);
+  CHECK_EQ(bench.model.chunks.free(), 2u);
 }
 
 TEST(read_mostly_copies_for_a_read_and_collapses_for_a_write) {
@@ -110,7 +110,7 @@ TEST(preferred_location_host_keeps_the_page_and_maps_remotely) {
   CHECK_EQ(bench.device(1, kWrite), "fault, remote_map");
   CHECK_EQ(bench.state(1), "remote_write, host");
   CHECK_EQ(bench.model.counters().remote_maps, 2);
-  CHECK_EQ(bench.model.resident_blocks(), 0u);
+  CHECK_EQ(bench.model.chunks.resident(), 0u);
 }
 
 TEST(evicted_pages_preferred_on_the_host_stay_there) {
@@ -211,7 +211,7 @@ TEST(set_read_mostly_downgrades_and_unmaps) {
   bench.device(1, kWrite);
   CHECK_EQ(bench.advise(0, Advice::set_read_mostly), "");
   CHECK_EQ(bench.state(0), "device_read, device");
-  CHECK_EQ(bench.model.next_victim(), 1u);  // the walk over populated blocks is a service of block 0
+  CHECK_EQ(bench.model.chunks.next_victim(), 1u);  // the walk over populated blocks is a service of block 0
   bench.host(2, kWrite);
   bench.advise(2, Advice::set_accessed_by);
   bench.advise(2, Advice::set_read_mostly);
@@ -230,7 +230,7 @@ TEST(unset_read_mostly_keeps_one_copy) {
   bench.advise(1, Advice::set_preferred_location, kDevice);
   CHECK_EQ(bench.advise(1, Advice::unset_read_mostly), "drop_host user 1");
   CHECK_EQ(bench.state(1), "device_read, device");
-  CHECK_EQ(bench.model.next_victim(), 2u);  // keeping the device's copy was a service of block 1
+  CHECK_EQ(bench.model.chunks.next_victim(), 2u);  // keeping the device's copy was a service of block 1
   CHECK_EQ(bench.device(1, kWrite), "fault");
   bench.advise(2, Advice::set_accessed_by);
   CHECK_EQ(bench.advise(2, Advice::unset_read_mostly), "drop_device user 2, remote_map");
@@ -275,7 +275,7 @@ TEST(eviction_takes_the_least_recently_serviced) {
   bench.device(0, kWrite);
   bench.device(1, kWrite);
   CHECK_EQ(bench.device(0, kRead), "");  // a plain access is invisible to the driver
-  CHECK_EQ(bench.model.next_victim(), 0u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 0u);
   CHECK_EQ(bench.device(2, kWrite), "fault, evict_copy eviction 0, zero_device coherence 2, first_touch");
   CHECK_EQ(bench.state(0), "none, host");
   CHECK_EQ(bench.d2h(Cause::eviction), kBytes);
@@ -288,7 +288,7 @@ TEST(a_service_that_moves_nothing_refreshes) {
   bench.device(0, kRead);
   bench.device(1, kWrite);
   CHECK_EQ(bench.device(0, kWrite), "fault");
-  CHECK_EQ(bench.model.next_victim(), 1u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 1u);
 }
 
 TEST(a_prefetch_of_a_resident_block_refreshes) {
@@ -296,7 +296,7 @@ TEST(a_prefetch_of_a_resident_block_refreshes) {
   bench.device(0, kWrite);
   bench.device(1, kWrite);
   CHECK_EQ(bench.prefetch(0, kDevice), "");
-  CHECK_EQ(bench.model.next_victim(), 1u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 1u);
 }
 
 TEST(a_host_fault_on_a_duplicate_does_not_refresh) {
@@ -305,7 +305,7 @@ TEST(a_host_fault_on_a_duplicate_does_not_refresh) {
   bench.device(0, kWrite);
   bench.device(1, kWrite);
   bench.host(0, kRead);
-  CHECK_EQ(bench.model.next_victim(), 0u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 0u);
 }
 
 TEST(a_duplicate_is_dropped_without_a_copy) {
@@ -335,7 +335,7 @@ TEST(discarded_blocks_go_first_and_without_a_copy) {
   CHECK_EQ(bench.device(2, kWrite), "fault, evict_drop eviction 1, zero_device coherence 2, first_touch");
   CHECK_EQ(bench.state(1), "none,");
   CHECK_EQ(bench.device(1, kRead), "fault, evict_copy eviction 0, zero_device coherence 1, first_touch");
-  CHECK_EQ(bench.model.next_victim(), 1u);  // read again, still discarded
+  CHECK_EQ(bench.model.chunks.next_victim(), 1u);  // read again, still discarded
 }
 
 TEST(discard_ends_with_a_write) {
@@ -345,10 +345,10 @@ TEST(discard_ends_with_a_write) {
   bench.model.discard(1);
   CHECK_EQ(bench.device(1, kRead), "fault");
   CHECK_EQ(bench.state(1), "device_read, device");
-  CHECK_EQ(bench.model.next_victim(), 1u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 1u);
   CHECK_EQ(bench.device(1, kWrite), "fault");
   CHECK_EQ(bench.state(1), "device_write, device");
-  CHECK_EQ(bench.model.next_victim(), 0u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 0u);
 }
 
 TEST(discard_ends_with_a_prefetch) {
@@ -358,7 +358,7 @@ TEST(discard_ends_with_a_prefetch) {
   bench.model.discard(1);
   CHECK_EQ(bench.prefetch(1, kDevice), "");
   CHECK_EQ(bench.state(1), "device_write, device");
-  CHECK_EQ(bench.model.next_victim(), 0u);
+  CHECK_EQ(bench.model.chunks.next_victim(), 0u);
   bench.model.discard(1);
   CHECK_EQ(bench.prefetch(1, kHost), "zero_host user 1, drop_device user 1");
 }
@@ -401,33 +401,33 @@ TEST(pinned_blocks_are_never_evicted) {
   Bench bench(2);
   bench.device(0, kWrite);
   bench.device(1, kWrite);
-  bench.model.pin(0);
-  bench.model.pin(0);
-  CHECK_EQ(bench.model.pins(0), 2u);
-  CHECK_EQ(bench.model.pinned_blocks(), 1u);
+  bench.model.chunks.pin(0);
+  bench.model.chunks.pin(0);
+  CHECK_EQ(bench.model.chunks.pins(0), 2u);
+  CHECK_EQ(bench.model.chunks.pinned(), 1u);
   CHECK_EQ(bench.device(2, kWrite), "fault, evict_copy eviction 1, zero_device coherence 2, first_touch");
-  bench.model.unpin(0);
-  CHECK_EQ(bench.model.next_victim(), 2u);
-  bench.model.unpin(0);
-  CHECK_EQ(bench.model.pinned_blocks(), 0u);
+  bench.model.chunks.unpin(0);
+  CHECK_EQ(bench.model.chunks.next_victim(), 2u);
+  bench.model.chunks.unpin(0);
+  CHECK_EQ(bench.model.chunks.pinned(), 0u);
   bench.device(3, kWrite);
-  CHECK_EQ(bench.model.next_victim(), 0u);  // unpinned to the tail
+  CHECK_EQ(bench.model.chunks.next_victim(), 0u);  // unpinned to the tail
 }
 
 TEST(a_pin_holds_before_the_block_arrives) {
   Bench bench(2);
-  bench.model.pin(0);
-  CHECK_EQ(bench.model.pinned_blocks(), 0u);
+  bench.model.chunks.pin(0);
+  CHECK_EQ(bench.model.chunks.pinned(), 0u);
   bench.device(0, kWrite);
-  CHECK_EQ(bench.model.pinned_blocks(), 1u);
-  CHECK_EQ(bench.model.next_victim(), Model::kNone);
+  CHECK_EQ(bench.model.chunks.pinned(), 1u);
+  CHECK_EQ(bench.model.chunks.next_victim(), Model::kNone);
 }
 
 TEST(without_an_evictable_chunk_a_fault_maps_the_host_copy) {
   Bench bench(1);
   bench.host(1, kWrite);
   bench.device(0, kWrite);
-  bench.model.pin(0);
+  bench.model.chunks.pin(0);
   CHECK_EQ(bench.device(1, kRead), "fault, remote_map");
   CHECK_EQ(bench.state(1), "remote_write, host");
   CHECK_EQ(bench.device(2, kWrite), "fault, zero_host coherence 2, first_touch, remote_map");
@@ -439,7 +439,7 @@ TEST(without_an_evictable_chunk_a_fault_maps_the_host_copy) {
   bench.host(4, kWrite);
   CHECK_EQ(bench.device(4, kRead), "fault, remote_map");
   CHECK_EQ(bench.state(4), "remote_read, host");
-  bench.model.unpin(0);
+  bench.model.chunks.unpin(0);
   CHECK_EQ(bench.device(4, kWrite), "fault, evict_copy eviction 0, copy_h2d coherence 4, drop_host coherence 4");
 }
 
@@ -449,13 +449,13 @@ TEST(plain_chunks_take_room_and_give_it_back) {
   Outcome outcome;
   CHECK(bench.model.take_chunk(outcome));
   CHECK_EQ(text(outcome), "");
-  CHECK_EQ(bench.model.free_chunks(), 0u);
+  CHECK_EQ(bench.model.chunks.free(), 0u);
   CHECK(bench.model.take_chunk(outcome));
   CHECK_EQ(text(outcome), "evict_copy eviction 0");
   CHECK(!bench.model.take_chunk(outcome));
   CHECK_EQ(bench.device(1, kWrite), "fault, zero_host coherence 1, first_touch, remote_map");
-  bench.model.give_chunk();
-  CHECK_EQ(bench.model.free_chunks(), 1u);
+  bench.model.chunks.give_plain();
+  CHECK_EQ(bench.model.chunks.free(), 1u);
   CHECK_EQ(bench.device(0, kRead), "fault, copy_h2d coherence 0, drop_host coherence 0");
 }
 
@@ -463,14 +463,14 @@ TEST(release_forgets_everything) {
   Bench bench(1);
   bench.advise(0, Advice::set_read_mostly);
   bench.device(0, kWrite);
-  bench.model.pin(0);
+  bench.model.chunks.pin(0);
   bench.model.discard(0);
   bench.model.release(0);
   CHECK(!bench.model.allocated(0));
-  CHECK_EQ(bench.model.pins(0), 0u);
-  CHECK_EQ(bench.model.pinned_blocks(), 0u);
-  CHECK_EQ(bench.model.free_chunks(), 1u);
-  CHECK_EQ(bench.model.next_victim(), Model::kNone);
+  CHECK_EQ(bench.model.chunks.pins(0), 0u);
+  CHECK_EQ(bench.model.chunks.pinned(), 0u);
+  CHECK_EQ(bench.model.chunks.free(), 1u);
+  CHECK_EQ(bench.model.chunks.next_victim(), Model::kNone);
   bench.model.allocate(0, 1);
   CHECK_EQ(bench.device(0, kRead), "fault, zero_device coherence 0, first_touch");
   CHECK_EQ(bench.state(0), "device_write, device");
@@ -513,7 +513,7 @@ TEST(a_sweep_over_remote_pages_migrates_nothing) {
   for (int pass = 0; pass < 3; ++pass) {
     for (uint32_t block = 0; block < 8; ++block) CHECK_EQ(bench.device(block, kWrite), "");
   }
-  CHECK_EQ(bench.model.resident_blocks(), 0u);
+  CHECK_EQ(bench.model.chunks.resident(), 0u);
   CHECK_EQ(bench.model.counters().fault_groups, 0);
 }
 
