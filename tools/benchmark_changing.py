@@ -1,0 +1,199 @@
+"""How well steps that change are driven, in the emulated device's virtual time.
+
+    python tools/benchmark_changing.py [--programs NAME,...] [--of largest,median] [--steps 16] [--clock v100-16gb]
+                                       [--policy swap] [--json FILE]
+
+Each program of tools/changing_programs.py runs on half of the chunks that its largest step needs, and on half of what
+its median step does. From the fourth step on it says which part of the swap-ins a plan or a prediction had ordered, and
+how much longer a step took than the same step takes when it comes again and again, in a session of its own, driven by
+a plan that is made for it: the median and the worst. Losses must be those of plain PyTorch, to the bit.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import msgspec
+import torch
+from changing_programs import NEVER_REPEAT, PROGRAMS, STEPS, Changing
+from harness import add_results, command_line, write_results
+
+import umadvise
+from umadvise import _native
+from umadvise.errors import BudgetError
+from umadvise.records.counters import Swaps
+from umadvise.records.units import format_bytes
+
+FIRST = 3
+"""Index of the first step that is looked at."""
+_REFERENCES = 3
+"""Steps of a program, evenly spread, that are planned for themselves."""
+_REFERENCE_STEPS = 12
+_ROOMY = 4 << 30
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One step in virtual time.
+
+    Attributes:
+        loss: what it returned, as a number.
+        ops_ns: nanoseconds of its ops.
+        swaps: what was swapped in it.
+        used_peak_bytes: chunks that it used.
+    """
+
+    loss: float
+    ops_ns: int
+    swaps: Swaps
+    used_peak_bytes: int
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.ops_ns + self.swaps.wait_copy_ns + self.swaps.wait_room_ns
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One program on one budget."""
+
+    program: str
+    of: str
+    budget_bytes: int
+    steps: list[Step]
+    references_ns: dict[int, int]
+    planned: float
+    ratios: list[float]
+    bits: bool
+    refused: str | None = None
+
+
+@contextmanager
+def _op_times() -> Iterator[list[int]]:
+    """What ops are told to take, summed in its one element."""
+    told, tell = [0], _native.op_took
+
+    def add(duration_ns: int) -> None:
+        told[0] += duration_ns
+        tell(duration_ns)
+
+    with mock.patch.object(_native, "op_took", add):
+        yield told
+
+
+def run(
+    build: Callable[[], Changing], numbers: list[int], budget_bytes: int, *, policy: str = "swap", clock: str
+) -> list[Step]:
+    """Runs the steps of these numbers, each in its turn.
+
+    Raises:
+        BudgetError: an op finds no room.
+    """
+    torch.manual_seed(1)
+    device = umadvise.EmulatedDevice(budget_bytes + (512 << 20), clock=clock)
+    program, steps = build(), []
+    with (
+        _op_times() as told,
+        umadvise.session(program.modules, program.optimizers, device=device, policy=policy, budget=budget_bytes) as um,
+    ):
+        before, before_ns = um.swap_counters(), told[0]
+        for number in numbers:
+            with um.step():
+                loss = program.step(number)
+            after = um.swap_counters()
+            swaps = msgspec.convert(after, Swaps, from_attributes=True).minus(before)
+            steps.append(
+                Step(
+                    loss=float(loss.double().sum()),
+                    ops_ns=told[0] - before_ns,
+                    swaps=swaps,
+                    used_peak_bytes=after.used_peak_bytes,
+                )
+            )
+            before, before_ns = um.swap_counters(), told[0]
+    return steps
+
+
+def plain(build: Callable[[], Changing], count: int) -> list[float]:
+    """The losses of plain PyTorch."""
+    torch.manual_seed(1)
+    program = build()
+    return [float(program.step(number).double().sum()) for number in range(count)]
+
+
+def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[float], **how: str) -> Row:
+    """One row."""
+    build = PROGRAMS[name]
+    try:
+        steps = run(build, list(range(count)), budget_bytes, **how)
+    except BudgetError as error:
+        return Row(
+            program=name,
+            of=of,
+            budget_bytes=budget_bytes,
+            steps=[],
+            references_ns={},
+            planned=0.0,
+            ratios=[],
+            bits=False,
+            refused=str(error),
+        )
+    spread = [FIRST + (count - 1 - FIRST) * index // (_REFERENCES - 1) for index in range(_REFERENCES)]
+    references = {}
+    for number in spread:
+        references[number] = run(build, [number] * _REFERENCE_STEPS, budget_bytes, **how)[-1].ns
+    arrived = sum(step.swaps.swap_ins for step in steps[FIRST:])
+    on_demand = sum(step.swaps.on_demand_swap_ins for step in steps[FIRST:])
+    return Row(
+        program=name,
+        of=of,
+        budget_bytes=budget_bytes,
+        steps=steps,
+        references_ns=references,
+        planned=1 - on_demand / arrived if arrived else 1.0,
+        ratios=[steps[number].ns / reference for number, reference in references.items()],
+        bits=[step.loss for step in steps] == losses,
+    )
+
+
+def text(row: Row) -> str:
+    """One line."""
+    goal = 0.8 if row.program in NEVER_REPEAT else 0.95
+    start = f"{row.program:26} {row.of:8} {format_bytes(row.budget_bytes):>10}"
+    if row.refused is not None:
+        return f"{start}  refused: {row.refused}"
+    mark = "" if row.planned >= goal and max(row.ratios) <= 1.1 and row.bits else "  !"
+    return (
+        f"{start}  planned {row.planned:6.1%}  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}"
+        f"  {'equal' if row.bits else 'OTHER LOSSES'}{mark}"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Prints what it measured."""
+    parser = command_line(__doc__)
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="names, with commas (default: all)")
+    parser.add_argument("--of", default="largest,median", help="whose need is halved (default: largest,median)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps to run (default {STEPS})")
+    parser.add_argument("--clock", default="v100-16gb", help="device whose times count (default v100-16gb)")
+    parser.add_argument("--policy", default="swap", help="policy of the sessions (default swap)")
+    add_results(parser)
+    given = parser.parse_args(words)
+    how = {"policy": given.policy, "clock": given.clock}
+    rows = []
+    for name in given.programs.split(","):
+        losses = plain(PROGRAMS[name], given.steps)
+        roomy = run(PROGRAMS[name], list(range(given.steps)), _ROOMY, **how)
+        needs = [step.used_peak_bytes for step in roomy]
+        halves = {"largest": max(needs) // 2, "median": int(statistics.median(needs)) // 2}
+        for of in given.of.split(","):
+            rows.append(measure(name, of, halves[of], given.steps, losses, **how))
+            print(text(rows[-1]), flush=True)
+    ratios = {f"{row.program} {row.of}": row.planned for row in rows}
+    write_results(given, "umadvise-changing/1", ratios, rows=[msgspec.to_builtins(row) for row in rows])
+    return int(any(not row.bits for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
