@@ -32,6 +32,10 @@ _REFERENCES = 3
 """Steps of a program, evenly spread, that are planned for themselves."""
 _REFERENCE_STEPS = 12
 _ROOMY = 4 << 30
+_PLANNED, _PLANNED_OF_NEW_SIZES = 0.95, 0.8
+"""Parts of the swap-ins that are to be ordered ahead; the second where sizes never repeat."""
+_LONGER = 1.1
+"""How much longer a step may take than when it is planned for itself."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +60,28 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One program on one budget."""
+    """One program on one budget.
+
+    Attributes:
+        program: name of the program.
+        of: the "largest" step or the "median" one: the budget is half of what it needs.
+        budget_bytes: bytes of the budget.
+        steps: steps in virtual time.
+        references_ns: nanoseconds of some steps that were planned for themselves, by their number.
+        planned: part of the swap-ins that were ordered ahead.
+        ratios: times of those steps in the program, as multiples of these.
+        bits: whether its losses are those of plain PyTorch.
+        refused: words of the refusal where no step could run.
+    """
 
     program: str
     of: str
     budget_bytes: int
-    steps: list[Step]
-    references_ns: dict[int, int]
-    planned: float
-    ratios: list[float]
-    bits: bool
+    steps: list[Step] = []
+    references_ns: dict[int, int] = {}
+    planned: float = 0.0
+    ratios: list[float] = []
+    bits: bool = False
     refused: str | None = None
 
 
@@ -128,17 +144,7 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
     try:
         steps = run(build, list(range(count)), budget_bytes, **how)
     except BudgetError as error:
-        return Row(
-            program=name,
-            of=of,
-            budget_bytes=budget_bytes,
-            steps=[],
-            references_ns={},
-            planned=0.0,
-            ratios=[],
-            bits=False,
-            refused=str(error),
-        )
+        return Row(program=name, of=of, budget_bytes=budget_bytes, refused=str(error))
     spread = [FIRST + (count - 1 - FIRST) * index // (_REFERENCES - 1) for index in range(_REFERENCES)]
     references = {}
     for number in spread:
@@ -159,11 +165,11 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
 
 def text(row: Row) -> str:
     """One line."""
-    goal = 0.8 if row.program in NEVER_REPEAT else 0.95
+    goal = _PLANNED_OF_NEW_SIZES if row.program in NEVER_REPEAT else _PLANNED
     start = f"{row.program:26} {row.of:8} {format_bytes(row.budget_bytes):>10}"
     if row.refused is not None:
         return f"{start}  refused: {row.refused}"
-    mark = "" if row.planned >= goal and max(row.ratios) <= 1.1 and row.bits else "  !"
+    mark = "" if row.planned >= goal and max(row.ratios) <= _LONGER and row.bits else "  !"
     return (
         f"{start}  planned {row.planned:6.1%}  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}"
         f"  {'equal' if row.bits else 'OTHER LOSSES'}{mark}"
