@@ -292,8 +292,17 @@ um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
   return guarded([&] { alive(device)->swapping.set(*given(options, "the options")); });
 }
 
-um_status um_program_set(um_device* device, const um_program* program) {
-  return guarded([&] { alive(device)->follower.set(program); });
+um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number) {
+  return guarded([&] {
+    *given(out_number, "the place for the number") = alive(device)->follower.add(*given(program, "the program"));
+  });
+}
+
+um_status um_program_drop(um_device* device, uint32_t number) {
+  return guarded([&] {
+    const auto locked = alive(device);
+    number != 0 ? locked->follower.drop(number) : locked->follower.drop_all();
+  });
 }
 
 um_status um_swap_read(um_device* device, um_swap_counters* out) {

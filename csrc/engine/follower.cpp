@@ -1,5 +1,6 @@
 #include "engine/follower.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "base/error.h"
@@ -10,78 +11,192 @@ namespace um {
 
 using driver::CUstream;
 
-void Follower::set(const um_program* program) {
-  std::unique_ptr<Program> next = program != nullptr ? std::make_unique<Program>(*program) : nullptr;
-  if (program_ != nullptr) {
-    programs_followed_ += program_->followed();
-    program_->release();
+// ---- which programs there are ----------------------------------------------------------------------------------
+
+uint32_t Follower::add(const um_program& program) {
+  const bool first = programs_.empty();
+  unbegun_.reserve(unbegun_.size() + 1);
+  const Program& added = programs_.add(program);
+  device_.allocations->each_block([&](Block& block) {
+    // Every state is looked for by its serial number, which allocations do not share.
+    if (added.is_state(block.record.serial)) states_.add(&block);
+  });
+  unbegun_.push_back(&added);
+  if (program.is_last != 0) {
+    programs_.note_step(before_last_, added);
+    last_ = &added;
   }
+  if (first) device_.guard.join(*this);
+  device_.swapping.look_ahead(&pursuit_);
+  return added.number;
+}
+
+void Follower::drop(uint32_t number) {
+  const Program* const gone = programs_.find(number);
+  if (gone == nullptr) return;
+  if (pursuit_.program() == gone) pursuit_.leave();
+  for (const Program** each : {&last_, &before_last_}) *each = *each == gone ? nullptr : *each;
+  unbegun_.erase(std::remove(unbegun_.begin(), unbegun_.end(), gone), unbegun_.end());
   postponed_.clear();
-  program_ = std::move(next);
-  program_ != nullptr ? device_.guard.join(*this) : device_.guard.leave(*this);
-  device_.swapping.look_ahead(program_.get());
+  programs_.drop(number);
+  if (programs_.empty()) drop_all();
+}
+
+void Follower::drop_all() {
+  close();
+  device_.guard.leave(*this);
+  device_.swapping.look_ahead(nullptr);
+}
+
+void Follower::close() noexcept {
+  pursuit_.leave();
+  last_ = before_last_ = nullptr;
+  unbegun_.clear();
+  postponed_.clear();
+  programs_.clear();
+  states_.clear();
 }
 
 int32_t Follower::to_be(uint64_t bytes, const RunningOp* op) const {
-  return program_ == nullptr || (op != nullptr && op->beside) ? -1 : program_->to_be(bytes);
+  return op != nullptr && op->beside ? -1 : pursuit_.to_be(bytes);
 }
 
 void Follower::tell(um_swap_counters* out) const {
   out->actions = actions_;
   out->skipped_actions = skipped_actions_;
   out->redundant_actions = redundant_actions_;
-  if (program_ != nullptr) program_->tell(out);
-  out->programs_followed += programs_followed_;
+  pursuit_.tell(out);
+  if (out->program == UM_PROGRAM_NONE && !programs_.empty()) out->program = UM_PROGRAM_WAITING;
 }
+
+// ---- steps -----------------------------------------------------------------------------------------------------
+
+void Follower::begin_step(uint32_t step) {
+  if (step == 0) return;
+  const Program* const program = programs_.expected(last_);
+  const auto found = std::find(unbegun_.begin(), unbegun_.end(), program);
+  const bool fresh = found != unbegun_.end();
+  if (fresh) unbegun_.erase(found);
+  looks_ = !program->planned() || program != last_ || !last_was_exact_;
+  pursuit_.begin_step(program, states_, *device_.allocations, fresh);
+  foresight_.startle();
+  if (looks_) begin_as_planned();
+}
+
+// What the plan brings later is the first to leave.
+void Follower::begin_as_planned() {
+  const Program& program = *pursuit_.program();
+  const RequiredContext current(device_.backend);
+  for (const int32_t storage : program.states()) {
+    Block* const block = program.begins_there(storage) ? nullptr : pursuit_.block(storage);
+    if (block != nullptr && notes(*block).movable != nullptr)
+      static_cast<void>(device_.swapping.mover().set_spare(notes(*block).movable));
+  }
+}
+
+void Follower::end_step() {
+  if (!pursuit_.driving()) return;
+  carry_out_postponed();
+  act(true, [&](size_t row) { carry_out(pursuit_.program()->action(row)); });
+  pursuit_.end_step();
+  last_was_exact_ = pursuit_.exact();
+  programs_.note_step(last_, *pursuit_.program());
+  before_last_ = last_;
+  last_ = pursuit_.program();
+}
+
+const Program* Follower::next_program() const { return programs_.expected(pursuit_.program()); }
+
+// ---- ops -------------------------------------------------------------------------------------------------------
 
 template <class Each>
 void Follower::act(bool after, const Each& each) {
-  const auto [first, end] = program_->actions(after);
+  const auto [first, end] = pursuit_.due(after);
   if (first == end) return;
   const RequiredContext current(device_.backend);
   for (size_t row = first; row < end; ++row) each(row);
 }
 
-void Follower::end_step() {
-  carry_out_postponed();
-  act(true, [&](size_t row) { carry_out(program_->action(row)); });
-  program_->end_step();
-}
-
-void Follower::begin_step(uint32_t step) {
-  if (step != 0) program_->begin_step(*device_.allocations);
-}
-
 // Swaps after an op come when everything has that happened between it and the next one, such as frees; and not before
 // an op that only creates: see Swapping::make.
 void Follower::begin_op(RunningOp& op) {
-  if (op.beside) return;
-  if (!program_->driving()) return postponed_.clear();
+  if (op.beside || !pursuit_.driving()) return;
   if (!op.untouched) carry_out_postponed();
-  const auto swap = [&](size_t row) { op.untouched ? postponed_.push_back(row) : carry_out(program_->action(row)); };
+  const auto swap = [&](size_t row) {
+    op.untouched ? postponed_.push_back(row) : carry_out(pursuit_.program()->action(row));
+  };
   act(true, swap);
-  program_->begin_op(op.identity.op, device_.guard.operands());
+  follow(op);
   act(false, [&](size_t row) {
-    const Program::Action action = program_->action(row);
-    action.block != nullptr&& managed(*action.block) ? move_managed(action, op.stream) : swap(row);
+    const Program::Action action = pursuit_.program()->action(row);
+    Block* const block = pursuit_.block(action.storage);
+    block != nullptr&& managed(*block) ? move_managed(action, block, op.stream) : swap(row);
   });
   send_prefetches(op.stream);
+  if (!op.untouched) look_ahead();
 }
 
-void Follower::carry_out_postponed() {
-  if (postponed_.empty()) return;
-  const RequiredContext current(device_.backend);
-  for (const size_t row : postponed_) carry_out(program_->action(row));
+void Follower::follow(const RunningOp& op) {
+  const std::vector<Operand>& given = device_.guard.operands();
+  const Program* const before = pursuit_.program();
+  const int32_t op_before = pursuit_.op();
+  if (pursuit_.begin_op(op.identity.op, given) == Pursuit::Met::other) {
+    const Programs::Place place = programs_.seek(pursuit_);
+    if (place.program == nullptr) return pursuit_.pass();
+    pursuit_.move(place.program, place.told, states_, place.taken_over, given);
+  } else if (const Program* const nearer = pursuit_.exact() ? nullptr : programs_.nearer_in_size(pursuit_)) {
+    pursuit_.change_size(nearer, states_);
+  } else {
+    return;
+  }
+  catch_up(before, op_before);
+  foresight_.startle();
+}
+
+// What a plan has done by now in a program that the step has come to: the last that it did with each storage.
+void Follower::catch_up(const Program* before, int32_t op_before) {
+  const Program& program = *pursuit_.program();
+  if (!program.planned() || pursuit_.passed()) return;
   postponed_.clear();
+  const bool ahead = &program == before && op_before < pursuit_.op();
+  const size_t first = ahead ? program.first_action(op_before + 1, false) : 0;
+  caught_up_.assign(static_cast<size_t>(program.storage_count()), false);
+  missed_.clear();
+  for (size_t row = program.first_action(pursuit_.op(), false); row > first; --row) {
+    const Program::Action action = program.action(row - 1);
+    if (caught_up_[static_cast<size_t>(action.storage)]) continue;
+    caught_up_[static_cast<size_t>(action.storage)] = true;
+    const bool leaves = action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP;
+    if (leaves && pursuit_.block(action.storage) != nullptr) missed_.push_back(row - 1);
+  }
+  const RequiredContext current(device_.backend);
+  for (auto row = missed_.rbegin(); row != missed_.rend(); ++row) carry_out(program.action(*row));
+}
+
+void Follower::look_ahead() {
+  const Program* const next = next_program();
+  if (!looks_ && pursuit_.exact() && next == pursuit_.program()) return;
+  if (!device_.swapping.has_chunks()) return;
+  const RequiredContext current(device_.backend);
+  foresight_.look(pursuit_, states_, next, device_.swapping.mover());
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
 void Follower::end_op(RunningOp& op) noexcept {
-  if (op.beside) return;
+  if (op.beside || !pursuit_.driving()) return;
   try {
+    made_.clear();
+    for (uint32_t i = 0; i < op.output_count; ++i) {
+      Block* const block = device_.own_block(op.outputs[i].address);
+      const bool made = block != nullptr && block->record.birth_step == op.identity.step &&
+                        block->record.birth_op_index == op.identity.index;
+      if (made && std::find(made_.begin(), made_.end(), block) == made_.end()) made_.push_back(block);
+    }
+    pursuit_.returned(made_);
     act(true, [&](size_t row) {
-      const Program::Action action = program_->action(row);
-      if (action.block != nullptr && managed(*action.block)) move_managed(action, op.stream);
+      const Program::Action action = pursuit_.program()->action(row);
+      Block* const block = pursuit_.block(action.storage);
+      if (block != nullptr && managed(*block)) move_managed(action, block, op.stream);
     });
     send_prefetches(op.stream);
   } catch (const std::exception&) {  // it was a wish
@@ -89,28 +204,42 @@ void Follower::end_op(RunningOp& op) noexcept {
   }
 }
 
-void Follower::allocated(Block* block, const RunningOp* op) noexcept {
-  if (op == nullptr || !op->beside) program_->allocated(block);
+void Follower::carry_out_postponed() {
+  if (postponed_.empty()) return;
+  const RequiredContext current(device_.backend);
+  for (const size_t row : postponed_) carry_out(pursuit_.program()->action(row));
+  postponed_.clear();
 }
+
+void Follower::allocated(Block* block, const RunningOp* op) noexcept {
+  if (op == nullptr || !op->beside) pursuit_.allocated(block);
+}
+
+void Follower::freed(Block* block) noexcept {
+  states_.freed(block);
+  pursuit_.freed(block);
+}
+
+// ---- actions ---------------------------------------------------------------------------------------------------
 
 // Of chunked memory.
 void Follower::carry_out(const Program::Action& action) {
-  if (action.block != nullptr && managed(*action.block)) return;
-  if (action.block == nullptr || notes(*action.block).movable == nullptr) {
-    action.block == nullptr ? ++skipped_actions_ : ++redundant_actions_;
+  Block* const block = pursuit_.block(action.storage);
+  if (block != nullptr && managed(*block)) return;
+  if (block == nullptr || notes(*block).movable == nullptr) {
+    block == nullptr ? ++skipped_actions_ : ++redundant_actions_;
     return;
   }
   try {
-    ++(move(action) ? actions_ : redundant_actions_);
+    ++(move(action, notes(*block).movable) ? actions_ : redundant_actions_);
   } catch (const Error&) {  // no memory on the host, or the driver refuses: it was a wish
     ++skipped_actions_;
   }
 }
 
 // False: it is so already, or cannot be now.
-bool Follower::move(const Program::Action& action) {
+bool Follower::move(const Program::Action& action, Movable* block) {
   Mover& mover = device_.swapping.mover();
-  Movable* const block = notes(*action.block).movable;
   switch (action.kind) {
     case UM_PLAN_SWAP_IN:
       return mover.swap_in(block);
@@ -127,18 +256,23 @@ bool Follower::move(const Program::Action& action) {
   }
 }
 
-void Follower::move_managed(const Program::Action& action, CUstream stream) {
+// In a step of other sizes, as much of it as the plan's bytes are of the plan's storage.
+void Follower::move_managed(const Program::Action& action, Block* block, CUstream stream) {
   const Backend& backend = device_.backend;
   if (backend.why_no_migration() != nullptr) {
     ++skipped_actions_;
     return;
   }
-  const uint64_t at = action.block->address + action.offset_bytes;
+  const auto planned_bytes = static_cast<uint64_t>(pursuit_.program()->bytes(action.storage));
+  const bool ends = action.offset_bytes + action.bytes == planned_bytes;
+  const uint64_t offset_bytes = std::min(action.offset_bytes, block->record.bytes);
+  const uint64_t left_bytes = block->record.bytes - offset_bytes;
+  const uint64_t bytes = ends ? left_bytes : std::min(action.bytes, left_bytes), at = block->address + offset_bytes;
   const auto prefetch = [&](bool to_host) {
-    if (to_host && notes(*action.block).exports > 0) return;
+    if (to_host && notes(*block).exports > 0) return;
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-    device_.budget.keep([&](Budget& budget) { budget.use(at, action.bytes, use); }, stream);
-    prefetches_.push_back({at, action.bytes, to_host});
+    device_.budget.keep([&](Budget& budget) { budget.use(at, bytes, use); }, stream);
+    prefetches_.push_back({at, bytes, to_host});
     // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
     if (backend.ordered()) send_prefetches(stream);
   };
@@ -152,10 +286,10 @@ void Follower::move_managed(const Program::Action& action, CUstream stream) {
     case UM_PLAN_DROP:
       return prefetch(true);
     case UM_PLAN_DISCARD:
-      notes(*action.block).discarded = true;
+      notes(*block).discarded = true;
       return;
     case UM_PLAN_ADVISE:
-      return set_advice(backend, at, action.bytes, static_cast<um_advice>(action.argument));
+      return set_advice(backend, at, bytes, static_cast<um_advice>(action.argument));
     default:
       return;
   }

@@ -1,12 +1,14 @@
-// Follows a program: what its plan asks for, when the op comes that it is for.
+// Follows the programs that a device knows: what their plans ask for, when the op comes that it is for, and what comes
+// and leaves ahead of time where they ask for nothing.
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <vector>
 
+#include "engine/foresight.h"
 #include "engine/participant.h"
-#include "engine/program.h"
+#include "engine/programs.h"
+#include "engine/pursuit.h"
 #include "memory/migration.h"
 
 namespace um {
@@ -15,34 +17,52 @@ class Follower final : public Participant {
  public:
   explicit Follower(um_device& device) : Participant(device, kProgramTurns) {}
 
-  void set(const um_program* program);  // nullptr: none. Throws um::Error.
-  // What the program says an allocation of so many bytes would be now; -1: nothing.
+  // From the next step on, beside those that there are; returns its number. Throws um::Error.
+  uint32_t add(const um_program& program);
+  void drop(uint32_t number);
+  void drop_all();
+  // What an allocation of so many bytes will be called (Record::storage); -1: nobody knows.
   int32_t to_be(uint64_t bytes, const RunningOp* op) const;
   void tell(um_swap_counters* out) const;
-  void close() noexcept { program_.reset(); }
+  void close() noexcept;
 
   void begin_op(RunningOp& op) override;
   void end_op(RunningOp& op) noexcept override;
   void end_step() override;
   void begin_step(uint32_t step) override;
   void allocated(Block* block, const RunningOp* op) noexcept override;
-  void freed(Block* block) noexcept override { program_->freed(block); }
+  void freed(Block* block) noexcept override;
   using Participant::tell;
 
  private:
-  // The row of each of the program's actions before or after the op that began last, with the context current.
+  void follow(const RunningOp& op);
+  void catch_up(const Program* before, int32_t op_before);
+  void begin_as_planned();
+  const Program* next_program() const;
+  // The row of each action that is due before or after the op that began last, with the context current.
   template <class Each>
   void act(bool after, const Each& each);
   void carry_out_postponed();
   void carry_out(const Program::Action& action);
-  bool move(const Program::Action& action);
-  void move_managed(const Program::Action& action, driver::CUstream stream);
+  bool move(const Program::Action& action, Movable* block);
+  void move_managed(const Program::Action& action, Block* block, driver::CUstream stream);
   void send_prefetches(driver::CUstream stream);
+  void look_ahead();
 
-  std::unique_ptr<Program> program_;  // while this takes part
-  std::vector<size_t> postponed_;     // rows of its actions, until an op comes that uses something
-  std::vector<Prefetch> prefetches_;  // that a plan asks for at one point
-  uint64_t programs_followed_ = 0;    // of programs that are gone
+  Programs programs_;
+  States states_;
+  Pursuit pursuit_;
+  Foresight foresight_;
+  // That the step before was like in the end, and the one before that.
+  const Program *last_ = nullptr, *before_last_ = nullptr;
+  std::vector<const Program*> unbegun_;   // that no step has begun with
+  bool last_was_exact_ = false;
+  bool looks_ = false;                    // ahead, in all of this step
+  std::vector<size_t> postponed_;         // rows of actions, until an op comes that uses something
+  std::vector<size_t> missed_;            // rows of actions: of catch_up
+  std::vector<bool> caught_up_;           // by storage: of catch_up
+  std::vector<Block*> made_;              // of end_op
+  std::vector<Prefetch> prefetches_;      // that a plan asks for at one point
   int64_t actions_ = 0, redundant_actions_ = 0;
   std::atomic<int64_t> skipped_actions_{0};
 };

@@ -174,6 +174,27 @@ void Mover::progress() {
   }
 }
 
+int64_t Mover::room() const {
+  int64_t chunks = static_cast<int64_t>(memory_.ranges.chunks.obtainable()) - static_cast<int64_t>(memory_.layout.spare());
+  transfers.each_leaving([&](const Movable& block) { chunks += static_cast<int64_t>(chunks_of(block)); });
+  for (const Movable* block : queue_) chunks -= static_cast<int64_t>(chunks_of(*block));
+  return chunks;
+}
+
+uint64_t Mover::queued_bytes() const {
+  uint64_t bytes = 0;
+  for (const Movable* block : queue_) bytes += block->block->record.bytes;
+  return bytes;
+}
+
+uint64_t Mover::send_away(int64_t later_than) {
+  Movable* block = order.spare();
+  if (block == nullptr) block = order.victim(later_than);
+  if (block == nullptr) return 0;
+  transfers.leave(block, UM_SWAP_PLANNED);
+  return chunks_of(*block);
+}
+
 // ---- room ----------------------------------------------------------------------------------------------------
 
 bool Mover::make_room(uint64_t chunks) {

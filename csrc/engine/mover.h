@@ -56,6 +56,17 @@ class Mover {
   void progress();
   bool busy() const { return !queue_.empty(); }
 
+  // ---- what comes and leaves ahead of time ----
+  // Chunks that whoever asks next will have, without those that what is to come takes; less than 0: these are too few.
+  int64_t room() const;
+  uint64_t queued_bytes() const;  // of what is to come
+  uint64_t chunks_of(const Movable& block) const { return memory_.chunks_of(block.block->record.bytes); }
+  uint64_t chunks_to_make(uint64_t bytes) const {
+    return bytes <= memory_.most_small_bytes() ? 0 : memory_.chunks_of(bytes);
+  }
+  // What is used last begins to leave, if that is more than so many ops from now. Returns its chunks; 0: nothing does.
+  uint64_t send_away(int64_t later_than);
+
   UseOrder order;
   MoveWaits waits;
   Transfers transfers;
@@ -69,7 +80,6 @@ class Mover {
   void unqueue(Movable* block) noexcept;
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);
-  uint64_t chunks_of(const Movable& block) const { return memory_.chunks_of(block.block->record.bytes); }
   [[noreturn]] void refuse(const Uses& uses, uint64_t chunks = 0) const;
 
   MovableMemory& memory_;

@@ -1,65 +1,95 @@
-// A step that is to come again: its trace, the plan for it, and how far the running step has followed it. Allocations
-// are told from the trace's storages by what ops do with them: an allocation that an op makes is the one that it made
-// in the trace, and what it is given must be what it was given there. Not thread-safe: the device's lock is held.
+// A step that may come again, as data: its ops, told by what they are and whom they are given, and the plan for it.
+//
+// Sizes tell nothing: a step of other sizes is the same one. An op is told by its operator, by how many operands it is
+// given, and by the first of these that is the same allocation in every step (a parameter, an optimizer's state).
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "engine/indexed_trace.h"
-#include "engine/running_op.h"
-#include "engine/use_order.h"
-#include "memory/allocations.h"
 
 namespace um {
 
-class Program final : public Outlook {
+// Of an op's operator, the number of its operands, and the serial number of the first that every step has; 0: none.
+uint64_t signature_of(uint32_t op, size_t count, uint64_t state);
+
+class Program final {
  public:
+  using Rows = std::pair<size_t, size_t>;  // from the first to the end
   struct Action {
     um_plan_kind kind;
-    Block* block;  // nullptr: not there
+    int32_t storage;
     uint64_t offset_bytes, bytes;
     int64_t argument;
   };
+  static constexpr size_t kNoRow = ~size_t{0};
+  static constexpr int64_t kNever = INT64_MAX;
 
-  // Copies everything. Throws um::Error when it is none.
-  explicit Program(const um_program& program);
-  ~Program() override = default;
-  // Blocks forget it.
-  void release() noexcept;
+  // Copies everything. Throws um::Error when it is none. `number`: told of no other one.
+  Program(const um_program& program, uint32_t number, int32_t first_key);
 
-  // `allocations`: where the storages of before the first op are, the first time.
-  void begin_step(const Allocations& allocations);
-  void end_step();
-  // The op that begins, and what it is given, in order.
-  void begin_op(uint32_t op, const std::vector<Operand>& given);
-  void allocated(Block* block) noexcept;
-  // The storage that an allocation of so many bytes would be now; -1: none.
-  int32_t to_be(uint64_t bytes) const;
-  void freed(Block* block) noexcept;
+  const uint32_t number;
+  const int32_t first_key;  // storages are called by their numbers from here on (Record::storage)
 
-  // Whether plans apply now.
-  bool driving() const { return state_ == State::driving; }
-  // The plan's actions for the op that began last, before it or after: the rows of the first and of the end. What was
-  // for ops that did not come is before it, too.
-  std::pair<size_t, size_t> actions(bool after) const {
-    if (!driving() || op_ < 0 || passed_ || first_action_.empty()) return {0, 0};
-    const size_t position = static_cast<size_t>(op_) * 2 + (after ? 1 : 0);
-    return {first_action_[after ? position : first_before_], first_action_[position + 1]};
+  // ---- structure ----
+  int32_t op_count() const { return trace_.op_count(); }
+  int32_t storage_count() const { return trace_.storage_count(); }
+  uint32_t name(int32_t op) const { return names_[static_cast<size_t>(op)]; }
+  // Of the ops that are given something, in order: what they are called here, and what tells them.
+  const std::vector<int32_t>& told() const { return told_; }
+  size_t told_at(int32_t op) const;  // kNoRow: it is given nothing
+  const std::vector<uint64_t>& signatures() const { return signatures_; }
+  bool stateful(size_t told) const { return stateful_[told]; }
+  uint64_t family() const { return family_; }  // equal where all signatures are
+  // Of a signature, ascending: indices of told().
+  const std::vector<size_t>& places(uint64_t signature) const;
+  // It touches nothing of the device.
+  bool idle(int32_t op) const { return idle_[static_cast<size_t>(op)]; }
+  int32_t past_idle(int32_t op) const;  // the first op from here on that must come
+  // Storages that an op is given, in order, and that it makes and returns.
+  Rows arguments(int32_t op) const { return {first_argument_[at(op)], first_result_[at(op)]}; }
+  Rows results(int32_t op) const { return {first_result_[at(op)], first_argument_[at(op) + 1]}; }
+  int32_t touched(size_t row) const { return touched_[row]; }
+  int64_t bytes(int32_t storage) const { return trace_.bytes(storage); }
+  // The same allocation in every step.
+  bool state(int32_t storage) const { return is_state_[at(storage)]; }
+  const std::vector<int32_t>& states() const { return states_; }
+  bool is_state(uint64_t serial) const { return state_serials_.count(serial) > 0; }
+  // The allocation that it is when a step begins, as far as that was known; 0: none.
+  uint64_t first_serial(int32_t storage) const { return first_serials_[at(storage)]; }
+  int32_t continued_from(int32_t storage) const { return trace_.continued_from(storage); }
+  // What is allocated and freed within an op and after it, until the next one begins.
+  Rows events(int32_t op) const { return {trace_.first_event(op), trace_.first_event(op + 1)}; }
+  EventKind event_kind(size_t row) const { return static_cast<EventKind>(columns_.event_kind[row]); }
+  int32_t event_storage(size_t row) const { return columns_.event_storage[row]; }
+  int64_t made_bytes(int32_t op) const { return made_bytes_[at(op + 1)]; }  // by the ops to this one, that included
+
+  // ---- the plan, and what the trace says of times ----
+  bool planned() const { return !first_action_.empty(); }
+  // Rows of the actions from one op's beginning (before it) on, and of those after an op.
+  size_t first_action(int32_t op, bool after) const {
+    return planned() ? first_action_[at(op) * 2 + (after ? 1 : 0)] : 0;
+  }
+  size_t end_of_actions(int32_t op, bool after) const {
+    return planned() ? first_action_[at(op) * 2 + (after ? 2 : 1)] : 0;
   }
   Action action(size_t row) const;
-  int64_t next_use(const Block& block) const override;
-  double op_duration() const override;
-
-  uint64_t followed() const { return followed_; }  // steps, to their ends
-  void tell(um_swap_counters* out) const;
+  bool moves(int32_t storage) const { return planned() && moves_[at(storage)]; }
+  // The op for which the plan brings what is touched in a row of arguments; -1: it has it there.
+  int32_t brought_at(size_t row) const { return brought_at_.empty() ? -1 : brought_at_[row]; }
+  // Whether the plan has a storage on the device before its first action on it.
+  bool begins_there(int32_t storage) const { return begins_there_.empty() || begins_there_[at(storage)]; }
+  // In ops from `op` on, into the next step if need be; kNever: not that is known.
+  int64_t next_use(int32_t storage, int32_t op) const;
+  int64_t duration_ns(int32_t op) const { return columns_.op_duration_ns[at(op)]; }
+  double ns_to_bring(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
 
  private:
-  enum class State : uint8_t { waiting, driving, diverged };
-  static constexpr uint64_t kNoRow = ~uint64_t{0};
-  uint64_t row_of(uint64_t bytes) const;
+  static size_t at(int32_t index) { return static_cast<size_t>(index); }
   // um_trace's columns, as far as they are looked at.
   struct Columns {
     explicit Columns(const um_trace& trace);
@@ -69,43 +99,39 @@ class Program final : public Outlook {
     std::vector<uint8_t> event_kind, event_inside;
   };
 
-  void copy_plan(const um_plan& plan);
-  void index_arguments();
+  void index_touched();
+  void index_signatures();
   void index_uses();
-  bool is(int32_t op, uint32_t name, size_t count) const;
-  int32_t past_idle(int32_t op) const;  // the first op from here on that must come
-  bool matches(int32_t op, const std::vector<Operand>& given);
-  bool is_or_becomes(Block* block, int32_t storage);
-  bool stays(int32_t storage) const;
-  void bind(Block* block, int32_t storage) noexcept;
-  void diverge(uint32_t found);
-  int32_t op_count() const { return trace_.op_count(); }
-  bool known(const Block& block) const;
+  void sum_made_bytes();
+  void copy_plan(const um_plan& plan);
+  void index_arrivals();
 
   const Columns columns_;
   const IndexedTrace trace_;
-  std::vector<uint32_t> names_;          // by op
-  std::vector<uint64_t> first_serials_;  // by storage
-  std::vector<size_t> first_argument_;   // by op: into arguments_
-  std::vector<int32_t> arguments_;       // storages
-  std::vector<bool> idle_;               // by op: it touches nothing of the device
-  std::vector<size_t> first_use_;        // by storage: into uses_
-  std::vector<int32_t> uses_;            // ops
-  std::vector<size_t> first_action_;     // by op, before it and after it; empty: no plan
-  std::vector<bool> moves_;              // by storage: an action of the plan is about it; empty: no plan
+  const std::vector<uint32_t> names_;          // by op
+  const std::vector<uint64_t> first_serials_;  // by storage
+  const std::vector<bool> is_state_;           // by storage
+  std::vector<int32_t> states_;                // storages
+  std::unordered_set<uint64_t> state_serials_;
+  const double ns_per_byte_;
+  std::vector<size_t> first_argument_, first_result_;  // by op: into touched_
+  std::vector<int32_t> touched_;                       // storages
+  std::vector<bool> idle_;                             // by op
+  std::vector<int32_t> told_;
+  std::vector<uint64_t> signatures_;
+  std::vector<bool> stateful_;
+  std::unordered_map<uint64_t, std::vector<size_t>> places_;
+  uint64_t family_ = 0;
+  std::vector<int64_t> made_bytes_;  // by op, and what is made before the first
+  std::vector<size_t> first_use_;    // by storage: into uses_
+  std::vector<int32_t> uses_;        // ops
+  // Empty without a plan.
+  std::vector<size_t> first_action_;           // by op, before it and after it
+  std::vector<bool> moves_, begins_there_;     // by storage
+  std::vector<int32_t> brought_at_;            // as touched_
   std::vector<int32_t> action_storage_;
   std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;
-
-  State state_ = State::waiting;
-  int32_t op_ = -1;
-  size_t first_before_ = 0;  // position of the first action that is due before that op
-  bool passed_ = false;      // the op that began last is none of the trace's
-  uint64_t next_event_ = 0;
-  std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
-  bool begun_ = false;         // a step has begun with it
-  uint32_t diverged_op_ = 0, expected_ = 0, found_ = 0;
-  uint64_t followed_ = 0;
 };
 
 }  // namespace um

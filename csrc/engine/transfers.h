@@ -40,6 +40,10 @@ class Transfers {
   void free(Movable* block) noexcept;
   // Whether anything is on its way to the host.
   bool any_leave() const { return !leaving_.empty(); }
+  template <class Each>
+  void each_leaving(const Each& each) const {
+    for (const Movable* block : leaving_) each(*block);
+  }
   // What began to leave first gives up its memory on the device; `at_once`: only where nobody has to wait for that.
   // False: there is none. Throws um::Error.
   bool hand_on_first(bool at_once = false);

@@ -30,9 +30,9 @@ Movable* UseOrder::spare() const {
   return nullptr;
 }
 
-Movable* UseOrder::victim() const {
+Movable* UseOrder::victim(int64_t later_than) const {
   Movable* chosen = nullptr;
-  int64_t furthest = -1;
+  int64_t furthest = later_than;
   for (Movable* each = oldest_; each != nullptr; each = each->newer) {
     if (!each->may_leave()) continue;
     if (outlook == nullptr) return each;

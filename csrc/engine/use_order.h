@@ -28,7 +28,8 @@ class UseOrder {
   void set_spare(Movable* block) noexcept;
   // Which leaves next: of the spares, and of all. nullptr: none of them may.
   Movable* spare() const;
-  Movable* victim() const;
+  // `later_than`: nothing that is used within so many ops from now.
+  Movable* victim(int64_t later_than = -1) const;
   // Allocations that kernels which no op announces may use can leave from now on. False: there was none.
   bool let_go_of_reach() noexcept;
   // The first of all; each one's `newer` follows.

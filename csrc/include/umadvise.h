@@ -523,16 +523,24 @@ typedef struct um_program {
   const uint32_t* op_name; /* for each op, interned */
   const uint64_t*
       first_serials; /* for each storage: the allocation that it is when the next step begins; 0: none yet */
+  const uint8_t* state;    /* for each storage: 1: it is the same allocation in every step, as parameters are; NULL: none
+                              is */
+  int64_t h2d_bytes_per_s; /* of the link, for what comes ahead of time though no plan asks for it; 0: not known */
+  int32_t is_last;         /* 1: the step that ended last was this one */
 } um_program;
-/* Follows this program in every step from the next um_step_set on; NULL: none. The running step is compared with the
- * trace, op by op; from the first difference on the plan does nothing more in that step, and none later. */
-UM_API um_status um_program_set(um_device* device, const um_program* program);
+/* Follows this program too in the steps from the next um_step_set on, and returns its number. A step begins with the
+ * program that came after the last one before. Its ops are compared with the trace by what they are and whom they are
+ * given, not by sizes; where they differ they are sought in this program and the others, and what is found goes on
+ * from there. Ops that no program has run as if there were none. */
+UM_API um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number);
+/* Follows it no longer; 0: none. */
+UM_API um_status um_program_drop(um_device* device, uint32_t number);
 
 typedef enum {
   UM_PROGRAM_NONE = 0,
   UM_PROGRAM_WAITING = 1, /* between steps */
   UM_PROGRAM_DRIVING = 2,
-  UM_PROGRAM_DIVERGED = 3 /* and over */
+  UM_PROGRAM_DIVERGED = 3 /* ops of the step came in another order than in one program, or were in none */
 } um_program_status;
 
 /* Totals since the device was opened; levels now; peaks since um_memory_reset_peaks. The words are those of
@@ -552,7 +560,12 @@ typedef struct um_swap_counters {
   uint32_t program;                           /* um_program_status */
   uint32_t diverged_op;                       /* index within the step, 1, 2, ..., of the first difference; 0: none */
   uint32_t diverged_expected, diverged_found; /* interned names; equal where operands differ */
-  uint64_t programs_followed;                 /* steps that were driven to their end */
+  uint64_t programs_followed;                 /* steps whose ops were those of one program, in order */
+  /* Of the running or last step: the program that it was like in the end, 0: none; ops that were given something, and
+   * those of them that no program had; how often it went on somewhere else than in order; what its ops made, and what
+   * those of the program did. */
+  uint32_t program_number, step_ops, unknown_ops, jumps;
+  int64_t made_bytes, program_made_bytes;
 } um_swap_counters;
 UM_API um_status um_swap_read(um_device* device, um_swap_counters* out);
 

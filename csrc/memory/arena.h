@@ -24,6 +24,7 @@ struct Record {
   uint32_t role = 0, name = 0;
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
   int32_t storage = -1;  // what it is called from step to step (memory/layout.h); -1: nothing
+  bool state = false;    // it is the same one in every step (engine/states.h)
 };
 
 // What the owner above keeps with an allocation: all 0 when that begins.

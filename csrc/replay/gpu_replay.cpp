@@ -309,8 +309,12 @@ void GpuReplay::set_program() {
     if (pointer(storage) != nullptr) um_device::describe(pointer(storage), &allocation);
     serials.push_back(allocation.serial);
   }
-  const um_program program{&trace_, plan_, names.data(), serials.data()};
-  device_->alive()->follower.set(&program);
+  um_program program{};
+  program.trace = &trace_;
+  program.plan = plan_;
+  program.op_name = names.data();
+  program.first_serials = serials.data();
+  device_->alive()->follower.add(program);
 }
 
 void GpuReplay::close_step(um_simulation& out) {

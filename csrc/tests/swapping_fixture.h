@@ -62,8 +62,7 @@ struct Rounds {
   }
   void set(Swapping& device, const um_plan* plan) const {
     const um_trace columns = trace.columns();
-    const um_program program{&columns, plan, names.data(), serials.data()};
-    CHECK_OK(um_program_set(device, &program));
+    CHECK_OK(fixture::follow(device, columns, plan, names.data(), serials.data()));
   }
   void run(Swapping& device, uint32_t step, const std::vector<int>& order = {0, 1, 2, 3}) const {
     CHECK_OK(um_step_set(device, step));

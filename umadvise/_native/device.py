@@ -207,10 +207,20 @@ class Device:
         """
         core_library().um_chunks_set(self.handle, ctypes.byref(to_c(options)))
 
-    def set_program(
-        self, trace: Any, actions: Any, op_names: NDArray[np.uint32], first_serials: NDArray[np.uint64]
-    ) -> None:
-        """Has the device follow a step that will come again, and a plan for it: see um_program_set.
+    def add_program(
+        self,
+        trace: Any,
+        actions: Any,
+        op_names: NDArray[np.uint32],
+        first_serials: NDArray[np.uint64],
+        states: NDArray[np.uint8],
+        *,
+        h2d_bytes_per_s: int,
+        is_last: bool,
+    ) -> int:
+        """Has the device follow one more step that may come again, and a plan for it; returns its number.
+
+        See um_program_add.
 
         Args:
             trace: the step to follow, a `umadvise.records.trace.Trace`, as it was recorded from this device.
@@ -218,6 +228,9 @@ class Device:
             op_names: interned number of each op's name, one for each op of the trace.
             first_serials: serial number of the allocation that each storage of the trace is when the next step begins;
                 0 for a storage that the step has still to make.
+            states: 1 for each storage that is the same allocation in every step, else 0.
+            h2d_bytes_per_s: speed of the link to the device in bytes a second.
+            is_last: whether the step that ended last was this one.
 
         Raises:
             NativeError: they contradict each other.
@@ -229,12 +242,17 @@ class Device:
             plan=0 if plan is None else ctypes.addressof(plan),
             op_name=op_names.ctypes.data,
             first_serials=first_serials.ctypes.data,
+            state=states.ctypes.data,
+            h2d_bytes_per_s=h2d_bytes_per_s,
+            is_last=is_last,
         )
-        core_library().um_program_set(self.handle, ctypes.byref(program))
+        number = ctypes.c_uint32()
+        core_library().um_program_add(self.handle, ctypes.byref(program), ctypes.byref(number))
+        return number.value
 
-    def clear_program(self) -> None:
-        """Ends what `set_program` began: no step is followed any more."""
-        core_library().um_program_set(self.handle, None)
+    def drop_program(self, number: int) -> None:
+        """Has the device follow a program no longer; 0: none of them."""
+        core_library().um_program_drop(self.handle, number)
 
     def swap_counters(self) -> SwapCounters:
         """What explicit swapping did since the device was opened, and what it holds."""

@@ -120,8 +120,10 @@ NO_SWAPS = Swaps(**dict.fromkeys(Swaps.__struct_fields__, 0))
 class SwapCounters(Swaps, frozen=True):
     """um_swap_counters: totals since the device was opened, levels now, peaks of the running or last step.
 
-    `program` is an `umadvise._native.abi.ProgramStatus`; from `diverged_op` on it is about the first op that was
-    another one than the program's.
+    `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows are about the first op that was
+    another one than the program's. From `program_number` on it is about the running or last step: which program it was
+    like in the end (0: none), how many ops it had that were given something and how many of these no program knew, how
+    often it went on somewhere else than in order, and what its ops and those of the program made.
     """
 
     redundant_actions: Count
@@ -142,6 +144,12 @@ class SwapCounters(Swaps, frozen=True):
     diverged_expected: str
     diverged_found: str
     programs_followed: Count
+    program_number: Count
+    step_ops: Count
+    unknown_ops: Count
+    jumps: Count
+    made_bytes: Count
+    program_made_bytes: Count
 
 
 class Chunks(Record, frozen=True):

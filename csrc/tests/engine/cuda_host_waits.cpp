@@ -220,8 +220,7 @@ TEST(freed_memory_is_discarded_after_its_last_use_and_before_its_next) {
     const uint64_t serial = test::Device::at(block).serial;
     const um_trace columns = trace.columns();
     const um_plan rows = plan.columns();
-    const um_program program{&columns, &rows, &name, &serial};
-    CHECK_OK(um_program_set(device, &program));
+    CHECK_OK(fixture::follow(device, columns, &rows, &name, &serial));
     CHECK_OK(um_step_set(device, 1));
     emulated_libcuda_latest(late);
     device.expect(nullptr, block, 4 * kPage, 5);

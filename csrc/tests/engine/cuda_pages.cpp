@@ -34,8 +34,7 @@ struct Paged : LatestMoment {
   void follow() {
     const um_trace columns = trace.columns();
     const um_plan rows = plan.columns();
-    const um_program program{&columns, &rows, names.data(), serials.data()};
-    CHECK_OK(um_program_set(handle, &program));
+    CHECK_OK(fixture::follow(handle, columns, &rows, names.data(), serials.data()));
   }
   // Each kernel notes how much of the watched block is on the device when it runs.
   void step(CUstream stream, const unsigned char* watched) {

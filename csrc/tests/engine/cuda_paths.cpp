@@ -40,8 +40,7 @@ struct OneOp {
     plan.behind(0, kind, 0, argument);
     const um_trace columns = trace.columns();
     const um_plan rows = plan.columns();
-    const um_program program{&columns, &rows, names.data(), serials.data()};
-    CHECK_OK(um_program_set(device, &program));
+    CHECK_OK(fixture::follow(device, columns, &rows, names.data(), serials.data()));
   }
 };
 

@@ -111,8 +111,7 @@ TEST(a_program_drives_a_step_of_asynchronous_kernels) {
   plan.behind(3, UM_PLAN_SWAP_IN, 0);
   const um_trace trace_columns = trace.columns();
   const um_plan plan_columns = plan.columns();
-  const um_program program{&trace_columns, &plan_columns, names.data(), serials.data()};
-  CHECK_OK(um_program_set(device, &program));
+  CHECK_OK(fixture::follow(device, trace_columns, &plan_columns, names.data(), serials.data()));
   for (uint32_t step = 1; step <= 6; ++step) {
     CHECK_OK(um_step_set(device, step));
     for (size_t i = 0; i < 4; ++i) device.expect(nullptr, blocks[i], kChunk, static_cast<unsigned char>(i + 1));

@@ -267,7 +267,7 @@ TEST(another_way_is_noticed_and_right) {
   rounds.run(device, 4);
   CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_WAITING});
   CHECK_EQ(device.swaps().programs_followed, uint64_t{2});
-  CHECK_OK(um_program_set(device, nullptr));
+  CHECK_OK(um_program_drop(device, 0));
   CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_NONE});
 }
 

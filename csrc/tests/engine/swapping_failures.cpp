@@ -186,8 +186,7 @@ class Session {
     const std::vector<uint32_t> names(4, um_intern("use"));
     const um_trace columns = trace.columns();
     const um_plan rows = plan.columns();
-    const um_program program{&columns, &rows, names.data(), serials.data()};
-    check(um_program_set(device_, &program));
+    check(fixture::follow(device_, columns, &rows, names.data(), serials.data()));
   }
 
   um_device* device_;

@@ -76,7 +76,8 @@ class Loop:
         self._planner = StepPlanner(state, self.split, course, plans=plans)
         try:
             self.split.use(LADDER[self.rung])
-            self.cycle = PlanCycle(state.device, observer.recorder, self._planner.planning)
+            parts_of_cycle = state.device, observer.recorder, self._planner.planning
+            self.cycle = PlanCycle(*parts_of_cycle, h2d_bytes_per_s=self._planner.h2d_bytes_per_s)
         except BaseException:
             self._planner.close()
             self.split.release()

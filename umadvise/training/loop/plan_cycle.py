@@ -1,13 +1,11 @@
 """The cycle of record, plan, drive, at the edges of steps. Within a step everything is native.
 
-A step is recorded while nothing but the ops themselves decides what is on the device; from its trace a plan is made,
-and the steps that follow are driven by it for as long as they are like it. A step that makes state which stays, as the
-first one of a training does, is not like those that follow: the next one is recorded in its place.
-
-When a step leaves its plan the next one is driven by the same plan again, and recorded beside that. If it follows, the
-odd one was odd (an evaluation, the last batch of an epoch) and the plan stays in force; if it does not, its recording
-is planned, or has been planned before. So an odd step costs its own plan and nothing else, and a step that has changed
-for good costs two. After several steps in a row that left their plans, steps are recorded ever more rarely.
+A step that no program knows is recorded and planned, and becomes one more program that the device follows. The first
+step of a training makes state that stays, and so is not like those that follow: the next one is recorded in its place.
+A device finds by itself which of its programs a step is like, and where in them it is, whatever its sizes
+(csrc/engine/follower.h). So a step is recorded only if its ops come in an order that no program has, or if it is larger
+or much smaller than those that have it. Programs are limited in number and size: those that no step was like for the
+longest time go.
 """
 
 import logging
@@ -21,11 +19,18 @@ from umadvise.errors import NativeError, StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.counters import SwapCounters
 from umadvise.records.plan import Plan
-from umadvise.training.loop.rhythm import PATIENCE, Rhythm
+from umadvise.training.loop.rhythm import Rhythm
 from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.watch.trace_recorder import TraceRecorder
 
 log = logging.getLogger("umadvise")
+
+MOST_PROGRAMS = 32
+MOST_OPS = 1 << 19
+"""Of all programs together; an op of a program takes about 300 bytes."""
+_LARGER, _SMALLER = 1.02, 0.93
+"""What a step's ops may make, beside what those of its program do, and be the same step."""
+_SMALL_BYTES = 1 << 20
 
 
 class RecordAgain:
@@ -39,31 +44,39 @@ class PlanCycle:
     """Records, has planned and drives the steps of one session.
 
     Attributes:
-        program: program that the device follows; None while there is none.
-        step: steady step that was recorded last.
-        followed: whether the last step was driven to its end.
+        followed: whether plans drove all of the last step.
+        known: whether the last step was one that had been recorded, in its ops and about in its sizes.
         waited_ns: nanoseconds that the last step stood still for copies and for room.
         why_undriven: words that say why no plan drove the last step to its end; None: one did.
+        counters: what the device had counted when the last step ended.
     """
 
-    def __init__(self, device: _native.Device, recorder: TraceRecorder, make_plan: Planning | None) -> None:
+    def __init__(
+        self,
+        device: _native.Device,
+        recorder: TraceRecorder,
+        make_plan: Planning | None,
+        h2d_bytes_per_s: int = 0,
+    ) -> None:
         """Begins with nothing known.
 
         Args:
             device: device that runs the steps.
             recorder: recorder of its steps.
             make_plan: function that plans a recorded step; None records steps until one is steady, and drives none.
+            h2d_bytes_per_s: speed of the link to the device in bytes a second; 0 where it is not known.
         """
         self._device = device
         self._recorder = recorder
         self._make_plan = make_plan
+        self._h2d_bytes_per_s = h2d_bytes_per_s
         self._rhythm = Rhythm()
         self._recording = 0  # number of the step that is recorded
         self._next: RecordedStep | None = None  # that is to be planned
+        self._known: dict[int, tuple[StepProgram, RecordedStep]] = {}  # by number; the last is what came last
+        self._last_step: RecordedStep | None = None
         self._told_of_pause = False
-        self.program: StepProgram | None = None
-        self.step: RecordedStep | None = None
-        self.followed = False
+        self.followed = self.known = False
         self.waited_ns = 0
         self.why_undriven: str | None = None
         self._why_nothing = ""
@@ -74,6 +87,16 @@ class PlanCycle:
         """Whether the running step is recorded."""
         return self._recording > 0
 
+    @property
+    def program(self) -> StepProgram | None:
+        """The program that the last step was like, or that was made since; None while there is none."""
+        return next(reversed(self._known.values()))[0] if self._known else None
+
+    @property
+    def step(self) -> RecordedStep | None:
+        """The recorded step that `program` is of, or else the steady one that was recorded last."""
+        return next(reversed(self._known.values()))[1] if self._known else self._last_step
+
     def change(self, make_plan: Planning | None, *, afresh: bool = False) -> None:
         """Sets what plans the steps, from the next one on.
 
@@ -81,10 +104,11 @@ class PlanCycle:
             make_plan: function that plans a recorded step; None drives none.
             afresh: whether to plan for a step that is still to be recorded, not for the steady one that is known.
         """
+        step = self.step
         self._make_plan = make_plan
         self._clear()
         self._rhythm.again()
-        self._next = None if afresh else self._next or self.step
+        self._next = None if afresh else self._next or step
         if self._next is not None:
             self._rhythm.planned()
 
@@ -96,10 +120,10 @@ class PlanCycle:
         self._clear()
 
     def _clear(self) -> None:
-        if self.program is not None:
-            self._device.clear_program()
-        self.program = None
-        self.followed = False
+        if self._known:
+            self._device.drop_program(0)
+        self._known.clear()
+        self.followed = self.known = False
 
     # ---- edges ----------------------------------------------------------------------------------------------------
 
@@ -112,71 +136,66 @@ class PlanCycle:
         recorded = self._recorded()
         if recorded is None:
             return None
-        if not (typical and recorded.is_steady) and self._rhythm.unsteady():
-            self._clear()
+        first = not self._known and not recorded.is_steady
+        if (first or not typical) and self._rhythm.unsteady():
             return None
-        self._rhythm.planned()
-        self.step = self._next = recorded
+        self._note_pause(self._rhythm.planned())
+        self._last_step = self._next = recorded
         return recorded
 
     def before_step(self, number: int) -> None:
-        """Gives the device the plan for the step that begins, and has the step recorded if that is due."""
+        """Gives the device the plan for a step that was recorded, and has the one that begins recorded if that is due."""
         chosen, self._next = self._next, None
-        if chosen is not None:
-            self._plan(chosen)
-        elif self.program is not None and self.counters.program == ProgramStatus.DIVERGED:
-            if self._rhythm.due:
-                self._set(self.program.again(self._device.allocations()))
-            else:
-                self._clear()
+        if chosen is not None and self._make_plan is not None:
+            self._plan(chosen, self._make_plan)
         if self._rhythm.due:
             self._recorder.start_step()
             self._recording = number
 
-    def _plan(self, step: RecordedStep) -> None:
-        if self._make_plan is None:
-            return
-        plan = self._make_plan(step)
+    def _plan(self, step: RecordedStep, make_plan: Planning) -> None:
+        plan = make_plan(step)
         if isinstance(plan, RecordAgain):
             self._clear()
             self._rhythm.again()
             return
-        self._set(StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations()))
+        self._add(StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations()), step)
 
     def after_step(self, number: int, *, whole: bool = True) -> None:
-        """Sees whether a step followed its plan; not `whole`: an exception ended it, and it says nothing of others."""
+        """Sees whether plans drove a step; not `whole`: an exception ended it, and it says nothing of others."""
         recorded = self._recording == number
         if recorded:
             self._recorder.stop_step()
         waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns
-        self.counters = self._device.swap_counters()
-        self.waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns - waited_ns
-        self.followed = whole and self.program is not None and self.counters.program == ProgramStatus.WAITING
+        self.counters = counters = self._device.swap_counters()
+        self.waited_ns = counters.wait_copy_ns + counters.wait_room_ns - waited_ns
+        if counters.program_number in self._known:
+            self._known[counters.program_number] = self._known.pop(counters.program_number)
+        self.followed = whole and bool(self._known) and counters.unknown_ops == 0
+        self.known = self.followed and counters.program == ProgramStatus.WAITING and _of_its_size(counters)
         self.why_undriven = self._reason(whole=whole, recorded=recorded)
-        if not whole:  # it is recorded again if it was, and driven again if it was
-            self._rhythm.due = self._rhythm.due or recorded
-            self._recording = 0
-            self._rhythm.due = self._rhythm.due or self.counters.program == ProgramStatus.DIVERGED
-        elif self.followed:
-            self._rhythm.followed()
-        elif self.program is not None:
-            self._left(number)
-        elif not recorded and self._make_plan is not None:
-            self._rhythm.passed()
+        if not whole:
+            self._recording = 0  # it is recorded again if it was
+        elif self.known:
+            self._rhythm.known()
+        elif not recorded and (self._make_plan is not None or not self._last_step):
+            self._rhythm.unknown()
+        if whole and self._known and not self.followed:
+            log.info("step %d: %s", number, self.why_undriven)
 
     def _reason(self, *, whole: bool, recorded: bool) -> str | None:
         if not whole:
             return "ended by an exception"
-        if self.followed:
-            assert self.program is not None
-            if self.program.plan is not None:
-                return None
+        if self.program is None:
+            if recorded:
+                return "recorded, to be planned for: no step like it was known"
+            return self._why_nothing or "no step like it was known"
+        counters = self.counters
+        if not self.followed:
+            left = f"left its plan at {self._difference()}"
+            return f"{left}: {counters.unknown_ops} of {counters.step_ops} ops were in none"
+        if self.program.plan is None:
             return "its planner had no plan: what is used furthest ahead left first"
-        if self.program is not None:
-            return f"left its plan at {self._difference()}"
-        if recorded:
-            return "recorded, to be planned for: no step like it was known"
-        return self._why_nothing or "no step like it was known"
+        return None
 
     def _difference(self) -> str:
         counters = self.counters
@@ -185,23 +204,17 @@ class PlanCycle:
         same = " with other tensors" if expected == found else ""
         return f"op {counters.diverged_op}: expected {expected}, found {found}{same}"
 
-    def _left(self, number: int) -> None:
-        pause = self._rhythm.left()
-        log.info("step %d left its plan at %s", number, self._difference())
-        if pause is not None:
-            self._why_nothing = f"{PATIENCE} steps in a row or more left their plans: recorded and planned now and then"
-        if pause is not None and not self._told_of_pause:
-            self._told_of_pause = True
-            log.warning(
-                "%d steps in a row left their plans: steps are recorded and planned only now and then from here on",
-                PATIENCE,
-            )
+    def _note_pause(self, pause: int | None) -> None:
+        if pause is None or self._told_of_pause:
+            return
+        self._told_of_pause = True
+        log.warning("steps are never alike: they are recorded and planned only now and then from here on")
 
-    # ---- recordings -----------------------------------------------------------------------------------------------
+    # ---- recordings and programs ----------------------------------------------------------------------------------
 
     def _recorded(self) -> RecordedStep | None:
         number, self._recording = self._recording, 0
-        if not number or self.followed:
+        if not number or self.known:
             return None
         try:
             return self._recorder.step(number)
@@ -209,14 +222,36 @@ class PlanCycle:
             log.info("step %d is not planned for: %s", number, error)
             return None
 
-    def _set(self, program: StepProgram) -> None:
+    def _add(self, program: StepProgram, step: RecordedStep) -> None:
         trace, plan = program.trace, program.plan
         names = np.array([_native.intern(text) for text in trace.strings], np.uint32)[trace.ops.name]
         try:
-            self._device.set_program(trace, None if plan is None else plan.actions, names, program.serials)
+            number = self._device.add_program(
+                trace,
+                None if plan is None else plan.actions,
+                names,
+                program.serials,
+                program.states,
+                h2d_bytes_per_s=self._h2d_bytes_per_s,
+                is_last=True,
+            )
         except NativeError as error:
             log.warning("the device does not take the plan: %s. Steps go on without one", error)
             self._why_nothing = f"the device does not take the plan: {error}"
-            self._clear()
             return
-        self.program = program
+        self._known[number] = program, step
+        while len(self._known) > 1 and self._are_too_many:
+            oldest = next(iter(self._known))
+            self._device.drop_program(oldest)
+            del self._known[oldest]
+
+    @property
+    def _are_too_many(self) -> bool:
+        ops = sum(len(step.trace.ops) for _, step in self._known.values())
+        return len(self._known) > MOST_PROGRAMS or ops > MOST_OPS
+
+
+def _of_its_size(counters: SwapCounters) -> bool:
+    """Whether a step made about as much as the program that it was like."""
+    made, programs = counters.made_bytes, counters.program_made_bytes
+    return abs(made - programs) <= _SMALL_BYTES or _SMALLER * programs <= made <= _LARGER * programs

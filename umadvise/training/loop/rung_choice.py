@@ -87,7 +87,7 @@ class RungChoice:
             duration_ns=cost.duration_ns,
             stall_ns=service_ns + self._cycle.waited_ns if clock.faults_are_known else None,
             fault_groups=cost.counters.fault_groups,
-            typical=self._cycle.followed if planned else bool(self._structures),
+            typical=self._cycle.known if planned else bool(self._structures),
         )
         self._look_again(cost.counters.op_count or 0)
         if not self._state_is_known:

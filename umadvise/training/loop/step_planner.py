@@ -92,6 +92,11 @@ class StepPlanner:
         return self._maker
 
     @property
+    def h2d_bytes_per_s(self) -> int:
+        """Speed of the link to the device in bytes a second; 0 where nothing is planned."""
+        return 0 if self._maker is None else self._maker.h2d_bytes_per_s
+
+    @property
     def meets_regions(self) -> bool:
         """Whether a marked region was met for the first time, so that the next step is not like this one."""
         return self._regions is not None and self._regions.watched

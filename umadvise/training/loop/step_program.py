@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 
 from umadvise._native.abi import Allocation
 from umadvise.recording.heirs import heirs
+from umadvise.records.enums import Role
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
+
+_STATE = (Role.PARAMETER, Role.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,15 @@ class StepProgram:
     trace: Trace
     plan: Plan | None
     serials: NDArray[np.uint64]
+
+    @property
+    def states(self) -> NDArray[np.uint8]:
+        """1 for each storage that is the same allocation in every step: parameters and the optimizer's state."""
+        same = self.trace.continued_from == np.arange(len(self.trace.storages))
+        state: NDArray[np.uint8] = (np.isin(self.trace.storages.role, _STATE) & same & (self.serials > 0)).astype(
+            np.uint8
+        )
+        return state
 
     def again(self, alive: Sequence[Allocation]) -> "StepProgram":
         """The same program for a step that begins now, after one that did not follow it.

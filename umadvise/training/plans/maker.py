@@ -80,6 +80,11 @@ class PlanMaker:
         self._seconds = seconds
         self._known: dict[str, Plan] = {}
 
+    @property
+    def h2d_bytes_per_s(self) -> int:
+        """Speed of the link to the device in bytes a second."""
+        return round(self._device.profile.bandwidth_h2d)
+
     def plan(
         self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
     ) -> Plan | None:

@@ -1,0 +1,132 @@
+#include "engine/programs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace um {
+
+namespace {
+
+// More ops before a place than these tell it from no other one.
+constexpr size_t kMostContext = 8;
+// An op that is given nothing of what every step has is found by as many before it.
+constexpr size_t kLeastContext = 2;
+constexpr size_t kMostPlaces = 64;
+// Memory that a step does not need is a smaller evil than memory that it lacks.
+constexpr double kTooSmall = 2;
+
+double unlikeness(int64_t made, int64_t programs) {
+  const double ratio = std::log(static_cast<double>(std::max<int64_t>(made, 1)) /
+                                static_cast<double>(std::max<int64_t>(programs, 1)));
+  return ratio > 0 ? ratio * kTooSmall : -ratio;
+}
+
+}  // namespace
+
+const Program& Programs::add(const um_program& program) {
+  constexpr int32_t kMostKeys = std::numeric_limits<int32_t>::max() / 2;
+  if (next_key_ > kMostKeys) next_key_ = 0;  // keys of programs that went long ago come again
+  all_.push_back(std::make_unique<Program>(program, last_number_ + 1, next_key_));
+  ++last_number_;
+  next_key_ += all_.back()->storage_count();
+  return *all_.back();
+}
+
+void Programs::drop(uint32_t number) noexcept {
+  all_.erase(std::remove_if(all_.begin(), all_.end(), [&](const auto& each) { return each->number == number; }),
+             all_.end());
+}
+
+void Programs::clear() noexcept {
+  all_.clear();
+  followers_.clear();
+}
+
+const Program* Programs::find(uint32_t number) const {
+  for (const auto& each : all_) {
+    if (each->number == number) return each.get();
+  }
+  return nullptr;
+}
+
+const Program* Programs::expected(const Program* before) const {
+  const auto found = followers_.find(before != nullptr ? before->number : 0);
+  const Program* const known = found != followers_.end() ? find(found->second) : nullptr;
+  if (known != nullptr) return known;
+  return before != nullptr ? before : (all_.empty() ? nullptr : all_.back().get());
+}
+
+void Programs::note_step(const Program* before, const Program& now) {
+  followers_[before != nullptr ? before->number : 0] = now.number;
+}
+
+Programs::Place Programs::seek(const Pursuit& pursuit) const {
+  if (const Place found = same_beginning(pursuit); found.program != nullptr) return found;
+  Place best;
+  size_t most = 0;
+  const auto look_in = [&](const Program& program) {
+    size_t context = 0;
+    const Place found = best_place(program, pursuit, &context);
+    if (found.program != nullptr && (best.program == nullptr || context > most)) best = found, most = context;
+  };
+  look_in(*pursuit.program());
+  if (best.program != nullptr) return best;
+  for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
+    if (each->get() != pursuit.program()) look_in(**each);
+  }
+  return best;
+}
+
+// Only where the step has begun like a program and come that far.
+Programs::Place Programs::same_beginning(const Pursuit& pursuit) const {
+  const std::vector<uint64_t>& history = pursuit.history();
+  Place best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& each : all_) {
+    const std::vector<uint64_t>& signatures = each->signatures();
+    if (each.get() == pursuit.program() || signatures.size() < history.size()) continue;
+    if (signatures[history.size() - 1] != history.back()) continue;
+    if (!std::equal(history.begin(), history.end(), signatures.begin())) continue;
+    const int32_t before = each->told()[history.size() - 1] - 1;
+    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(before));
+    if (unlike < least) best = {each.get(), history.size() - 1, pursuit.unbroken()}, least = unlike;
+  }
+  return best;
+}
+
+// The place before which most ops are those that came, of equal ones the next, or else the last one behind: what
+// repeats goes on where it began.
+Programs::Place Programs::best_place(const Program& program, const Pursuit& pursuit, size_t* context) const {
+  const std::vector<uint64_t>&history = pursuit.history(), &signatures = program.signatures();
+  const std::vector<size_t>& places = program.places(history.back());
+  const size_t next = &program == pursuit.program() ? pursuit.next_told() : 0;
+  const auto ahead = std::lower_bound(places.begin(), places.end(), next);
+  Place best;
+  size_t tried = 0;
+  const auto look_at = [&](size_t told) {
+    size_t same = 0;
+    const size_t most = std::min({kMostContext, told, history.size() - 1});
+    while (same < most && signatures[told - same - 1] == history[history.size() - same - 2]) ++same;
+    if (!program.stateful(told) && same < kLeastContext) return;
+    if (best.program == nullptr || same > *context) best = {&program, told, false}, *context = same;
+  };
+  for (auto each = ahead; each != places.end() && tried < kMostPlaces; ++each, ++tried) look_at(*each);
+  for (auto each = ahead; each != places.begin() && tried < kMostPlaces; ++tried) look_at(*--each);
+  return best;
+}
+
+const Program* Programs::nearer_in_size(const Pursuit& pursuit) const {
+  const Program* const followed = pursuit.program();
+  const Program* best = followed;
+  double least = unlikeness(pursuit.made_bytes(), followed->made_bytes(pursuit.op()));
+  for (const auto& each : all_) {
+    if (each.get() == followed || each->family() != followed->family()) continue;
+    const int32_t op = pursuit.next_told() > 0 ? each->told()[pursuit.next_told() - 1] : -1;
+    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(op));
+    if (unlike < least) best = each.get(), least = unlike;
+  }
+  return best != followed ? best : nullptr;
+}
+
+}  // namespace um

@@ -1,0 +1,283 @@
+#include "engine/pursuit.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace um {
+
+// ---- which allocation is which storage -------------------------------------------------------------------------
+
+bool Pursuit::known(const Block& block) const {
+  const int64_t storage = int64_t{block.record.storage} - (program_ != nullptr ? program_->first_key : 0);
+  return program_ != nullptr && block.record.storage >= 0 && storage >= 0 && storage < program_->storage_count() &&
+         bound_[static_cast<size_t>(storage)] == &block;
+}
+
+void Pursuit::bind(Block* block, int32_t storage) noexcept {
+  Block*& bound = bound_[static_cast<size_t>(storage)];
+  if (bound == block) return;
+  if (bound != nullptr) bound->record.storage = -1;
+  if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
+  block->record.storage = program_->first_key + storage;
+  bound = block;
+}
+
+void Pursuit::release() noexcept {
+  for (Block* block : bound_) {
+    if (block != nullptr) block->record.storage = -1;
+  }
+  bound_.clear();
+}
+
+// With what every step has in its place.
+void Pursuit::enter(const Program* program, const States& states) {
+  release();
+  program_ = program;
+  bound_.assign(static_cast<size_t>(program->storage_count()), nullptr);
+  for (const int32_t storage : program->states()) {
+    if (Block* const block = states.find(program->first_serial(storage))) bind(block, storage);
+  }
+}
+
+void Pursuit::leave() noexcept {
+  release();
+  program_ = nullptr;
+  driving_ = false;
+}
+
+// What goes on from the last step is told by what it was there: in a program of the same ops. What that made outside
+// of its ops, or somebody else's step did, is known from its first use on.
+void Pursuit::begin_step(const Program* program, const States& states, const Allocations& allocations, bool fresh) {
+  std::vector<Block*> before(static_cast<size_t>(program->storage_count()));
+  if (fresh) {
+    std::unordered_map<uint64_t, int32_t> storages;
+    for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
+      const uint64_t serial = program->first_serial(storage);
+      if (serial != 0 && !program->state(storage)) storages.emplace(serial, storage);
+    }
+    allocations.each_block([&](Block& block) {
+      const auto found = storages.find(block.record.serial);
+      if (found != storages.end()) before[static_cast<size_t>(found->second)] = &block;
+    });
+  } else if (program_ != nullptr && program_->family() == program->family()) {
+    for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
+      const int32_t from = program->continued_from(storage);
+      if (from < 0 || static_cast<size_t>(from) >= bound_.size()) continue;
+      before[static_cast<size_t>(storage)] = bound_[static_cast<size_t>(from)];
+    }
+  }
+  enter(program, states);
+  driving_ = exact_ = straight_ = unbroken_ = true;
+  for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
+    Block* const block = before[static_cast<size_t>(storage)];
+    if (block == nullptr || bound_[static_cast<size_t>(storage)] != nullptr || known(*block)) continue;
+    bind(block, storage);
+    exact_ = exact_ && static_cast<int64_t>(block->record.bytes) == program->bytes(storage);
+  }
+  passed_ = false;
+  op_ = -1;
+  next_told_ = first_due_ = 0;
+  next_event_ = program->events(-1).first;
+  history_.clear();
+  made_bytes_ = 0;
+  different_op_ = expected_ = found_ = jumps_ = unknown_ops_ = 0;
+}
+
+void Pursuit::end_step() {
+  if (!driving_) return;
+  driving_ = false;
+  if (program_->past_idle(op_ + 1) != program_->op_count()) note_difference(0);  // it ended early
+  if (straight_) ++followed_;
+}
+
+void Pursuit::note_difference(uint32_t found) {
+  exact_ = false;
+  if (!straight_) return;
+  straight_ = false;
+  const int32_t next = program_->past_idle(op_ + 1);
+  different_op_ = static_cast<uint32_t>(next + 1);
+  expected_ = next < program_->op_count() ? program_->name(next) : 0;
+  found_ = found;
+}
+
+// ---- ops -------------------------------------------------------------------------------------------------------
+
+Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
+  passed_ = false;
+  if (given.empty()) {
+    int32_t next = op_ + 1;
+    const auto is = [&] { return program_->name(next) == op && program_->told_at(next) == Program::kNoRow; };
+    while (next < program_->op_count() && !is() && program_->idle(next)) ++next;
+    passed_ = next == program_->op_count() || !is();
+    if (!passed_) advance(next);
+    return passed_ ? Met::aside : Met::next;
+  }
+  const auto state = std::find_if(given.begin(), given.end(), [](const Operand& each) { return each.block->record.state; });
+  history_.push_back(signature_of(op, given.size(), state != given.end() ? state->block->record.serial : 0));
+  if (next_told_ < program_->told().size() && program_->signatures()[next_told_] == history_.back()) {
+    const int32_t next = program_->told()[next_told_];
+    if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
+    advance(next);
+    give(given);
+    return Met::next;
+  }
+  note_difference(op);
+  return Met::other;
+}
+
+// What was due before ops that have not come is due before this one.
+void Pursuit::advance(int32_t op) {
+  first_due_ = program_->first_action(op_ + 1, false);
+  op_ = op;
+  const size_t told = program_->told_at(op);
+  if (told != Program::kNoRow) next_told_ = told + 1;
+  next_event_ = program_->events(op).first;
+}
+
+// Several of one size may take each other's places where the plan moves none of them: nobody can tell the small tensors
+// of two batches apart.
+void Pursuit::give(const std::vector<Operand>& given) {
+  const auto [first, end] = program_->arguments(op_);
+  for (size_t row = first; row < end; ++row) {
+    Block* const block = given[row - first].block;
+    const int32_t storage = program_->touched(row);
+    if (bound_[static_cast<size_t>(storage)] == block) continue;
+    const bool moved = program_->moves(storage) || (known(*block) && program_->moves(storage_of(*block)));
+    const bool new_here = bound_[static_cast<size_t>(storage)] == nullptr && !known(*block);
+    const bool same_size = static_cast<int64_t>(block->record.bytes) == program_->bytes(storage);
+    if (!same_size || (!new_here && (moved || !program_->planned()))) exact_ = false;
+    bind(block, storage);
+  }
+}
+
+void Pursuit::move(const Program* program, size_t told, const States& states, bool taken_over,
+                   const std::vector<Operand>& given) {
+  if (program != program_) {
+    const Program* const before = program_;
+    const std::vector<Block*> bound = bound_;
+    enter(program, states);
+    for (size_t index = 0; taken_over && index < told; ++index) {
+      const auto [from, from_end] = before->arguments(before->told()[index]);
+      const size_t to = program->arguments(program->told()[index]).first;
+      for (size_t row = from; row < from_end; ++row) {
+        Block* const block = bound[static_cast<size_t>(before->touched(row))];
+        if (block != nullptr) bind(block, program->touched(to + row - from));
+      }
+    }
+  }
+  if (!taken_over) ++jumps_;
+  unbroken_ = taken_over;
+  op_ = program->told()[told];
+  next_told_ = told + 1;
+  first_due_ = program->first_action(op_, false);
+  next_event_ = program->events(op_).first;
+  give(given);
+}
+
+void Pursuit::pass() {
+  passed_ = true;
+  unbroken_ = false;
+  ++unknown_ops_;
+}
+
+void Pursuit::change_size(const Program* program, const States& states) {
+  const std::vector<Block*> bound = bound_;
+  const Program* const before = program_;
+  enter(program, states);
+  for (size_t index = 0; index < next_told_; ++index) {
+    const int32_t op = program->told()[index], other = before->told()[index];
+    for (const bool made : {false, true}) {
+      const auto [from, from_end] = made ? before->results(other) : before->arguments(other);
+      const auto [to, to_end] = made ? program->results(op) : program->arguments(op);
+      for (size_t row = 0; row < std::min(from_end - from, to_end - to); ++row) {
+        Block* const block = bound[static_cast<size_t>(before->touched(from + row))];
+        if (block != nullptr) bind(block, program->touched(to + row));
+      }
+    }
+  }
+  op_ = next_told_ > 0 ? program->told()[next_told_ - 1] : -1;
+  first_due_ = program->end_of_actions(op_, false);
+  next_event_ = program->events(op_).second;
+}
+
+void Pursuit::returned(const std::vector<Block*>& made) noexcept {
+  if (!driving_ || passed_ || op_ < 0) return;
+  const auto [first, end] = program_->results(op_);
+  if (end - first != made.size()) return;
+  for (size_t row = first; row < end; ++row) {
+    const int32_t storage = program_->touched(row);
+    if (static_cast<int64_t>(made[row - first]->record.bytes) != program_->bytes(storage)) exact_ = false;
+    bind(made[row - first], storage);
+  }
+}
+
+// ---- allocations -----------------------------------------------------------------------------------------------
+
+// The next one of this op, or after it, that has the size: libraries may take scratch memory or not. In a step of other
+// sizes, the next one.
+void Pursuit::allocated(Block* block) noexcept {
+  block->record.storage = -1;
+  if (!driving_) return;
+  made_bytes_ += op_ >= 0 ? static_cast<int64_t>(block->record.bytes) : 0;
+  const size_t row = row_of(block->record.bytes, false);
+  if (row == Program::kNoRow) return;
+  bind(block, program_->event_storage(row));
+  next_event_ = row + 1;
+}
+
+int32_t Pursuit::to_be(uint64_t bytes) const {
+  const size_t row = row_of(bytes, false);
+  return row == Program::kNoRow ? -1 : program_->first_key + program_->event_storage(row);
+}
+
+size_t Pursuit::row_of(uint64_t bytes, bool any_size) const {
+  if (!driving_ || passed_) return Program::kNoRow;
+  const size_t end = program_->events(op_).second;
+  for (size_t row = next_event_; row < end; ++row) {
+    const int32_t storage = program_->event_storage(row);
+    const bool made = program_->event_kind(row) == kAllocate && bound_[static_cast<size_t>(storage)] == nullptr;
+    if (made && (any_size || program_->bytes(storage) == static_cast<int64_t>(bytes))) return row;
+  }
+  return Program::kNoRow;
+}
+
+void Pursuit::freed(Block* block) noexcept {
+  if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
+  block->record.storage = -1;
+}
+
+// ---- what the plan and the trace say -----------------------------------------------------------------------------
+
+Program::Rows Pursuit::due(bool after) const {
+  if (!driving_ || op_ < 0 || passed_ || !program_->planned()) return {0, 0};
+  if (after) return {program_->first_action(op_, true), program_->end_of_actions(op_, true)};
+  return {first_due_, program_->end_of_actions(op_, false)};
+}
+
+int64_t Pursuit::next_use(const Block& block) const {
+  return driving_ && known(block) ? program_->next_use(storage_of(block), op_) : Program::kNever;
+}
+
+// Ops that the trace did not time or does not know are short.
+double Pursuit::op_duration() const {
+  const bool told = driving_ && op_ >= 0 && !passed_;
+  return static_cast<double>(std::max<int64_t>(told ? program_->duration_ns(op_) : 0, 1));
+}
+
+void Pursuit::tell(um_swap_counters* out) const {
+  out->program = program_ == nullptr ? UM_PROGRAM_NONE
+                 : straight_         ? (driving_ ? UM_PROGRAM_DRIVING : UM_PROGRAM_WAITING)
+                                     : UM_PROGRAM_DIVERGED;
+  out->programs_followed = followed_;
+  out->diverged_op = different_op_;
+  out->diverged_expected = expected_;
+  out->diverged_found = found_;
+  out->program_number = program_ != nullptr ? program_->number : 0;
+  out->step_ops = static_cast<uint32_t>(history_.size());
+  out->unknown_ops = unknown_ops_;
+  out->jumps = jumps_;
+  out->made_bytes = made_bytes_;
+  out->program_made_bytes = program_ != nullptr ? program_->made_bytes(op_) : 0;
+}
+
+}  // namespace um

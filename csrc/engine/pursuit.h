@@ -1,0 +1,96 @@
+// How far the running step has come in a program, and which allocation each of the program's storages is in it. What an
+// op is given is what the program's op was given there, and what it returns is what that one returned. Not thread-safe:
+// the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/program.h"
+#include "engine/running_op.h"
+#include "engine/states.h"
+#include "engine/use_order.h"
+#include "memory/allocations.h"
+
+namespace um {
+
+class Pursuit final : public Outlook {
+ public:
+  // An op of a step that begins.
+  enum class Met : uint8_t {
+    next,   // the program's next one
+    aside,  // it is given nothing and the program has none such here: these come and go
+    other   // to be sought: move() or pass() follows
+  };
+
+  // ---- steps ----
+  // A step begins that is to be like this program's, the first one with it where `fresh`.
+  void begin_step(const Program* program, const States& states, const Allocations& allocations, bool fresh);
+  void end_step();
+  // Programs are about to go: it is in none.
+  void leave() noexcept;
+
+  // ---- ops; what an op is given, in order ----
+  Met begin_op(uint32_t op, const std::vector<Operand>& given);
+  // The op is that one, of this program or of another one, whose storages are those of the ops until now where
+  // `taken_over`.
+  void move(const Program* program, size_t told, const States& states, bool taken_over,
+            const std::vector<Operand>& given);
+  // No program has it here.
+  void pass();
+  // What the op that began last has made and returned, in order.
+  void returned(const std::vector<Block*>& made) noexcept;
+  // Another program of the same family is the one from now on.
+  void change_size(const Program* program, const States& states);
+
+  void allocated(Block* block) noexcept;
+  void freed(Block* block) noexcept;
+  // The storage's key that an allocation of so many bytes would have now; -1: none.
+  int32_t to_be(uint64_t bytes) const;
+
+  // ---- where it is ----
+  const Program* program() const { return program_; }
+  bool driving() const { return driving_; }
+  int32_t op() const { return op_; }       // that began last; -1: none yet
+  bool passed() const { return passed_; }  // the one that began last is none of the program's
+  // Every op until now was the program's next one, of the program's sizes where the plan moves something.
+  bool exact() const { return exact_; }
+  // The step's ops before the last one were the program's first.
+  bool unbroken() const { return unbroken_; }
+  // The plan's actions that are due before the op that began last, and after it.
+  Program::Rows due(bool after) const;
+  Block* block(int32_t storage) const { return bound_[static_cast<size_t>(storage)]; }
+  // Signatures of the step's ops that were given something, the last one included.
+  const std::vector<uint64_t>& history() const { return history_; }
+  size_t next_told() const { return next_told_; }
+  int64_t made_bytes() const { return made_bytes_; }
+
+  int64_t next_use(const Block& block) const override;
+  double op_duration() const override;
+  void tell(um_swap_counters* out) const;
+
+ private:
+  bool known(const Block& block) const;
+  int32_t storage_of(const Block& block) const { return block.record.storage - program_->first_key; }
+  void bind(Block* block, int32_t storage) noexcept;
+  void release() noexcept;
+  void enter(const Program* program, const States& states);
+  void give(const std::vector<Operand>& given);
+  void advance(int32_t op);
+  void note_difference(uint32_t found);
+  size_t row_of(uint64_t bytes, bool any_size) const;
+
+  const Program* program_ = nullptr;
+  std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
+  bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
+  int32_t op_ = -1;
+  size_t next_told_ = 0, first_due_ = 0, next_event_ = 0;
+  std::vector<uint64_t> history_;
+  int64_t made_bytes_ = 0;
+  // Of the last step.
+  uint32_t different_op_ = 0, expected_ = 0, found_ = 0;
+  uint32_t jumps_ = 0, unknown_ops_ = 0;
+  uint64_t followed_ = 0;
+};
+
+}  // namespace um

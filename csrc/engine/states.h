@@ -1,0 +1,37 @@
+// Allocations that are the same ones in every step, such as parameters and the optimizer's state: by these, ops of
+// different programs and steps are told. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "memory/allocations.h"
+
+namespace um {
+
+class States {
+ public:
+  // From now on until it is freed.
+  void add(Block* block) {
+    blocks_[block->record.serial] = block;
+    block->record.state = true;
+  }
+  void freed(Block* block) noexcept {
+    if (block->record.state) blocks_.erase(block->record.serial);
+    block->record.state = false;
+  }
+  // nullptr: it is none, or has been freed.
+  Block* find(uint64_t serial) const {
+    const auto found = blocks_.find(serial);
+    return found != blocks_.end() ? found->second : nullptr;
+  }
+  void clear() noexcept {
+    for (const auto& each : blocks_) each.second->record.state = false;
+    blocks_.clear();
+  }
+
+ private:
+  std::unordered_map<uint64_t, Block*> blocks_;
+};
+
+}  // namespace um
