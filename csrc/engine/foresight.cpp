@@ -81,14 +81,11 @@ void Foresight::take_plan(size_t first, size_t end, const At& at, const Pursuit&
   for (size_t row = first; row < end; ++row) {
     const Program::Action action = at.program->action(row);
     const Movable* const each = movable(pursuit.block(action.storage));
-    if (each == nullptr) continue;
-    const auto chunks = static_cast<int64_t>(mover.chunks_of(*each));
-    const bool there = each->where == Where::device || each->where == Where::arriving;
-    if (action.kind == UM_PLAN_SWAP_IN && each->where == Where::host) {
-      walk->room -= chunks;
-      walk->copies_ns += at.program->ns_to_bring(each->block->record.bytes);
-    }
-    if ((action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) && there) walk->room += chunks;
+    const auto bytes = static_cast<uint64_t>(static_cast<double>(at.program->bytes(action.storage)) * walk->scale);
+    const auto chunks = static_cast<int64_t>(each != nullptr ? mover.chunks_of(*each) : mover.chunks_to_make(bytes));
+    const bool out = each != nullptr && each->where == Where::host, leaves = each != nullptr && each->where == Where::leaving;
+    if (action.kind == UM_PLAN_SWAP_IN && out) walk->room -= chunks;
+    if ((action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) && !out && !leaves) walk->room += chunks;
   }
 }
 
