@@ -80,11 +80,13 @@ void Follower::begin_step(uint32_t step) {
   looks_ = !program->planned() || program != last_ || !last_was_exact_;
   pursuit_.begin_step(program, states_, *device_.allocations, fresh);
   foresight_.startle();
-  if (looks_) begin_as_planned();
+  begins_ = true;
 }
 
-// What the plan brings later is the first to leave.
+// Once it is known of which size the step is: what the plan brings later is the first to leave.
 void Follower::begin_as_planned() {
+  begins_ = false;
+  if (!looks_ && pursuit_.program() == last_) return;
   const Program& program = *pursuit_.program();
   const RequiredContext current(device_.backend);
   for (const int32_t storage : program.states()) {
@@ -100,6 +102,7 @@ void Follower::end_step() {
   act(true, [&](size_t row) { carry_out(pursuit_.program()->action(row)); });
   pursuit_.end_step();
   last_was_exact_ = pursuit_.exact();
+  if (getenv("DBG2")) fprintf(stderr, "END\n");
   programs_.note_step(last_, *pursuit_.program());
   before_last_ = last_;
   last_ = pursuit_.program();
@@ -133,6 +136,7 @@ void Follower::begin_op(RunningOp& op) {
     block != nullptr&& managed(*block) ? move_managed(action, block, op.stream) : swap(row);
   });
   send_prefetches(op.stream);
+  if (begins_ && pursuit_.next_told() > 1) begin_as_planned();
   if (!op.untouched) look_ahead();
 }
 

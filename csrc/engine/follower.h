@@ -58,6 +58,7 @@ class Follower final : public Participant {
   std::vector<const Program*> unbegun_;   // that no step has begun with
   bool last_was_exact_ = false;
   bool looks_ = false;                    // ahead, in all of this step
+  bool begins_ = false;                   // of which size the step is is not known yet
   std::vector<size_t> postponed_;         // rows of actions, until an op comes that uses something
   std::vector<size_t> missed_;            // rows of actions: of catch_up
   std::vector<bool> caught_up_;           // by storage: of catch_up

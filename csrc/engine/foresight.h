@@ -1,7 +1,11 @@
 // What comes and leaves ahead of time where no plan does it: where a program has none, where the step has other sizes or
-// other ops than the program, and where another program comes next. What is used in the next moments is brought, in the
-// order of its uses, as early as the link needs; and where there will be no room for that, or for what is made,
-// what is used last begins to leave. Not thread-safe: the device's lock is held, and its context is current.
+// other ops than the program, and where another program comes next. Not thread-safe: the device's lock is held, and its
+// context is current.
+//
+// What the next ops use is brought, and what is used last leaves where there will be no room for that or for what they
+// make. Beyond, ops are looked at until the link would have brought all that they lack before they begin: until then it
+// is busy, and the first of these begin to come now. They take only the room of what is used after that: what is used
+// sooner would have to come again, over the same busy link.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +25,33 @@ class Foresight {
   void look(const Pursuit& pursuit, const States& states, const Program* next, Mover& mover);
 
  private:
-  // What is found ahead, until the link has enough to do.
-  struct Walk {
-    double ahead_ns = 0, copies_ns = 0;
-    int64_t room = 0;     // chunks
-    int64_t ops = 0;      // from the op that begins
-    double scale = 1;     // of sizes, to the program's
-  };
+  // An op ahead.
   struct At {
     const Program* program;
     int32_t op;
     bool this_step;
   };
-  bool enough(const Walk& walk) const;
-  void take(const At& at, const Pursuit& pursuit, const States& states, Mover& mover, Walk* walk);
-  void take_plan(size_t first, size_t end, const At& at, const Pursuit& pursuit, Mover& mover, Walk* walk);
-  void make_room(Mover& mover, Walk* walk);
+  // What lies ahead, in order.
+  struct Walk {
+    double ahead_ns = 0, ins_ns = 0, outs_ns = 0;
+    int64_t ops = 1;      // from the op that begins
+    int64_t room = 0;     // chunks
+    int64_t least = 0;    // of that, at any of the next ops
+    double scale = 1;     // of sizes, to the program's
+    bool trusts = false;  // the plan to make room
+  };
+  bool is_next(const Walk& walk) const;
+  Block* block_of(const At& at, int32_t storage) const;
+  bool take(const At& at, Mover& mover, Walk* walk);
+  void take_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
+  bool spend(int64_t chunks, Mover& mover, Walk* walk);
+  void bring_rest(Mover& mover, Walk* walk);
 
-  double due_ns_ = 0;  // until it looks again
+  // While it looks.
+  const Pursuit* pursuit_ = nullptr;
+  const States* states_ = nullptr;
+  std::vector<Movable*> rest_;  // what is lacking beyond the next ops
+  double due_ns_ = 0;           // until it looks again
 };
 
 }  // namespace um

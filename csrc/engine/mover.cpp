@@ -1,6 +1,8 @@
 #include "engine/mover.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "memory/host_memory.h"
@@ -187,12 +189,20 @@ uint64_t Mover::queued_bytes() const {
   return bytes;
 }
 
-uint64_t Mover::send_away(int64_t later_than) {
+uint64_t Mover::leaving_bytes() const {
+  uint64_t bytes = 0;
+  transfers.each_leaving([&](const Movable& block) { bytes += block.copying_out ? block.block->record.bytes : 0; });
+  return bytes;
+}
+
+Mover::Sent Mover::send_away(int64_t later_than) {
   Movable* block = order.spare();
   if (block == nullptr) block = order.victim(later_than);
-  if (block == nullptr) return 0;
+  if (block == nullptr) return {};
+  const bool copies = block->written && !block->copied;
+  if (getenv("DBG2")) fprintf(stderr, "      away kb %lu next %ld later %ld role %u key %d copied %d\n", block->block->record.bytes>>10, order.outlook->next_use(*block->block), later_than, block->block->record.role, block->block->record.storage, block->copied);
   transfers.leave(block, UM_SWAP_PLANNED);
-  return chunks_of(*block);
+  return {chunks_of(*block), copies ? block->block->record.bytes : 0};
 }
 
 // ---- room ----------------------------------------------------------------------------------------------------

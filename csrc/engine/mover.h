@@ -64,8 +64,12 @@ class Mover {
   uint64_t chunks_to_make(uint64_t bytes) const {
     return bytes <= memory_.most_small_bytes() ? 0 : memory_.chunks_of(bytes);
   }
-  // What is used last begins to leave, if that is more than so many ops from now. Returns its chunks; 0: nothing does.
-  uint64_t send_away(int64_t later_than);
+  uint64_t leaving_bytes() const;
+  // What is used last begins to leave, if that is more than so many ops from now. No chunks: nothing does.
+  struct Sent {
+    uint64_t chunks = 0, copied_bytes = 0;
+  };
+  Sent send_away(int64_t later_than);
 
   UseOrder order;
   MoveWaits waits;

@@ -135,6 +135,10 @@ void Program::index_uses() {
   for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // in the order of the ops
     uses_[counts[at(columns_.access_storage[row])]++] = columns_.access_op[row];
   }
+  freed_at_.assign(is_state_.size(), -1);
+  for (size_t row = 0; row < columns_.event_kind.size(); ++row) {
+    if (event_kind(row) == kFree) freed_at_[at(event_storage(row))] = columns_.event_op[row];
+  }
 }
 
 void Program::sum_made_bytes() {
@@ -210,6 +214,7 @@ int64_t Program::next_use(int32_t storage, int32_t op) const {
   const auto end = uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage) + 1]);
   const auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage)]), end, op);
   if (next != end) return *next - op;
+  if (freed_at_[at(storage)] >= op) return freed_at_[at(storage)] - op + 1;
   const int32_t later = trace_.continues_as(storage);
   if (later < 0) return kNever;
   const size_t first = first_use_[at(later)];

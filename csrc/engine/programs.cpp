@@ -119,11 +119,11 @@ Programs::Place Programs::best_place(const Program& program, const Pursuit& purs
 const Program* Programs::nearer_in_size(const Pursuit& pursuit) const {
   const Program* const followed = pursuit.program();
   const Program* best = followed;
-  double least = unlikeness(pursuit.made_bytes(), followed->made_bytes(pursuit.op()));
+  double least = unlikeness(pursuit.made_bytes(), followed->made_bytes(pursuit.op() - 1));
   for (const auto& each : all_) {
     if (each.get() == followed || each->family() != followed->family()) continue;
     const int32_t op = pursuit.next_told() > 0 ? each->told()[pursuit.next_told() - 1] : -1;
-    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(op));
+    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(op - 1));
     if (unlike < least) best = each.get(), least = unlike;
   }
   return best != followed ? best : nullptr;
