@@ -102,7 +102,6 @@ void Follower::end_step() {
   act(true, [&](size_t row) { carry_out(pursuit_.program()->action(row)); });
   pursuit_.end_step();
   last_was_exact_ = pursuit_.exact();
-  if (getenv("DBG2")) fprintf(stderr, "END\n");
   programs_.note_step(last_, *pursuit_.program());
   before_last_ = last_;
   last_ = pursuit_.program();

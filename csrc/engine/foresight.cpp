@@ -1,8 +1,6 @@
 #include "engine/foresight.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 namespace um {
 
@@ -10,8 +8,8 @@ namespace {
 
 // The next ops, in time of ops; and how much the link is given at once: what comes earlier takes room too soon, and
 // what comes later is late where ops take longer or shorter than in the trace.
-const double kNextNs = getenv("KNEXT") ? atof(getenv("KNEXT")) : 1e6, kBusyNs = getenv("KBUSY") ? atof(getenv("KBUSY")) : 1e6;
-const double kAgainNs = kNextNs / 4;
+constexpr double kNextNs = 1e6, kBusyNs = 1e6;
+constexpr double kAgainNs = kNextNs / 4;
 constexpr int64_t kMostOps = 4096;
 
 Movable* movable(Block* block) { return block != nullptr ? notes(*block).movable : nullptr; }

@@ -1,8 +1,6 @@
 #include "engine/mover.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "memory/host_memory.h"
@@ -200,7 +198,6 @@ Mover::Sent Mover::send_away(int64_t later_than) {
   if (block == nullptr) block = order.victim(later_than);
   if (block == nullptr) return {};
   const bool copies = block->written && !block->copied;
-  if (getenv("DBG2")) fprintf(stderr, "      away kb %lu next %ld later %ld role %u key %d copied %d\n", block->block->record.bytes>>10, order.outlook->next_use(*block->block), later_than, block->block->record.role, block->block->record.storage, block->copied);
   transfers.leave(block, UM_SWAP_PLANNED);
   return {chunks_of(*block), copies ? block->block->record.bytes : 0};
 }

@@ -1,8 +1,6 @@
 #include "engine/pursuit.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <unordered_map>
 
 namespace um {
@@ -147,10 +145,7 @@ void Pursuit::give(const std::vector<Operand>& given) {
     const bool moved = program_->moves(storage) || (known(*block) && program_->moves(storage_of(*block)));
     const bool new_here = bound_[static_cast<size_t>(storage)] == nullptr && !known(*block);
     const bool same_size = static_cast<int64_t>(block->record.bytes) == program_->bytes(storage);
-    if (!same_size || (!new_here && (moved || !program_->planned()))) {
-      if (exact_ && getenv("DBG")) fprintf(stderr, "inexact p%u op %d storage %d bytes %lu of %ld state %d moved %d new %d known %d (as %d) bound %d\n", program_->number, op_, storage, block->record.bytes, program_->bytes(storage), block->record.state, moved, new_here, known(*block), known(*block) ? storage_of(*block) : -1, bound_[static_cast<size_t>(storage)] != nullptr);
-      exact_ = false;
-    }
+    if (!same_size || (!new_here && (moved || !program_->planned()))) exact_ = false;
     bind(block, storage);
   }
 }
@@ -212,7 +207,7 @@ void Pursuit::returned(const std::vector<Block*>& made) noexcept {
   if (end - first != made.size()) return;
   for (size_t row = first; row < end; ++row) {
     const int32_t storage = program_->touched(row);
-    if (static_cast<int64_t>(made[row - first]->record.bytes) != program_->bytes(storage)) { if (exact_ && getenv("DBG")) fprintf(stderr, "inexact p%u returned op %d storage %d bytes %lu of %ld\n", program_->number, op_, storage, made[row - first]->record.bytes, program_->bytes(storage)); exact_ = false; }
+    if (static_cast<int64_t>(made[row - first]->record.bytes) != program_->bytes(storage)) exact_ = false;
     bind(made[row - first], storage);
   }
 }
