@@ -42,8 +42,8 @@ class Mover {
   // where it lies. Throws um::Error when they find no room, or the host none for what must leave: then some of them may
   // have come.
   void acquire(const Uses& uses, driver::CUstream stream);
-  // Lets allocations leave until so many chunks can be had. False when nothing more will leave. Throws um::Error.
-  bool make_room(uint64_t chunks);
+  // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
+  bool make_room(uint64_t bytes);
   // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.
   void set_budget(uint64_t chunks);
 
@@ -65,12 +65,14 @@ class Mover {
  private:
   Movable* made_of(Block* block, const Residence& residence, uint64_t bytes);
   void note_op(const Uses& uses);
+  bool bring_all(const Uses& uses, driver::CUstream stream);
   bool bring(Movable* block, driver::CUstream stream);
+  bool repack(const Uses& uses);
   void unqueue(Movable* block) noexcept;
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);
-  uint64_t chunks_of(const Movable& block) const { return memory_.chunks_of(block.block->record.bytes); }
-  [[noreturn]] void refuse(const Uses& uses, uint64_t chunks = 0) const;
+  uint64_t held_beside(const Uses& uses) const;
+  [[noreturn]] void refuse(const Uses& uses, uint64_t made_bytes = 0) const;
 
   MovableMemory& memory_;
   SwapEvents& events_;

@@ -39,7 +39,6 @@ void Swapping::set(const um_chunk_options& options) {
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
   device_.guard.join(*this);
-  most_small_bytes_ = chunks_->memory.most_small_bytes();
   device_.backend.hooks->set_describer(tell_stray_access);
   device_.backend.hooks->set_owner(serve_stray_access);
 }
@@ -71,7 +70,7 @@ void Swapping::read(um_swap_counters* out) {
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
     out->budget_bytes = memory.ranges.chunks.pool.budget() * chunk;
     memory.ranges.chunks.taken.tell(&out->used_bytes, &out->used_peak_bytes, chunk);
-    memory.small.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
+    memory.staying.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
   }
@@ -86,9 +85,15 @@ bool Swapping::find_room() noexcept {
          device_.exports.end_oldest(UM_MEMORY_CHUNKED);
 }
 
+// Without chunks nothing leaves: whoever makes it refuses.
+bool Swapping::stays(uint64_t bytes) const {
+  if (chunks_ == nullptr) return true;
+  return bytes < chunks_->memory.least_leaving_bytes() && device_.allocations->takes_small(bytes);
+}
+
 Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                           CUstream stream, bool reachable) {
-  if (bytes <= most_small_bytes_) {
+  if (stays(bytes)) {
     if (chunks_ != nullptr) {
       const CurrentContext current(device_.backend);
       mover().waits.streams.bit_of(stream);
@@ -151,7 +156,9 @@ void Swapping::hold(Movable* block, bool write) {
 }
 
 uint64_t Swapping::device_bytes(const Block& block) const {
-  return chunks_->memory.chunks_of(block.record.bytes) * chunks_->memory.chunk_bytes();
+  const MovableMemory& memory = chunks_->memory;
+  const uint64_t bytes = block.record.bytes;
+  return memory.shares(bytes) ? memory.shared.part_bytes(bytes) : memory.chunks_of(bytes) * memory.chunk_bytes();
 }
 
 // ---- ops and steps ---------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ void Swapping::begin_step(uint32_t step) {
 
 void Swapping::reset_peaks() noexcept {
   chunks_->memory.ranges.chunks.taken.reset_peak();
-  chunks_->memory.small.reset_peak();
+  chunks_->memory.staying.reset_peak();
   chunks_->memory.copies.in_use.reset_peak();
 }
 

@@ -53,13 +53,13 @@ class Swapping final : public Participant {
   };
 
   void change(const um_chunk_options& options);
+  bool stays(uint64_t bytes) const;
   Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
   bool find_room() noexcept;
   void unpin(RunningOp& op) noexcept;
   void go_on() noexcept;
 
   std::unique_ptr<Chunks> chunks_;
-  uint64_t most_small_bytes_ = ~uint64_t{0};  // larger requests have chunks of their own, once there are chunks
   const Outlook* outlook_ = nullptr;
 };
 
