@@ -225,6 +225,16 @@ bool Mover::make_room(uint64_t bytes) {
   return true;
 }
 
+void Mover::unpack() {
+  for (Movable* each = order.oldest(); each != nullptr;) {
+    Movable* const newer = each->newer;
+    if (each->residence.range->shared != nullptr && each->may_leave()) send(each, UM_SWAP_FOR_ROOM);
+    each = newer;
+  }
+  while (transfers.hand_on_first()) {
+  }
+}
+
 void Mover::set_budget(uint64_t chunks) {
   memory_.ranges.set_budget(chunks);
   while (memory_.ranges.chunks.taken.now > chunks && (transfers.hand_on_first() || evict_one())) {

@@ -60,6 +60,12 @@ void Swapping::look_ahead(const Outlook* outlook) {
   chunks_->memory.layout.stop();
 }
 
+void Swapping::begin_anew() {
+  if (chunks_ == nullptr || outlook_ != nullptr) return;
+  const RequiredContext current(device_.backend);
+  mover().unpack();
+}
+
 void Swapping::read(um_swap_counters* out) {
   *out = {};
   if (chunks_ != nullptr) {

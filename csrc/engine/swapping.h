@@ -19,6 +19,8 @@ class Swapping final : public Participant {
   void read(um_swap_counters* out);
   // How far ahead it is used, until somebody says otherwise; nullptr: nobody knows. Throws um::Error.
   void look_ahead(const Outlook* outlook);
+  // A step that is to be planned for begins as it would after any past. Throws um::Error.
+  void begin_anew();
   // The context is current.
   void close() noexcept { chunks_.reset(); }
   // The driver does not take it back: it stays for good.

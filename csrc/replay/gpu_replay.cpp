@@ -108,6 +108,7 @@ um_simulation GpuReplay::run() {
   if (options_.storage_address != nullptr) place_small();
   events(-1, false);
   make_before();
+  device_->alive()->swapping.begin_anew();
   device_->alive()->swapping.read(&swaps_);
   step_start_ns_ = clock_.now_ns();
   for (uint32_t iteration = 1; iteration <= options_.iterations && !is_steady(out); ++iteration) {

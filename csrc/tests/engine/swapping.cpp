@@ -112,9 +112,10 @@ TEST(an_output_that_cannot_fit_is_refused_with_the_ops_operands) {
 TEST(chunks_of_small_allocations_are_kept_until_somebody_needs_them) {
   Swapping device(4);
   const test::Moving staying = device.allocate(1000, kChunked);
-  const uint64_t half = kChunk / 2;
+  const uint64_t largest = (uint64_t{64} << 10) - 512;
   const auto step = [&] {
-    test::Moving some[] = {device.allocate(half, kChunked), device.allocate(half, kChunked)};
+    std::vector<test::Moving> some;
+    for (uint64_t bytes = 0; bytes < kChunk; bytes += largest) some.push_back(device.allocate(largest, kChunked));
     CHECK_EQ(device.swaps().pinned_bytes, 2 * kChunk);
     for (const test::Moving& each : some) device.free(each);
     CHECK_EQ(device.swaps().pinned_bytes, kChunk);
