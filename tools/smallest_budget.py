@@ -98,7 +98,7 @@ def recorded(network: str, *, small: bool) -> Trace:
     try:
         training = _made(network, small=small)
         with umadvise.session(
-            training.model, training.optimizer, device="emulated", capacity="12GiB", policy="advise", record=True
+            training.model, training.optimizer, device="emulated", capacity="4GiB", policy="advise", record=True
         ) as um:
             losses(training, um)
         return um.trace(step=STEPS)

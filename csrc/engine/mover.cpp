@@ -11,12 +11,12 @@ using driver::CUstream;
 
 // ---- allocations ---------------------------------------------------------------------------------------------
 
-Movable* Mover::make(uint64_t bytes, CUstream stream, int32_t storage, const Uses& beside) {
-  for (;;) {  // the driver may have less memory than the budget: then no more is obtainable than it has
-    if (!make_room(bytes)) refuse(beside, bytes);
+Movable* Mover::make(uint64_t bytes, CUstream stream, int32_t storage) {
+  while (make_room(bytes)) {  // the driver may have less memory than the budget: then no more is obtainable than it has
     transfers.clear(bytes, storage);
     if (Movable* const made = make_idle(bytes, stream, storage)) return made;
   }
+  return nullptr;
 }
 
 Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
@@ -71,13 +71,15 @@ bool Mover::at_hand(const Uses& uses, CUstream stream) {
   return true;
 }
 
-void Mover::acquire(const Uses& uses, CUstream stream) {
+bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   const uint64_t bit = waits.streams.bit_of(stream);
-  if (!bring_all(uses, stream) && !(repack(uses) && bring_all(uses, stream))) refuse(uses);
+  const bool there = bring_all(uses, stream) || (repack(uses) && bring_all(uses, stream));
+  if (!there && !anyway) return false;
   note_op(uses);
   waits.stalls.around(stream, &events_.counted.wait_copy_ns, [&] {
     for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   });
+  return there;
 }
 
 void Mover::note_op(const Uses& uses) {
@@ -125,7 +127,7 @@ bool Mover::repack(const Uses& uses) {
 
 // Chunks of what does not leave and is none of the op's.
 uint64_t Mover::held_beside(const Uses& uses) const {
-  uint64_t chunks = memory_.staying.now;
+  uint64_t chunks = 0;
   std::vector<const SharedChunk*> shared;
   for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
     const bool own = std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.block == each; });
@@ -138,26 +140,19 @@ uint64_t Mover::held_beside(const Uses& uses) const {
   return chunks;
 }
 
-// What an op has begun with lies where it lies until it ends: each of its small operands may keep a chunk of its own.
-void Mover::refuse(const Uses& uses, uint64_t made_bytes) const {
-  uint64_t chunks = 0;
+Need Mover::need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  Need need{0, held_beside(uses), memory_.staying.now};
   std::vector<uint64_t> parts;
   const auto add = [&](uint64_t bytes) {
-    memory_.shares(bytes) ? parts.push_back(bytes) : void(chunks += memory_.chunks_of(bytes));
+    memory_.shares(bytes) ? parts.push_back(bytes) : void(need.working += memory_.chunks_of(bytes));
   };
   for (auto use = uses.begin(); use != uses.end(); ++use) {
     const auto same = [&](const Movable::Use& each) { return each.block == use->block; };
     if (std::none_of(uses.begin(), use, same)) add(use->block->block->record.bytes);
   }
-  if (made_bytes > 0) add(made_bytes);
-  chunks += made_bytes > 0 ? parts.size() : memory_.shared.chunks_for(parts);
-  const uint64_t held = held_beside(uses);
-  const auto words = [&](uint64_t count) { return in_words(count * memory_.chunk_bytes()); };
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, "its working set takes " + words(chunks) + " in chunks of " + words(1) +
-                                           ", and " + words(held) + " beside it cannot leave; the budget is " +
-                                           words(memory_.ranges.chunks.pool.budget()) + ", one of at least " +
-                                           words(chunks + held) +
-                                           " would do for this op; unified memory (policy advise) runs in any");
+  for (const uint64_t bytes : made_bytes) add(bytes);
+  need.working += memory_.shared.chunks_for(parts);
+  return need;
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------

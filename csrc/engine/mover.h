@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/refusal.h"
 #include "engine/transfers.h"
 #include "memory/stable_pool.h"
 
@@ -25,9 +26,9 @@ class Mover {
         memory_(memory),
         events_(events) {}
 
-  // An allocation on the device, pinned, whose memory `stream` may use at once. `storage`: what it will be called
-  // (Record). `beside`: what the op that asks for it uses as well. Throws um::Error.
-  Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1, const Uses& beside = {});
+  // An allocation on the device, pinned, whose memory `stream` may use at once; nullptr: there is no room. `storage`:
+  // what it will be called (Record). Throws um::Error.
+  Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // Likewise, of memory that nobody has and nobody has to leave for; nullptr: there is none.
   Movable* make_idle(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // An allocation on the host that comes when it is used first; what the stream is given from now on may use it there,
@@ -39,9 +40,11 @@ class Mover {
   // True when pinned allocations are on the device and ready for what an op does: then it has been noted that it does.
   bool at_hand(const Uses& uses, driver::CUstream stream);
   // Brings pinned allocations onto the device and orders `stream` after that; one whose owner nobody knows is used
-  // where it lies. Throws um::Error when they find no room, or the host none for what must leave: then some of them may
-  // have come.
-  void acquire(const Uses& uses, driver::CUstream stream);
+  // where it lies. False: they find no room, and some of them may have come; `anyway`: the others are used where they
+  // lie. Throws um::Error, also when the host has no room for what must leave.
+  bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
+  // What an op needs that is given these allocations and has made others, of so many bytes each.
+  Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t bytes);
   // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after this
@@ -75,7 +78,6 @@ class Mover {
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);
   uint64_t held_beside(const Uses& uses) const;
-  [[noreturn]] void refuse(const Uses& uses, uint64_t made_bytes = 0) const;
 
   MovableMemory& memory_;
   SwapEvents& events_;

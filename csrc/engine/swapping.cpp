@@ -15,11 +15,9 @@ using driver::CUstream;
 
 namespace {
 
-Error named(const Error& error, const RunningOp& op) {
-  if (error.status() != UM_OUT_OF_DEVICE_MEMORY) return error;
+std::string about(const RunningOp& op) {
   const std::string module = name_of(op.identity.module);
-  return Error(error.status(), std::string("no room for ") + name_of(op.identity.op) +
-                                   (module.empty() ? "" : " of " + module) + ": " + error.what());
+  return std::string("no room for ") + name_of(op.identity.op) + (module.empty() ? "" : " of " + module) + ": ";
 }
 
 }  // namespace
@@ -137,12 +135,46 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
     made = mover().make_idle(bytes, stream, storage);
     if (made == nullptr) made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
   }
-  if (made != nullptr) return made;
-  try {
-    return op != nullptr ? mover().make(bytes, stream, storage, op->swapped) : mover().make(bytes, stream, storage);
-  } catch (const Error& error) {
-    throw op != nullptr ? named(error, *op) : error;
+  if (made == nullptr) made = mover().make(bytes, stream, storage);
+  if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
+    std::vector<uint64_t> all = op->made_out;
+    all.push_back(bytes);
+    chunks_->put_off.note(mover().need(op->swapped, all), about(*op));
   }
+  return made != nullptr ? made : make_anyway(bytes, op, stream);
+}
+
+// There is no room. What an op has begun with lies where it lies until it ends: so its small operands may keep more
+// chunks than they fill. What finds no room for that alone comes when it is used next.
+Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
+  if (op == nullptr) refuse(mover().need({}, {bytes}), op);
+  op->made_out.push_back(bytes);
+  const Need need = mover().need(op->swapped, op->made_out);
+  const bool put_off = chunks_->put_off.active();
+  if (!put_off && need.chunks() > chunks_->memory.ranges.chunks.pool.most()) refuse(need, op);
+  if (put_off) chunks_->put_off.note(need, about(*op));
+  Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
+  if (made == nullptr) refuse(need, op);
+  return made;
+}
+
+void Swapping::refuse(const Need& need, const RunningOp* op) const {
+  const MovableMemory& memory = chunks_->memory;
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(*op) : "") +
+                                           refusal(need, memory.ranges.chunks.pool.budget(), memory.chunk_bytes()));
+}
+
+bool Swapping::put_off() {
+  if (chunks_ == nullptr || device_.guard.step() == 0 || !device_.backend.hooks->in_host) return false;
+  chunks_->put_off.begin();
+  return true;
+}
+
+void Swapping::end_put_off() {
+  if (chunks_ == nullptr || !chunks_->put_off.active()) return;
+  const MovableMemory& memory = chunks_->memory;
+  const std::string words = chunks_->put_off.end(memory.ranges.chunks.pool.budget(), memory.chunk_bytes());
+  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words);
 }
 
 void Swapping::end(Block* block) noexcept {
@@ -158,7 +190,7 @@ void Swapping::end(Block* block) noexcept {
 void Swapping::hold(Movable* block, bool write) {
   ++block->pins;
   const OnError undo([&] { --block->pins; });
-  mover().acquire({{block, write}}, nullptr);
+  if (!mover().acquire({{block, write}}, nullptr)) refuse(mover().need({{block, write}}, {}), nullptr);
 }
 
 uint64_t Swapping::device_bytes(const Block& block) const {
@@ -173,14 +205,14 @@ void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
   for (const Movable::Use& use : op.swapped) ++use.block->pins;
   const OnError undo([&] { unpin(op); });
-  try {
-    if (mover().at_hand(op.swapped, op.stream)) return;
-    const RequiredContext current(device_.backend);
-    go_on();
-    mover().acquire(op.swapped, op.stream);
-  } catch (const Error& error) {
-    throw named(error, op);
-  }
+  if (mover().at_hand(op.swapped, op.stream)) return;
+  const RequiredContext current(device_.backend);
+  go_on();
+  PutOff& put_off = chunks_->put_off;
+  if (mover().acquire(op.swapped, op.stream, put_off.active())) return;
+  const Need need = mover().need(op.swapped, {});
+  if (!put_off.active()) refuse(need, &op);
+  put_off.note(need, about(op));
 }
 
 void Swapping::unpin(RunningOp& op) noexcept {

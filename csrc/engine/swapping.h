@@ -21,6 +21,11 @@ class Swapping final : public Participant {
   void look_ahead(const Outlook* outlook);
   // A step that is to be planned for begins as it would after any past. Throws um::Error.
   void begin_anew();
+  // Ops of this step that find no room are not refused at once, but when it ends. False: they are, as outside of
+  // steps, and where kernels run elsewhere.
+  bool put_off();
+  // The step has ended. Throws um::Error where it was refused anything.
+  void end_put_off();
   // The context is current.
   void close() noexcept { chunks_.reset(); }
   // The driver does not take it back: it stays for good.
@@ -51,12 +56,15 @@ class Swapping final : public Participant {
     MovableMemory memory;
     Mover mover;
     SmallArenas small;
+    PutOff put_off;
     const uint64_t small_option;
   };
 
   void change(const um_chunk_options& options);
   bool stays(uint64_t bytes) const;
   Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
+  Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream);
+  [[noreturn]] void refuse(const Need& need, const RunningOp* op) const;
   bool find_room() noexcept;
   void unpin(RunningOp& op) noexcept;
   void go_on() noexcept;

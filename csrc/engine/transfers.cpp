@@ -186,6 +186,7 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
   if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly
     if (block->copying_out) waits_.stall(*block, stream, Wait::op_after_departure);
     block->streams |= stream_bit;
+    block->written |= use.write;
     return;
   }
   if (block->where == Where::arriving) {
