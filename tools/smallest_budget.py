@@ -1,11 +1,11 @@
 """The smallest budget in which policy `swap` trains six networks of small tensors, beside what no budget can be below.
 
-python tools/smallest_budget.py ["GPT-2 small" ...] [--small]
+python tools/smallest_budget.py ["GPT-2 small" ...] [--small] [--bar]
 
 Of each network three steps run in the emulated device. The columns: the need (the most that its tensors take at once),
 whether half of that runs, the working set of the largest op (what one op is given and makes, in bytes), the bar (1.1
 times that and 16 MiB, the constant that small tensors may take), the smallest budget that was seen to run, and what
-that is of the working set and the constant. Losses are compared with those of plain PyTorch, bit by bit.
+that is of the working set and the constant. With `--bar` none below the bar is tried. Losses are compared with those of plain PyTorch, bit by bit.
 """
 
 import argparse
@@ -149,11 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="of: " + ", ".join(NETWORKS))
     parser.add_argument("--small", action="store_true", help="networks of the same kinds, for tests")
+    parser.add_argument("--bar", action="store_true", help="try the bar, and nothing below it")
     options = parser.parse_args()
     words = ("need MiB", "half runs", "op MiB", "bar MiB", "smallest MiB", "of op + 16 MiB")
     print("| network | " + " | ".join(words) + " |\n" + "|---" * (len(words) + 1) + "|")
     for network in options.networks or NETWORKS:
-        floor = floor_of(network, small=options.small)
+        floor = floor_of(network, small=options.small, search=not options.bar)
         sizes = (floor.need_bytes, floor.op_bytes, floor.bar_bytes, floor.smallest_bytes)
         need, op, bar, smallest = (f"{size / MIB:.1f}" for size in sizes)
         share = floor.smallest_bytes / (floor.op_bytes + CONSTANT_BYTES)
