@@ -108,7 +108,6 @@ um_simulation GpuReplay::run() {
   if (options_.storage_address != nullptr) place_small();
   events(-1, false);
   make_before();
-  device_->alive()->swapping.begin_anew();
   device_->alive()->swapping.read(&swaps_);
   step_start_ns_ = clock_.now_ns();
   for (uint32_t iteration = 1; iteration <= options_.iterations && !is_steady(out); ++iteration) {
@@ -180,6 +179,7 @@ void GpuReplay::make_before() {
     }
     device_->guard.end_op(nullptr, 0);
   }
+  device_->alive()->swapping.begin_anew();
   static_cast<void>(clock_.take_tally());  // of no iteration
   static_cast<void>(clock_.take_spans());
 }
