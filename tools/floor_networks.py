@@ -21,7 +21,7 @@ class Training:
     """A network with what it is trained on, on torch's default device.
 
     Attributes:
-        model: the network.
+        model: network that is trained.
         optimizer: AdamW over what of it is trained.
         loss: function that gives the loss of a step of a number, from 0 on.
     """
@@ -68,11 +68,9 @@ def bert(*, small: bool) -> Training:
 
 def t5(*, small: bool) -> Training:
     """T5-small, on 4 x 64 tokens in and out."""
-    config = transformers.T5Config(
-        vocab_size=WORDS, d_model=256, d_ff=1024, num_heads=4, num_layers=2, decoder_start_token_id=0
-    )
-    whole = transformers.T5Config(decoder_start_token_id=0)
-    model = transformers.T5ForConditionalGeneration(config if small else whole)
+    config = transformers.T5Config(vocab_size=WORDS, d_model=256, d_ff=1024, num_heads=4, num_layers=2)
+    model = transformers.T5ForConditionalGeneration(config if small else transformers.T5Config())
+    model.config.decoder_start_token_id = 0
     return _of_transformers(model, model.config.vocab_size, 4, 64)
 
 

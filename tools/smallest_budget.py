@@ -5,7 +5,8 @@ python tools/smallest_budget.py ["GPT-2 small" ...] [--small] [--bar]
 Of each network three steps run in the emulated device. The columns: the need (the most that its tensors take at once),
 whether half of that runs, the working set of the largest op (what one op is given and makes, in bytes), the bar (1.1
 times that and 16 MiB, the constant that small tensors may take), the smallest budget that was seen to run, and what
-that is of the working set and the constant. With `--bar` none below the bar is tried. Losses are compared with those of plain PyTorch, bit by bit.
+that is of the working set and the constant. With `--bar` none below the bar is tried. Losses are compared with those of
+plain PyTorch, bit by bit.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def largest_working_set(trace: Trace) -> int:
     for op, storage in zip(trace.accesses.op.tolist(), trace.accesses.storage.tolist(), strict=True):
         if trace.births[storage] < op:
             given[op].add(storage)
-    sizes = trace.storages.bytes.tolist()
+    sizes: list[int] = trace.storages.bytes.tolist()
     now = [sum(sizes[storage] for storage in each) for each in given]
     most = list(now)
     columns = (getattr(trace.events, name).tolist() for name in ("op", "inside", "kind", "storage"))

@@ -47,8 +47,8 @@ class Mover {
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t bytes);
-  // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after this
-  // alone. Throws um::Error.
+  // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after
+  // this alone. Throws um::Error.
   void unpack();
   // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.
   void set_budget(uint64_t chunks);

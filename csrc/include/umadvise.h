@@ -258,8 +258,8 @@ UM_API void um_op_stream_set(void* stream);
  * that is more than the device has is lowered to that; on CUDA to what the driver says is free or managed memory has
  * already, and UM_OUT_OF_DEVICE_MEMORY when that is not two blocks of 2 MiB. */
 UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
-/* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. Where refusals
- * were put off, what it returns is theirs, and the step has ended. */
+/* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. Where
+ * refusals were put off, what it returns is theirs, and the step has ended. */
 UM_API um_status um_step_set(um_device* device, uint32_t step);
 /* Once an op of a step was refused for want of chunks: it may be tried again, and what it and the ops after it find no
  * room for is used in the host's memory, until um_step_set refuses the step with UM_OUT_OF_DEVICE_MEMORY, and says what

@@ -20,10 +20,10 @@ namespace um {
 struct SharedChunk {
   static constexpr uint64_t kMostUnits = 64;
 
-  ChunkRange* whole = nullptr;  // held for as long as anybody has a part
-  uint64_t taken = 0;           // a bit for each unit
-  uint64_t longest = 0;         // units in a row that nobody has
-  bool tiny = false;            // its parts are of one unit, for storages that may never leave
+  ChunkRange* whole = nullptr;                       // held for as long as anybody has a part
+  uint64_t taken = 0;                                // a bit for each unit
+  uint64_t longest = 0;                              // units in a row that nobody has
+  bool tiny = false;                                 // its parts are of one unit, for storages that may never leave
   std::array<Fences::Fence, kMostUnits> last_use{};  // of whoever had the unit last; holds a reference
 };
 

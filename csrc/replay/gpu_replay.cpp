@@ -16,7 +16,7 @@ namespace um::simulator {
 namespace {
 
 constexpr uint32_t kAlike = 3;
-constexpr uint64_t kGranule = 512;  // bytes, of the memory of small storages
+constexpr uint64_t kGranule = 512;                 // bytes, of the memory of small storages
 constexpr uint64_t kMostGap = uint64_t{32} << 10;  // bytes, as small as what stays
 constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 constexpr uint32_t kLeastWarmUp = 2;  // the first iteration has no plan, the second does not begin as it ends
