@@ -4,7 +4,7 @@
 
 Operators, operators on lists of tensors, modules and optimizers, with torch's own samples: called, in place, with
 `out=`, with gaps between the elements, and backward. Each runs twice in plain torch and once in a session on an
-emulated device on which every tensor, the smallest included, has a chunk of its own. Before each part all chunks are
+emulated device which every tensor leaves, the smallest included. Before each part all chunks are
 taken and overwritten with garbage, which is checked. What is left in the end is compared bit by bit; what plain torch
 does not repeat itself, as it never wrote it, is counted and not compared.
 

@@ -57,7 +57,7 @@ def planned(
     """
     if regions:
         trace = with_inputs_held(trace, regions)
-    stays = staying_bytes(trace, CHUNK_BYTES) + spare_bytes(budget_bytes, CHUNK_BYTES)
+    stays = staying_bytes(trace) + spare_bytes(budget_bytes, CHUNK_BYTES)
     view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, staying_bytes=stays)
     repeatable = repeatable_ops(trace, regions) if regions else None
     options = {"recompute": regions is not None, "paging": False, "seconds": seconds}

@@ -283,7 +283,18 @@ um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
 }
 
 um_status um_step_set(um_device* device, uint32_t step) {
-  return guarded([&] { alive(device)->guard.set_step(step); });
+  return guarded([&] {
+    const auto locked = alive(device);
+    locked->guard.set_step(step);
+    locked->swapping.end_put_off();
+  });
+}
+
+um_status um_refusals_put_off(um_device* device) {
+  return guarded([&] {
+    if (!alive(device)->swapping.put_off())
+      throw um::Error(UM_UNSUPPORTED, "refusals are put off in steps alone, and where kernels run in the host");
+  });
 }
 
 // ---- explicit swapping -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   rest_.clear();
   Walk walk;
   walk.ins_ns = program.ns_to_bring(mover.queued_bytes());
-  walk.room = walk.least = mover.room();
+  walk.room = walk.least = mover.room_bytes();
   walk.trusts = program.planned() && pursuit.exact();
   const auto of_program = static_cast<double>(std::max<int64_t>(program.made_bytes(pursuit.op()), 1));
   walk.scale = std::clamp(static_cast<double>(pursuit.made_bytes()) / of_program, 0.1, 10.0);
@@ -62,8 +62,8 @@ bool Foresight::take(const At& at, Mover& mover, Walk* walk) {
     if (each == nullptr || program.brought_at(row) > now) continue;
     if (each->where != Where::host && each->where != Where::leaving) continue;
     if (is_next(*walk)) {
-      if (!spend(static_cast<int64_t>(mover.chunks_of(*each)), mover, walk)) return false;
-      if (!mover.swap_in(each)) walk->room += static_cast<int64_t>(mover.chunks_of(*each));
+      if (!spend(mover.room_of(*each), mover, walk)) return false;
+      if (!mover.swap_in(each)) walk->room += mover.room_of(*each);
     } else {
       rest_.push_back(each);
     }
@@ -73,11 +73,11 @@ bool Foresight::take(const At& at, Mover& mover, Walk* walk) {
   for (size_t row = from; row < to && is_next(*walk); ++row) {
     const int32_t storage = program.event_storage(row);
     const auto bytes = static_cast<uint64_t>(static_cast<double>(program.bytes(storage)) * walk->scale);
-    const auto chunks = static_cast<int64_t>(mover.chunks_to_make(bytes));
-    if (program.event_kind(row) == kAllocate && !spend(chunks, mover, walk)) return false;
+    const int64_t taken = mover.room_of(bytes);
+    if (program.event_kind(row) == kAllocate && !spend(taken, mover, walk)) return false;
     const Movable* const each = movable(block_of(at, storage));
     const bool there = each == nullptr || is_there(*each) || each->where == Where::leaving;
-    if (program.event_kind(row) == kFree && there) walk->room += chunks;
+    if (program.event_kind(row) == kFree && there) walk->room += taken;
   }
   take_plan(program.first_action(at.op, true), program.end_of_actions(at.op, true), at, mover, walk);
   return true;
@@ -90,23 +90,23 @@ void Foresight::take_plan(size_t first, size_t end, const At& at, Mover& mover, 
     const Program::Action action = at.program->action(row);
     const Movable* const each = movable(block_of(at, action.storage));
     const auto bytes = static_cast<uint64_t>(static_cast<double>(at.program->bytes(action.storage)) * walk->scale);
-    const auto chunks = static_cast<int64_t>(each != nullptr ? mover.chunks_of(*each) : mover.chunks_to_make(bytes));
+    const int64_t taken = each != nullptr ? mover.room_of(*each) : mover.room_of(bytes);
     const bool comes = each != nullptr && each->where == Where::host;
     const bool leaves = each == nullptr || is_there(*each) || each->where == Where::queued;
-    if (action.kind == UM_PLAN_SWAP_IN && comes) walk->room -= chunks;
-    if ((action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) && leaves) walk->room += chunks;
+    if (action.kind == UM_PLAN_SWAP_IN && comes) walk->room -= taken;
+    if ((action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) && leaves) walk->room += taken;
   }
   walk->least = std::min(walk->least, walk->room);
 }
 
 // Room for one of the next ops, if need be that of what is used after it.
-bool Foresight::spend(int64_t chunks, Mover& mover, Walk* walk) {
-  while (walk->room < chunks && !walk->trusts) {
-    const Mover::Sent sent = mover.send_away(walk->ops);
-    if (sent.chunks == 0) return false;
-    walk->room += static_cast<int64_t>(sent.chunks);
+bool Foresight::spend(int64_t bytes, Mover& mover, Walk* walk) {
+  while (walk->room < bytes && !walk->trusts) {
+    const int64_t sent = mover.send_away(walk->ops);
+    if (sent == 0) return false;
+    walk->room += sent;
   }
-  walk->room -= chunks;
+  walk->room -= bytes;
   walk->least = std::min(walk->least, walk->room);
   return true;
 }
@@ -117,14 +117,14 @@ void Foresight::bring_rest(Mover& mover, Walk* walk) {
   for (Movable* const each : rest_) {
     due_ns_ = 0;
     if (busy_ns > kBusyNs) return;
-    const auto chunks = static_cast<int64_t>(mover.chunks_of(*each));
-    while (walk->least < chunks) {
-      const uint64_t gone = mover.send_away(walk->ops).chunks;
-      if (gone == 0) return;
-      walk->least += static_cast<int64_t>(gone);
+    const int64_t taken = mover.room_of(*each);
+    while (walk->least < taken) {
+      const int64_t sent = mover.send_away(walk->ops);
+      if (sent == 0) return;
+      walk->least += sent;
     }
     if (!mover.swap_in(each)) continue;
-    walk->least -= chunks;
+    walk->least -= taken;
     busy_ns += pursuit_->program()->ns_to_bring(each->block->record.bytes);
   }
 }

@@ -33,9 +33,9 @@ class Foresight {
   };
   // What lies ahead, in order.
   struct Walk {
-    double ahead_ns = 0, ins_ns = 0, outs_ns = 0;
+    double ahead_ns = 0, ins_ns = 0;
     int64_t ops = 1;      // from the op that begins
-    int64_t room = 0;     // chunks
+    int64_t room = 0;     // bytes
     int64_t least = 0;    // of that, at any of the next ops
     double scale = 1;     // of sizes, to the program's
     bool trusts = false;  // the plan to make room
@@ -44,7 +44,7 @@ class Foresight {
   Block* block_of(const At& at, int32_t storage) const;
   bool take(const At& at, Mover& mover, Walk* walk);
   void take_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
-  bool spend(int64_t chunks, Mover& mover, Walk* walk);
+  bool spend(int64_t bytes, Mover& mover, Walk* walk);
   void bring_rest(Mover& mover, Walk* walk);
 
   // While it looks.

@@ -69,6 +69,7 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   running->identity = {step_, step_ops_ + (running->beside ? 0 : 1), op, module, phase};
   running->working_set.clear();
   running->swapped.clear();
+  running->made_out.clear();
   running->most_bytes = 0;
   running->took_ns = UM_UNKNOWN;
   running->recorded = running->timed = running->sampled = 0;

@@ -11,13 +11,12 @@ using driver::CUstream;
 
 // ---- allocations ---------------------------------------------------------------------------------------------
 
-Movable* Mover::make(uint64_t bytes, CUstream stream, int32_t storage, const Uses& beside) {
-  const uint64_t chunks = memory_.chunks_of(bytes);
-  for (;;) {  // the driver may have less memory than the budget: then no more is obtainable than it has
-    if (!make_room(chunks)) refuse(beside, chunks);
-    transfers.clear(chunks, storage);
+Movable* Mover::make(uint64_t bytes, CUstream stream, int32_t storage) {
+  while (make_room(bytes)) {  // the driver may have less memory than the budget: then no more is obtainable than it has
+    transfers.clear(bytes, storage);
     if (Movable* const made = make_idle(bytes, stream, storage)) return made;
   }
+  return nullptr;
 }
 
 Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
@@ -72,20 +71,25 @@ bool Mover::at_hand(const Uses& uses, CUstream stream) {
   return true;
 }
 
-void Mover::acquire(const Uses& uses, CUstream stream) {
+bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   const uint64_t bit = waits.streams.bit_of(stream);
-  for (const Movable::Use& use : uses) {  // all copies begin before one is waited for
-    if (!bring(use.block, stream)) refuse(uses);
-  }
+  const bool there = bring_all(uses, stream) || (repack(uses) && bring_all(uses, stream));
+  if (!there && !anyway) return false;
   note_op(uses);
   waits.stalls.around(stream, &events_.counted.wait_copy_ns, [&] {
     for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   });
+  return there;
 }
 
 void Mover::note_op(const Uses& uses) {
   for (const Movable::Use& use : uses) memory_.layout.awaits(use.block->residence.range);
   memory_.layout.op(order.outlook != nullptr ? order.outlook->op_duration() : 1);
+}
+
+// All copies begin before one is waited for.
+bool Mover::bring_all(const Uses& uses, CUstream stream) {
+  return std::all_of(uses.begin(), uses.end(), [&](const Movable::Use& use) { return bring(use.block, stream); });
 }
 
 // Onto the device, or on its way. False: there is no room, and nothing more will leave.
@@ -95,29 +99,60 @@ bool Mover::bring(Movable* block, CUstream stream) {
   if (block->residence.range != nullptr || block->owner == nullptr) return true;
   const bool planned = block->where == Where::queued;
   do {
-    if (!make_room(chunks_of(*block))) return false;
+    if (!make_room(block->block->record.bytes)) return false;
   } while (!transfers.arrive(block, stream));
   if (planned) unqueue(block);
   return true;
 }
 
-void Mover::refuse(const Uses& uses, uint64_t chunks) const {
-  const auto own = [&](const auto& to, const Movable* block) {
-    return std::any_of(uses.begin(), to, [&](const auto& use) { return use.block == block; });
+// An op's small operands may lie in as many chunks as they are, each beside others that have left by now. They leave,
+// and come again into as few as they need. Whether there were any.
+bool Mover::repack(const Uses& uses) {
+  bool any = false;
+  for (const Movable::Use& use : uses) {
+    Movable* const block = use.block;
+    const auto same = [&](const Movable::Use& each) { return each.block == block; };
+    const auto own = static_cast<uint32_t>(std::count_if(uses.begin(), uses.end(), same));
+    if (block->residence.range == nullptr || block->residence.range->shared == nullptr || block->pins != own) continue;
+    block->pins = 0;
+    const bool leaves = block->may_leave();
+    if (leaves) transfers.leave(block, UM_SWAP_FOR_ROOM);
+    block->pins = own;
+    any |= leaves;
+  }
+  while (transfers.hand_on_first()) {
+  }
+  return any;
+}
+
+// Chunks of what does not leave and is none of the op's.
+uint64_t Mover::held_beside(const Uses& uses) const {
+  uint64_t chunks = 0;
+  std::vector<const SharedChunk*> shared;
+  for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
+    const bool own = std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.block == each; });
+    if (own || each->may_leave()) continue;
+    const SharedChunk* const its = each->residence.range->shared;
+    if (its != nullptr && std::find(shared.begin(), shared.end(), its) != shared.end()) continue;
+    if (its != nullptr) shared.push_back(its);
+    chunks += memory_.chunks_of(each->block->record.bytes);
+  }
+  return chunks;
+}
+
+Need Mover::need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  Need need{0, held_beside(uses), memory_.staying.now};
+  std::vector<uint64_t> parts;
+  const auto add = [&](uint64_t bytes) {
+    memory_.shares(bytes) ? parts.push_back(bytes) : void(need.working += memory_.chunks_of(bytes));
   };
   for (auto use = uses.begin(); use != uses.end(); ++use) {
-    if (!own(use, use->block)) chunks += chunks_of(*use->block);
+    const auto same = [&](const Movable::Use& each) { return each.block == use->block; };
+    if (std::none_of(uses.begin(), use, same)) add(use->block->block->record.bytes);
   }
-  uint64_t held = memory_.small.now;
-  for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
-    if (!own(uses.end(), each) && !each->may_leave()) held += chunks_of(*each);
-  }
-  const auto words = [&](uint64_t count) { return in_words(count * memory_.chunk_bytes()); };
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, "its working set takes " + words(chunks) + " in chunks of " + words(1) +
-                                           ", and " + words(held) + " beside it cannot leave; the budget is " +
-                                           words(memory_.ranges.chunks.pool.budget()) + ", one of at least " +
-                                           words(chunks + held) +
-                                           " would do for this op; unified memory (policy advise) runs in any");
+  for (const uint64_t bytes : made_bytes) add(bytes);
+  need.working += memory_.shared.chunks_for(parts);
+  return need;
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------
@@ -162,23 +197,26 @@ void Mover::unqueue(Movable* block) noexcept { queue_.erase(std::find(queue_.beg
 void Mover::progress() {
   while (!queue_.empty()) {
     Movable* const next = queue_.front();
-    const uint64_t least = chunks_of(*next), needed = least + memory_.layout.spare();
-    while (memory_.ranges.chunks.obtainable() < needed && transfers.hand_on_first(true)) {
+    const auto lacks = [&](uint64_t spare) {
+      const uint64_t chunks = memory_.lacking(next->block->record.bytes);
+      return chunks > 0 && memory_.ranges.chunks.obtainable() < chunks + spare;
+    };
+    while (lacks(memory_.layout.spare()) && transfers.hand_on_first(true)) {
     }
-    if (memory_.ranges.chunks.obtainable() >= needed && transfers.arrive(next, nullptr)) {
+    if (!lacks(memory_.layout.spare()) && transfers.arrive(next, nullptr)) {
       queue_.pop_front();
-    } else if (transfers.any_leave() || memory_.ranges.chunks.obtainable() >= least ||
-               !send(order.spare(), UM_SWAP_PLANNED)) {
+    } else if (transfers.any_leave() || !lacks(0) || !send(order.spare(), UM_SWAP_PLANNED)) {
       return;
     }
   }
 }
 
-int64_t Mover::room() const {
-  int64_t chunks = static_cast<int64_t>(memory_.ranges.chunks.obtainable()) - static_cast<int64_t>(memory_.layout.spare());
-  transfers.each_leaving([&](const Movable& block) { chunks += static_cast<int64_t>(chunks_of(block)); });
-  for (const Movable* block : queue_) chunks -= static_cast<int64_t>(chunks_of(*block));
-  return chunks;
+int64_t Mover::room_bytes() const {
+  const auto chunks = static_cast<int64_t>(memory_.ranges.chunks.obtainable()) - static_cast<int64_t>(memory_.layout.spare());
+  int64_t bytes = chunks * static_cast<int64_t>(memory_.chunk_bytes());
+  transfers.each_leaving([&](const Movable& block) { bytes += room_of(block); });
+  for (const Movable* block : queue_) bytes -= room_of(*block);
+  return bytes;
 }
 
 uint64_t Mover::queued_bytes() const {
@@ -187,28 +225,29 @@ uint64_t Mover::queued_bytes() const {
   return bytes;
 }
 
-uint64_t Mover::leaving_bytes() const {
-  uint64_t bytes = 0;
-  transfers.each_leaving([&](const Movable& block) { bytes += block.copying_out ? block.block->record.bytes : 0; });
-  return bytes;
-}
-
-Mover::Sent Mover::send_away(int64_t later_than) {
+int64_t Mover::send_away(int64_t later_than) {
   Movable* block = order.spare();
   if (block == nullptr) block = order.victim(later_than);
-  if (block == nullptr) return {};
-  const bool copies = block->written && !block->copied;
-  transfers.leave(block, UM_SWAP_PLANNED);
-  return {chunks_of(*block), copies ? block->block->record.bytes : 0};
+  return send(block, UM_SWAP_PLANNED) ? room_of(*block) : 0;
 }
 
 // ---- room ----------------------------------------------------------------------------------------------------
 
-bool Mover::make_room(uint64_t chunks) {
-  while (memory_.ranges.chunks.obtainable() < chunks) {
+bool Mover::make_room(uint64_t bytes) {
+  while (memory_.ranges.chunks.obtainable() < memory_.lacking(bytes)) {
     if (!transfers.hand_on_first() && !evict_one() && !last_resort()) return false;
   }
   return true;
+}
+
+void Mover::unpack() {
+  for (Movable* each = order.oldest(); each != nullptr;) {
+    Movable* const newer = each->newer;
+    if (each->residence.range->shared != nullptr && each->may_leave()) send(each, UM_SWAP_FOR_ROOM);
+    each = newer;
+  }
+  while (transfers.hand_on_first()) {
+  }
 }
 
 void Mover::set_budget(uint64_t chunks) {
@@ -218,7 +257,19 @@ void Mover::set_budget(uint64_t chunks) {
   memory_.ranges.settle();
 }
 
-bool Mover::evict_one() { return send(order.spare(), UM_SWAP_PLANNED) || send(order.victim(), UM_SWAP_FOR_ROOM); }
+// A victim with what shares its chunk: only then is that free.
+bool Mover::evict_one() {
+  if (send(order.spare(), UM_SWAP_PLANNED)) return true;
+  Movable* const victim = order.victim();
+  const SharedChunk* const shared = victim != nullptr ? victim->residence.range->shared : nullptr;
+  const bool any = send(victim, UM_SWAP_FOR_ROOM);
+  for (Movable* each = shared != nullptr ? order.oldest() : nullptr; each != nullptr;) {
+    Movable* const newer = each->newer;
+    if (each->residence.range->shared == shared && each->may_leave()) send(each, UM_SWAP_FOR_ROOM);
+    each = newer;
+  }
+  return any;
+}
 
 bool Mover::send(Movable* block, um_swap_cause cause) {
   if (block != nullptr) transfers.leave(block, cause);

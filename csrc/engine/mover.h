@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/refusal.h"
 #include "engine/transfers.h"
 #include "memory/stable_pool.h"
 
@@ -25,9 +26,9 @@ class Mover {
         memory_(memory),
         events_(events) {}
 
-  // An allocation on the device, pinned, whose memory `stream` may use at once. `storage`: what it will be called
-  // (Record). `beside`: what the op that asks for it uses as well. Throws um::Error.
-  Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1, const Uses& beside = {});
+  // An allocation on the device, pinned, whose memory `stream` may use at once; nullptr: there is no room. `storage`:
+  // what it will be called (Record). Throws um::Error.
+  Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // Likewise, of memory that nobody has and nobody has to leave for; nullptr: there is none.
   Movable* make_idle(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // An allocation on the host that comes when it is used first; what the stream is given from now on may use it there,
@@ -39,11 +40,16 @@ class Mover {
   // True when pinned allocations are on the device and ready for what an op does: then it has been noted that it does.
   bool at_hand(const Uses& uses, driver::CUstream stream);
   // Brings pinned allocations onto the device and orders `stream` after that; one whose owner nobody knows is used
-  // where it lies. Throws um::Error when they find no room, or the host none for what must leave: then some of them may
-  // have come.
-  void acquire(const Uses& uses, driver::CUstream stream);
-  // Lets allocations leave until so many chunks can be had. False when nothing more will leave. Throws um::Error.
-  bool make_room(uint64_t chunks);
+  // where it lies. False: they find no room, and some of them may have come; `anyway`: the others are used where they
+  // lie. Throws um::Error, also when the host has no room for what must leave.
+  bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
+  // What an op needs that is given these allocations and has made others, of so many bytes each.
+  Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
+  // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
+  bool make_room(uint64_t bytes);
+  // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after
+  // this alone. Throws um::Error.
+  void unpack();
   // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.
   void set_budget(uint64_t chunks);
 
@@ -57,19 +63,14 @@ class Mover {
   bool busy() const { return !queue_.empty(); }
 
   // ---- what comes and leaves ahead of time ----
-  // Chunks that whoever asks next will have, without those that what is to come takes; less than 0: these are too few.
-  int64_t room() const;
+  // Bytes that whoever asks next will have, without what takes that is to come; less than 0: that will be too little.
+  int64_t room_bytes() const;
   uint64_t queued_bytes() const;  // of what is to come
-  uint64_t chunks_of(const Movable& block) const { return memory_.chunks_of(block.block->record.bytes); }
-  uint64_t chunks_to_make(uint64_t bytes) const {
-    return bytes <= memory_.most_small_bytes() ? 0 : memory_.chunks_of(bytes);
-  }
-  uint64_t leaving_bytes() const;
-  // What is used last begins to leave, if that is more than so many ops from now. No chunks: nothing does.
-  struct Sent {
-    uint64_t chunks = 0, copied_bytes = 0;
-  };
-  Sent send_away(int64_t later_than);
+  // Of that, what an allocation of so many bytes takes.
+  int64_t room_of(uint64_t bytes) const { return static_cast<int64_t>(memory_.room_of(bytes)); }
+  int64_t room_of(const Movable& block) const { return room_of(block.block->record.bytes); }
+  // What is used last begins to leave, if that is more than so many ops from now. Returns its room; 0: nothing does.
+  int64_t send_away(int64_t later_than);
 
   UseOrder order;
   MoveWaits waits;
@@ -80,11 +81,13 @@ class Mover {
  private:
   Movable* made_of(Block* block, const Residence& residence, uint64_t bytes);
   void note_op(const Uses& uses);
+  bool bring_all(const Uses& uses, driver::CUstream stream);
   bool bring(Movable* block, driver::CUstream stream);
+  bool repack(const Uses& uses);
   void unqueue(Movable* block) noexcept;
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);
-  [[noreturn]] void refuse(const Uses& uses, uint64_t chunks = 0) const;
+  uint64_t held_beside(const Uses& uses) const;
 
   MovableMemory& memory_;
   SwapEvents& events_;

@@ -15,6 +15,7 @@ void Recording::set(bool on) {
     device_.guard.leave(durations);
     return tape_.stop();
   }
+  device_.swapping.begin_anew();
   std::vector<um_recorded_allocation> present;
   device_.allocations->each_block([&](const Block& block) {
     const Record& record = block.record;

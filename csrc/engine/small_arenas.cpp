@@ -19,7 +19,7 @@ ArenaSource::Range SmallArenas::acquire(uint64_t, uint64_t) {
 }
 
 ChunkRange* SmallArenas::take() {
-  while (mover_.make_room(1)) {
+  while (mover_.make_room(memory_.chunk_bytes())) {
     if (ChunkRange* const range = memory_.ranges.take(1, nullptr)) return range;
   }
   throw Error(UM_OUT_OF_DEVICE_MEMORY, "no chunk of " + in_words(memory_.chunk_bytes()) + " is left of the budget of " +

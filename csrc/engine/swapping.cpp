@@ -15,11 +15,9 @@ using driver::CUstream;
 
 namespace {
 
-Error named(const Error& error, const RunningOp& op) {
-  if (error.status() != UM_OUT_OF_DEVICE_MEMORY) return error;
+std::string about(const RunningOp& op) {
   const std::string module = name_of(op.identity.module);
-  return Error(error.status(), std::string("no room for ") + name_of(op.identity.op) +
-                                   (module.empty() ? "" : " of " + module) + ": " + error.what());
+  return std::string("no room for ") + name_of(op.identity.op) + (module.empty() ? "" : " of " + module) + ": ";
 }
 
 }  // namespace
@@ -39,7 +37,6 @@ void Swapping::set(const um_chunk_options& options) {
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
   device_.guard.join(*this);
-  most_small_bytes_ = chunks_->memory.most_small_bytes();
   device_.backend.hooks->set_describer(tell_stray_access);
   device_.backend.hooks->set_owner(serve_stray_access);
 }
@@ -61,6 +58,12 @@ void Swapping::look_ahead(const Outlook* outlook) {
   chunks_->memory.layout.stop();
 }
 
+void Swapping::begin_anew() {
+  if (chunks_ == nullptr || outlook_ != nullptr) return;
+  const RequiredContext current(device_.backend);
+  mover().unpack();
+}
+
 void Swapping::read(um_swap_counters* out) {
   *out = {};
   if (chunks_ != nullptr) {
@@ -71,7 +74,7 @@ void Swapping::read(um_swap_counters* out) {
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
     out->budget_bytes = memory.ranges.chunks.pool.budget() * chunk;
     memory.ranges.chunks.taken.tell(&out->used_bytes, &out->used_peak_bytes, chunk);
-    memory.small.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
+    memory.staying.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
   }
@@ -86,9 +89,15 @@ bool Swapping::find_room() noexcept {
          device_.exports.end_oldest(UM_MEMORY_CHUNKED);
 }
 
+// Without chunks nothing leaves: whoever makes it refuses.
+bool Swapping::stays(uint64_t bytes) const {
+  if (chunks_ == nullptr) return true;
+  return bytes < chunks_->memory.least_leaving_bytes() && device_.allocations->takes_small(bytes);
+}
+
 Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                           CUstream stream, bool reachable) {
-  if (bytes <= most_small_bytes_) {
+  if (stays(bytes)) {
     if (chunks_ != nullptr) {
       const CurrentContext current(device_.backend);
       mover().waits.streams.bit_of(stream);
@@ -126,12 +135,46 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
     made = mover().make_idle(bytes, stream, storage);
     if (made == nullptr) made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
   }
-  if (made != nullptr) return made;
-  try {
-    return op != nullptr ? mover().make(bytes, stream, storage, op->swapped) : mover().make(bytes, stream, storage);
-  } catch (const Error& error) {
-    throw op != nullptr ? named(error, *op) : error;
+  if (made == nullptr) made = mover().make(bytes, stream, storage);
+  if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
+    std::vector<uint64_t> all = op->made_out;
+    all.push_back(bytes);
+    chunks_->put_off.note(mover().need(op->swapped, all), about(*op));
   }
+  return made != nullptr ? made : make_anyway(bytes, op, stream);
+}
+
+// There is no room. What an op has begun with lies where it lies until it ends: so its small operands may keep more
+// chunks than they fill. What finds no room for that alone comes when it is used next.
+Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
+  if (op == nullptr) refuse(mover().need({}, {bytes}), op);
+  op->made_out.push_back(bytes);
+  const Need need = mover().need(op->swapped, op->made_out);
+  const bool put_off = chunks_->put_off.active();
+  if (!put_off && need.chunks() > chunks_->memory.ranges.chunks.pool.most()) refuse(need, op);
+  if (put_off) chunks_->put_off.note(need, about(*op));
+  Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
+  if (made == nullptr) refuse(need, op);
+  return made;
+}
+
+void Swapping::refuse(const Need& need, const RunningOp* op) const {
+  const MovableMemory& memory = chunks_->memory;
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(*op) : "") +
+                                           refusal(need, memory.ranges.chunks.pool.budget(), memory.chunk_bytes()));
+}
+
+bool Swapping::put_off() {
+  if (chunks_ == nullptr || device_.guard.step() == 0 || !device_.backend.hooks->in_host) return false;
+  chunks_->put_off.begin();
+  return true;
+}
+
+void Swapping::end_put_off() {
+  if (chunks_ == nullptr || !chunks_->put_off.active()) return;
+  const MovableMemory& memory = chunks_->memory;
+  const std::string words = chunks_->put_off.end(memory.ranges.chunks.pool.budget(), memory.chunk_bytes());
+  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words);
 }
 
 void Swapping::end(Block* block) noexcept {
@@ -147,11 +190,13 @@ void Swapping::end(Block* block) noexcept {
 void Swapping::hold(Movable* block, bool write) {
   ++block->pins;
   const OnError undo([&] { --block->pins; });
-  mover().acquire({{block, write}}, nullptr);
+  if (!mover().acquire({{block, write}}, nullptr)) refuse(mover().need({{block, write}}, {}), nullptr);
 }
 
 uint64_t Swapping::device_bytes(const Block& block) const {
-  return chunks_->memory.chunks_of(block.record.bytes) * chunks_->memory.chunk_bytes();
+  const MovableMemory& memory = chunks_->memory;
+  const uint64_t bytes = block.record.bytes;
+  return memory.shares(bytes) ? memory.shared.part_bytes(bytes) : memory.chunks_of(bytes) * memory.chunk_bytes();
 }
 
 // ---- ops and steps ---------------------------------------------------------------------------------------------
@@ -160,14 +205,14 @@ void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
   for (const Movable::Use& use : op.swapped) ++use.block->pins;
   const OnError undo([&] { unpin(op); });
-  try {
-    if (mover().at_hand(op.swapped, op.stream)) return;
-    const RequiredContext current(device_.backend);
-    go_on();
-    mover().acquire(op.swapped, op.stream);
-  } catch (const Error& error) {
-    throw named(error, op);
-  }
+  if (mover().at_hand(op.swapped, op.stream)) return;
+  const RequiredContext current(device_.backend);
+  go_on();
+  PutOff& put_off = chunks_->put_off;
+  if (mover().acquire(op.swapped, op.stream, put_off.active())) return;
+  const Need need = mover().need(op.swapped, {});
+  if (!put_off.active()) refuse(need, &op);
+  put_off.note(need, about(op));
 }
 
 void Swapping::unpin(RunningOp& op) noexcept {
@@ -202,7 +247,7 @@ void Swapping::begin_step(uint32_t step) {
 
 void Swapping::reset_peaks() noexcept {
   chunks_->memory.ranges.chunks.taken.reset_peak();
-  chunks_->memory.small.reset_peak();
+  chunks_->memory.staying.reset_peak();
   chunks_->memory.copies.in_use.reset_peak();
 }
 

@@ -19,6 +19,13 @@ class Swapping final : public Participant {
   void read(um_swap_counters* out);
   // How far ahead it is used, until somebody says otherwise; nullptr: nobody knows. Throws um::Error.
   void look_ahead(const Outlook* outlook);
+  // A step that is to be planned for begins as it would after any past. Throws um::Error.
+  void begin_anew();
+  // Ops of this step that find no room are not refused at once, but when it ends. False: they are, as outside of
+  // steps, and where kernels run elsewhere.
+  bool put_off();
+  // The step has ended. Throws um::Error where it was refused anything.
+  void end_put_off();
   // The context is current.
   void close() noexcept { chunks_.reset(); }
   // The driver does not take it back: it stays for good.
@@ -49,17 +56,20 @@ class Swapping final : public Participant {
     MovableMemory memory;
     Mover mover;
     SmallArenas small;
+    PutOff put_off;
     const uint64_t small_option;
   };
 
   void change(const um_chunk_options& options);
+  bool stays(uint64_t bytes) const;
   Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
+  Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream);
+  [[noreturn]] void refuse(const Need& need, const RunningOp* op) const;
   bool find_room() noexcept;
   void unpin(RunningOp& op) noexcept;
   void go_on() noexcept;
 
   std::unique_ptr<Chunks> chunks_;
-  uint64_t most_small_bytes_ = ~uint64_t{0};  // larger requests have chunks of their own, once there are chunks
   const Outlook* outlook_ = nullptr;
 };
 

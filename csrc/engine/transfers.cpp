@@ -63,7 +63,7 @@ Fences::Fence Transfers::begin_copy(const Movable& block, bool to_host, Fences::
 bool Transfers::arrive(Movable* block, CUstream stream) {
   Block* const tensor = block->block;
   const uint64_t from = tensor->address, bytes = tensor->record.bytes;
-  clear(memory_.chunks_of(bytes), tensor->record.storage);
+  clear(bytes, tensor->record.storage);
   if (!memory_.to_device(tensor, &block->residence, block->written ? to_device_ : stream)) return false;
   const uint64_t to = tensor->address;
   if (!owners_.repoint(block->owner, from, to)) {
@@ -134,8 +134,9 @@ bool Transfers::hand_on_first(bool at_once) {
   return true;
 }
 
-void Transfers::clear(uint64_t chunks, int32_t storage) {
-  for (const ChunkRange* range : memory_.layout.in_the_way(chunks, storage)) {
+void Transfers::clear(uint64_t bytes, int32_t storage) {
+  if (memory_.shares(bytes)) return;  // whichever part is free
+  for (const ChunkRange* range : memory_.layout.in_the_way(memory_.chunks_of(bytes), storage)) {
     const auto found = std::find_if(leaving_.begin(), leaving_.end(),
                                     [&](const Movable* each) { return each->residence.range == range; });
     if (found != leaving_.end() && ready(**found)) hand_on(*found);
@@ -185,6 +186,7 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
   if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly
     if (block->copying_out) waits_.stall(*block, stream, Wait::op_after_departure);
     block->streams |= stream_bit;
+    block->written |= use.write;
     return;
   }
   if (block->where == Where::arriving) {

@@ -47,9 +47,9 @@ class Transfers {
   // What began to leave first gives up its memory on the device; `at_once`: only where nobody has to wait for that.
   // False: there is none. Throws um::Error.
   bool hand_on_first(bool at_once = false);
-  // What leaves from where a storage of so many chunks is to come gives up its memory, where nobody has to wait for
+  // What leaves from where a storage of so many bytes is to come gives up its memory, where nobody has to wait for
   // that, whoever began to leave before. Throws um::Error.
-  void clear(uint64_t chunks, int32_t storage);
+  void clear(uint64_t bytes, int32_t storage);
 
   // ---- uses ----
   // An op in the stream of this bit (UsedStreams) uses it on the device: it leaves after all that were used before.

@@ -258,8 +258,13 @@ UM_API void um_op_stream_set(void* stream);
  * that is more than the device has is lowered to that; on CUDA to what the driver says is free or managed memory has
  * already, and UM_OUT_OF_DEVICE_MEMORY when that is not two blocks of 2 MiB. */
 UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
-/* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. */
+/* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. Where
+ * refusals were put off, what it returns is theirs, and the step has ended. */
 UM_API um_status um_step_set(um_device* device, uint32_t step);
+/* Once an op of a step was refused for want of chunks: it may be tried again, and what it and the ops after it find no
+ * room for is used in the host's memory, until um_step_set refuses the step with UM_OUT_OF_DEVICE_MEMORY, and says what
+ * all of it needs. UM_UNSUPPORTED outside of steps, and on a GPU. */
+UM_API um_status um_refusals_put_off(um_device* device);
 
 /* ---- what happened -------------------------------------------------------------------------------------- */
 typedef enum {
@@ -500,8 +505,8 @@ typedef struct um_plan {
 
 /* ---- explicit swapping: allocations that move --------------------------------------------------------------- */
 typedef enum {
-  UM_SMALL_STAY = 0, /* allocations of half a chunk and less share chunks and never leave */
-  UM_SMALL_LEAVE = 1 /* every allocation has chunks of its own, however small: for tests, in which everything leaves */
+  UM_SMALL_STAY = 0, /* allocations below 64 KiB stay on the device, as long as they take 12 MiB at most */
+  UM_SMALL_LEAVE = 1 /* every allocation leaves, however small: for tests */
 } um_small;
 typedef struct um_chunk_options {
   uint64_t budget_bytes;      /* device memory for chunks, rounded down to whole ones */
@@ -511,9 +516,9 @@ typedef struct um_chunk_options {
   uint64_t small;             /* um_small */
 } um_chunk_options;
 /* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes and small: another budget, from the
- * next op on. Allocations above half a chunk have chunks of their own and may leave the device at any time
- * outside of ops, if their owner can be told of another address (um_owners_set); smaller ones share chunks and stay,
- * unless `small` says otherwise. What has left lies in page-locked memory of the host. */
+ * next op on. Allocations may leave the device at any time outside of ops, if their owner can be told of another
+ * address (um_owners_set) and `small` does not say that they stay; those of half a chunk and less share chunks. What
+ * has left lies in page-locked memory of the host. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
 
 /* One step that will come again and what is to be done in it. Everything is copied. */
@@ -861,7 +866,7 @@ typedef struct um_gpu_options {
   um_link link;
   um_chunk_options chunks;
   uint64_t capacity_bytes;
-  const uint64_t* storage_address; /* of what is small, when the step begins; 0: nobody knows. NULL: of none */
+  const uint64_t* storage_address; /* of what stays, when the step begins; 0: nobody knows. NULL: of none */
   const um_call_cost* call_costs;
   uint64_t call_cost_count; /* calls that are not among them take no time */
   int64_t op_ns;            /* of the host thread, for each op */

@@ -68,7 +68,7 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
       trim(UM_MEMORY_DEVICE);
     }
   }
-  if (&heap == small_.get() && block->alone()) movable_->small.add(1);
+  if (&heap == small_.get() && block->alone()) movable_->staying.add(1);
   enter(block, bytes, placement, birth);
   return block;
 }
@@ -156,8 +156,8 @@ void Allocations::free(Block* block) noexcept {
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   heap.free(block, &heap == small_.get() || statistics.reserved_bytes.now <= room_bytes_);
   if (&heap == small_.get() && arena->empty()) {  // kept, for the next step needs it again, until none is left
-    movable_->small.subtract(1);
-    if (movable_->small.now == 0) heap.trim();
+    movable_->staying.subtract(1);
+    if (movable_->staying.now == 0) heap.trim();
   }
   if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
 }
@@ -176,6 +176,11 @@ bool Allocations::trim() noexcept {
   const bool managed = trim(UM_MEMORY_MANAGED);
   const bool plain = trim(UM_MEMORY_DEVICE);
   return trim_chunked() && plain && managed;
+}
+
+bool Allocations::takes_small(uint64_t bytes) const {
+  const uint64_t most_bytes = MovableMemory::kMostStayingBytes / movable_->chunk_bytes() * movable_->chunk_bytes();
+  return small_->has_room(bytes) || small_->reserved_bytes() < most_bytes;
 }
 
 bool Allocations::trim_small() noexcept {

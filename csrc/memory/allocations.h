@@ -72,6 +72,8 @@ class Allocations {
   void set_room(uint64_t bytes) { room_bytes_ = bytes; }
   // Descriptors for whoever else makes blocks of this device.
   StablePool<Block>& blocks() { return pool_; }
+  // Whether a small chunked block of so many bytes finds room in what small ones may take.
+  bool takes_small(uint64_t bytes) const;
   // Gives back empty arenas of small chunked blocks. Whether there were any.
   bool trim_small() noexcept;
 

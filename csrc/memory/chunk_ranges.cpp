@@ -135,17 +135,46 @@ ChunkRange* ChunkRanges::make(Chunks::List over, bool ahead) {
   auto& alike = by_size_[over.size()];
   make_room(alike, alike.size() + 1);
   make_room(given_at_once_, ranges_.size() + 1);
-  for (Chunk* chunk : over) make_room(chunk->ranges, chunk->ranges.size() + 1);
   const auto entered = ranges_.emplace(std::move(over), nullptr).first;
   const OnError undo([&] { ranges_.erase(entered); });
-  mapping.open(range.get(), ahead);
-  for (Chunk* chunk : range->chunks) {
-    range->taken += chunk->free ? 0 : 1;
-    chunk->ranges.push_back(range.get());
-  }
+  enter(range.get(), ahead);
   alike.push_back(range.get());
   entered->second = std::move(range);
   return entered->second.get();
+}
+
+void ChunkRanges::enter(ChunkRange* range, bool ahead) {
+  for (Chunk* chunk : range->chunks) make_room(chunk->ranges, chunk->ranges.size() + 1);
+  mapping.open(range, ahead);
+  for (Chunk* chunk : range->chunks) {
+    range->taken += chunk->free ? 0 : 1;
+    chunk->ranges.push_back(range);
+  }
+}
+
+ChunkRange* ChunkRanges::take_part(Chunk* chunk) {
+  const auto idle = [](const ChunkRange* each) { return each->of_part && !each->held; };
+  const auto found = std::find_if(chunk->ranges.begin(), chunk->ranges.end(), idle);
+  ChunkRange* range = found != chunk->ranges.end() ? *found : nullptr;
+  if (range == nullptr) {
+    make_place(1);
+    auto made = std::make_unique<ChunkRange>();
+    made->chunks = {chunk};
+    made->of_part = true;
+    make_room(parts_, parts_.size() + 1);
+    enter(made.get(), false);
+    range = made.get();
+    parts_.push_back(std::move(made));
+  }
+  mapping.show(range, RawAccess::write);
+  range->held = true;
+  return range;
+}
+
+void ChunkRanges::give_part(ChunkRange* range, Fences::Fence last_use) noexcept {
+  if (last_use != 0) replace(&range->last_use, last_use);
+  range->held = false;
+  range->given = chunks.given_back();
 }
 
 // Also what the helper has not begun to map. False, and the range is gone, where the driver refused.
@@ -164,9 +193,11 @@ void ChunkRanges::keep_none() noexcept {
 void ChunkRanges::make_place(uint64_t count) noexcept {
   while (mapping.mapped() + count > kMostRangesOfChunk * chunks.pool.budget()) {
     ChunkRange* oldest = nullptr;
-    for (const auto& [numbers, each] : ranges_) {
-      if (!each->held && !each->kept && (oldest == nullptr || each->given < oldest->given)) oldest = each.get();
-    }
+    const auto consider = [&](ChunkRange* each) {
+      if (!each->held && !each->kept && (oldest == nullptr || each->given < oldest->given)) oldest = each;
+    };
+    for (const auto& [numbers, each] : ranges_) consider(each.get());
+    for (const auto& each : parts_) consider(each.get());
     if (oldest == nullptr || !retire(oldest)) return;
   }
 }
@@ -178,9 +209,14 @@ bool ChunkRanges::retire(ChunkRange* range) noexcept {
   if (range->held || !fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
   if (!mapping.close(range)) return false;
   for (Chunk* chunk : range->chunks) chunk->ranges.erase(std::find(chunk->ranges.begin(), chunk->ranges.end(), range));
+  fences_.replace(&range->last_use);
+  if (range->of_part) {
+    const auto is_it = [&](const auto& each) { return each.get() == range; };
+    parts_.erase(std::find_if(parts_.begin(), parts_.end(), is_it));
+    return true;
+  }
   auto& alike = by_size_[range->chunks.size()];
   alike.erase(std::find(alike.begin(), alike.end(), range));
-  fences_.replace(&range->last_use);
   given_at_once_.erase(std::remove(given_at_once_.begin(), given_at_once_.end(), range), given_at_once_.end());
   if (range->kept) ++released_;
   ranges_.erase(ranges_.find(range->chunks));
@@ -233,6 +269,9 @@ void ChunkRanges::shed() noexcept {
 bool ChunkRanges::give_back() noexcept {
   try {
     for (const auto& [over, range] : ranges_) {
+      if (!range->held) end(&range->last_use);
+    }
+    for (const auto& range : parts_) {
       if (!range->held) end(&range->last_use);
     }
     for (Chunk* chunk = chunks.oldest(); chunk != nullptr; chunk = chunk->newer) end(&chunk->last_use);

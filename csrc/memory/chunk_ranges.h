@@ -44,6 +44,10 @@ class ChunkRanges {
   bool take(ChunkRange* range, driver::CUstream first_user);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+  // One more range over a chunk that somebody has, for a part of it; it is mapped already or is mapped now. Throws
+  // um::Error.
+  ChunkRange* take_part(Chunk* chunk);
+  void give_part(ChunkRange* range, Fences::Fence last_use) noexcept;
   // What was given back since something was taken, or this was called, was given back at once: in the order in which it
   // was taken. A program lets go of many in whatever order hash tables of addresses or a collector of cycles have them.
   void end_moment() noexcept;
@@ -61,7 +65,7 @@ class ChunkRanges {
   // something.
   bool give_back() noexcept;
 
-  uint64_t ranges() const { return ranges_.size(); }
+  uint64_t ranges() const { return ranges_.size() + parts_.size(); }
   uint64_t released() const { return released_; }  // chunks and ranges that were kept, ever
 
  private:
@@ -71,6 +75,7 @@ class ChunkRanges {
 
   ChunkRange* idle_range(uint64_t count) const;
   ChunkRange* make(Chunks::List over, bool ahead = false);
+  void enter(ChunkRange* range, bool ahead);
   bool mapped(ChunkRange* range) noexcept;
   void make_place(uint64_t count) noexcept;
   void hold(ChunkRange* range, driver::CUstream first_user);
@@ -84,6 +89,7 @@ class ChunkRanges {
   Fences& fences_;
   std::map<Chunks::List, std::unique_ptr<ChunkRange>> ranges_;
   std::map<uint64_t, std::vector<ChunkRange*>> by_size_;  // chunks -> ranges
+  std::vector<std::unique_ptr<ChunkRange>> parts_;        // ranges for parts of a chunk
   std::vector<ChunkRange*> given_at_once_;                // in this moment
   uint64_t takings_ = 0, released_ = 0;
 };

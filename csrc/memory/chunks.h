@@ -52,6 +52,7 @@ class Chunks {
   List find_free(uint64_t count, const List& wanted);
   // Nobody has them any more: when, of all that was given back.
   uint64_t put_back(const List& chunks) noexcept;
+  uint64_t given_back() const { return given_back_; }  // times that chunks were put back, ever
   // It is no free one any more.
   void unlink(Chunk* chunk) noexcept;
   // A free one goes back to the pool.

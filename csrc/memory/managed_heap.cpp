@@ -45,9 +45,17 @@ ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSour
       next_arena_bytes_(first_arena_bytes),
       unit_bytes_(unit_bytes) {}
 
+// Units lie on multiples of themselves by being all that an arena is cut into.
+uint64_t ManagedHeap::alignment_of(uint64_t bytes) const {
+  return bytes >= kBlockBytes && unit_bytes_ == kGranuleBytes ? kBlockBytes : kGranuleBytes;
+}
+
+bool ManagedHeap::has_room(uint64_t bytes) const {
+  return free_lists_.find(round_up(bytes, unit_bytes_), alignment_of(bytes)) != nullptr;
+}
+
 Block* ManagedHeap::allocate(uint64_t bytes) {
-  // Units lie on multiples of themselves by being all that an arena is cut into.
-  const uint64_t alignment = bytes >= kBlockBytes && unit_bytes_ == kGranuleBytes ? kBlockBytes : kGranuleBytes;
+  const uint64_t alignment = alignment_of(bytes);
   if (bytes > FreeLists::kMostBytes - kBlockBytes - unit_bytes_) {
     throw Error(UM_OUT_OF_HOST_MEMORY,
                 "a request of " + std::to_string(bytes) + " bytes is more than any machine holds");

@@ -46,6 +46,8 @@ class ManagedHeap {
   // An arena that this leaves empty is given back unless empty ones are kept, or it is the largest empty one: a heap
   // that lives off one arena must not ask the driver for it again and again.
   void free(Block* block, bool keeps_empty) noexcept;
+  // Whether a block of so many bytes is there without another arena.
+  bool has_room(uint64_t bytes) const;
   // Gives back every empty arena. False when the driver kept one.
   bool trim() noexcept;
 
@@ -54,6 +56,7 @@ class ManagedHeap {
   const std::vector<Arena*>& arenas() const { return arenas_; }
 
  private:
+  uint64_t alignment_of(uint64_t bytes) const;
   Block* grow(uint64_t bytes);
   Block* insert_below(Block* next, uint64_t address, uint64_t bytes) noexcept;
   void unlink(Block* block) noexcept;

@@ -23,6 +23,8 @@ constexpr uint64_t kAddressBytes = uint64_t{1} << 30;
 // under, and never again (docs/decisions/storages-that-move.md).
 constexpr uint64_t kDefaultChunkBytes = uint64_t{2} << 20;
 
+constexpr uint64_t kLeastLeavingBytes = uint64_t{64} << 10;
+
 uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
   const std::string reason = why_not(backend, Feature::chunks);
   if (!reason.empty()) throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + reason);
@@ -63,10 +65,11 @@ bool MovableMemory::Addresses::release(Range range) noexcept {
 MovableMemory::MovableMemory(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
                              const um_chunk_options& options)
     : chunk_bytes_(checked_chunk_bytes(backend, options)),
-      most_small_bytes_(options.small == UM_SMALL_LEAVE ? 0 : chunk_bytes_ / 2),
+      least_leaving_bytes_(options.small == UM_SMALL_LEAVE ? 0 : kLeastLeavingBytes),
       addresses_(backend),
       rooms_(device, kPlacement, addresses_, blocks, chunks_of(kAddressBytes) * chunk_bytes_, chunk_bytes_),
       ranges(backend, fences, rooms_, chunk_bytes_, whole_chunks(options.budget_bytes)),
+      shared(ranges, layout, fences, chunk_bytes_),
       copies(device, backend, fences, blocks, options.host_budget_bytes) {}
 
 uint64_t MovableMemory::whole_chunks(uint64_t budget_bytes) const {
@@ -81,10 +84,20 @@ bool MovableMemory::give_back() noexcept {
   return rooms_.trim() && device && host;
 }
 
+// ---- places on the device -------------------------------------------------------------------------------------
+
+ChunkRange* MovableMemory::take(uint64_t bytes, CUstream first_user, int32_t storage) {
+  return shares(bytes) ? shared.take(bytes, first_user) : layout.take(chunks_of(bytes), first_user, storage);
+}
+
+void MovableMemory::give(ChunkRange* range, Fences::Fence last_use) noexcept {
+  range->shared != nullptr ? shared.give(range, last_use) : layout.give(range, last_use);
+}
+
 // ---- allocations ---------------------------------------------------------------------------------------------
 
 Block* MovableMemory::make_on_device(uint64_t bytes, CUstream first_user, Residence* residence, int32_t storage) {
-  ChunkRange* const range = layout.take(chunks_of(bytes), first_user, storage);
+  ChunkRange* const range = take(bytes, first_user, storage);
   if (range == nullptr) return nullptr;
   Block* const block = range->room;
   range->room = nullptr;
@@ -106,14 +119,14 @@ void MovableMemory::free(Block* block, Residence* residence, Fences::Fence last_
   if (residence->range == nullptr) return copies.give(block, last_use);
   park(block);
   residence->range->room = block;
-  layout.give(residence->range, last_use);
+  give(residence->range, last_use);
   residence->range = nullptr;
 }
 
 // ---- moves ---------------------------------------------------------------------------------------------------
 
 bool MovableMemory::to_device(Block* block, Residence* residence, CUstream first_user) {
-  ChunkRange* const range = layout.take(chunks_of(block->record.bytes), first_user, block->record.storage);
+  ChunkRange* const range = take(block->record.bytes, first_user, block->record.storage);
   if (range == nullptr) return false;
   exchange_places(block, range->room);
   *residence = {range, range->room};
@@ -124,7 +137,7 @@ bool MovableMemory::to_device(Block* block, Residence* residence, CUstream first
 void MovableMemory::to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept {
   exchange_places(block, residence->copy);
   residence->range->room = residence->copy;
-  layout.give(residence->range, last_use);
+  give(residence->range, last_use);
   *residence = {};
 }
 

@@ -13,6 +13,7 @@
 #include "memory/host_copies.h"
 #include "memory/layout.h"
 #include "memory/managed_heap.h"
+#include "memory/shared_chunks.h"
 
 namespace um {
 
@@ -48,12 +49,22 @@ class MovableMemory {
   bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
 
+  // So many bytes are a part of a chunk: they share it.
+  bool shares(uint64_t bytes) const { return bytes <= shared.most_bytes(); }
+  // Chunks that must be had for so many bytes to find room.
+  uint64_t lacking(uint64_t bytes) const { return shares(bytes) && shared.has_room(bytes) ? 0 : chunks_of(bytes); }
   uint64_t chunks_of(uint64_t bytes) const { return (bytes + chunk_bytes_ - 1) / chunk_bytes_; }
+  // What it takes of them; 0: it stays, as long as there is room for what does.
+  uint64_t room_of(uint64_t bytes) const {
+    if (bytes < least_leaving_bytes_) return 0;
+    return shares(bytes) ? shared.part_bytes(bytes) : chunks_of(bytes) * chunk_bytes_;
+  }
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   // A budget in whole chunks. Throws um::Error for less than one.
   uint64_t whole_chunks(uint64_t budget_bytes) const;
-  // Larger requests have chunks of their own.
-  uint64_t most_small_bytes() const { return most_small_bytes_; }
+  // What is smaller stays on the device for as long as what stays takes no more than so many chunks.
+  uint64_t least_leaving_bytes() const { return least_leaving_bytes_; }
+  static constexpr uint64_t kMostStayingBytes = uint64_t{12} << 20;
   // Everything that nobody has goes back to the driver. False when it kept something.
   bool give_back() noexcept;
   // Every arena, in no order; most of what lies there may be parked.
@@ -74,15 +85,19 @@ class MovableMemory {
     const Backend& backend_;
   };
 
-  const uint64_t chunk_bytes_, most_small_bytes_;
+  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage);
+  void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+
+  const uint64_t chunk_bytes_, least_leaving_bytes_;
   Addresses addresses_;
   ManagedHeap rooms_;
 
  public:
   ChunkRanges ranges;
   Layout layout{ranges};
+  SharedChunks shared;
   HostCopies copies;
-  Level small;  // chunks that hold small allocations
+  Level staying;  // chunks of what never leaves because it is small
 };
 
 }  // namespace um

@@ -14,6 +14,8 @@ namespace um {
 // What somebody who was announced to nobody may do, on the emulated device.
 enum class RawAccess : uint8_t { none, read, write };
 
+struct SharedChunk;
+
 // Addresses that show the same chunks for as long as it exists.
 struct ChunkRange {
   uint64_t address = 0;
@@ -29,6 +31,9 @@ struct ChunkRange {
   Helper::Ticket mapping = 0;  // the job that maps it, until somebody wants it
   bool refused = false;        // the driver did not
   RawAccess shown = RawAccess::write;
+  bool of_part = false;           // it is for parts of its chunk, which somebody has through another range
+  SharedChunk* shared = nullptr;  // memory/shared_chunks.h: of whose chunk somebody has a part through it
+  uint64_t part = 0;              // its units
 };
 
 class RangeMapping {

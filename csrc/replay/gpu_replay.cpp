@@ -16,7 +16,8 @@ namespace um::simulator {
 namespace {
 
 constexpr uint32_t kAlike = 3;
-constexpr uint64_t kGranule = 512;  // bytes, of the memory of small storages
+constexpr uint64_t kGranule = 512;                 // bytes, of the memory of small storages
+constexpr uint64_t kMostGap = uint64_t{32} << 10;  // bytes, as small as what stays
 constexpr um_placement kChunked{UM_MEMORY_CHUNKED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
 constexpr uint32_t kLeastWarmUp = 2;  // the first iteration has no plan, the second does not begin as it ends
 
@@ -139,12 +140,12 @@ void GpuReplay::place_small() {
   for (uint64_t row = index_.first_event(-1); row < index_.first_event(0); ++row) {
     const int32_t storage = trace_.event_storage[row];
     const uint64_t address = options_.storage_address[storage];
-    if (address != 0 && static_cast<uint64_t>(index_.bytes(storage)) <= chunk / 2) small.emplace(address, storage);
+    if (address != 0) small.emplace(address, storage);
   }
   std::vector<void*> gaps;
   const auto fill = [&](uint64_t bytes) {
     for (uint64_t piece = 0; bytes > 0; bytes -= piece) {
-      piece = std::min(bytes, chunk / 2);
+      piece = std::min(bytes, kMostGap);
       gaps.push_back(device_->allocate(piece, kChunked, nullptr));
     }
   };
@@ -178,6 +179,7 @@ void GpuReplay::make_before() {
     }
     device_->guard.end_op(nullptr, 0);
   }
+  device_->alive()->swapping.begin_anew();
   static_cast<void>(clock_.take_tally());  // of no iteration
   static_cast<void>(clock_.take_spans());
 }

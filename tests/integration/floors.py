@@ -1,16 +1,18 @@
 """The smallest budget that a training run can keep, worked out from its trace: what is on the device at once at least.
 
-It shares no code with planners or engine. An op needs all that it touches and makes; what is at most half a chunk, and
-a library's scratch, never leaves; the ops of an optimizer's step on lists of tensors can be done for one parameter
-after another.
+It shares no code with planners or engine. An op needs all that it touches and makes: whole chunks, and parts of chunks
+where a storage has at most half a one. What is below 64 KiB, up to 12 MiB of it, and a library's scratch never leave.
+The ops of an optimizer's step on lists of tensors can be done for one parameter after another.
 """
 
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import EventKind, Trace
 
 CHUNK_BYTES = 2 << 20
+PART_BYTES = 64 << 10
+MOST_STAYING_BYTES = 12 << 20
 SPARE_CHUNKS = 2
-"""Small storages of three roles share chunks with those of their own kind: the last chunk of each is not full."""
+"""The last chunk of those that stay is not full, nor the last one of those that are shared."""
 _SIGNS = {EventKind.ALLOCATE: 1, EventKind.FREE: -1}
 _LISTS = ("aten::_foreach_", "aten::_fused_")
 _OF_A_PARAMETER = 6
@@ -23,25 +25,33 @@ def in_chunks(size_bytes: int) -> int:
 
 
 class _Memory:
-    """What is alive while a trace is read: small and pinned bytes, and large storages that could be anywhere."""
+    """What is alive while a trace is read: what stays, in bytes, and storages that could be anywhere."""
 
     def __init__(self, trace: Trace) -> None:
         self.sizes, self.roles = trace.storages.bytes.tolist(), trace.storages.role.tolist()
-        self.pinned_bytes = 0
+        self.scratch_bytes = self.tiny_bytes = 0
 
-    def is_large(self, storage: int) -> bool:
-        return self.sizes[storage] > CHUNK_BYTES // 2
+    @property
+    def pinned_bytes(self) -> int:
+        return self.scratch_bytes + min(self.tiny_bytes, MOST_STAYING_BYTES)
+
+    def leaves(self, storage: int) -> bool:
+        return self.sizes[storage] >= PART_BYTES and self.roles[storage] != Role.WORKSPACE
 
     def add(self, storage: int, sign: int) -> None:
         size = self.sizes[storage]
-        if not self.is_large(storage):
-            self.pinned_bytes += sign * -(-size // 512) * 512
+        if size < PART_BYTES:
+            self.tiny_bytes += sign * -(-size // 512) * 512
         elif self.roles[storage] == Role.WORKSPACE:
-            self.pinned_bytes += sign * in_chunks(size)
+            self.scratch_bytes += sign * self.taken(storage)
+
+    def taken(self, storage: int) -> int:
+        """Chunks, or of a small one parts: first fit leaves at most a third of the chunks of such parts unused."""
+        size = self.sizes[storage]
+        return in_chunks(size) if size > CHUNK_BYTES // 2 else -(-size // PART_BYTES) * PART_BYTES * 3 // 2
 
     def working(self, storages: set[int]) -> int:
-        large = [one for one in storages if self.is_large(one) and self.roles[one] != Role.WORKSPACE]
-        return sum(in_chunks(self.sizes[storage]) for storage in large)
+        return sum(self.taken(storage) for storage in storages if self.leaves(storage))
 
 
 def floor_bytes(trace: Trace) -> int:
@@ -84,6 +94,7 @@ def need_bytes(trace: Trace) -> int:
     memory, now, peak = _Memory(trace), 0, 0
     for kind, storage in zip(trace.events.kind.tolist(), trace.events.storage.tolist(), strict=True):
         sign = _SIGNS.get(kind, 0)
-        now += sign * (in_chunks(memory.sizes[storage]) if memory.is_large(storage) else memory.sizes[storage])
+        tiny = memory.sizes[storage] < PART_BYTES
+        now += sign * (memory.sizes[storage] if tiny else memory.taken(storage))
         peak = max(peak, now)
     return in_chunks(peak) + SPARE_CHUNKS * CHUNK_BYTES

@@ -166,9 +166,11 @@ def test_an_element_above_the_limit_runs_alone(split: Split) -> None:
 
 
 def test_storages_count_in_whole_units_and_once(split: Split) -> None:
-    unit = 1024  # bytes; half of one and less never leaves
-    values = [torch.ones(count) for count in (128, 129, 256, 257, 128, 256)]  # 0, 1, 1, 2, 0, 1 units
-    split.run(lambda: torch._foreach_neg_(values), 2 * unit, unit)
+    unit = 1 << 20  # bytes; half of one and less takes parts of one
+    quarter = unit // 16  # floats
+    sizes = (2 * quarter, 2 * quarter + 1, 4 * quarter, 4 * quarter + 1, 2 * quarter, 4 * quarter)
+    values = [torch.ones(count) for count in sizes]  # 1/2, 1, 1, 2, 1/2, 1 units
+    split.run(lambda: torch._foreach_neg_(values), 2 * unit + unit // 2, unit)
     assert [len(op.accesses) for op in split.ops] == [3, 2, 1]
     flat = torch.ones(1000)
     views = [flat[start : start + 100] for start in range(0, 1000, 100)]

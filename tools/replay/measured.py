@@ -230,7 +230,7 @@ class Predictor:
 
     def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
         course = course_of_rung(rung)
-        staying = staying_bytes(self._trace, chunk_bytes) + spare_bytes(budget_bytes, chunk_bytes)
+        staying = staying_bytes(self._trace) + spare_bytes(budget_bytes, chunk_bytes)
         view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
         options = {"recompute": course.recomputes, "paging": False}
         plan = planners.run(course.planner or "", view.trace, self._device, view.budget_bytes, **options)

@@ -42,7 +42,7 @@ class RoutingAllocator final : public c10::Allocator {
     um_status status = um_allocate_routed(bytes, nullptr, &block);
     if (status != UM_OK) {
       const std::string refusal = um_last_error();
-      if (rescued(status)) status = um_allocate_routed(bytes, nullptr, &block);
+      if (rescued(status) || put_off(status, um_route_device())) status = um_allocate_routed(bytes, nullptr, &block);
       throw_as_torch(status, refusal);
     }
     return with_our_deleter(block);

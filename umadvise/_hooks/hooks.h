@@ -64,8 +64,8 @@ UM_API void um_hooks_beside(int32_t on);
 typedef int32_t (*um_hooks_rescuer)(void);
 UM_API void um_hooks_rescuer_set(um_hooks_rescuer rescuer);
 // Ops on lists that go by element run from now on as several, so that the storages of each, in whole units where they
-// are above half a one, take no more than the limit; smaller ones count nothing. A single element may take more. The
-// unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.
+// are above half a one and in parts of one where they are not, take no more than the limit. A single element may take
+// more. The unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.
 UM_API um_status um_hooks_split_set(uint64_t limit_bytes, uint64_t unit_bytes);
 // The limit for an op that begins now; 0 for none. What is set is a first guess: where the chunks of `device` that
 // never leave have left less room than one and a half times the limit, it is half of that room from now on.

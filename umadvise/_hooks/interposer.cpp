@@ -111,6 +111,8 @@ void begin_or_throw(um_device* device, const OpDescription& op, const OperatorIn
     accesses.clear();
     gather_accesses(info, stack, accesses);
     status = begin(device, op, accesses);
+  } else if (put_off(status, device)) {
+    status = begin(device, op, accesses);
   }
   throw_as_torch(status, refusal);
 }

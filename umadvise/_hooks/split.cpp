@@ -23,10 +23,13 @@ namespace {
 std::atomic<uint64_t> limit_bytes{0};
 std::atomic<uint64_t> unit_bytes{1};
 
-// What a storage takes of the limit: allocations above half a unit have whole units, smaller ones never leave.
+// What a storage takes of the limit: allocations above half a unit have whole units, smaller ones parts of one
+// (csrc/memory/shared_chunks.h).
 uint64_t in_units(uint64_t bytes) {
-  const uint64_t unit = unit_bytes.load(std::memory_order_relaxed);
-  return bytes <= unit / 2 ? 0 : (bytes + unit - 1) / unit * unit;
+  constexpr uint64_t kPartBytes = uint64_t{64} << 10, kMostParts = 64;
+  uint64_t unit = unit_bytes.load(std::memory_order_relaxed);
+  if (bytes <= unit / 2) unit = std::min(std::max(kPartBytes, unit / kMostParts), unit);
+  return (bytes + unit - 1) / unit * unit;
 }
 
 // A call whose lists are of one length.

@@ -112,6 +112,10 @@ bool rescued(um_status status) {
   return status == UM_OUT_OF_DEVICE_MEMORY && call != nullptr && call() != 0;
 }
 
+bool put_off(um_status status, um_device* device) {
+  return status == UM_OUT_OF_DEVICE_MEMORY && rescuer.load() == nullptr && um_refusals_put_off(device) == UM_OK;
+}
+
 void move_out_of_chunks(c10::StorageImpl& storage, um_device* device) {
   um_allocation found{};
   if (asked(storage, [&](const void* present) { return um_allocation_at(present, &found); }) != UM_OK) return;

@@ -52,7 +52,7 @@ class RouteState(IntEnum):
 
 
 class Small(IntEnum):
-    """um_small: whether allocations of half a chunk and less share chunks and stay, or leave like any other."""
+    """um_small: whether allocations below 64 KiB stay, as long as there are few, or leave like any other."""
 
     STAY = 0
     LEAVE = 1

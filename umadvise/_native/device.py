@@ -59,7 +59,7 @@ class Device:
         handle: the um_device pointer, for `Route`.
         link_profile: `umadvise.records.device.DeviceProfile` whose link is charged; None where none is.
         keeps_time: whether time is virtual: that of `link_profile`.
-        small: whether tensors of half a chunk and less can be swapped out too.
+        small: whether tensors of less than 64 KiB can be swapped out too.
     """
 
     def __init__(self, handle: int) -> None:

@@ -91,7 +91,7 @@ def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
     Args:
         limit_bytes: the most bytes that the storages of one op may take together; None lets ops run whole again.
         unit_bytes: size of the pieces in which memory is counted: a storage above half of it counts in whole units, a
-            smaller one counts nothing.
+            smaller one in parts of one.
 
     Raises:
         NativeError: a unit of 0 bytes.

@@ -17,10 +17,30 @@ _SIZE = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?(?:e\+?\d{1,2})?)\s*(?P<u
 BLOCK_BYTES = 2 << 20
 """What faults, evictions and prefetches move at a time (uvm/uvm_va_block_types.h)."""
 
+PART_BYTES = 64 << 10
+"""Least part of a chunk that a storage takes of its own; what is smaller stays on the device
+(`csrc/memory/shared_chunks.h`)."""
+
 MAX_BYTES = 2**63 - 1
 """Largest size accepted: what a signed 64-bit file offset, and so any file or mapping, can hold."""
 
 _DURATIONS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
+
+
+def part_bytes(chunk_bytes: int) -> int:
+    """Bytes of the units in which storages of half a chunk and less take parts of it."""
+    return min(max(PART_BYTES, chunk_bytes // 64), chunk_bytes)
+
+
+def taken_bytes(size_bytes: int, chunk_bytes: int) -> int:
+    """Bytes of chunks that a storage takes: whole chunks, or parts of one where it is at most half a chunk.
+
+    Args:
+        size_bytes: size of the storage in bytes.
+        chunk_bytes: size of a chunk in bytes.
+    """
+    unit_bytes = chunk_bytes if size_bytes * 2 > chunk_bytes else part_bytes(chunk_bytes)
+    return -(-size_bytes // unit_bytes) * unit_bytes
 
 
 def parse_bytes(size: SupportsIndex | str) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from umadvise.records.units import taken_bytes
 from umadvise.torch_seam.replacements import Replacements
 
 # The modules of torch.optim (2.9 to 2.15) whose functional form, which has the module's name, has a `foreach` or fused
@@ -39,7 +40,7 @@ def install(replaced: Replacements, limit_bytes: Callable[[], int | None], unit_
         limit_bytes: asked before each update: how many bytes one call's parameters, gradients and states may take; None
             is no limit. What an update makes on its way (up to twice its parameters) comes on top.
         unit_bytes: memory is taken in units of so many bytes: storages above half a unit count in whole ones, smaller
-            ones, which share units and never leave the device, not at all. 1 counts bytes.
+            ones, which share units, in parts of one. 1 counts bytes.
     """
     make = functools.partial(_splitting, limit_bytes=limit_bytes, unit_bytes=unit_bytes)
     for module in MODULES:
@@ -140,7 +141,7 @@ def parts_of(entries: Sequence[Sequence[torch.Tensor | None]], limit_bytes: int,
         entries: tensors that each parameter's update uses: itself, its gradient and its states.
         limit_bytes: the most bytes that the storages of one run may take, each counted once.
         unit_bytes: size of the pieces in which memory is counted: a storage above half of it counts in whole units, a
-            smaller one counts nothing. 1 counts bytes.
+            smaller one in parts of one. 1 counts bytes.
     """
     storages = [_storages(entry, unit_bytes) for entry in entries]
     parts: list[slice] = []
@@ -163,8 +164,7 @@ def _storages(entry: Sequence[torch.Tensor | None], unit_bytes: int) -> dict[int
     for tensor in entry:
         if tensor is not None:
             storage = tensor.untyped_storage()
-            size = storage.nbytes()
-            sizes[storage._cdata] = -(-size // unit_bytes) * unit_bytes if size > unit_bytes // 2 else 0
+            sizes[storage._cdata] = taken_bytes(storage.nbytes(), unit_bytes)
     return sizes
 
 

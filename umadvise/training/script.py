@@ -129,6 +129,8 @@ class ScriptRun:
         self._translation.close()
         Loop.shared = None
         patching.finish(self._runtime)
+        if kind is None:
+            self._clock.check()
 
     def _add_param_group(
         self, original: Callable[..., None], optimizer: torch.optim.Optimizer, group: dict[str, Any]
@@ -144,8 +146,9 @@ class ScriptRun:
         if self._leader.steps(optimizer) and not self._clock.steps_are_marked:
             self._clock.end_step()
             if self._drives:
-                self._loop.after_step(self._clock.step_count, whole=True)
+                self._loop.after_step(self._clock.step_count, whole=True, refused=self._clock.refusal is not None)
             self._begin_step()
+            self._clock.check()
 
     @property
     def forked(self) -> bool:

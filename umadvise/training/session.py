@@ -251,7 +251,8 @@ class Session:
         finally:
             if not state.forked:  # a child may leave through here
                 clock.end_step()
-                loop.after_step(number, whole=whole, refused=refused)
+                loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
+        clock.check()
 
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form.

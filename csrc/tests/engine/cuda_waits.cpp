@@ -121,9 +121,9 @@ TEST(kernels_keep_the_chunk_of_small_blocks_that_were_freed) {
   for (const bool marked : {true, false}) {
     LatestMoment device(1);
     Stream side;
-    Moving small = device.allocate(kChunk / 4, kChunked);
+    Moving small = device.allocate(1000, kChunked);
     device.kernels_are_late();
-    device.fill(side, small, kChunk / 4, 5);
+    device.fill(side, small, 1000, 5);
     if (!marked) emulated_libcuda_fails("cuEventRecord", um::driver::CUDA_ERROR_UNKNOWN, 1, 1);
     device.free(small);
     device.give_back();

@@ -82,6 +82,74 @@ TEST(small_allocations_share_chunks_and_stay) {
   device.expect(large, 2 * kChunk, 2);
 }
 
+TEST(small_allocations_that_leave_share_chunks) {
+  Swapping device(3);
+  const uint64_t half = kChunk / 2;
+  std::vector<test::Moving> some;
+  for (unsigned char i = 0; i < 12; ++i) {
+    some.push_back(device.allocate(half, kChunked));
+    device.fill(some.back(), half, static_cast<unsigned char>(i + 1));
+  }
+  CHECK(device.swaps().swap_outs >= 6);  // no more than six fit
+  for (unsigned char i = 0; i < 12; ++i) device.expect(some[i], half, static_cast<unsigned char>(i + 1));
+  CHECK_EQ(device.swaps().silent_writes, 0);
+  device.op({read(some[11], half)}, [&] { some[11][5] = 7; });  // beside one that no op was given
+  CHECK_EQ(device.swaps().silent_writes, 1);
+  for (int round = 0; round < 2; ++round) {
+    device.fill(device.chunks(3), 3 * kChunk, 9);  // all of them leave
+    device.op({read(some[11], half)}, [&] { CHECK(some[11][5] == 7 && some[11][6] == 12); });
+  }
+  CHECK_EQ(device.swaps().pinned_bytes, uint64_t{0});
+}
+
+// Each of them shared a chunk with one that does not come.
+TEST(what_an_op_is_given_comes_packed_where_it_does_not_fit_as_it_lies) {
+  Swapping device(2);
+  const uint64_t half = kChunk / 2;
+  std::vector<test::Moving> some;
+  for (unsigned char i = 0; i < 8; ++i) {
+    some.push_back(device.allocate(half, kChunked));
+    device.fill(some.back(), half, static_cast<unsigned char>(i + 1));
+  }
+  const auto given = [&](const std::vector<size_t>& which) {
+    std::vector<um_access> accesses;
+    for (const size_t i : which) accesses.push_back(read(some[i], half));
+    return accesses;
+  };
+  device.op(given({0, 3, 4, 7}), [&] {
+    for (const size_t i : {0, 3, 4, 7}) CHECK(test::holds(some[i], static_cast<unsigned char>(i + 1), half));
+  });
+  const std::vector<um_access> more = given({0, 3, 4, 7, 1});
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY,
+              um_op_begin(device, um_intern("aten::cat"), UM_PHASE_FORWARD, um_intern("layer"), 0, more.data(), 5));
+  CHECK(std::string(um_last_error()).find("takes 6 MiB") != std::string::npos);
+}
+
+// The step ends, and its refusal tells the largest op of it.
+TEST(refusals_that_are_put_off_tell_what_the_step_needs) {
+  Swapping device(3);
+  test::Moving one = device.chunks(2);
+  test::Moving two = device.chunks(2);
+  test::Moving three = device.chunks(3);
+  CHECK_FAILS(UM_UNSUPPORTED, um_refusals_put_off(device));
+  CHECK_OK(um_step_set(device, 1));
+  device.fill(one, 2 * kChunk, 1);
+  device.fill(two, 2 * kChunk, 2);
+  device.fill(three, 3 * kChunk, 3);
+  const auto both = [&] { return std::vector<um_access>{read(one, 2 * kChunk), write(two, 2 * kChunk)}; };
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_op_begin(device, um_intern("aten::add_"), 0, 0, 0, both().data(), 2));
+  CHECK_OK(um_refusals_put_off(device));
+  device.op(both(), [&] { std::memset(two, one[0] + two[0], 2 * kChunk); }, "aten::add_");
+  device.op({read(one, 2 * kChunk), read(two, 2 * kChunk), read(three, 3 * kChunk)}, [] {}, "aten::cat");
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_step_set(device, 0));
+  const std::string message = um_last_error();
+  CHECK(message.find("aten::cat") != std::string::npos && message.find("takes 14 MiB") != std::string::npos);
+  CHECK(message.find("a budget of 30 MiB") != std::string::npos);
+  device.expect(two, 2 * kChunk, 3);  // what was done is right
+  CHECK_OK(um_step_set(device, 2));
+  CHECK_OK(um_step_set(device, 0));
+}
+
 TEST(an_op_that_cannot_fit_is_refused_by_name) {
   Swapping device(3);
   test::Moving one = device.chunks(2);
@@ -112,9 +180,10 @@ TEST(an_output_that_cannot_fit_is_refused_with_the_ops_operands) {
 TEST(chunks_of_small_allocations_are_kept_until_somebody_needs_them) {
   Swapping device(4);
   const test::Moving staying = device.allocate(1000, kChunked);
-  const uint64_t half = kChunk / 2;
+  const uint64_t largest = (uint64_t{64} << 10) - 512;
   const auto step = [&] {
-    test::Moving some[] = {device.allocate(half, kChunked), device.allocate(half, kChunked)};
+    std::vector<test::Moving> some;
+    for (uint64_t bytes = 0; bytes < kChunk; bytes += largest) some.push_back(device.allocate(largest, kChunked));
     CHECK_EQ(device.swaps().pinned_bytes, 2 * kChunk);
     for (const test::Moving& each : some) device.free(each);
     CHECK_EQ(device.swaps().pinned_bytes, kChunk);

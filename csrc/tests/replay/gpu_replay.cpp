@@ -195,7 +195,7 @@ TEST(a_swap_in_that_waits_sends_spares_away) {
 
 TEST(what_is_small_and_scratch_memory_stay) {
   fixture::Trace trace;
-  const int32_t small = trace.make(kOp, kChunk / 2);
+  const int32_t small = trace.make(kOp, 1000);
   trace.op(kOp);
   const int32_t scratch = trace.allocate(kChunk);  // no op is given it
   trace.end();

@@ -334,10 +334,14 @@ def test_as_few_parts_as_can_be(seed: int) -> None:
 
 
 def test_units() -> None:
-    entries = [(torch.zeros(size, dtype=torch.uint8),) for size in (512, 513, 1024, 1025, 512, 1024)]  # 0 1 1 2 0 1
-    assert parts_of(entries, 2048, 1024) == [slice(0, 3), slice(3, 5), slice(5, 6)]
-    assert parts_of(entries, 1024, 1024) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 6)]
-    assert parts_of(entries, 1 << 20, 1024) == [slice(0, 6)]
+    kib = 1 << 10
+    sizes = (512, 513, 1024, 1025, 512, 1024)  # KiB: 0.5, 1, 1, 2, 0.5, 1 MiB of chunks of 1 MiB
+    entries = [(torch.zeros(size * kib, dtype=torch.uint8),) for size in sizes]
+    assert parts_of(entries, 2048 * kib, 1024 * kib) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 6)]
+    assert parts_of(entries, 2560 * kib, 1024 * kib) == [slice(0, 3), slice(3, 5), slice(5, 6)]
+    assert parts_of(entries, 6144 * kib, 1024 * kib) == [slice(0, 6)]
+    tiny = [(torch.zeros(10),) for _ in range(6)]  # 64 KiB each, where they leave
+    assert parts_of(tiny, 128 * kib, 1024 * kib) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 
 def test_overlapping_ranges_of_bytes() -> None:

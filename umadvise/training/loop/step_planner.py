@@ -12,6 +12,7 @@ from umadvise.planners.paging.advice import by_role
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.fault_profile import RungPrediction
 from umadvise.records.plan import Plan
+from umadvise.records.units import PART_BYTES
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
@@ -154,11 +155,11 @@ class StepPlanner:
         plan = program.plan
         if plan is None or pages(plan):
             return None
-        alive = {each.serial: each for each in self.state.device.allocations()}
-        addresses = [alive[each].address if each in alive else 0 for each in program.serials.tolist()]
+        alive = self.state.device.allocations()
+        stays = {each.serial: each.address for each in alive if each.reserved_bytes < PART_BYTES}
+        addresses = [stays.get(each, 0) for each in program.serials.tolist()]
         memory = self.split.for_plans(Memory.CHUNKED)
-        large = (each for each in alive.values() if each.bytes * 2 > memory.chunk_bytes)
-        on_host = {each.serial for each in large if not each.seen}  # until an op uses it
+        on_host = {each.serial for each in alive if each.serial not in stays and not each.seen}  # until an op uses it
         memory = replace(memory, elsewhere=memory.elsewhere | on_host)
         return self.maker.simulate(step, plan, memory, np.array(addresses, np.uint64))
 

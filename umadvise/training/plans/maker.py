@@ -16,7 +16,7 @@ from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Actions, Option, Plan, alive
 from umadvise.records.trace import Trace
-from umadvise.records.units import format_bytes
+from umadvise.records.units import PART_BYTES, format_bytes
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.training.plans.cache import PlanCache, PlanKey
 from umadvise.training.plans.device import PlanningDevice
@@ -29,6 +29,8 @@ log = logging.getLogger("umadvise")
 
 SEARCH_SECONDS = 20.0
 """After which a planner that searches ends with the best plan so far; a step is planned once."""
+MOST_STAYING_BYTES = 12 << 20
+"""The most that small tensors take which never leave (`csrc/memory/movable_memory.h`)."""
 _SPARE_CHUNKS = 3
 """Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
 _SPARE_SHARE = 200
@@ -155,13 +157,14 @@ class PlanMaker:
         return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
 
     def _view(self, trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
-        least = staying_bytes(trace, memory.chunk_bytes) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
+        least = staying_bytes(trace) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
         return view_of(
             trace,
             budget_bytes=memory.budget_bytes,
             chunk_bytes=memory.chunk_bytes,
             staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
             movable=movable,
+            least_bytes=least_leaving_bytes(trace),
         )
 
     def predict(self, step: RecordedStep, rungs: dict[str, PlanMemory]) -> dict[str, int]:
@@ -237,12 +240,21 @@ def storages_in_chunks(step: RecordedStep, memory: PlanMemory) -> NDArray[np.boo
     return found
 
 
-def staying_bytes(trace: Trace, chunk_bytes: int) -> int:
+def staying_bytes(trace: Trace) -> int:
     """The most at once of what never leaves: what is small, and scratch memory that outlives its op."""
+    scratch = (trace.storages.role == Role.WORKSPACE) & (trace.births != trace.deaths)
+    small_bytes = _most_at_once(trace, (trace.storages.bytes < PART_BYTES) & ~scratch)
+    return min(small_bytes, MOST_STAYING_BYTES) + _most_at_once(trace, scratch)
+
+
+def least_leaving_bytes(trace: Trace) -> int:
+    """Size in bytes of the least storages of a step that leave: where there are too many small ones, they do too."""
+    return PART_BYTES if _most_at_once(trace, trace.storages.bytes < PART_BYTES) <= MOST_STAYING_BYTES else 1
+
+
+def _most_at_once(trace: Trace, chosen: NDArray[np.bool_]) -> int:
     events = trace.events
-    small = trace.storages.bytes * 2 <= chunk_bytes
-    stays = small | ((trace.storages.role == Role.WORKSPACE) & (trace.births != trace.deaths))
-    sizes = np.where(stays, -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
+    sizes = np.where(chosen, -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
     sign = (events.kind == 0).astype(np.int64) - (events.kind == 1)
     return int(np.cumsum(sign * sizes[events.storage]).max(initial=0))
 

@@ -1,8 +1,9 @@
 """A step as planners see it that is going to be swapped in chunks.
 
-A storage of more than half a chunk has chunks of its own and may leave the device: planners see it in whole chunks.
-Smaller ones share chunks that never leave: they take no bytes here, and what they take there is no part of the budget.
-So a plan that keeps the view's budget keeps the device's, to the chunk.
+A storage of more than half a chunk has chunks of its own: planners see it in whole ones. From 64 KiB on smaller ones
+share chunks, and planners see the parts that they take. What is smaller still stays on the device, unless there is too
+much of that: then it takes parts as well. What stays takes no bytes here, and what it takes there is no part of the
+budget. So a plan that keeps the view's budget keeps the device's, but for chunks that are shared and not full.
 
 What the step finds and never touches, such as gradients that the next backward replaces, takes no bytes either: it is
 the first to leave when room is needed, and does not come back. What is made between two steps, such as a batch, has its
@@ -19,7 +20,7 @@ from umadvise.errors import BudgetError
 from umadvise.planners.step_graph import step_graph
 from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Plan
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
-from umadvise.records.units import format_bytes
+from umadvise.records.units import PART_BYTES, format_bytes, part_bytes
 
 Ranges = TypeVar("Ranges", Accesses, Events)
 
@@ -46,6 +47,7 @@ def view_of(
     chunk_bytes: int,
     staying_bytes: int = 0,
     movable: NDArray[np.bool_] | None = None,
+    least_bytes: int = PART_BYTES,
 ) -> PlanningView:
     """Makes the view of a step that planners get.
 
@@ -55,6 +57,7 @@ def view_of(
         chunk_bytes: size of a chunk in bytes.
         staying_bytes: part of the budget, in bytes, that chunks take which never leave the device.
         movable: whether each storage of the trace lies in chunks or will; None: all do.
+        least_bytes: size in bytes of the least storages that leave.
 
     Raises:
         BudgetError: what never leaves takes all of the budget.
@@ -66,14 +69,15 @@ def view_of(
             f"{format_bytes(budget_bytes)}: give more"
         )
     sizes = trace.storages.bytes
-    large = sizes * 2 > chunk_bytes
+    leaves = (sizes >= least_bytes) | (sizes * 2 > chunk_bytes)
     if movable is not None:
-        large &= movable
+        leaves &= movable
+    units = np.where(sizes * 2 > chunk_bytes, chunk_bytes, part_bytes(chunk_bytes))
     trace = _with_contents(trace)
     graph = step_graph(trace)
     # There when the step begins, and nobody reads or writes it in it.
     idle = (trace.births < 0) & ~graph.uses.used & ~graph.host_begins
-    resized = _resized(trace, np.where(large & ~idle, _rounded(sizes, chunk_bytes), 0), idle)
+    resized = _resized(trace, np.where(leaves & ~idle, -(-sizes // units) * units, 0), idle)
     return PlanningView(resized, room_bytes, chunk_bytes)
 
 

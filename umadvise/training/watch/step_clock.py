@@ -4,10 +4,13 @@ import logging
 import time
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
+from umadvise._native.abi import Status
 from umadvise._native.readings import events_from, residency_from
+from umadvise.errors import NativeError
 from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -28,6 +31,7 @@ class StepClock:
         step_count: number of steps that have begun.
         steps_are_marked: whether the script says itself where steps begin and end.
         last_step: cost of the last whole step; None before its end.
+        refusal: why the memory that there is cannot hold the step that ended last; None where it could.
     """
 
     def __init__(self, runtime: Runtime, reader: DeviceReader, builder: ProfileBuilder) -> None:
@@ -46,6 +50,7 @@ class StepClock:
         self.step_count = 0
         self.steps_are_marked = False
         self.last_step: MeasuredStep | None = None
+        self.refusal: str | None = None
         self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
             register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
@@ -56,6 +61,8 @@ class StepClock:
         for handle in self._handles:
             handle.remove()
         _native.set_phase(Phase.NONE)
+        if self._in_step:
+            self._close()
         self._warnings.look()
         self._drain()
 
@@ -85,7 +92,7 @@ class StepClock:
         end_ns = time.monotonic_ns()
         self._in_step = False
         _native.set_phase(Phase.NONE)
-        self._runtime.device.set_step(0)
+        self._close()
         self._drain()
         sample, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
@@ -99,6 +106,24 @@ class StepClock:
         )
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", in_words(self.last_step))
+
+    def _close(self) -> None:
+        self.refusal = None
+        try:
+            self._runtime.device.set_step(0)
+        except NativeError as error:
+            if error.code != Status.OUT_OF_DEVICE_MEMORY:
+                raise
+            self.refusal = error.message
+
+    def check(self) -> None:
+        """Raises what the step that has ended was refused for; to be called when everybody knows that it has.
+
+        Raises:
+            torch.OutOfMemoryError: ops of it found no room on the device.
+        """
+        if self.refusal is not None:
+            raise torch.OutOfMemoryError(self.refusal)
 
     def note_plan(self, step: int, reason: str | None) -> None:
         """Takes note of a step that a plan was to drive, and whether it did.

@@ -1,0 +1,152 @@
+#include "memory/shared_chunks.h"
+
+#include <algorithm>
+
+#include "base/on_error.h"
+#include "memory/room.h"
+
+namespace um {
+
+using driver::CUstream;
+
+namespace {
+
+constexpr uint64_t kNone = ~uint64_t{0};
+
+uint64_t ones(uint64_t count) { return count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
+
+}  // namespace
+
+SharedChunks::SharedChunks(ChunkRanges& ranges, Layout& layout, Fences& fences, uint64_t chunk_bytes)
+    : ranges_(ranges),
+      layout_(layout),
+      fences_(fences),
+      chunk_bytes_(chunk_bytes),
+      unit_bytes_(std::max(kLeastUnitBytes, chunk_bytes / SharedChunk::kMostUnits)),
+      units_(chunk_bytes / unit_bytes_) {}
+
+// ---- which part ----------------------------------------------------------------------------------------------
+
+// The first of so many units in a row that nobody has.
+uint64_t SharedChunks::free_run(uint64_t taken, uint64_t count) const noexcept {
+  for (uint64_t at = 0; at + count <= units_; ++at) {
+    if ((taken >> at & ones(count)) == 0) return at;
+  }
+  return kNone;
+}
+
+void SharedChunks::measure(SharedChunk* shared) const noexcept {
+  uint64_t row = 0;
+  shared->longest = 0;
+  for (uint64_t unit = 0; unit < units_; ++unit) {
+    row = (shared->taken >> unit & 1) != 0 ? 0 : row + 1;
+    shared->longest = std::max(shared->longest, row);
+  }
+}
+
+// The tightest one; of equal ones the one that was taken first.
+SharedChunk* SharedChunks::find(uint64_t bytes) const {
+  const uint64_t count = units(bytes);
+  SharedChunk* found = nullptr;
+  for (const auto& each : shared_) {
+    if (each->longest < count || each->tiny != (bytes < unit_bytes_)) continue;
+    if (found == nullptr || each->longest < found->longest) found = each.get();
+  }
+  return found;
+}
+
+uint64_t SharedChunks::chunks_for(const std::vector<uint64_t>& bytes) const {
+  std::vector<uint64_t> left;  // units, by chunk
+  uint64_t tiny = 0;
+  for (const uint64_t each : bytes) {
+    if (each < unit_bytes_) {
+      ++tiny;
+      continue;
+    }
+    const auto fits = [&](uint64_t free) { return free >= units(each); };
+    auto found = std::find_if(left.begin(), left.end(), fits);
+    if (found == left.end()) found = left.insert(found, units_);
+    *found -= units(each);
+  }
+  return left.size() + (tiny + units_ - 1) / units_;
+}
+
+// ---- taking and giving ---------------------------------------------------------------------------------------
+
+ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user) {
+  SharedChunk* shared = find(bytes);
+  if (shared == nullptr) shared = open(bytes, first_user);
+  if (shared == nullptr) return nullptr;
+  const OnError undo([&] {
+    if (shared->taken == 0) close(shared);
+  });
+  const uint64_t count = units(bytes), first = free_run(shared->taken, count);
+  for (uint64_t unit = first; unit < first + count; ++unit) {
+    const Fences::Fence last = shared->last_use[unit];
+    if (unit == first || last != shared->last_use[unit - 1]) fences_.order(first_user, last, Wait::place_reused);
+  }
+  ChunkRange* const range = ranges_.take_part(shared->whole->chunks.front());
+  range->shared = shared;
+  range->part = ones(count) << first;
+  range->room->address = range->address + first * unit_bytes_;
+  range->room->bytes = count * unit_bytes_;
+  shared->taken |= range->part;
+  measure(shared);
+  return range;
+}
+
+// Whoever had the chunk before comes before everybody who gets a part.
+SharedChunk* SharedChunks::open(uint64_t bytes, CUstream first_user) {
+  um::make_room(shared_, shared_.size() + 1);
+  auto opened = std::make_unique<SharedChunk>();
+  opened->whole = layout_.take(1, first_user, -1);
+  if (opened->whole == nullptr) return nullptr;
+  opened->longest = units_;
+  opened->tiny = bytes < unit_bytes_;
+  const Fences::Fence before = opened->whole->chunks.front()->last_use;
+  for (uint64_t unit = 0; unit < units_; ++unit) {
+    fences_.retain(before);
+    opened->last_use[unit] = before;
+  }
+  shared_.push_back(std::move(opened));
+  return shared_.back().get();
+}
+
+void SharedChunks::give(ChunkRange* range, Fences::Fence last_use) noexcept {
+  SharedChunk* const shared = range->shared;
+  for (uint64_t unit = 0; unit < units_; ++unit) {
+    if ((range->part >> unit & 1) == 0 || last_use == 0) continue;
+    fences_.retain(last_use);
+    fences_.replace(&shared->last_use[unit], last_use);
+  }
+  shared->taken &= ~range->part;
+  range->room->address = range->address;
+  range->room->bytes = chunk_bytes_;
+  range->shared = nullptr;
+  ranges_.give_part(range, last_use);
+  if (shared->taken == 0) return close(shared);
+  measure(shared);
+}
+
+// Whoever gets the chunk comes after all who had a part.
+void SharedChunks::close(SharedChunk* shared) noexcept {
+  Fences::Fence all = 0;
+  for (uint64_t unit = 0; unit < units_; ++unit) {
+    const Fences::Fence last = shared->last_use[unit];
+    if (unit == 0 || last != shared->last_use[unit - 1]) {
+      Fences::Fence joined = Fences::kWholeDevice;
+      try {
+        joined = fences_.join(all, last);
+      } catch (const std::bad_alloc&) {
+        joined = Fences::kWholeDevice;
+      }
+      fences_.replace(&all, joined);
+    }
+  }
+  for (Fences::Fence& last : shared->last_use) fences_.replace(&last);
+  layout_.give(shared->whole, all);
+  fences_.release(all);
+  shared_.erase(std::find_if(shared_.begin(), shared_.end(), [&](const auto& each) { return each.get() == shared; }));
+}
+
+}  // namespace um

@@ -1,0 +1,69 @@
+// Chunks that small storages share. Each has a part of a chunk, and a range of its own over that chunk: so it comes and
+// leaves alone, and who may see it is its own affair (RangeMapping::show). A chunk is taken for the first part of it,
+// and given back with the last one.
+//
+// Not thread-safe: the device's lock is held, and its context is current.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/chunk_ranges.h"
+#include "memory/fence.h"
+#include "memory/layout.h"
+
+namespace um {
+
+// A chunk in parts.
+struct SharedChunk {
+  static constexpr uint64_t kMostUnits = 64;
+
+  ChunkRange* whole = nullptr;                       // held for as long as anybody has a part
+  uint64_t taken = 0;                                // a bit for each unit
+  uint64_t longest = 0;                              // units in a row that nobody has
+  bool tiny = false;                                 // its parts are of one unit, for storages that may never leave
+  std::array<Fences::Fence, kMostUnits> last_use{};  // of whoever had the unit last; holds a reference
+};
+
+class SharedChunks {
+ public:
+  // All are borrowed.
+  SharedChunks(ChunkRanges& ranges, Layout& layout, Fences& fences, uint64_t chunk_bytes);
+  SharedChunks(const SharedChunks&) = delete;
+  SharedChunks& operator=(const SharedChunks&) = delete;
+
+  // Storages of at most so many bytes share chunks.
+  uint64_t most_bytes() const { return chunk_bytes_ / 2; }
+  // What a part for so many bytes takes.
+  uint64_t part_bytes(uint64_t bytes) const { return units(bytes) * unit_bytes_; }
+  // There is a part of a chunk that is shared already.
+  bool has_room(uint64_t bytes) const { return find(bytes) != nullptr; }
+  // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is
+  // no chunk. Throws um::Error, and then nobody has it.
+  ChunkRange* take(uint64_t bytes, driver::CUstream first_user);
+  // What it was given runs until `last_use`.
+  void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+  // Chunks that parts for so many bytes each take if nothing else is there.
+  uint64_t chunks_for(const std::vector<uint64_t>& bytes) const;
+
+ private:
+  // Of a 2 MiB chunk 64 KiB: whole pages on every machine, and no more than a word of units.
+  static constexpr uint64_t kLeastUnitBytes = uint64_t{64} << 10;
+
+  uint64_t units(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
+  SharedChunk* find(uint64_t bytes) const;
+  SharedChunk* open(uint64_t bytes, driver::CUstream first_user);
+  void close(SharedChunk* shared) noexcept;
+  void measure(SharedChunk* shared) const noexcept;
+  uint64_t free_run(uint64_t taken, uint64_t count) const noexcept;
+
+  ChunkRanges& ranges_;
+  Layout& layout_;
+  Fences& fences_;
+  const uint64_t chunk_bytes_, unit_bytes_, units_;
+  std::vector<std::unique_ptr<SharedChunk>> shared_;  // in the order in which they were taken
+};
+
+}  // namespace um
