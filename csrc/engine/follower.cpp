@@ -179,7 +179,7 @@ void Follower::catch_up(const Program* before, int32_t op_before) {
 void Follower::look_ahead() {
   const Program* const next = next_program();
   if (!looks_ && pursuit_.exact() && next == pursuit_.program()) return;
-  if (!device_.swapping.has_chunks()) return;
+  if (!device_.swapping.has_chunks() || !pursuit_.program()->knows_link()) return;
   const RequiredContext current(device_.backend);
   foresight_.look(pursuit_, states_, next, device_.swapping.mover());
 }

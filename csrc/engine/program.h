@@ -88,6 +88,7 @@ class Program final {
   // leave. kNever: not that is known.
   int64_t next_use(int32_t storage, int32_t op) const;
   int64_t duration_ns(int32_t op) const { return columns_.op_duration_ns[at(op)]; }
+  bool knows_link() const { return ns_per_byte_ > 0; }
   double ns_to_bring(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "replay/gpu_replay.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -316,6 +317,7 @@ void GpuReplay::set_program() {
   program.plan = plan_;
   program.op_name = names.data();
   program.first_serials = serials.data();
+  program.h2d_bytes_per_s = std::llround(options_.link.bytes_per_s[0]);
   device_->alive()->follower.add(program);
 }
 

@@ -13,12 +13,13 @@ namespace fixture {
 
 // The one program that the device follows from now on.
 inline um_status follow(um_device* device, const um_trace& trace, const um_plan* plan, const uint32_t* names,
-                        const uint64_t* serials) {
+                        const uint64_t* serials, const uint8_t* states = nullptr) {
   um_program program{};
   program.trace = &trace;
   program.plan = plan;
   program.op_name = names;
   program.first_serials = serials;
+  program.state = states;
   uint32_t number = 0;
   const um_status dropped = um_program_drop(device, 0);
   return dropped != UM_OK ? dropped : um_program_add(device, &program, &number);

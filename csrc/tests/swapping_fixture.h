@@ -60,9 +60,11 @@ struct Rounds {
       names.push_back(um_intern("expect"));
     }
   }
-  void set(Swapping& device, const um_plan* plan) const {
+  // `told`: the storages are the same ones in every step, so that ops are told by them.
+  void set(Swapping& device, const um_plan* plan, bool told = false) const {
+    const std::vector<uint8_t> states(serials.size(), told);
     const um_trace columns = trace.columns();
-    CHECK_OK(fixture::follow(device, columns, plan, names.data(), serials.data()));
+    CHECK_OK(fixture::follow(device, columns, plan, names.data(), serials.data(), states.data()));
   }
   void run(Swapping& device, uint32_t step, const std::vector<int>& order = {0, 1, 2, 3}) const {
     CHECK_OK(um_step_set(device, step));
