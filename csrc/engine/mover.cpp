@@ -246,7 +246,7 @@ void Mover::unpack() {
     if (each->residence.range->shared != nullptr && each->may_leave()) send(each, UM_SWAP_FOR_ROOM);
     each = newer;
   }
-  while (transfers.hand_on_first()) {
+  while (memory_.shared.any() && transfers.hand_on_first()) {
   }
 }
 

@@ -23,8 +23,6 @@ constexpr uint64_t kAddressBytes = uint64_t{1} << 30;
 // under, and never again (docs/decisions/storages-that-move.md).
 constexpr uint64_t kDefaultChunkBytes = uint64_t{2} << 20;
 
-constexpr uint64_t kLeastLeavingBytes = uint64_t{64} << 10;
-
 uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
   const std::string reason = why_not(backend, Feature::chunks);
   if (!reason.empty()) throw Error(UM_UNSUPPORTED, "explicit swapping is not possible: " + reason);

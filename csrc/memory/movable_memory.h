@@ -49,8 +49,11 @@ class MovableMemory {
   bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
 
-  // So many bytes are a part of a chunk: they share it.
-  bool shares(uint64_t bytes) const { return bytes <= shared.most_bytes(); }
+  // So many bytes are a part of a chunk: they share it. Where tests have everything leave, what is smallest does not:
+  // beside what nobody may move it would not have to.
+  bool shares(uint64_t bytes) const {
+    return bytes <= shared.most_bytes() && (least_leaving_bytes_ > 0 || bytes >= kLeastLeavingBytes);
+  }
   // Chunks that must be had for so many bytes to find room.
   uint64_t lacking(uint64_t bytes) const { return shares(bytes) && shared.has_room(bytes) ? 0 : chunks_of(bytes); }
   uint64_t chunks_of(uint64_t bytes) const { return (bytes + chunk_bytes_ - 1) / chunk_bytes_; }
@@ -64,6 +67,7 @@ class MovableMemory {
   uint64_t whole_chunks(uint64_t budget_bytes) const;
   // What is smaller stays on the device for as long as what stays takes no more than so many chunks.
   uint64_t least_leaving_bytes() const { return least_leaving_bytes_; }
+  static constexpr uint64_t kLeastLeavingBytes = uint64_t{64} << 10;
   static constexpr uint64_t kMostStayingBytes = uint64_t{12} << 20;
   // Everything that nobody has goes back to the driver. False when it kept something.
   bool give_back() noexcept;

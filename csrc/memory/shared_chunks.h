@@ -38,6 +38,8 @@ class SharedChunks {
   uint64_t most_bytes() const { return chunk_bytes_ / 2; }
   // What a part for so many bytes takes.
   uint64_t part_bytes(uint64_t bytes) const { return units(bytes) * unit_bytes_; }
+  // Whether anybody has a part of a chunk.
+  bool any() const { return !shared_.empty(); }
   // There is a part of a chunk that is shared already.
   bool has_room(uint64_t bytes) const { return find(bytes) != nullptr; }
   // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is

@@ -33,7 +33,7 @@ class EmulatedDevice:
             predicted. Policies that swap; None is real time.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
         small: what policies that swap do with tensors of less than 64 KiB: they "stay" on the device, up to 12 MiB of
-            them, or they "leave" it like any other, for tests.
+            them, or they "leave" it like any other, in a chunk each, for tests.
         delays: the longest random delay, in microseconds, wherever the order of things is left open; for tests.
         delay_seed: seed of the random delays.
         fail_call: driver function (None for any) and n: its nth call fails, once. For tests.
