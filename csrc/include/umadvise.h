@@ -527,9 +527,9 @@ typedef struct um_program {
   const um_plan* plan;     /* NULL: none, but what is used furthest ahead leaves first */
   const uint32_t* op_name; /* for each op, interned */
   const uint64_t*
-      first_serials; /* for each storage: the allocation that it is when the next step begins; 0: none yet */
-  const uint8_t* state;    /* for each storage: 1: it is the same allocation in every step, as parameters are; NULL: none
-                              is */
+      first_serials;    /* for each storage: the allocation that it is when the next step begins; 0: none yet */
+  const uint8_t* state; /* for each storage: 1: it is the same allocation in every step, as parameters are; NULL: none
+                           is */
   int64_t h2d_bytes_per_s; /* of the link, for what comes ahead of time though no plan asks for it; 0: not known */
   int32_t is_last;         /* 1: the step that ended last was this one */
 } um_program;

@@ -132,22 +132,26 @@ def test_whole_model_ops_are_divided(policy: str) -> None:
     assert not hasattr(adamw.adamw, "__wrapped__")  # torch's own again
 
 
-def test_an_odd_batch_leaves_the_plan_in_force(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_odd_batch_is_driven_by_the_plan_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
     def rows(number: int) -> int:
         return 12 if number in (5, 9) else 16
 
     expected, training = vanilla(11, rows), Training()
-    plans = []
+    plans, counted = [], []
     with caplog.at_level(logging.INFO, logger="umadvise"), session(training, "swap") as um:
         for number in range(1, 12):
             with um.step():
                 training.step(rows(number))
             plans.append(um.plan)
+            counted.append(um.swap_counters())
     assert_same(training, expected)
     assert plans[2] is not None
-    assert [plan is None or plan.actions is plans[2].actions for plan in plans[2:]] == [True] * 9
-    assert caplog.text.count("left its plan") == 2
-    assert caplog.text.count("a plan of best") == 1
+    assert plans[4].actions is plans[2].actions
+    assert plans[10].actions is plans[2].actions
+    assert [each.program for each in counted[2:]] == [ProgramStatus.WAITING] * 9
+    assert [each.unknown_ops for each in counted[2:]] == [0] * 9
+    assert "left its plan" not in caplog.text
+    assert counted[4].made_bytes < counted[4].program_made_bytes  # a smaller step, by the plan of a larger one
 
 
 def test_another_batch_size_from_now_on_is_planned(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,16 +159,19 @@ def test_another_batch_size_from_now_on_is_planned(caplog: pytest.LogCaptureFixt
         return 16 if number < 4 or number > 6 else 96
 
     expected, training = vanilla(9, rows), Training()
-    statuses = []
+    counted = []
     with caplog.at_level(logging.INFO, logger="umadvise"), session(training, "swap") as um:
         for number in range(1, 10):
             with um.step():
                 training.step(rows(number))
-            statuses.append(um.swap_counters().program)
+            counted.append(um.swap_counters())
     assert_same(training, expected)
-    left = [number for number, status in enumerate(statuses, 1) if status == ProgramStatus.DIVERGED]
-    assert left == [4, 5, 7, 8]
-    assert "was known" in caplog.text  # the first plan, when its batches come again
+    numbers = [each.program_number for each in counted]
+    assert numbers[3] == numbers[2]  # by the only plan that there is, and recorded
+    assert numbers[4:6] == [numbers[4]] * 2 != numbers[2:4]
+    assert numbers[6:] == [numbers[2]] * 3  # by the first plan again
+    assert [each.unknown_ops for each in counted[2:]] == [0] * 7
+    assert caplog.text.count("a plan of best") == 2
 
 
 def test_evaluation_between_steps_and_as_a_step() -> None:
