@@ -312,11 +312,19 @@ void GpuReplay::set_program() {
     if (pointer(storage) != nullptr) um_device::describe(pointer(storage), &allocation);
     serials.push_back(allocation.serial);
   }
+  std::vector<uint8_t> states;  // as a session tells them
+  for (int32_t storage = 0; storage < index_.storage_count(); ++storage) {
+    const uint8_t role = trace_.storage_role[storage];
+    const bool same = index_.continued_from(storage) == storage && serials[static_cast<size_t>(storage)] != 0;
+    states.push_back(same && (role == UM_ROLE_PARAMETER || role == UM_ROLE_OPTIMIZER_STATE));
+  }
   um_program program{};
   program.trace = &trace_;
   program.plan = plan_;
   program.op_name = names.data();
   program.first_serials = serials.data();
+  program.state = states.data();
+  program.is_last = 1;
   program.h2d_bytes_per_s = std::llround(options_.link.bytes_per_s[0]);
   device_->alive()->follower.add(program);
 }

@@ -16,8 +16,11 @@ torch.manual_seed(1)
 model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(6)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 for step in range(6):
-    x = torch.ones(64 + 64 * (step == 4), 1024)
-    model(x).square().mean().backward()
+    x = torch.ones(64, 1024)
+    y = model(x)
+    if step == 4:
+        y = torch.mm(y, torch.ones(1024, 1024))
+    y.square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
     print(step)

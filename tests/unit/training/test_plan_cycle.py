@@ -1,5 +1,6 @@
 """Record, plan, drive: the state machine, with a device and a recorder that only take notes."""
 
+import logging
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -175,7 +176,8 @@ def test_a_step_that_is_larger_or_much_smaller_is_planned_anew(size: int, known:
 
 def test_steps_that_are_never_alike_are_recorded_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
     notes = Notes()
-    log = drive(cycle_of(notes), notes, [str(number) for number in range(60)])
+    with caplog.at_level(logging.INFO, logger="umadvise"):
+        log = drive(cycle_of(notes), notes, [str(number) for number in range(60)])
     assert log[:4] == ["r", "rx", "rx", "rx"]
     recorded = [number for number, word in enumerate(log) if "r" in word]
     gaps = np.diff(recorded).tolist()

@@ -180,7 +180,7 @@ class PlanCycle:
         elif not recorded and (self._make_plan is not None or not self._last_step):
             self._rhythm.unknown()
         if whole and self._known and not self.followed:
-            log.info("step %d: %s", number, self.why_undriven)
+            log.info("step %d %s", number, self.why_undriven)
 
     def _reason(self, *, whole: bool, recorded: bool) -> str | None:
         if not whole:
@@ -208,7 +208,7 @@ class PlanCycle:
         if pause is None or self._told_of_pause:
             return
         self._told_of_pause = True
-        log.warning("steps are never alike: they are recorded and planned only now and then from here on")
+        log.info("steps are never alike: they are recorded and planned only now and then from here on")
 
     # ---- recordings and programs ----------------------------------------------------------------------------------
 
