@@ -11,6 +11,25 @@ namespace um {
 
 using driver::CUstream;
 
+namespace {
+
+class Pinned {
+ public:
+  explicit Pinned(const Mover::Uses& uses) : uses_(uses) {
+    for (const Movable::Use& use : uses_) ++use.block->pins;
+  }
+  ~Pinned() {
+    for (const Movable::Use& use : uses_) --use.block->pins;
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+ private:
+  const Mover::Uses& uses_;
+};
+
+}  // namespace
+
 // ---- which programs there are ----------------------------------------------------------------------------------
 
 uint32_t Follower::add(const um_program& program) {
@@ -35,7 +54,7 @@ void Follower::drop(uint32_t number) {
   const Program* const gone = programs_.find(number);
   if (gone == nullptr) return;
   if (pursuit_.program() == gone) pursuit_.leave();
-  for (const Program** each : {&last_, &before_last_}) *each = *each == gone ? nullptr : *each;
+  for (const Program** each : {&last_, &before_last_, &next_}) *each = *each == gone ? nullptr : *each;
   unbegun_.erase(std::remove(unbegun_.begin(), unbegun_.end(), gone), unbegun_.end());
   postponed_.clear();
   programs_.drop(number);
@@ -50,7 +69,7 @@ void Follower::drop_all() {
 
 void Follower::close() noexcept {
   pursuit_.leave();
-  last_ = before_last_ = nullptr;
+  last_ = before_last_ = next_ = nullptr;
   unbegun_.clear();
   postponed_.clear();
   programs_.clear();
@@ -79,6 +98,7 @@ void Follower::begin_step(uint32_t step) {
   if (fresh) unbegun_.erase(found);
   looks_ = !program->planned() || program != last_ || !last_was_exact_;
   pursuit_.begin_step(program, states_, *device_.allocations, fresh);
+  next_ = programs_.expected(program);
   foresight_.startle();
   begins_ = true;
 }
@@ -107,8 +127,6 @@ void Follower::end_step() {
   last_ = pursuit_.program();
 }
 
-const Program* Follower::next_program() const { return programs_.expected(pursuit_.program()); }
-
 // ---- ops -------------------------------------------------------------------------------------------------------
 
 template <class Each>
@@ -136,7 +154,7 @@ void Follower::begin_op(RunningOp& op) {
   });
   send_prefetches(op.stream);
   if (begins_ && pursuit_.next_told() > 1) begin_as_planned();
-  if (!op.untouched) look_ahead();
+  if (!op.untouched) look_ahead(op);
 }
 
 void Follower::follow(const RunningOp& op) {
@@ -152,6 +170,7 @@ void Follower::follow(const RunningOp& op) {
   } else {
     return;
   }
+  next_ = programs_.expected(pursuit_.program());
   catch_up(before, op_before);
   foresight_.startle();
 }
@@ -176,12 +195,13 @@ void Follower::catch_up(const Program* before, int32_t op_before) {
   for (auto row = missed_.rbegin(); row != missed_.rend(); ++row) carry_out(program.action(*row));
 }
 
-void Follower::look_ahead() {
-  const Program* const next = next_program();
-  if (!looks_ && pursuit_.exact() && next == pursuit_.program()) return;
+// What the op itself is given is not pinned yet, and must not leave for what comes later.
+void Follower::look_ahead(const RunningOp& op) {
+  if (!looks_ && pursuit_.exact() && next_ == pursuit_.program()) return;
   if (!device_.swapping.has_chunks() || !pursuit_.program()->knows_link()) return;
   const RequiredContext current(device_.backend);
-  foresight_.look(pursuit_, states_, next, device_.swapping.mover());
+  const Pinned own(op.swapped);
+  foresight_.look(pursuit_, states_, next_, device_.swapping.mover());
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.

@@ -38,7 +38,6 @@ class Follower final : public Participant {
   void follow(const RunningOp& op);
   void catch_up(const Program* before, int32_t op_before);
   void begin_as_planned();
-  const Program* next_program() const;
   // The row of each action that is due before or after the op that began last, with the context current.
   template <class Each>
   void act(bool after, const Each& each);
@@ -47,7 +46,7 @@ class Follower final : public Participant {
   bool move(const Program::Action& action, Movable* block);
   void move_managed(const Program::Action& action, Block* block, driver::CUstream stream);
   void send_prefetches(driver::CUstream stream);
-  void look_ahead();
+  void look_ahead(const RunningOp& op);
 
   Programs programs_;
   States states_;
@@ -56,6 +55,7 @@ class Follower final : public Participant {
   // That the step before was like in the end, and the one before that.
   const Program *last_ = nullptr, *before_last_ = nullptr;
   std::vector<const Program*> unbegun_;  // that no step has begun with
+  const Program* next_ = nullptr;        // that the step after this one is expected to be like
   bool last_was_exact_ = false;
   bool looks_ = false;                // ahead, in all of this step
   bool begins_ = false;               // of which size the step is is not known yet

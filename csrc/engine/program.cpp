@@ -115,11 +115,6 @@ void Program::index_signatures() {
   }
 }
 
-size_t Program::told_at(int32_t op) const {
-  const auto found = std::lower_bound(told_.begin(), told_.end(), op);
-  return found != told_.end() && *found == op ? static_cast<size_t>(found - told_.begin()) : kNoRow;
-}
-
 const std::vector<size_t>& Program::places(uint64_t signature) const {
   static const std::vector<size_t> none;
   const auto found = places_.find(signature);

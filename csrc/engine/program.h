@@ -42,7 +42,7 @@ class Program final {
   uint32_t name(int32_t op) const { return names_[static_cast<size_t>(op)]; }
   // Of the ops that are given something, in order: what they are called here, and what tells them.
   const std::vector<int32_t>& told() const { return told_; }
-  size_t told_at(int32_t op) const;  // kNoRow: it is given nothing
+  bool told(int32_t op) const { return first_argument_[at(op)] != first_result_[at(op)]; }
   const std::vector<uint64_t>& signatures() const { return signatures_; }
   bool stateful(size_t told) const { return stateful_[told]; }
   uint64_t family() const { return family_; }  // equal where all signatures are

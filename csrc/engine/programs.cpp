@@ -1,7 +1,6 @@
 #include "engine/programs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace um {
@@ -13,13 +12,15 @@ constexpr size_t kMostContext = 8;
 // An op that is given nothing of what every step has is found by as many before it.
 constexpr size_t kLeastContext = 2;
 constexpr size_t kMostPlaces = 64;
+// The first ops tell how large a step is; later ones are asked now and then.
+constexpr size_t kTellingOps = 64;
 // Memory that a step does not need is a smaller evil than memory that it lacks.
 constexpr double kTooSmall = 2;
 
 double unlikeness(int64_t made, int64_t programs) {
-  const double ratio =
-      std::log(static_cast<double>(std::max<int64_t>(made, 1)) / static_cast<double>(std::max<int64_t>(programs, 1)));
-  return ratio > 0 ? ratio * kTooSmall : -ratio;
+  const auto one = static_cast<double>(std::max<int64_t>(made, 1)),
+             other = static_cast<double>(std::max<int64_t>(programs, 1));
+  return one > other ? (one / other - 1) * kTooSmall : other / one - 1;
 }
 
 }  // namespace
@@ -117,6 +118,7 @@ Programs::Place Programs::best_place(const Program& program, const Pursuit& purs
 }
 
 const Program* Programs::nearer_in_size(const Pursuit& pursuit) const {
+  if (pursuit.next_told() > kTellingOps && pursuit.next_told() % kTellingOps != 0) return nullptr;
   const Program* const followed = pursuit.program();
   const Program* best = followed;
   double least = unlikeness(pursuit.made_bytes(), followed->made_bytes(pursuit.op() - 1));

@@ -106,7 +106,7 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
   passed_ = false;
   if (given.empty()) {
     int32_t next = op_ + 1;
-    const auto is = [&] { return program_->name(next) == op && program_->told_at(next) == Program::kNoRow; };
+    const auto is = [&] { return program_->name(next) == op && !program_->told(next); };
     while (next < program_->op_count() && !is() && program_->idle(next)) ++next;
     passed_ = next == program_->op_count() || !is();
     if (!passed_) advance(next);
@@ -119,6 +119,7 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
     const int32_t next = program_->told()[next_told_];
     if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
     advance(next);
+    ++next_told_;
     give(given);
     return Met::next;
   }
@@ -130,8 +131,6 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
 void Pursuit::advance(int32_t op) {
   first_due_ = program_->first_action(op_ + 1, false);
   op_ = op;
-  const size_t told = program_->told_at(op);
-  if (told != Program::kNoRow) next_told_ = told + 1;
   next_event_ = program_->events(op).first;
 }
 
