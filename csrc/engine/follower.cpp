@@ -165,7 +165,7 @@ void Follower::follow(const RunningOp& op) {
     const Programs::Place place = programs_.seek(pursuit_);
     if (place.program == nullptr) return pursuit_.pass();
     pursuit_.move(place.program, place.told, states_, place.taken_over, given);
-  } else if (const Program* const nearer = pursuit_.exact() ? nullptr : programs_.nearer_in_size(pursuit_)) {
+  } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(pursuit_)) {
     pursuit_.change_size(nearer, states_);
   } else {
     return;

@@ -118,6 +118,7 @@ Programs::Place Programs::best_place(const Program& program, const Pursuit& purs
 }
 
 const Program* Programs::nearer_in_size(const Pursuit& pursuit) const {
+  if (pursuit.exact()) return nullptr;
   if (pursuit.next_told() > kTellingOps && pursuit.next_told() % kTellingOps != 0) return nullptr;
   const Program* const followed = pursuit.program();
   const Program* best = followed;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/on_error.h"
 #include "memory/room.h"
 
@@ -81,6 +82,7 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user) {
     if (shared->taken == 0) close(shared);
   });
   const uint64_t count = units(bytes), first = free_run(shared->taken, count);
+  if (first >= units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
   for (uint64_t unit = first; unit < first + count; ++unit) {
     const Fences::Fence last = shared->last_use[unit];
     if (unit == first || last != shared->last_use[unit - 1]) fences_.order(first_user, last, Wait::place_reused);
