@@ -17,7 +17,7 @@ WORDS = 2000
 
 
 @dataclass(frozen=True)
-class Training:
+class FloorTraining:
     """A network with what it is trained on, on torch's default device.
 
     Attributes:
@@ -31,9 +31,9 @@ class Training:
     loss: Callable[[int], torch.Tensor]
 
 
-def _training(model: nn.Module, loss: Callable[[int], torch.Tensor]) -> Training:
+def _training(model: nn.Module, loss: Callable[[int], torch.Tensor]) -> FloorTraining:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return Training(model, torch.optim.AdamW(trained, lr=1e-4), loss)
+    return FloorTraining(model, torch.optim.AdamW(trained, lr=1e-4), loss)
 
 
 def _text(number: int, words: int, batch: int, length: int) -> torch.Tensor:
@@ -41,7 +41,7 @@ def _text(number: int, words: int, batch: int, length: int) -> torch.Tensor:
     return torch.randint(words, (batch, length), generator=generator)
 
 
-def _of_transformers(model: nn.Module, words: int, batch: int, length: int) -> Training:
+def _of_transformers(model: nn.Module, words: int, batch: int, length: int) -> FloorTraining:
     def loss(number: int) -> torch.Tensor:
         tokens = _text(number, words, batch, length).to(next(model.parameters()).device)
         found: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
@@ -50,14 +50,14 @@ def _of_transformers(model: nn.Module, words: int, batch: int, length: int) -> T
     return _training(model, loss)
 
 
-def gpt2(*, small: bool) -> Training:
+def gpt2(*, small: bool) -> FloorTraining:
     """GPT-2 small, on 4 x 64 tokens."""
     config = transformers.GPT2Config(vocab_size=WORDS, n_embd=384, n_head=6, n_layer=3)
     model = transformers.GPT2LMHeadModel(config if small else transformers.GPT2Config())
     return _of_transformers(model, model.config.vocab_size, 4, 64)
 
 
-def bert(*, small: bool) -> Training:
+def bert(*, small: bool) -> FloorTraining:
     """BERT-base with its masked words, on 4 x 64 tokens."""
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=384, num_attention_heads=6, num_hidden_layers=3, intermediate_size=1536
@@ -66,7 +66,7 @@ def bert(*, small: bool) -> Training:
     return _of_transformers(model, model.config.vocab_size, 4, 64)
 
 
-def t5(*, small: bool) -> Training:
+def t5(*, small: bool) -> FloorTraining:
     """T5-small, on 4 x 64 tokens in and out."""
     config = transformers.T5Config(vocab_size=WORDS, d_model=256, d_ff=1024, num_heads=4, num_layers=2)
     model = transformers.T5ForConditionalGeneration(config if small else transformers.T5Config())
@@ -89,7 +89,7 @@ class _Lora(nn.Module):
         return found
 
 
-def llama(*, small: bool) -> Training:
+def llama(*, small: bool) -> FloorTraining:
     """A Llama of 134 million parameters with LoRA in every linear layer, on 4 x 64 tokens."""
     sizes = (WORDS, 384, 1024, 3, 6) if small else (32000, 768, 2048, 12, 12)
     words, width, middle, layers, heads = sizes
@@ -128,7 +128,7 @@ class _WordLevel(nn.Module):
         return found
 
 
-def word_level(*, small: bool) -> Training:
+def word_level(*, small: bool) -> FloorTraining:
     """A word-level Transformer for WikiText-2's 33,278 words, on 4 x 35 of them."""
     words = WORDS if small else 33278
     model = _WordLevel(words)
@@ -157,7 +157,7 @@ class _Basic(nn.Module):
         return functional.relu(self.body(features) + self.shortcut(features))
 
 
-def resnet18(*, small: bool) -> Training:
+def resnet18(*, small: bool) -> FloorTraining:
     """ResNet-18 (He et al. 2015, table 1), on 4 images of 224 x 224."""
     size = 64 if small else 224
     blocks = [
@@ -180,7 +180,7 @@ def resnet18(*, small: bool) -> Training:
     return _training(model, loss)
 
 
-NETWORKS: dict[str, Callable[..., Training]] = {
+NETWORKS: dict[str, Callable[..., FloorTraining]] = {
     "GPT-2 small": gpt2,
     "BERT-base": bert,
     "T5-small": t5,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from floor_networks import NETWORKS, Training
+from floor_networks import NETWORKS, FloorTraining
 
 import umadvise
 from umadvise.errors import UmadviseError
@@ -71,7 +71,7 @@ def largest_working_set(trace: Trace) -> int:
     return max(most)
 
 
-def losses(training: Training, session: umadvise.session | None = None) -> list[torch.Tensor]:
+def losses(training: FloorTraining, session: umadvise.session | None = None) -> list[torch.Tensor]:
     """The losses of a few steps, in a session or without one."""
     found = []
     for number in range(STEPS):
@@ -84,7 +84,7 @@ def losses(training: Training, session: umadvise.session | None = None) -> list[
     return found
 
 
-def _made(network: str, *, small: bool) -> Training:
+def _made(network: str, *, small: bool) -> FloorTraining:
     torch.manual_seed(0)
     return NETWORKS[network](small=small)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from floor_networks import NETWORKS, Training
+from floor_networks import NETWORKS, FloorTraining
 
 import umadvise
 from umadvise.torch_seam import runtime
@@ -22,12 +22,12 @@ def unpatched() -> Iterator[None]:
         umadvise.unpatch()
 
 
-def _made(network: str) -> Training:
+def _made(network: str) -> FloorTraining:
     torch.manual_seed(0)
     return NETWORKS[network](small=True)
 
 
-def _step(training: Training, number: int) -> torch.Tensor:
+def _step(training: FloorTraining, number: int) -> torch.Tensor:
     torch.manual_seed(number)  # what dropout drops does not depend on the steps before
     loss = training.loss(number)
     loss.backward()

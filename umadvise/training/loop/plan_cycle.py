@@ -140,6 +140,7 @@ class PlanCycle:
         if (first or not typical) and self._rhythm.unsteady():
             return None
         self._note_pause(self._rhythm.planned())
+        self._rhythm.due = self._rhythm.due and self._make_plan is not None
         self._last_step = self._next = recorded
         return recorded
 
@@ -238,6 +239,7 @@ class PlanCycle:
         except NativeError as error:
             log.warning("the device does not take the plan: %s. Steps go on without one", error)
             self._why_nothing = f"the device does not take the plan: {error}"
+            self._make_plan = None
             return
         self._known[number] = program, step
         while len(self._known) > 1 and self._are_too_many:
