@@ -121,7 +121,7 @@ class Loop:
         if self._planner.course.planner is not None:
             self.observer.clock.note_plan(number, self.cycle.why_undriven)
         if self._choice is not None and whole:
-            self._choice.observe(number, recorded=recorded)
+            self._choice.observe(number, recorded=recorded and not self.cycle.known)  # else nobody reads it
 
     # ---- what drives ----------------------------------------------------------------------------------------------
 
