@@ -55,15 +55,15 @@ class Follower final : public Participant {
   Foresight foresight_;
   // That the step before was like in the end, and the one before that.
   const Program *last_ = nullptr, *before_last_ = nullptr;
-  std::vector<const Program*> unbegun_;   // that no step has begun with
+  std::vector<const Program*> unbegun_;  // that no step has begun with
   bool last_was_exact_ = false;
-  bool looks_ = false;                    // ahead, in all of this step
-  bool begins_ = false;                   // of which size the step is is not known yet
-  std::vector<size_t> postponed_;         // rows of actions, until an op comes that uses something
-  std::vector<size_t> missed_;            // rows of actions: of catch_up
-  std::vector<bool> caught_up_;           // by storage: of catch_up
-  std::vector<Block*> made_;              // of end_op
-  std::vector<Prefetch> prefetches_;      // that a plan asks for at one point
+  bool looks_ = false;                // ahead, in all of this step
+  bool begins_ = false;               // of which size the step is is not known yet
+  std::vector<size_t> postponed_;     // rows of actions, until an op comes that uses something
+  std::vector<size_t> missed_;        // rows of actions: of catch_up
+  std::vector<bool> caught_up_;       // by storage: of catch_up
+  std::vector<Block*> made_;          // of end_op
+  std::vector<Prefetch> prefetches_;  // that a plan asks for at one point
   int64_t actions_ = 0, redundant_actions_ = 0;
   std::atomic<int64_t> skipped_actions_{0};
 };

@@ -1,6 +1,6 @@
-// What comes and leaves ahead of time where no plan does it: where a program has none, where the step has other sizes or
-// other ops than the program, and where another program comes next. Not thread-safe: the device's lock is held, and its
-// context is current.
+// What comes and leaves ahead of time where no plan does it: where a program has none, where the step has other sizes
+// or other ops than the program, and where another program comes next. Not thread-safe: the device's lock is held, and
+// its context is current.
 //
 // What the next ops use is brought, and what is used last leaves where there will be no room for that or for what they
 // make. Beyond, ops are looked at until the link would have brought all that they lack before they begin: until then it

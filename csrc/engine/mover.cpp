@@ -212,7 +212,8 @@ void Mover::progress() {
 }
 
 int64_t Mover::room_bytes() const {
-  const auto chunks = static_cast<int64_t>(memory_.ranges.chunks.obtainable()) - static_cast<int64_t>(memory_.layout.spare());
+  const auto chunks =
+      static_cast<int64_t>(memory_.ranges.chunks.obtainable()) - static_cast<int64_t>(memory_.layout.spare());
   int64_t bytes = chunks * static_cast<int64_t>(memory_.chunk_bytes());
   transfers.each_leaving([&](const Movable& block) { bytes += room_of(block); });
   for (const Movable* block : queue_) bytes -= room_of(*block);

@@ -67,7 +67,9 @@ class Program final {
   Rows events(int32_t op) const { return {trace_.first_event(op), trace_.first_event(op + 1)}; }
   EventKind event_kind(size_t row) const { return static_cast<EventKind>(columns_.event_kind[row]); }
   int32_t event_storage(size_t row) const { return columns_.event_storage[row]; }
-  int64_t made_bytes(int32_t op) const { return made_bytes_[at(std::max(op, -1) + 1)]; }  // by the ops to this one, that included
+  int64_t made_bytes(int32_t op) const {
+    return made_bytes_[at(std::max(op, -1) + 1)];
+  }  // by the ops to this one, that included
 
   // ---- the plan, and what the trace says of times ----
   bool planned() const { return !first_action_.empty(); }
@@ -84,8 +86,8 @@ class Program final {
   int32_t brought_at(size_t row) const { return brought_at_.empty() ? -1 : brought_at_[row]; }
   // Whether the plan has a storage on the device before its first action on it.
   bool begins_there(int32_t storage) const { return begins_there_.empty() || begins_there_[at(storage)]; }
-  // In ops from `op` on, into the next step if need be; of what is not used any more, when it is freed: then it need not
-  // leave. kNever: not that is known.
+  // In ops from `op` on, into the next step if need be; of what is not used any more, when it is freed: then it need
+  // not leave. kNever: not that is known.
   int64_t next_use(int32_t storage, int32_t op) const;
   int64_t duration_ns(int32_t op) const { return columns_.op_duration_ns[at(op)]; }
   double ns_to_bring(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
@@ -129,9 +131,9 @@ class Program final {
   std::vector<int32_t> uses_;        // ops
   std::vector<int32_t> freed_at_;    // by storage: op; -1: it goes on
   // Empty without a plan.
-  std::vector<size_t> first_action_;           // by op, before it and after it
-  std::vector<bool> moves_, begins_there_;     // by storage
-  std::vector<int32_t> brought_at_;            // as touched_
+  std::vector<size_t> first_action_;        // by op, before it and after it
+  std::vector<bool> moves_, begins_there_;  // by storage
+  std::vector<int32_t> brought_at_;         // as touched_
   std::vector<int32_t> action_storage_;
   std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;

@@ -17,8 +17,8 @@ constexpr size_t kMostPlaces = 64;
 constexpr double kTooSmall = 2;
 
 double unlikeness(int64_t made, int64_t programs) {
-  const double ratio = std::log(static_cast<double>(std::max<int64_t>(made, 1)) /
-                                static_cast<double>(std::max<int64_t>(programs, 1)));
+  const double ratio =
+      std::log(static_cast<double>(std::max<int64_t>(made, 1)) / static_cast<double>(std::max<int64_t>(programs, 1)));
   return ratio > 0 ? ratio * kTooSmall : -ratio;
 }
 

@@ -40,8 +40,8 @@ class Programs {
   Place same_beginning(const Pursuit& pursuit) const;
   Place best_place(const Program& program, const Pursuit& pursuit, size_t* context) const;
 
-  std::vector<std::unique_ptr<Program>> all_;            // in the order in which they came
-  std::unordered_map<uint32_t, uint32_t> followers_;     // number -> the one that came after it last
+  std::vector<std::unique_ptr<Program>> all_;         // in the order in which they came
+  std::unordered_map<uint32_t, uint32_t> followers_;  // number -> the one that came after it last
   uint32_t last_number_ = 0;
   int32_t next_key_ = 0;
 };

@@ -112,7 +112,8 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
     if (!passed_) advance(next);
     return passed_ ? Met::aside : Met::next;
   }
-  const auto state = std::find_if(given.begin(), given.end(), [](const Operand& each) { return each.block->record.state; });
+  const auto state =
+      std::find_if(given.begin(), given.end(), [](const Operand& each) { return each.block->record.state; });
   history_.push_back(signature_of(op, given.size(), state != given.end() ? state->block->record.serial : 0));
   if (next_told_ < program_->told().size() && program_->signatures()[next_told_] == history_.back()) {
     const int32_t next = program_->told()[next_told_];

@@ -44,32 +44,52 @@ class Notes:
     """A device, its recorder and its planner: a program follows steps of its own kind."""
 
     kind: str = ""
-    status: int = ProgramStatus.NONE
-    program: str = ""
+    follows: int = 0  # number of the program that the last step was like
+    programs: dict[int, str] = field(default_factory=dict)
+    unknown_ops: int = 0
+    made_bytes: int = 0
     recording: bool = False
     recorded: str = ""
     refuses: bool = False
     unreadable: bool = False
+    added: int = 0
     planned: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
     def swap_counters(self) -> SwapCounters:
         numbers: dict[str, Any] = dict.fromkeys(SwapCounters.__struct_fields__, 0)
-        return SwapCounters(**numbers | {"program": self.status, "diverged_expected": "", "diverged_found": ""})
+        told = {"program": ProgramStatus.WAITING if self.programs else ProgramStatus.NONE, "step_ops": 1}
+        told |= {"program_number": self.follows, "unknown_ops": self.unknown_ops}
+        told |= {"made_bytes": self.made_bytes, "program_made_bytes": 100 * MIB}
+        return SwapCounters(**numbers | told | {"diverged_expected": "", "diverged_found": ""})
 
     def allocations(self) -> list[Allocation]:
         return []
 
-    def set_program(self, trace: Trace, actions: object, names: Any, serials: Any) -> None:
+    def add_program(
+        self,
+        trace: Trace,
+        actions: object,
+        names: Any,
+        serials: Any,
+        states: Any,
+        *,
+        h2d_bytes_per_s: int,
+        is_last: bool,
+    ) -> int:
         assert actions is None
         assert len(names) == len(trace.ops)
-        assert len(serials) == len(trace.storages)
+        assert len(serials) == len(states) == len(trace.storages)
+        assert (h2d_bytes_per_s, is_last) == (0, True)
         if self.refuses:
             raise NativeError(1, "no")
-        self.program, self.status = trace.strings[trace.ops.name[0]], ProgramStatus.WAITING
+        self.added += 1
+        self.programs[self.added] = trace.strings[trace.ops.name[0]]
+        return self.added
 
-    def clear_program(self) -> None:
-        self.program, self.status = "", ProgramStatus.NONE
+    def drop_program(self, number: int) -> None:
+        for each in [number] if number else list(self.programs):
+            del self.programs[each]
 
     def start_step(self) -> None:
         self.recording = True
@@ -87,21 +107,27 @@ class Notes:
         self.planned.append(step.trace.strings[step.trace.ops.name[0]].removeprefix("aten::"))
 
 
+def run(notes: Notes, kind: str, made: int = 100 * MIB) -> None:
+    """What a device counts of a step that it follows a program of its kind in, if it has one."""
+    found = [number for number, name in notes.programs.items() if name == f"aten::{kind}"]
+    notes.follows = found[0] if found else 0
+    notes.unknown_ops, notes.made_bytes = int(not found), made
+
+
 def drive(cycle: PlanCycle, notes: Notes, kinds: str | list[str], first: int = 1) -> list[str]:
-    """Runs steps; for each what was on: r(ecorded), d(riven to its end), x (left its plan), - (neither)."""
+    """Runs steps; for each what was on: r(ecorded), d(riven to its end), x (is like no program), - (neither)."""
     log = []
     for number, kind in enumerate(kinds, first):
         cycle.take_recording()
         cycle.before_step(number)
         word = "r" if notes.recording else ""
         notes.recorded = kind if notes.recording else notes.recorded
-        if notes.program:
-            follows = notes.program == f"aten::{kind}"
-            notes.status = ProgramStatus.WAITING if follows else ProgramStatus.DIVERGED
-            word += "d" if follows else "x"
+        run(notes, kind)
+        if notes.programs:
+            word += "x" if notes.unknown_ops else "d"
         cycle.after_step(number)
         assert not notes.recording
-        assert cycle.followed == word.endswith("d")
+        assert cycle.followed == cycle.known == word.endswith("d")
         log.append(word or "-")
     return log
 
@@ -112,43 +138,43 @@ def cycle_of(notes: Notes) -> PlanCycle:
 
 def test_the_first_step_is_recorded_and_the_next_ones_driven() -> None:
     notes = Notes()
-    assert drive(cycle_of(notes), notes, "aaaa") == ["r", "d", "d", "d"]
+    assert drive(cycle_of(notes), notes, "aaaaa") == ["r", "rd", "rd", "d", "d"]
     assert notes.planned == ["a"]
 
 
 def test_a_step_that_makes_state_is_recorded_but_not_planned() -> None:
     notes = Notes()
-    assert drive(cycle_of(notes), notes, ["first", "a", "a", "a"]) == ["r", "r", "d", "d"]
+    assert drive(cycle_of(notes), notes, ["first", "a", "a", "a", "a"]) == ["r", "r", "rd", "rd", "d"]
     assert notes.planned == ["a"]
 
 
 def test_steps_that_never_become_steady_are_planned_all_the_same() -> None:
     notes = Notes()
-    assert drive(cycle_of(notes), notes, ["first"] * 5) == ["r", "r", "r", "d", "d"]
+    assert drive(cycle_of(notes), notes, ["first"] * 6) == ["r", "r", "r", "rd", "rd", "d"]
     assert notes.planned == ["first"]
 
 
-def test_an_odd_step_costs_only_itself() -> None:
+def test_an_odd_step_is_known_once_it_has_been_recorded() -> None:
     notes = Notes()
-    assert drive(cycle_of(notes), notes, "aabaabaa") == ["r", "d", "x", "rd", "d", "x", "rd", "d"]
-    assert notes.planned == ["a"]
+    assert drive(cycle_of(notes), notes, "aabaabaa") == ["r", "rd", "rx", "rd", "rd", "d", "d", "d"]
+    assert notes.planned == ["a", "b"]
 
 
 def test_another_step_from_now_on_is_planned() -> None:
     notes = Notes()
-    assert drive(cycle_of(notes), notes, "aabbbb") == ["r", "d", "x", "rx", "d", "d"]
+    assert drive(cycle_of(notes), notes, "aaaabbbbb") == ["r", "rd", "rd", "d", "x", "rx", "rd", "rd", "d"]
     assert notes.planned == ["a", "b"]
 
 
 def test_steps_that_are_never_alike_are_recorded_ever_more_rarely() -> None:
     notes = Notes()
-    log = drive(cycle_of(notes), notes, [str(number) for number in range(40)])
-    assert log[:5] == ["r", "x", "rx", "x", "-"]
+    log = drive(cycle_of(notes), notes, [str(number) for number in range(80)])
+    assert log[:9] == ["r"] + ["rx"] * 7 + ["x"]
     recorded = [number for number, word in enumerate(log) if "r" in word]
     gaps = np.diff(recorded).tolist()
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 8
-    assert sum("r" in word for word in log) < 10
+    assert sum("r" in word for word in log) < 15
 
 
 def test_the_pause_ends_when_steps_are_alike_again() -> None:
@@ -166,7 +192,7 @@ def test_a_step_that_fails_says_nothing() -> None:
     drive(cycle, notes, "aa")
     cycle.take_recording()
     cycle.before_step(3)
-    notes.status = ProgramStatus.DIVERGED  # it ended early
+    run(notes, "a")
     cycle.after_step(3, whole=False)
     assert drive(cycle, notes, "aa", first=4) == ["rd", "d"]
     assert notes.planned == ["a"]
@@ -178,7 +204,7 @@ def test_a_step_that_fails_while_it_is_recorded_is_recorded_again() -> None:
     cycle.take_recording()
     cycle.before_step(1)
     cycle.after_step(1, whole=False)
-    assert drive(cycle, notes, "aa", first=2) == ["r", "d"]
+    assert drive(cycle, notes, "aaaa", first=2) == ["r", "rd", "rd", "d"]
 
 
 def test_a_recording_with_gaps_is_made_again() -> None:
@@ -186,21 +212,21 @@ def test_a_recording_with_gaps_is_made_again() -> None:
     cycle = cycle_of(notes)
     assert drive(cycle, notes, "aa") == ["r", "r"]
     notes.unreadable = False
-    assert drive(cycle, notes, "aaa", first=3) == ["d", "d", "d"]
+    assert drive(cycle, notes, "aaa", first=3) == ["rd", "rd", "d"]
 
 
 def test_a_device_that_takes_no_program_runs_without() -> None:
     notes = Notes(refuses=True)
-    assert drive(cycle_of(notes), notes, "aaaa") == ["r", "-", "-", "-"]
+    assert drive(cycle_of(notes), notes, "a" * 11) == ["r"] * 8 + ["-", "-", "r"]
 
 
 def test_without_a_planner_steps_are_only_looked_at() -> None:
     notes = Notes()
     cycle = PlanCycle(notes, notes, None)  # type: ignore[arg-type]
-    assert drive(cycle, notes, ["first", "a", "a"]) == ["r", "r", "-"]
+    assert drive(cycle, notes, ["first"] + ["a"] * 10) == ["r"] * 9 + ["-"] * 2
     assert cycle.step is not None
     cycle.change(notes.plan)
-    assert drive(cycle, notes, "aa", first=4) == ["d", "d"]
+    assert drive(cycle, notes, "aaa", first=12) == ["rd", "rd", "d"]
 
 
 def test_nothing_is_left_at_the_end() -> None:
@@ -209,7 +235,7 @@ def test_nothing_is_left_at_the_end() -> None:
     drive(cycle, notes, "aa")
     cycle.take_recording()
     cycle.close()
-    assert (notes.program, cycle.program, notes.recording) == ("", None, False)
+    assert (notes.programs, cycle.program, notes.recording) == ({}, None, False)
 
 
 def allocation(serial: int, size: int, role: Role, name: str = "") -> Allocation:
@@ -249,7 +275,8 @@ def test_a_program_begins_again_with_what_is_like_what_it_had() -> None:
 
 def test_the_pauses_double_up_to_a_longest_one() -> None:
     rhythm = Rhythm()
-    pauses = [rhythm.left() for _ in range(12)]
-    assert pauses == [None, None, 2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
-    rhythm.followed()
-    assert rhythm.left() is None
+    pauses = [rhythm.planned() for _ in range(16)]
+    assert pauses == [None] * 7 + [2, 4, 8, 16, 32, 64, 64, 64, 64]
+    for _ in range(64):
+        rhythm.known()
+    assert rhythm.planned() is None

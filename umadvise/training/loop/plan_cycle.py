@@ -144,7 +144,7 @@ class PlanCycle:
         return recorded
 
     def before_step(self, number: int) -> None:
-        """Gives the device the plan for a step that was recorded, and has the one that begins recorded if that is due."""
+        """Gives the device the plan for a step that was recorded, and has the one that begins recorded if due."""
         chosen, self._next = self._next, None
         if chosen is not None and self._make_plan is not None:
             self._plan(chosen, self._make_plan)
