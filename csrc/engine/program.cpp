@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/scattered.h"
 
 namespace um {
 
@@ -14,14 +15,6 @@ namespace {
 template <class Column>
 std::vector<Column> copied(const Column* column, uint64_t count) {
   return std::vector<Column>(column, column + count);
-}
-
-// splitmix64 (Steele, Lea, Flood 2014)
-uint64_t scattered(uint64_t number) {
-  number += 0x9e3779b97f4a7c15;
-  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
-  number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
-  return number ^ (number >> 31);
 }
 
 bool brings(um_plan_kind kind, int64_t argument) {

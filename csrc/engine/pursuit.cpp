@@ -215,29 +215,29 @@ void Pursuit::returned(const std::vector<Block*>& made) noexcept {
 // ---- allocations -----------------------------------------------------------------------------------------------
 
 // The next one of this op, or after it, that has the size: libraries may take scratch memory or not. In a step of other
-// sizes, the next one.
+// sizes, what the op returns tells when it ends.
 void Pursuit::allocated(Block* block) noexcept {
   block->record.storage = -1;
   if (!driving_) return;
   made_bytes_ += op_ >= 0 ? static_cast<int64_t>(block->record.bytes) : 0;
-  const size_t row = row_of(block->record.bytes, false);
+  const size_t row = row_of(block->record.bytes);
   if (row == Program::kNoRow) return;
   bind(block, program_->event_storage(row));
   next_event_ = row + 1;
 }
 
 int32_t Pursuit::to_be(uint64_t bytes) const {
-  const size_t row = row_of(bytes, false);
+  const size_t row = row_of(bytes);
   return row == Program::kNoRow ? -1 : program_->first_key + program_->event_storage(row);
 }
 
-size_t Pursuit::row_of(uint64_t bytes, bool any_size) const {
+size_t Pursuit::row_of(uint64_t bytes) const {
   if (!driving_ || passed_) return Program::kNoRow;
   const size_t end = program_->events(op_).second;
   for (size_t row = next_event_; row < end; ++row) {
     const int32_t storage = program_->event_storage(row);
     const bool made = program_->event_kind(row) == kAllocate && bound_[static_cast<size_t>(storage)] == nullptr;
-    if (made && (any_size || program_->bytes(storage) == static_cast<int64_t>(bytes))) return row;
+    if (made && program_->bytes(storage) == static_cast<int64_t>(bytes)) return row;
   }
   return Program::kNoRow;
 }

@@ -78,7 +78,7 @@ class Pursuit final : public Outlook {
   void give(const std::vector<Operand>& given);
   void advance(int32_t op);
   void note_difference(uint32_t found);
-  size_t row_of(uint64_t bytes, bool any_size) const;
+  size_t row_of(uint64_t bytes) const;
 
   const Program* program_ = nullptr;
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet

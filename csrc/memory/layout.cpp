@@ -4,23 +4,12 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/scattered.h"
 #include "memory/room.h"
 
 namespace um {
 
 using driver::CUstream;
-
-namespace {
-
-// splitmix64 (Steele, Lea, Flood 2014)
-uint64_t scattered(uint64_t number) {
-  number += 0x9e3779b97f4a7c15;
-  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
-  number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
-  return number ^ (number >> 31);
-}
-
-}  // namespace
 
 // ---- what a step takes and gives -----------------------------------------------------------------------------
 

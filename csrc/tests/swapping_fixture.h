@@ -23,6 +23,12 @@ struct Swapping : Device {
     CHECK_OK(um_device_open_emulated(&options, &device));
     return device;
   }
+  static um_device* open_in_virtual_time() {
+    um_device* const device = open(0);
+    const um_link link = fixture::plain_link();
+    CHECK_OK(um_emulated_set_clock(device, &link));
+    return device;
+  }
   void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0) {
     const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, 0};
     CHECK_OK(um_chunks_set(handle, &options));

@@ -61,13 +61,6 @@ struct Steps {
   uint32_t step = 0;
 };
 
-um_device* open_in_virtual_time() {
-  um_device* const device = Swapping::open(0);
-  const um_link link = fixture::plain_link();
-  CHECK_OK(um_emulated_set_clock(device, &link));
-  return device;
-}
-
 }  // namespace
 
 TEST(steps_in_turns_follow_their_own_programs) {
@@ -142,7 +135,7 @@ TEST(programs_go_one_by_one) {
 
 // Ops take longer than copies, so nobody needs to wait.
 TEST(without_a_plan_everything_comes_ahead_of_its_use) {
-  Steps steps(open_in_virtual_time(), 4);
+  Steps steps(Swapping::open_in_virtual_time(), 4);
   steps.h2d_bytes_per_s = static_cast<int64_t>(fixture::plain_link().bytes_per_s[0]);
   steps.add({0, 1, 2, 3, 4, 5, 6, 7});
   for (int round = 0; round < 3; ++round) steps.run({0, 1, 2, 3, 4, 5, 6, 7});

@@ -11,17 +11,10 @@ namespace {
 
 constexpr int64_t kCopy = kChunk;  // a byte takes a nanosecond
 
-um_device* open_in_virtual_time() {
-  um_device* const device = Swapping::open(0);
-  const um_link link = fixture::plain_link();
-  CHECK_OK(um_emulated_set_clock(device, &link));
-  return device;
-}
-
 }  // namespace
 
 TEST(ops_wait_as_long_as_copies_take) {
-  Swapping device(open_in_virtual_time(), 2);
+  Swapping device(Swapping::open_in_virtual_time(), 2);
   const test::Moving a = device.chunks(1), b = device.chunks(1), c = device.chunks(1);
   device.fill(a, kChunk, 1);  // each comes from the host, where it was made
   device.fill(b, kChunk, 2);
@@ -35,7 +28,7 @@ TEST(ops_wait_as_long_as_copies_take) {
 }
 
 TEST(an_op_takes_what_it_is_told_and_copies_go_on_meanwhile) {
-  Swapping device(open_in_virtual_time(), 2);
+  Swapping device(Swapping::open_in_virtual_time(), 2);
   const test::Moving a = device.chunks(1), b = device.chunks(1), c = device.chunks(1);
   device.fill(a, kChunk, 1);
   device.fill(b, kChunk, 2);
@@ -56,7 +49,7 @@ TEST(an_op_takes_what_it_is_told_and_copies_go_on_meanwhile) {
 }
 
 TEST(a_cancelled_departure_costs_nothing) {
-  Swapping device(open_in_virtual_time(), 2);
+  Swapping device(Swapping::open_in_virtual_time(), 2);
   const test::Moving a = device.chunks(1);
   device.fill(a, kChunk, 1);
   const int64_t before_ns = device.swaps().wait_copy_ns;
@@ -72,7 +65,7 @@ TEST(a_clock_is_set_once_and_first) {
   const um_link link = fixture::plain_link();
   Swapping late(2);
   CHECK_EQ(um_emulated_set_clock(late, &link), UM_BAD_STATE);
-  Swapping device(open_in_virtual_time(), 2);
+  Swapping device(Swapping::open_in_virtual_time(), 2);
   CHECK_EQ(um_emulated_set_clock(device, &link), UM_UNSUPPORTED);
   um_link wrong = link;
   wrong.bytes_per_s[0] = 0;
