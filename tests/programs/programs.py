@@ -39,8 +39,6 @@ IN_CI = ("transformers, GPT-2, accumulation", "Lightning", "timm, resnet18", "to
 """A library each of those that differ most."""
 SMALL = "small tensors"
 KNOWN = {
-    ("torch_geometric, GAT", "swap"): SMALL,
     ("diffusers, UNet", "swap"): SMALL,
-    ("timm, mobilenetv3_large_100", "swap"): SMALL,
 }
 """What is refused for another reason than one op that is too large: the verdict, by program and policy."""
