@@ -37,8 +37,3 @@ PROGRAMS = {
 }
 IN_CI = ("transformers, GPT-2, accumulation", "Lightning", "timm, resnet18", "torch_geometric, GCN", "notebook")
 """A library each of those that differ most."""
-SMALL = "small tensors"
-KNOWN = {
-    ("diffusers, UNet", "swap"): SMALL,
-}
-"""What is refused for another reason than one op that is too large: the verdict, by program and policy."""
