@@ -147,6 +147,8 @@ class ScriptRun:
             self._clock.end_step()
             if self._drives:
                 self._loop.after_step(self._clock.step_count, whole=True, refused=self._clock.refusal is not None)
+                if self._clock.step_count == 1:  # before that nobody knows what trains
+                    self._loop.begin_with_kept((), list(self._optimizers))
             self._begin_step()
             self._clock.check()
 
