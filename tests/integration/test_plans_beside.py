@@ -48,7 +48,7 @@ def test_a_searched_plan_takes_over_at_a_fixed_edge(caplog: pytest.LogCaptureFix
     """Planned at the edge before step 3, searched until two edges later; every step from the third one on is driven."""
     with caplog.at_level(logging.INFO, logger="umadvise"):
         training, plans, driven = trained()
-    assert driven == [0, 0, 1, 2, 3, 4, 5]
+    assert driven == [0, 1, 2, 3, 4, 5, 6]
     assert plans[2] is plans[3]
     assert plans[4] is not plans[3]
     assert plans[4] is plans[6]
@@ -64,7 +64,7 @@ def test_a_search_that_is_killed_leaves_the_plan_in_force(caplog: pytest.LogCapt
 
     with caplog.at_level(logging.INFO, logger="umadvise"):
         training, plans, driven = trained(kill)
-    assert driven == [0, 0, 1, 2, 3, 4, 5]
+    assert driven == [0, 1, 2, 3, 4, 5, 6]
     assert plans[2] is plans[6] is not None
     assert "signal 9 ended its process" in caplog.text
     assert_same(training, vanilla(STEPS))

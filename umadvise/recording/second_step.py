@@ -1,8 +1,9 @@
 """The second step of a training, told from the first one: the first less what happens only once.
 
-A training's first step makes the optimizer's state, which is there from then on, and finds no gradients of a step
-before. All else comes again. So the second step can be planned before it was ever recorded; where it differs after all
-(momentum that begins as a copy of the gradient), it leaves its plan there.
+A training's first step makes the optimizer's state, and in a script that nobody has prepared the parameters too, which
+are there from then on, and it finds no gradients of a step before. All else comes again. So the second step can be
+planned before it was ever recorded; where it differs after all (momentum that begins as a copy of the gradient), it
+leaves its plan there.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ def less_what_happens_once(first: RecordedStep) -> RecordedStep | None:
     trace = first.trace
     come = (trace.births >= 0) & (trace.deaths == len(trace.ops))
     come[trace.continued_from[trace.continued_from >= 0]] = False
-    state = come & (trace.storages.role == Role.OPTIMIZER_STATE)
+    state = come & np.isin(trace.storages.role, (Role.PARAMETER, Role.OPTIMIZER_STATE))
     gradients = come & (trace.storages.role == Role.GRADIENT)
     if not state.any() and not gradients.any():
         return None
@@ -39,10 +40,13 @@ def less_what_happens_once(first: RecordedStep) -> RecordedStep | None:
         return None
     kept = np.flatnonzero(~_only_within(trace, once)).astype(np.int64)
     found = _with_those_of_before(_without(trace, once, kept, state), np.flatnonzero(gradients[kept]))
-    check(found)
+    try:
+        check(found)
+    except ValueError:
+        return None  # an op that stays uses what one that goes has made
     found, order = in_canonical_order(found)
     serials = np.concatenate([first.serials[kept], np.zeros(int(gradients.sum()), np.uint64)])
-    step = RecordedStep(found, serials[order], first.durations)
+    step = RecordedStep(found, serials[order], "first step")
     return step if step.is_steady else None
 
 

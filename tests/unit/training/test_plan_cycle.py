@@ -31,14 +31,18 @@ def interned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trace_of(kind: str) -> Trace:
-    """A step whose only op has that name; "first" makes state that stays."""
+    """A step whose only op has that name; "first" makes state that stays, and "a+state" does in an op of its own."""
     builder = TraceBuilder()
     weight = builder.allocate(MIB, Role.PARAMETER, "w")
-    builder.begin_op(f"aten::{kind}")
+    builder.begin_op(f"aten::{kind.removesuffix('+state')}")
     builder.access(weight, Access.READ)
     if kind == "first":
         builder.access(builder.allocate(MIB, Role.OPTIMIZER_STATE), MADE)
     builder.end_op()
+    if kind.endswith("+state"):
+        builder.begin_op("aten::zeros")
+        builder.access(builder.allocate(MIB, Role.OPTIMIZER_STATE), MADE)
+        builder.end_op()
     return builder.finish(target="cpu", source="live")
 
 
@@ -153,6 +157,15 @@ def test_a_step_that_makes_state_is_recorded_but_not_planned() -> None:
     notes = Notes()
     assert drive(cycle_of(notes), notes, ["first", "a", "a", "a", "a"]) == ["r", "r", "rd", "rd", "d"]
     assert notes.planned == ["a"]
+
+
+def test_the_second_step_is_told_from_one_that_makes_state() -> None:
+    notes = Notes()
+    cycle = cycle_of(notes)
+    assert drive(cycle, notes, ["a+state", "a"]) == ["r", "rd"]
+    assert [len(each.step.trace.ops) for each in cycle.kept] == [2, 1]
+    assert drive(cycle, notes, "aaa", first=3) == ["rd", "rd", "d"]
+    assert notes.planned == ["a", "a"]  # that it is so was recorded too
 
 
 def test_steps_that_never_become_steady_are_planned_all_the_same() -> None:

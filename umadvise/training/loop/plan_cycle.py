@@ -1,7 +1,8 @@
 """The cycle of record, plan, drive, at the edges of steps. Within a step everything is native.
 
 A step that no program knows is recorded and planned, and becomes one more program that the device follows. The first
-step of a training makes state that stays, and so is not like those that follow: the next one is recorded in its place.
+step of a training makes state that stays, and so is not like those that follow: what follows it is told from it, less
+what happens only once, and drives the second step, which is recorded in its place.
 A device finds by itself which of its programs a step is like, and where in them it is, whatever its sizes
 (csrc/engine/follower.h). So a step is recorded only if its ops come in an order that no program has, or if it is larger
 or much smaller than those that have it.
@@ -17,6 +18,7 @@ from umadvise import _native
 from umadvise._native.abi import ProgramStatus
 from umadvise.errors import StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.recording.second_step import less_what_happens_once
 from umadvise.records.counters import SwapCounters
 from umadvise.records.plan import Plan
 from umadvise.training.loop.expected_steps import ExpectedSteps
@@ -75,6 +77,7 @@ class PlanCycle:
         self._programs = KnownPrograms(device, h2d_bytes_per_s)
         self._expected = ExpectedSteps(device, self._programs)
         self._first_steps: list[PlannedStep] = []  # that made state, and were not planned
+        self._told: RecordedStep | None = None  # from the first one, until one like it was recorded
         self._last_step: RecordedStep | None = None
         self._told_of_pause = False
         self._last_was_whole = True
@@ -126,6 +129,7 @@ class PlanCycle:
 
     def _begin_again(self) -> None:
         self._clear()
+        self._told = None
         self._rhythm.again()
 
     def _clear(self) -> None:
@@ -147,6 +151,7 @@ class PlanCycle:
         first = not self._programs.that_ran and not recorded.is_steady
         if first and typical:
             self._first_steps.append(PlannedStep(recorded))
+            self._next = self._told = less_what_happens_once(recorded) if self._make_plan is not None else None
         if (first or not typical) and self._rhythm.unsteady():
             return None
         if self._rhythm.planned() is not None and not self._told_of_pause:
@@ -172,9 +177,17 @@ class PlanCycle:
         if isinstance(plan, RecordAgain):
             self._begin_again()
         else:
-            self._programs.add_recorded(step, plan)
+            told = self._told
+            self._programs.add_recorded(step, plan, ran=step is not told, instead_of=told if self._was_told else None)
+            self._told = told if step is told else None
             if self._programs.refusal is not None:
                 self._make_plan = None
+
+    @property
+    def _was_told(self) -> bool:
+        """Whether the last step was for the most part the one that was told from the first."""
+        number, counters = self._programs.number_of(self._told) if self._told is not None else 0, self.counters
+        return 0 < number == counters.program_number and 2 * counters.unknown_ops < counters.step_ops
 
     def expect(self, steps: Iterable[PlannedStep]) -> None:
         """Takes steps that are known before any has run; call it between two steps.
@@ -248,14 +261,13 @@ class PlanCycle:
 
     def _recorded(self) -> RecordedStep | None:
         number, self._recording = self._recording, 0
-        if not number or self.known:
+        if not number or (self.known and self._told is None):
             return None
         try:
             return self._recorder.step(number)
         except (StateError, UsageError) as error:
             log.info("step %d is not planned for: %s", number, error)
             return None
-
 
 
 def _of_its_size(counters: SwapCounters) -> bool:

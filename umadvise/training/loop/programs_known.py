@@ -77,11 +77,20 @@ class KnownPrograms:
 
     # ---- giving them to the device --------------------------------------------------------------------------------
 
-    def add_recorded(self, step: RecordedStep, plan: Plan | None) -> None:
-        """Adds the program of the step that ended last, in the place of one of the same structure."""
-        replaces = self.number_of(step)
+    def add_recorded(
+        self, step: RecordedStep, plan: Plan | None, *, ran: bool = True, instead_of: RecordedStep | None = None
+    ) -> None:
+        """Adds the program of the step that ended last, in the place of one of the same structure.
+
+        Args:
+            step: recorded step.
+            plan: plan of its trace; None: it has none.
+            ran: whether it has run as it was recorded.
+            instead_of: step whose program it replaces where no other is of its structure; None: that of no other.
+        """
+        replaces = self.number_of(step) or (0 if instead_of is None else self.number_of(instead_of))
         number = self._give(self._program(step, plan), step, replaces=replaces, is_last=True)
-        self.came(number)
+        self.came(number, whole=ran)
 
     def add_known(self, known: PlannedStep) -> None:
         """Adds the program of a step that has not run here; one of the same structure is kept instead."""

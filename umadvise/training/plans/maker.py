@@ -82,7 +82,8 @@ class PlanMaker:
         """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none.
 
         No caller waits long: where the planner searches, this is a plan that was made at once, unless a search for the
-        same step has ended. What a search finds later, `improved` returns.
+        same step has ended. What a search finds later, `improved` returns; a step that was told from a training's
+        first one is not searched for, as the real one comes next.
 
         Args:
             step: the recorded step to plan.
@@ -102,7 +103,7 @@ class PlanMaker:
                 error,
             )
             return None
-        if asked.key.name not in self._known and self._search is not None:
+        if asked.key.name not in self._known and self._search is not None and step.durations != "first step":
             self._search.ask(asked.key.name, functools.partial(asked.task, self.device.profile), asked)
         return plan
 
