@@ -151,7 +151,8 @@ class PlanCycle:
         first = not self._programs.that_ran and not recorded.is_steady
         if first and typical:
             self._first_steps.append(PlannedStep(recorded))
-            self._next = self._told = less_what_happens_once(recorded) if self._make_plan is not None else None
+            asks = self._make_plan is not None and not len(self._programs)
+            self._next = self._told = less_what_happens_once(recorded) if asks else None
         if (first or not typical) and self._rhythm.unsteady():
             return None
         if self._rhythm.planned() is not None and not self._told_of_pause:
