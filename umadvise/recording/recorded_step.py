@@ -19,6 +19,7 @@ from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
+from umadvise.recording.heirs import near_heirs
 from umadvise.recording.present import NEVER, first_uses
 from umadvise.recording.tables import filled, rows
 from umadvise.records.enums import Role
@@ -53,6 +54,24 @@ class RecordedStep:
         """The part of the step that is equal whenever the step comes again: see `structure_of`."""
         return structure_of(self.trace)
 
+    @cached_property
+    def followed(self) -> Trace:
+        """The step as a device follows it, which asks for no sizes: what a step makes in place of something that was
+        there goes on as that, though it is larger or smaller, as a cache does that grows.
+
+        It is no trace to be planned or simulated, where one storage cannot be of two sizes.
+        """
+        trace = self.trace
+        last, successor = len(trace.ops), trace.storages.successor.copy()
+        gone = np.flatnonzero((trace.births < 0) & (trace.deaths < last) & (successor < 0))
+        come = np.flatnonzero((trace.births >= 0) & (trace.deaths == last))
+        come = np.setdiff1d(come, successor)
+        role, size, name = (getattr(trace.storages, each).tolist() for each in ("role", "bytes", "name"))
+        likeness = list(zip(role, size, name, strict=True))
+        for place, heir in near_heirs([likeness[each] for each in gone], [likeness[each] for each in come]).items():
+            successor[gone[place]] = come[heir]
+        return dataclasses.replace(trace, storages=rows(trace.storages, ..., successor=successor))
+
     @property
     def digest(self) -> str:
         """Hexadecimal digest that is equal for steps of equal structure."""
@@ -68,9 +87,9 @@ class RecordedStep:
         """Serial number of the allocation that each storage is when the next step begins; 0 if it is still to be made.
 
         As csrc/engine/indexed_trace has it: a storage that is there when the step begins is the same one when the
-        next one does, or its successor where it died.
+        next one does, or its successor in `followed` where it died.
         """
-        source = self.trace.continued_from
+        source = self.followed.continued_from
         return np.where(source >= 0, self.serials[source], 0).astype(np.uint64)
 
 
