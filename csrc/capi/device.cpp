@@ -142,8 +142,12 @@ um_status um_emulated_set_link(um_device* device, const um_link* link, const um_
   return guarded([&] { alive(device)->set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
 }
 
-um_status um_emulated_set_clock(um_device* device, const um_link* link) {
-  return guarded([&] { alive(device)->set_clock(*given(link, "the link")); });
+int64_t um_now_ns(um_device* device) {
+  return guarded_value(int64_t{0}, [&] { return checked(device).backend.now_ns(); });
+}
+
+um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs) {
+  return guarded([&] { alive(device)->set_clock(*given(link, "the link"), *given(costs, "the driver's costs")); });
 }
 
 void um_op_took(int64_t duration_ns) {
@@ -231,6 +235,16 @@ um_status um_stream_uses(const void* address, void* stream) {
 
 um_status um_memory_trim(um_device* device) {
   return guarded([&] { alive(device)->trim(); });
+}
+
+um_status um_owners_remember(um_device* device, int32_t on) {
+  return guarded([&] { alive(device)->conversion.remember(on != 0); });
+}
+
+um_status um_convert(um_device* device, const um_conversion* conversion, um_converted* out) {
+  return guarded([&] {
+    *given(out, "the place for what moved") = alive(device)->conversion.convert(*given(conversion, "the conversion"));
+  });
 }
 
 um_status um_export(const void* address) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -81,6 +82,13 @@ void Mover::acquire(const Uses& uses, CUstream stream) {
   waits.stalls.around(stream, &events_.counted.wait_copy_ns, [&] {
     for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   });
+}
+
+void Mover::settle(Movable* block) {
+  ++block->pins;
+  const OnError undo([&] { --block->pins; });
+  transfers.stand_by(block);
+  --block->pins;
 }
 
 void Mover::note_op(const Uses& uses) {

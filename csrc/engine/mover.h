@@ -42,6 +42,8 @@ class Mover {
   // where it lies. Throws um::Error when they find no room, or the host none for what must leave: then some of them may
   // have come.
   void acquire(const Uses& uses, driver::CUstream stream);
+  // The host waits until all of an allocation's bytes are where it lies. Throws um::Error.
+  void settle(Movable* block);
   // Lets allocations leave until so many chunks can be had. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t chunks);
   // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.

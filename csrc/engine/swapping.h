@@ -32,6 +32,7 @@ class Swapping final : public Participant {
   // On the device, and pinned. The context is current; throws um::Error.
   void hold(Movable* block, bool write);
   uint64_t device_bytes(const Block& block) const;
+  bool is_small(uint64_t bytes) const { return bytes <= most_small_bytes_; }
   Mover& mover() const { return chunks_->mover; }
   bool has_chunks() const { return chunks_ != nullptr; }
   // Whether the chunks of the step that ends lay where they will lie in steps like it (Layout::settled).
