@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import groupby, pairwise
+from typing import Any
 
 import pytest
 import torch
 from small_networks import different
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import umadvise
 from umadvise import _native
@@ -32,7 +35,7 @@ RUNGS = ["window", "swap", "window", "swap"]
 STEPS = 18
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def switched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A governor that goes to the next of `RUNGS` after each second step that is not recorded, and nowhere else."""
     left, seen = list(RUNGS), []
@@ -96,6 +99,7 @@ def vanilla(every: int) -> Training:
     return training
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("every", [1, 7])
 def test_what_lives_goes_there_and_back_with_its_bits(every: int) -> None:
     """With `every` of 7 the optimizer's state is born in chunks, when its parameters have come there."""
@@ -121,6 +125,7 @@ def test_what_lives_goes_there_and_back_with_its_bits(every: int) -> None:
     assert different(training.copies(), expected.copies()) == []
 
 
+@pytest.mark.usefixtures("switched")
 def test_an_address_that_left_torch_finds_its_tensor_after_switches() -> None:
     """A raw pointer, an array of numpy's and a capsule of DLPack's, each of a tensor that would move."""
     expected, training = vanilla(1), Training()
@@ -147,3 +152,47 @@ def test_an_address_that_left_torch_finds_its_tensor_after_switches() -> None:
         assert torch.equal(torch.from_dlpack(capsule), weights[1].detach())
     assert training.losses == expected.losses
     assert different(training.copies(), expected.copies()) == []
+
+
+class Blocks(nn.Module):
+    """Six blocks, each a region that may run again where they are marked."""
+
+    def __init__(self, *, marked: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.ReLU()) for _ in range(6)
+        )
+        self.marked = marked
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            rows = checkpoint(block, rows, use_reentrant=False) if self.marked else block(rows)
+        return rows
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_ops_run_again_where_the_user_has_marked_regions(*, marked: bool) -> None:
+    """On `swap` steps stand still for longer than the threshold: that is all it takes to try the next rung."""
+    steps = 14
+
+    def train(**options: Any) -> tuple[list[float], list[str]]:
+        model = Blocks(marked=marked)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses, rungs = [], []
+        with umadvise.session(model, optimizer, **options) if options else nullcontext() as um:
+            for _ in range(steps):
+                with um.step() if um is not None else nullcontext():
+                    rungs.append("" if um is None else um.rung)
+                    loss = model(torch.randn(1024, 256)).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(loss.item())
+        return losses, rungs
+
+    device = umadvise.EmulatedDevice("16MiB", clock="v100-16gb")
+    losses, rungs = train(device=device, policy="auto", fault_threshold=0.01)
+    assert "swap" in rungs
+    assert (rungs.count("swap+recompute") > 3) is marked  # it is not left before it has been measured
+    assert losses == train()[0]

@@ -67,7 +67,7 @@ class Loop:
             )
             course = course_of_rung(ADVISE.name)
         plans = governor is not None or course.planner is not None
-        self._planner = StepPlanner(state, self.split, course, plans=plans)
+        self._planner = StepPlanner(state, self.split, course, plans=plans, chooses=governor is not None)
         try:
             self.split.use(LADDER[self.rung])
             parts_of_cycle = state.device, observer.recorder, self._planner.planning

@@ -134,12 +134,16 @@ class RungChoice:
             step: steady step that was recorded before.
         """
         governor, split = self._governor, self._split
+        if self._planner.has_regions and self._planner.course.recomputes:
+            return  # the rung has made another step of it, not the script
         self._considered = self._last
         if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
         if self._structures:
             governor.restructure()
         self._structures.add(step.digest)
+        if not self._planner.has_regions:  # nothing would run again
+            governor.exclude([SWAP_RECOMPUTE.name])
         if self._state.intermediate_advice is not None:
             return  # where the user has advised the counters decide
         needed, room = self._observer.reader.now().memory.requested_peak_bytes, split.room_bytes
@@ -172,8 +176,9 @@ class RungChoice:
             self._change(before, _policy_of(self._planner.rung))
             return
         self._note(switch)
+        recomputed = self._planner.course.recomputes
         self._planner.follow(course_of_rung(switch.rung))
-        self._cycle.change(self._planner.planning, afresh=self._planner.course.recomputes)
+        self._cycle.change(self._planner.planning, afresh=recomputed or self._planner.course.recomputes)
 
     def _change(self, policy: Policy, before: Policy) -> None:
         """New tensors have the memory of a policy, and those that live go with them."""
