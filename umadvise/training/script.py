@@ -19,7 +19,6 @@ from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
-from umadvise.torch_seam.adoption import Adoption
 from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
@@ -78,7 +77,6 @@ class ScriptRun:
         self._records = record
         self._sample_every = check_every(sample_every)
         self._leader = _Leader()
-        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -96,8 +94,7 @@ class ScriptRun:
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
-        adoption = Adoption((), self._optimizers)
-        self._loop = Loop.shared = Loop(self._runtime, observer, adoption, self._course, state_is_known=False)
+        self._loop = Loop.shared = Loop(self._runtime, observer, self._course)
         observer.attach()
         if self._records:
             observer.recorder.start()
@@ -137,7 +134,6 @@ class ScriptRun:
     ) -> None:
         """What an optimizer trains has the role of a parameter, wherever the script put it."""
         original(optimizer, group)
-        self._optimizers.add(optimizer)
         for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
             if parameter.layout is torch.strided and parameter.device.type == "cpu":
                 self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)

@@ -43,7 +43,7 @@ class StepPlanner:
         has_chosen: whether ops were chosen that run again.
     """
 
-    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool) -> None:
+    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool, chooses: bool) -> None:
         """Prepares to plan.
 
         Args:
@@ -51,6 +51,7 @@ class StepPlanner:
             split: division of the device's memory.
             course: rung and planner of the first step.
             plans: whether anything is ever to be planned.
+            chooses: whether the course may become another one.
         """
         self.state = state
         self.split = split
@@ -58,6 +59,9 @@ class StepPlanner:
         self._maker = PlanMaker(planning_device(device), PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
         self._replaced = Replacements()
+        if chooses or course.recomputes:
+            self._regions = Regions(lambda: state.device.counters().op_count or 0)
+            self._regions.install(self._replaced)
         self.has_chosen = False
         self.follow(course)
 
@@ -67,10 +71,8 @@ class StepPlanner:
         Where tensors may be made again: regions that the user marked with torch.utils.checkpoint.
         """
         self.course = course
-        if course.recomputes and self._regions is None:
-            device = self.state.device
-            self._regions = Regions(lambda: device.counters().op_count or 0)
-            self._regions.install(self._replaced)
+        if self._regions is not None:
+            self._regions.follows = course.recomputes
 
     def close(self) -> None:
         """Gives torch's checkpoints back to torch, and ends what is searched for."""
@@ -99,6 +101,11 @@ class StepPlanner:
     def h2d_bytes_per_s(self) -> int:
         """Speed of the link to the device in bytes a second; 0 where nothing is planned."""
         return 0 if self._maker is None else self._maker.h2d_bytes_per_s
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether the user has marked any region that may run again."""
+        return self._regions is not None and self._regions.met
 
     @property
     def meets_regions(self) -> bool:

@@ -189,18 +189,24 @@ class PlanMaker:
         elif course.planner in PAGING_PLANNERS:
             plan = self._plan(self._request(step, course, memory))
         else:
-            plan = self._plan(self._request(step, course, memory))
-            return round(self.simulate(step, plan, memory).mean_step_ns)
+            return round(self.simulate(step, self._plan_if_any(step, course, memory), memory).mean_step_ns)
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
+    def _plan_if_any(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
+        try:
+            return self._plan(self._request(step, course, memory))
+        except (UmadviseError, ValueError) as error:
+            log.info("a step on %s is predicted without a plan: %s", course.rung, error)
+            return None
+
     def simulate(
-        self, step: RecordedStep, plan: Plan, memory: PlanMemory, addresses: NDArray[np.uint64] | None = None
+        self, step: RecordedStep, plan: Plan | None, memory: PlanMemory, addresses: NDArray[np.uint64] | None = None
     ) -> GpuSimulation:
         """Simulates what the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
 
         Args:
             step: the recorded step to simulate.
-            plan: plan of swaps for that step.
+            plan: plan of swaps for that step; None: what is used furthest ahead leaves first.
             memory: device memory that the step has.
             addresses: address of each storage where the step begins, 0 where it is not known.
 
