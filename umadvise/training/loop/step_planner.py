@@ -131,7 +131,7 @@ class StepPlanner:
         memory = replace(self.split.for_plans(LADDER[self.rung].memory), staying_bytes=0)
         asks = known.plan is None or self.maker.searches(course)  # a better one than it has may be found
         made = self.maker.plan(known.step, course, memory) if asks else None
-        plan = known.plan or made
+        plan = made if known.plan is None else known.plan
         if plan is not None and made_by(plan) in PAGING_PLANNERS:
             self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
         return PlannedStep(known.step, plan)
@@ -159,7 +159,8 @@ class StepPlanner:
         for each in self.maker.improved() if self._maker is not None else ():
             if each.course not in (self._planned_course, course_of_rung(SWAP.name)):
                 continue  # found for a rung that steps have left
-            found.append((each.step, self._applied(each.plan, each.step) or each.plan))
+            applied = self._applied(each.plan, each.step)
+            found.append((each.step, each.plan if applied is None else applied))
         return found
 
     @property
@@ -178,7 +179,8 @@ class StepPlanner:
             return RecordAgain()
         if plan is None:
             return None
-        return self._applied(plan, step) or self.maker.plan(step, course_of_rung(SWAP.name), memory)
+        applied = self._applied(plan, step)  # a plan may have no actions
+        return self.maker.plan(step, course_of_rung(SWAP.name), memory) if applied is None else applied
 
     def _applied(self, plan: Plan, step: RecordedStep) -> Plan | RecordAgain | None:
         """Does what a plan asks of others than the device; None: what it makes again lies in no marked region."""

@@ -142,12 +142,12 @@ class PlanMaker:
     def _plan(self, asked: PlanRequest) -> Plan:
         """A plan that is known, or that is made at once."""
         step, name = asked.step, asked.key.name
-        known = self._known.get(name) or self._cache.load(asked.key, step.structure)
+        known = self._known[name] if name in self._known else self._cache.load(asked.key, step.structure)
         if known is not None:
             self._known[name] = known
         source = "was known"
         begun = time.monotonic()
-        plan = known or self._quick.get(name)
+        plan = self._quick.get(name) if known is None else known
         if plan is None:
             plan = self._made(asked)
             source = f"took {time.monotonic() - begun:.2f} s"
