@@ -13,6 +13,7 @@ from umadvise.records.enums import Phase
 
 MIB = 1 << 20
 os.environ["UMADVISE_PLAN_CACHE"] = "off"  # what a test plans must not depend on the one before
+os.environ["UMADVISE_PLAN_SEARCH"] = "off"  # nor on how fast a process beside it is
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,10 +1,12 @@
 """What the tools share: command line, examples, CPU time, searches, processes that answer, and what a run writes down.
 
-Whoever imports this can import the modules of examples/ from then on.
+Whoever imports this can import the modules of examples/ from then on, and keeps no plans and steps: what is measured
+must not depend on the run before.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
+os.environ.setdefault("UMADVISE_PLAN_CACHE", "off")
 
 
 def command_line(doc: str | None) -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.training.plans.maker import spare_bytes, staying_bytes
+from umadvise.training.plans.plan_memory import spare_bytes, staying_bytes
 from umadvise.training.plans.view import transferred, view_of
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 

@@ -266,6 +266,10 @@ um_status um_program_add(um_device* device, const um_program* program, uint32_t*
   });
 }
 
+um_status um_program_expect(um_device* device, uint32_t number) {
+  return guarded([&] { alive(device)->follower.expect(number); });
+}
+
 um_status um_program_drop(um_device* device, uint32_t number) {
   return guarded([&] {
     const auto locked = alive(device);

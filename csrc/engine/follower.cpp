@@ -35,12 +35,13 @@ class Pinned {
 uint32_t Follower::add(const um_program& program) {
   const bool first = programs_.empty();
   unbegun_.reserve(unbegun_.size() + 1);
-  const Program& added = programs_.add(program);
+  const std::unique_ptr<const Program> old = program.replaces != 0 ? programs_.replace(program) : nullptr;
+  const Program& added = old != nullptr ? *programs_.find(old->number) : programs_.add(program);
   device_.allocations->each_block([&](Block& block) {
     // Every state is looked for by its serial number, which allocations do not share.
     if (added.is_state(block.record.serial)) states_.add(&block);
   });
-  unbegun_.push_back(&added);
+  old != nullptr ? take_place(*old, added) : unbegun_.push_back(&added);
   if (program.is_last != 0) {
     programs_.note_step(before_last_, added);
     last_ = &added;
@@ -48,6 +49,24 @@ uint32_t Follower::add(const um_program& program) {
   if (first) device_.guard.join(*this);
   device_.swapping.look_ahead(&pursuit_);
   return added.number;
+}
+
+// What goes on from the last step is known still, if that began with the old one and storages are called the same.
+void Follower::take_place(const Program& old, const Program& added) {
+  const auto unbegun = std::find(unbegun_.begin(), unbegun_.end(), &old);
+  const bool goes_on = unbegun == unbegun_.end() && !pursuit_.driving() && added.same_storages(old);
+  if (pursuit_.program() == &old) goes_on ? pursuit_.exchange(&added) : pursuit_.leave();
+  if (last_ == &old) last_was_exact_ = false;  // the plan begins otherwise than the old one has ended
+  for (const Program** each : {&last_, &before_last_, &next_}) *each = *each == &old ? &added : *each;
+  if (unbegun != unbegun_.end()) unbegun_.erase(unbegun);
+  if (!goes_on) unbegun_.push_back(&added);
+  postponed_.clear();
+}
+
+void Follower::expect(uint32_t number) {
+  const Program* const next = programs_.find(number);
+  if (next == nullptr) throw Error(UM_INVALID_ARGUMENT, "there is no program of that number");
+  programs_.expect(last_, *next);
 }
 
 void Follower::drop(uint32_t number) {

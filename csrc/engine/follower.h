@@ -17,8 +17,9 @@ class Follower final : public Participant {
  public:
   explicit Follower(um_device& device) : Participant(device, kProgramTurns) {}
 
-  // From the next step on, beside those that there are; returns its number. Throws um::Error.
+  // From the next step on, beside those that there are or in the place of one; returns its number. Throws um::Error.
   uint32_t add(const um_program& program);
+  void expect(uint32_t number);  // throws um::Error
   void drop(uint32_t number);
   void drop_all();
   // What an allocation of so many bytes will be called (Record::storage); -1: nobody knows.
@@ -35,6 +36,7 @@ class Follower final : public Participant {
   using Participant::tell;
 
  private:
+  void take_place(const Program& old, const Program& added);
   void follow(const RunningOp& op);
   void catch_up(const Program* before, int32_t op_before);
   void begin_as_planned();

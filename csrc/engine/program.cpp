@@ -108,6 +108,12 @@ void Program::index_signatures() {
   }
 }
 
+bool Program::same_storages(const Program& other) const {
+  return family_ == other.family_ && told_ == other.told_ && touched_ == other.touched_ &&
+         columns_.storage_bytes == other.columns_.storage_bytes &&
+         columns_.storage_successor == other.columns_.storage_successor;
+}
+
 const std::vector<size_t>& Program::places(uint64_t signature) const {
   static const std::vector<size_t> none;
   const auto found = places_.find(signature);

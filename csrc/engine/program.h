@@ -46,6 +46,8 @@ class Program final {
   const std::vector<uint64_t>& signatures() const { return signatures_; }
   bool stateful(size_t told) const { return stateful_[told]; }
   uint64_t family() const { return family_; }  // equal where all signatures are
+  // Its ops and storages are called the same here and there.
+  bool same_storages(const Program& other) const;
   // Of a signature, ascending: indices of told().
   const std::vector<size_t>& places(uint64_t signature) const;
   // It touches nothing of the device.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/error.h"
+
 namespace um {
 
 namespace {
@@ -34,6 +36,19 @@ const Program& Programs::add(const um_program& program) {
   return *all_.back();
 }
 
+// As long as there are as many storages the keys are the same too.
+std::unique_ptr<const Program> Programs::replace(const um_program& program) {
+  const auto place =
+      std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each->number == program.replaces; });
+  if (place == all_.end()) throw Error(UM_INVALID_ARGUMENT, "there is no program to be replaced");
+  const Program& old = **place;
+  const bool as_many = program.trace->storage_count == static_cast<uint64_t>(old.storage_count());
+  auto added = std::make_unique<Program>(program, old.number, as_many ? old.first_key : next_key_);
+  if (!as_many) next_key_ += added->storage_count();
+  place->swap(added);
+  return added;
+}
+
 void Programs::drop(uint32_t number) noexcept {
   all_.erase(std::remove_if(all_.begin(), all_.end(), [&](const auto& each) { return each->number == number; }),
              all_.end());
@@ -60,6 +75,10 @@ const Program* Programs::expected(const Program* before) const {
 
 void Programs::note_step(const Program* before, const Program& now) {
   followers_[before != nullptr ? before->number : 0] = now.number;
+}
+
+void Programs::expect(const Program* before, const Program& next) {
+  followers_.emplace(before != nullptr ? before->number : 0, next.number);
 }
 
 Programs::Place Programs::seek(const Pursuit& pursuit) const {

@@ -15,6 +15,8 @@ class Programs {
  public:
   // Throws um::Error.
   const Program& add(const um_program& program);
+  // Under the number of the one that it replaces, which is returned: others may still point to it. Throws um::Error.
+  std::unique_ptr<const Program> replace(const um_program& program);
   void drop(uint32_t number) noexcept;
   void clear() noexcept;
   bool empty() const { return all_.empty(); }
@@ -23,6 +25,8 @@ class Programs {
   // The one that a step is to be like, after one of this program (nullptr: none): what followed that last.
   const Program* expected(const Program* before) const;
   void note_step(const Program* before, const Program& now);
+  // The one that a step is to be like after one of `before`, unless one has come after that already.
+  void expect(const Program* before, const Program& next);
 
   // Where a pursuit's last op is; `program` nullptr: nowhere. `taken_over`: all of the step's ops until now are the
   // program's first ones.

@@ -27,6 +27,8 @@ class Pursuit final : public Outlook {
   // A step begins that is to be like this program's, the first one with it where `fresh`.
   void begin_step(const Program* program, const States& states, const Allocations& allocations, bool fresh);
   void end_step();
+  // Between steps: this program of the same storages, with the same keys, takes the place of the one that it is in.
+  void exchange(const Program* program) noexcept { program_ = program; }
   // Programs are about to go: it is in none.
   void leave() noexcept;
 

@@ -551,12 +551,16 @@ typedef struct um_program {
                            is */
   int64_t h2d_bytes_per_s; /* of the link, for what comes ahead of time though no plan asks for it; 0: not known */
   int32_t is_last;         /* 1: the step that ended last was this one */
+  uint32_t replaces;       /* number of the program whose place and number it takes, such as one of the same step with
+                              another plan; 0: none */
 } um_program;
 /* Follows this program too in the steps from the next um_step_set on, and returns its number. A step begins with the
  * program that came after the last one before. Its ops are compared with the trace by what they are and whom they are
  * given, not by sizes; where they differ they are sought in this program and the others, and what is found goes on
  * from there. Ops that no program has run as if there were none. */
 UM_API um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number);
+/* The next step begins with this program, unless it is known what comes after a step like the last one. */
+UM_API um_status um_program_expect(um_device* device, uint32_t number);
 /* Follows it no longer; 0: none. */
 UM_API um_status um_program_drop(um_device* device, uint32_t number);
 

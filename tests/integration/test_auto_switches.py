@@ -32,7 +32,7 @@ def unpatched() -> Iterator[None]:
 
 
 RUNGS = ["window", "swap", "window", "swap"]
-STEPS = 18
+STEPS = 24
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "UMADVISE_HOOKS_LIBRARY": str(compiled_library()),
     "UMADVISE_LIBRARY": str(library_path()),
     "UMADVISE_PLAN_CACHE": "off",
+    "UMADVISE_PLAN_SEARCH": "off",
 }
 
 

@@ -30,7 +30,7 @@ from umadvise.simulator.steady import SteadyStep, mean_step
 from umadvise.simulator.swap import simulate_resident
 from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 from umadvise.training.plans.device import PlanningDevice
-from umadvise.training.plans.maker import spare_bytes, staying_bytes
+from umadvise.training.plans.plan_memory import spare_bytes, staying_bytes
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.view import view_of
 from umadvise.training.policy.course import course_of_rung

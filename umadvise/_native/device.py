@@ -246,6 +246,7 @@ class Device:
         *,
         h2d_bytes_per_s: int,
         is_last: bool,
+        replaces: int = 0,
     ) -> int:
         """Has the device follow one more step that may come again, and a plan for it; returns its number.
 
@@ -260,6 +261,7 @@ class Device:
             states: 1 for each storage that is the same allocation in every step, else 0.
             h2d_bytes_per_s: speed of the link to the device in bytes a second.
             is_last: whether the step that ended last was this one.
+            replaces: number of the program whose place and number it takes; 0: of none.
 
         Raises:
             NativeError: they contradict each other.
@@ -274,10 +276,15 @@ class Device:
             state=states.ctypes.data,
             h2d_bytes_per_s=h2d_bytes_per_s,
             is_last=is_last,
+            replaces=replaces,
         )
         number = ctypes.c_uint32()
         core_library().um_program_add(self.handle, ctypes.byref(program), ctypes.byref(number))
         return number.value
+
+    def expect_program(self, number: int) -> None:
+        """Has the next step begin with a program, unless it is known what comes after a step like the last one."""
+        core_library().um_program_expect(self.handle, number)
 
     def drop_program(self, number: int) -> None:
         """Has the device follow a program no longer; 0: none of them."""

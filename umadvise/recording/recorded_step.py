@@ -29,7 +29,7 @@ _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
 _MOST_GROWTH = 0.01
 """Part of a step's peak that may come to stay without a role that says so: losses in a list, running averages."""
 Numbers = NDArray[np.int64]
-DurationSource = Literal["device", "host"]
+DurationSource = Literal["device", "host", "roofline", "first step"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,8 @@ class RecordedStep:
         trace: the step as `recording.cut` cuts it out, with its storages in canonical order.
         serials: serial number of the device's allocation that each storage of the trace was.
         durations: clock that timed the ops. The host's times are those of launches where it runs ahead of the
-            device; "device" where the device timed every op of the step.
+            device; "device" where the device timed every op of the step; "roofline" where nothing has run yet; "first
+            step" where they are those of a training's first step, in which ops take longer than they will.
     """
 
     trace: Trace

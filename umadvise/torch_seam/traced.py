@@ -7,7 +7,8 @@ a trace.
 
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,36 @@ import torch
 from umadvise.torch_seam.runtime import Runtime
 
 _left_alone = False
+_rehearses = False
 
 
 def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
-    """Makes a hook of modules, optimizers or gradients invisible to torch's compilers, so that it breaks no graph."""
+    """Makes a hook of modules, optimizers or gradients invisible to torch's compilers, so that it breaks no graph.
+
+    Nor does it see what runs under `rehearsing`.
+    """
 
     def hooked(*arguments: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not _rehearses:
             hook(*arguments)
 
     return hooked
+
+
+def is_rehearsed() -> bool:
+    """Whether what runs now is no step of the training."""
+    return _rehearses
+
+
+@contextmanager
+def rehearsing() -> Iterator[None]:
+    """What runs until the end is no step of the training, and hooks of `unless_traced` leave it alone."""
+    global _rehearses
+    _rehearses = True
+    try:
+        yield
+    finally:
+        _rehearses = False
 
 
 def install(runtime: Runtime) -> None:

@@ -17,7 +17,7 @@ from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.maker import PlanMemory, spare_bytes
+from umadvise.training.plans.plan_memory import PlanMemory, spare_bytes
 
 log = logging.getLogger("umadvise")
 

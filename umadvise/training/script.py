@@ -77,6 +77,7 @@ class ScriptRun:
         self._records = record
         self._sample_every = check_every(sample_every)
         self._leader = _Leader()
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -134,6 +135,7 @@ class ScriptRun:
     ) -> None:
         """What an optimizer trains has the role of a parameter, wherever the script put it."""
         original(optimizer, group)
+        self._optimizers.add(optimizer)
         for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
             if parameter.layout is torch.strided and parameter.device.type == "cpu":
                 self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
@@ -143,6 +145,8 @@ class ScriptRun:
             self._clock.end_step()
             if self._drives:
                 self._loop.after_step(self._clock.step_count, whole=True, refused=self._clock.refusal is not None)
+                if self._clock.step_count == 1:  # before that nobody knows what trains
+                    self._loop.begin_with_kept((), list(self._optimizers))
             self._begin_step()
             self._clock.check()
 

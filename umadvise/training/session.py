@@ -1,7 +1,7 @@
 """`umadvise.session`: a training loop under a byte budget, with roles, plans and the fault profile by itself."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +109,7 @@ class Session:
         self._runtime: runtime.Runtime | None = None
         self._policy_before: Policy | None = None
         self._handles: list[Any] = []
+        self._rehearses = False
 
     # ---- entry and exit -------------------------------------------------------------------------------------------
 
@@ -175,6 +176,7 @@ class Session:
         ]
         if shared is None:
             observer.attach()
+        self._loop.begin_with_kept(self._models, self._optimizers)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -233,6 +235,9 @@ class Session:
     def step(self) -> Iterator[None]:
         """Marks one training step: `with um.step():`."""
         state, loop = _opened(self._runtime), self._open_loop()
+        if self._rehearses:
+            yield
+            return
         clock = loop.observer.clock
         clock.steps_are_marked = True
         number = clock.step_count + 1
@@ -252,6 +257,33 @@ class Session:
                 loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
         clock.check()
 
+    def plan_ahead(self, step: Callable[[], object]) -> None:
+        """Plans the next steps before they run, so that the first one is driven already.
+
+        The function is called twice, on torch's meta device: for the model, the optimizer and every other tensor that
+        it has in its hands there are stand-ins of the same form, no value is computed, and model, optimizer and
+        generators of random numbers are as before afterwards. What else the function does it does twice: it should
+        take no batch from a loader and append to no list.
+
+        Args:
+            step: function that runs one whole step, as it stands in `with um.step():`: zero_grad, forward, loss,
+                backward, optimizer.
+
+        Raises:
+            UsageError: the function reads the value of a tensor (`.item()`, `if tensor:`), or makes one whose size
+                depends on values. Nothing has changed then, and steps are recorded as they run.
+            StateError: the session is not open, or a step runs.
+        """
+        _opened(self._runtime)
+        loop = self._open_loop()
+        if loop.observer.clock.in_step:
+            raise StateError("plan_ahead is for the steps that follow: call it between two steps")
+        self._rehearses = True
+        try:
+            loop.plan_ahead(step, self._models, self._optimizers)
+        finally:
+            self._rehearses = False
+
     def to_device(self, batch: Batch) -> Batch:
         """A batch's tensors on the device, with the role of inputs; containers keep their form.
 
@@ -260,7 +292,7 @@ class Session:
         """
 
         def move(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
+            if not isinstance(leaf, torch.Tensor) or (self._rehearses and leaf.is_meta):
                 return leaf
             check_kind(leaf, "a tensor of the batch")
             return to_device(leaf, Role.INPUT, None) if _opened(self._runtime).emulated else moved_in(leaf, Role.INPUT)

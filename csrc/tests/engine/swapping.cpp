@@ -340,6 +340,63 @@ TEST(another_way_is_noticed_and_right) {
   CHECK_EQ(device.swaps().program, uint32_t{UM_PROGRAM_NONE});
 }
 
+// A program of the rounds without what goes on from step to step, in the place of another one where that is not 0.
+uint32_t added(Swapping& device, const Rounds& rounds, const um_plan* plan, uint32_t replaces) {
+  const um_trace trace = rounds.trace.columns();
+  const std::vector<uint64_t> unknown(rounds.serials.size());
+  um_program program{};
+  program.trace = &trace;
+  program.plan = plan;
+  program.op_name = rounds.names.data();
+  program.first_serials = unknown.data();
+  program.replaces = replaces;
+  uint32_t number = 0;
+  CHECK_OK(um_program_add(device, &program, &number));
+  return number;
+}
+
+TEST(another_plan_takes_the_place_of_a_program) {
+  Swapping device(4);
+  const Rounds rounds(device);
+  rounds.set(device, nullptr);
+  for (uint32_t step = 1; step < 3; ++step) rounds.run(device, step);
+  const um_swap_counters before = device.swaps();
+  fixture::Plan plan(rounds.trace);
+  plan.behind(0, UM_PLAN_SWAP_OUT, 0);
+  plan.before(3, UM_PLAN_SWAP_IN, 0);
+  const um_plan columns = plan.columns();
+  CHECK_EQ(added(device, rounds, &columns, before.program_number), before.program_number);
+  rounds.run(device, 3);  // which allocation is which is known from the step before
+  const um_swap_counters after = device.swaps();
+  CHECK_EQ(after.program_number, before.program_number);
+  CHECK_EQ(after.programs_followed, uint64_t{3});
+  CHECK_EQ(after.actions, 2);
+  CHECK_EQ(after.skipped_actions, 0);
+  um_program none{};
+  const um_trace trace = rounds.trace.columns();
+  none.trace = &trace;
+  none.replaces = before.program_number + 1;
+  uint32_t number = 0;
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_program_add(device, &none, &number));
+}
+
+TEST(a_step_begins_with_what_is_expected) {
+  Swapping device(4);
+  const Rounds rounds(device);
+  const uint32_t first = added(device, rounds, nullptr, 0), second = added(device, rounds, nullptr, 0);
+  CHECK_OK(um_program_expect(device, first));
+  rounds.run(device, 1);
+  CHECK_EQ(device.swaps().program_number, first);
+  CHECK_OK(um_program_expect(device, second));
+  rounds.run(device, 2);
+  CHECK_EQ(device.swaps().program_number, second);
+  rounds.run(device, 3);
+  CHECK_OK(um_program_expect(device, first));  // but what comes after such a step is known by now
+  rounds.run(device, 4);
+  CHECK_EQ(device.swaps().program_number, second);
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_program_expect(device, second + 1));
+}
+
 TEST(host_memory_has_a_budget) {
   Swapping device(2, 3 * kChunk);
   std::vector<test::Moving> blocks;

@@ -13,11 +13,13 @@ from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Role
+from umadvise.records.plan import Plan
 from umadvise.records.trace import Access, Trace
-from umadvise.training.loop import plan_cycle
-from umadvise.training.loop.plan_cycle import PlanCycle
+from umadvise.training.loop import plan_cycle, programs_known
+from umadvise.training.loop.plan_cycle import PlanCycle, RecordAgain
 from umadvise.training.loop.rhythm import Rhythm
 from umadvise.training.loop.step_program import StepProgram
+from umadvise.training.plans.planned_step import PlannedStep
 
 MIB = 1 << 20
 MADE = Access.WRITE | Access.WHOLE
@@ -29,14 +31,18 @@ def interned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trace_of(kind: str) -> Trace:
-    """A step whose only op has that name; "first" makes state that stays."""
+    """A step whose only op has that name; "first" makes state that stays, and "a+state" does in an op of its own."""
     builder = TraceBuilder()
     weight = builder.allocate(MIB, Role.PARAMETER, "w")
-    builder.begin_op(f"aten::{kind}")
+    builder.begin_op(f"aten::{kind.removesuffix('+state')}")
     builder.access(weight, Access.READ)
     if kind == "first":
         builder.access(builder.allocate(MIB, Role.OPTIMIZER_STATE), MADE)
     builder.end_op()
+    if kind.endswith("+state"):
+        builder.begin_op("aten::zeros")
+        builder.access(builder.allocate(MIB, Role.OPTIMIZER_STATE), MADE)
+        builder.end_op()
     return builder.finish(target="cpu", source="live")
 
 
@@ -54,6 +60,9 @@ class Notes:
     size: int = 100
     planned: list[str] = field(default_factory=list)
     added: int = 0
+    replaced: list[int] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
+    named: list[Allocation] = field(default_factory=list)
 
     def run(self, kind: str) -> None:
         self.running = kind
@@ -79,18 +88,24 @@ class Notes:
         return SwapCounters(**numbers | of_step | {"diverged_expected": "", "diverged_found": ""})
 
     def allocations(self) -> list[Allocation]:
-        return []
+        return self.named
 
     def add_program(self, trace: Trace, actions: object, names: Any, serials: Any, states: Any, **words: Any) -> int:
-        assert actions is None
+        assert actions is None or len(actions) == 0  # type: ignore[arg-type]
         assert len(names) == len(trace.ops)
         assert len(serials) == len(states) == len(trace.storages)
-        assert words == {"h2d_bytes_per_s": 10, "is_last": True}
+        assert words["h2d_bytes_per_s"] == 10
         if self.refuses:
             raise NativeError(1, "no")
+        if words["replaces"]:
+            self.replaced.append(words["replaces"])
+            return int(words["replaces"])
         self.added += 1
         self.programs[self.added] = trace.strings[trace.ops.name[0]]
         return self.added
+
+    def expect_program(self, number: int) -> None:
+        self.expected.append(number)
 
     def drop_program(self, number: int) -> None:
         self.programs = {each: kind for each, kind in self.programs.items() if number not in (0, each)}
@@ -144,6 +159,15 @@ def test_a_step_that_makes_state_is_recorded_but_not_planned() -> None:
     assert notes.planned == ["a"]
 
 
+def test_the_second_step_is_told_from_one_that_makes_state() -> None:
+    notes = Notes()
+    cycle = cycle_of(notes)
+    assert drive(cycle, notes, ["a+state", "a"]) == ["r", "rd"]
+    assert [len(each.step.trace.ops) for each in cycle.kept] == [2, 1]
+    assert drive(cycle, notes, "aaa", first=3) == ["rd", "rd", "d"]
+    assert notes.planned == ["a", "a"]  # that it is so was recorded too
+
+
 def test_steps_that_never_become_steady_are_planned_all_the_same() -> None:
     notes = Notes()
     assert drive(cycle_of(notes), notes, ["first"] * 5) == ["r", "r", "r", "rd", "rd"]
@@ -187,7 +211,7 @@ def test_steps_that_are_never_alike_are_recorded_ever_more_rarely(caplog: pytest
 
 
 def test_programs_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cycle, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(programs_known, "MOST_PROGRAMS", 2)
     notes = Notes()
     assert drive(cycle_of(notes), notes, "abacac") == ["r", "rx", "rd", "rx", "rd", "rd"]
     assert sorted(notes.programs.values()) == ["aten::a", "aten::c"]  # that no step was like for the longest time went
@@ -246,6 +270,52 @@ def test_nothing_is_left_at_the_end() -> None:
     cycle.take_recording()
     cycle.close()
     assert (notes.programs, cycle.program, notes.recording) == ({}, None, False)
+
+
+def known(kind: str) -> PlannedStep:
+    """A step of an earlier run: which allocation is which is not known."""
+    trace = trace_of(kind)
+    return PlannedStep(RecordedStep(trace, np.zeros(len(trace.storages), np.uint64), "host"))
+
+
+def test_known_steps_drive_the_first_step_and_are_kept_again_if_they_come() -> None:
+    notes = Notes(named=[allocation(1, MIB, Role.PARAMETER, "w")])
+    cycle = cycle_of(notes)
+    cycle.expect([known("b"), known("a")])
+    assert drive(cycle, notes, "aaaa") == ["rd", "rd", "d", "d"]
+    assert notes.planned == []
+    assert [notes.programs[number] for number in notes.expected] == ["aten::a"]  # once: the device knows what follows
+    assert [each.step.digest for each in cycle.kept] == [known("a").step.digest]
+
+
+def test_known_steps_that_do_not_come_are_not_expected_again() -> None:
+    notes = Notes(named=[allocation(1, MIB, Role.PARAMETER, "w")])
+    cycle = cycle_of(notes)
+    cycle.expect([known("b"), known("a")])
+    assert drive(cycle, notes, ["first", "c", "c", "c"])[0] == "rx"
+    assert notes.planned == ["c"]
+    assert [notes.programs[number] for number in notes.expected] == ["aten::a", "aten::b"]
+    kept = [each.step.digest for each in cycle.kept]
+    assert kept == [known("first").step.digest, known("c").step.digest]
+
+
+def test_a_better_plan_takes_the_place_of_the_one_in_force() -> None:
+    notes = Notes()
+    cycle = cycle_of(notes)
+    drive(cycle, notes, "ab")
+    assert cycle.step is not None
+    drive(cycle, notes, "bb", first=3)
+    step, programs = cycle.step, dict(notes.programs)
+    plan = Plan.from_actions(step.trace, [], "best", 0)
+    cycle.improve(step, plan)
+    assert notes.replaced == [number for number, kind in programs.items() if kind == "aten::b"]
+    assert notes.programs == programs
+    assert cycle.program is not None
+    assert cycle.program.plan is plan
+    cycle.improve(known("b").step, plan)  # a step that was never recorded here
+    assert len(notes.replaced) == 1
+    cycle.improve(step, RecordAgain())
+    assert drive(cycle, notes, "a", first=5) == ["r"]
 
 
 def allocation(serial: int, size: int, role: Role, name: str = "") -> Allocation:

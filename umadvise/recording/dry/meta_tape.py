@@ -67,9 +67,19 @@ class _Operator(KnownOperator):
 class MetaTape(TorchDispatchMode):
     """A recorder of ops on meta tensors. `place` what is there already, then run the step with the mode on."""
 
-    def __init__(self, origins: OpOrigins, target: Target) -> None:
+    def __init__(self, origins: OpOrigins, target: Target, *, under_mode: bool = False) -> None:
+        """Begins with nothing recorded.
+
+        Args:
+            origins: what tells in which module and phase an op runs.
+            target: hardware whose kernels are recorded.
+            under_mode: whether the run that is recorded has a Python mode on itself, where autograd's engine works as
+                it does under this one.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._origins = origins
+        self._under_mode = under_mode
+        self._uncounted: set[int] = set()  # addresses of StorageImpls
         self._target: Target = target
         self._host_counts = target == "cpu"  # on a GPU, tensors of the host are no part of the trace
         self._strings: dict[str, int] = {"": 0}
@@ -102,6 +112,25 @@ class MetaTape(TorchDispatchMode):
             storage = tensor.untyped_storage()
             if storage._cdata not in self._storages and storage.nbytes():
                 self._present.append(self._add(storage, role, name))
+
+    def make(self, tensor: torch.Tensor) -> None:
+        """Writes down a tensor that torch has made past every Python mode, as `torch.tensor(1.0)`."""
+        phase, module = self._origins.now()
+        made = self._made(tensor, module) if self._counts(tensor) else []
+        if made:
+            empty = torch.ops.aten.empty.memory_format
+            self._write(self._operators.get(empty) or self._meet(empty), (phase, self._string(module)), [], made)
+            self._allocate((), made, tensor)
+            self._ops[-1] += (UNKNOWN,)
+            self._arithmetic.append(None)
+
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Says that a tensor is in no memory of the device that is recorded, for as long as it lives."""
+        self._uncounted.add(tensor.untyped_storage()._cdata)
+
+    def index_of(self, tensor: torch.Tensor) -> int | None:
+        """The storage of the trace that a tensor's is; None where it is none."""
+        return self._storages.get(tensor.untyped_storage()._cdata)
 
     def name(self, tensor: torch.Tensor, role: Role, name: str) -> None:
         """Says what a tensor is that the step has made."""
@@ -143,6 +172,8 @@ class MetaTape(TorchDispatchMode):
                 "depends on values. Expected dense tensors alone (of embeddings, sparse=False); record it from a run "
                 "instead (umadvise run --record)"
             )
+        if self._uncounted and tensor.untyped_storage()._cdata in self._uncounted:
+            return False
         return tensor.is_meta or self._host_counts
 
     def _string(self, text: str) -> int:
@@ -180,7 +211,8 @@ class MetaTape(TorchDispatchMode):
     ) -> Any:
         """Records one op and runs it."""
         kwargs = kwargs or {}
-        if (func is in_place.ADD or func is in_place.INDEX_PUT) and (other := in_place.twin(func, args)) is not None:
+        works_in_place = not self._under_mode and (func is in_place.ADD or func is in_place.INDEX_PUT)
+        if works_in_place and (other := in_place.twin(func, args)) is not None:
             func = other
         operator = self._operators.get(func) or self._meet(func)
         if operator.untouching:

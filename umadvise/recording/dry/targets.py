@@ -29,13 +29,19 @@ _BAG_MAXIMUM = 2
 
 
 @contextmanager
-def pretending(target: Target) -> Iterator[None]:
-    """Meta tensors are treated as the target's until the end."""
+def pretending(target: Target, *, under_mode: bool = False) -> Iterator[None]:
+    """Meta tensors are treated as the target's until the end.
+
+    Args:
+        target: hardware whose kernels ops are to be.
+        under_mode: whether the run that is recorded has a Python mode on itself, as one in virtual time has.
+    """
     with ExitStack() as stack:
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
         for name, kernel in _COMPOSITES[target].items():
-            library.impl(name, kernel, "AutogradMeta")
+            if not (under_mode and kernel is _linear):
+                library.impl(name, kernel, "AutogradMeta")
         for name, kernel in (_MISSING | _OF_TARGET[target]).items():
             library.impl(name, kernel, "Meta", allow_override=True)
         stack.enter_context(_optimizers_of(target))

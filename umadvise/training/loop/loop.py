@@ -1,13 +1,18 @@
 """One training loop under a budget: what happens at the edges of its steps, in order."""
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import ClassVar
+
+from torch.nn import Module
+from torch.optim import Optimizer
 
 from umadvise._native.abi import Memory
 from umadvise.devices.rungs import ADVISE, LADDER
+from umadvise.recording.dry.rehearsal import Rehearsal
 from umadvise.records.fault_profile import FaultProfile, RungChange, RungPrediction
 from umadvise.records.plan import Plan
-from umadvise.records.trace import Trace
+from umadvise.records.trace import Target, Trace
 from umadvise.reports.findings import stands_still
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam import signals
@@ -16,6 +21,9 @@ from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.rung_choice import RungChoice, first_governor
 from umadvise.training.loop.step_planner import StepPlanner
 from umadvise.training.memory_split import MemorySplit
+from umadvise.training.plans.device import planning_device
+from umadvise.training.plans.planned_step import PlannedStep
+from umadvise.training.plans.shelf import StepShelf, identity_of
 from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.governor import FAULT_THRESHOLD
 from umadvise.training.watch.observer import Observer
@@ -57,6 +65,9 @@ class Loop:
         self.observer = observer
         self.split = MemorySplit(state)
         self._choice: RungChoice | None = None
+        self._shelf = StepShelf.of_user()
+        self._identity: str | None = None
+        self._kept: list[PlannedStep] = []  # by an earlier run
         governor = None
         if course.rung is None:
             governor = first_governor(state, fault_threshold)
@@ -82,17 +93,65 @@ class Loop:
             self._choice = RungChoice(governor, self._planner, self.cycle, observer)
 
     def close(self) -> None:
-        """Stops driving steps, and gives torch's checkpoints back to torch."""
+        """Stops driving steps and searching for plans, and gives torch's checkpoints back to torch."""
+        self._keep_steps()
         if self._choice is not None:
             self._choice.close()
         self._planner.close()
         self.cycle.close()
+
+    def plan_ahead(
+        self, step: Callable[[], object], modules: Sequence[Module], optimizers: Sequence[Optimizer]
+    ) -> None:
+        """Records the next step and one of those that follow before they run, and has them driven.
+
+        Args:
+            step: function that runs one whole step.
+            modules: the modules that are trained.
+            optimizers: optimizers of the modules' parameters.
+
+        Raises:
+            UsageError: the step needs values of tensors.
+        """
+        if self._planner.planning is None:
+            return
+        state = self._planner.state
+        device = state.device
+        profile = planning_device(device).profile
+        target: Target = "cpu" if state.emulated else "cuda"
+        rehearsal = Rehearsal(modules, optimizers, target, profile, under_mode=device.keeps_time)
+        with self.observer.rehearsing():
+            first, steady = rehearsal.record(step)
+        steps = [first] if first.digest == steady.digest else [first, steady]
+        self.cycle.expect(self._planner.plan_known(PlannedStep(each)) for each in steps)
+
+    def begin_with_kept(self, modules: Sequence[Module], optimizers: Sequence[Optimizer]) -> None:
+        """Has steps driven that an earlier run of the same training has kept, and keeps this run's at the end.
+
+        Args:
+            modules: the modules that are trained; none where only the optimizers are known.
+            optimizers: optimizers of the modules' parameters.
+        """
+        if self._planner.planning is None:
+            return
+        self._identity = identity_of(modules, optimizers, **self._planner.circumstances)
+        self._kept = self._shelf.load(self._identity)
+        self.cycle.expect(map(self._planner.plan_known, self._kept))
+
+    def _keep_steps(self) -> None:
+        known = self.cycle.kept
+        if self._identity is None or not known or self._planner.has_chosen:
+            return  # steps in which ops run again come only after one that was planned for that
+        digests = {each.step.digest for each in known}
+        self._shelf.keep(self._identity, [*(each for each in self._kept if each.step.digest not in digests), *known])
 
     # ---- edges of steps -------------------------------------------------------------------------------------------
 
     def before_step(self, number: int) -> None:
         """Does what is due before a step: plans it, chooses its rung, has it recorded."""
         signals.keep()
+        for planned, plan in self._planner.improved():
+            self.cycle.improve(planned, plan)
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
         if step is not None and self._choice is not None:
             self._choice.consider(number, step)

@@ -1,33 +1,35 @@
 """The cycle of record, plan, drive, at the edges of steps. Within a step everything is native.
 
 A step that no program knows is recorded and planned, and becomes one more program that the device follows. The first
-step of a training makes state that stays, and so is not like those that follow: the next one is recorded in its place.
+step of a training makes state that stays, and so is not like those that follow: what follows it is told from it, less
+what happens only once, and drives the second step, which is recorded in its place.
 A device finds by itself which of its programs a step is like, and where in them it is, whatever its sizes
 (csrc/engine/follower.h). So a step is recorded only if its ops come in an order that no program has, or if it is larger
-or much smaller than those that have it. Programs are limited in number and size: those that no step was like for the
-longest time go.
+or much smaller than those that have it.
+
+Steps of an earlier run, or that were recorded before they run, are programs from the beginning. Until a step of theirs
+has come twice in a row, the one whose state is there is expected next; from then on the device knows what follows what.
 """
 
 import logging
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Callable, Iterable
 
 from umadvise import _native
 from umadvise._native.abi import ProgramStatus
-from umadvise.errors import NativeError, StateError, UsageError
+from umadvise.errors import StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.recording.second_step import less_what_happens_once
 from umadvise.records.counters import SwapCounters
 from umadvise.records.plan import Plan
+from umadvise.training.loop.expected_steps import ExpectedSteps
+from umadvise.training.loop.programs_known import KnownPrograms
 from umadvise.training.loop.rhythm import Rhythm
 from umadvise.training.loop.step_program import StepProgram
+from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.watch.trace_recorder import TraceRecorder
 
 log = logging.getLogger("umadvise")
 
-MOST_PROGRAMS = 32
-MOST_OPS = 1 << 19
-"""Of all programs together; an op of a program takes about 300 bytes."""
 _LARGER, _SMALLER = 1.02, 0.93
 """What a step's ops may make, beside what those of its program do, and be the same step."""
 _SMALL_BYTES = 1 << 20
@@ -69,17 +71,19 @@ class PlanCycle:
         self._device = device
         self._recorder = recorder
         self._make_plan = make_plan
-        self._h2d_bytes_per_s = h2d_bytes_per_s
         self._rhythm = Rhythm()
         self._recording = 0  # number of the step that is recorded
         self._next: RecordedStep | None = None  # that is to be planned
-        self._known: dict[int, tuple[StepProgram, RecordedStep]] = {}  # by number; the last is what came last
+        self._programs = KnownPrograms(device, h2d_bytes_per_s)
+        self._expected = ExpectedSteps(device, self._programs)
+        self._first_steps: list[PlannedStep] = []  # that made state, and were not planned
+        self._told: RecordedStep | None = None  # from the first one, until one like it was recorded
         self._last_step: RecordedStep | None = None
         self._told_of_pause = False
+        self._last_was_whole = True
         self.followed = self.known = False
         self.waited_ns = 0
         self.why_undriven: str | None = None
-        self._why_nothing = ""
         self.counters: SwapCounters = device.swap_counters()
 
     @property
@@ -90,12 +94,17 @@ class PlanCycle:
     @property
     def program(self) -> StepProgram | None:
         """The program that the last step was like, or that was made since; None while there is none."""
-        return next(reversed(self._known.values()))[0] if self._known else None
+        return None if self._programs.last is None else self._programs.last[0]
 
     @property
     def step(self) -> RecordedStep | None:
         """The recorded step that `program` is of, or else the steady one that was recorded last."""
-        return next(reversed(self._known.values()))[1] if self._known else self._last_step
+        return self._last_step if self._programs.last is None else self._programs.last[1]
+
+    @property
+    def kept(self) -> list[PlannedStep]:
+        """Steps that are worth knowing in the next run: the last ones come last."""
+        return list({each.step.digest: each for each in (*self._first_steps, *self._programs.that_ran)}.values())
 
     def change(self, make_plan: Planning | None, *, afresh: bool = False) -> None:
         """Sets what plans the steps, from the next one on.
@@ -106,8 +115,7 @@ class PlanCycle:
         """
         step = self.step
         self._make_plan = make_plan
-        self._clear()
-        self._rhythm.again()
+        self._begin_again()
         self._next = None if afresh else self._next or step
         if self._next is not None:
             self._rhythm.planned()
@@ -119,10 +127,14 @@ class PlanCycle:
         self._recording = 0
         self._clear()
 
+    def _begin_again(self) -> None:
+        self._clear()
+        self._told = None
+        self._rhythm.again()
+
     def _clear(self) -> None:
-        if self._known:
-            self._device.drop_program(0)
-        self._known.clear()
+        self._programs.clear()
+        self._expected.clear()
         self.followed = self.known = False
 
     # ---- edges ----------------------------------------------------------------------------------------------------
@@ -136,10 +148,16 @@ class PlanCycle:
         recorded = self._recorded()
         if recorded is None:
             return None
-        first = not self._known and not recorded.is_steady
+        first = not self._programs.that_ran and not recorded.is_steady
+        if first and typical:
+            self._first_steps.append(PlannedStep(recorded))
+            asks = self._make_plan is not None and not len(self._programs)
+            self._next = self._told = less_what_happens_once(recorded) if asks else None
         if (first or not typical) and self._rhythm.unsteady():
             return None
-        self._note_pause(self._rhythm.planned())
+        if self._rhythm.planned() is not None and not self._told_of_pause:
+            self._told_of_pause = True
+            log.info("steps are never alike: they are recorded and planned only now and then from here on")
         self._rhythm.due = self._rhythm.due and self._make_plan is not None
         self._last_step = self._next = recorded
         return recorded
@@ -149,6 +167,8 @@ class PlanCycle:
         chosen, self._next = self._next, None
         if chosen is not None and self._make_plan is not None:
             self._plan(chosen, self._make_plan)
+        else:
+            self._expected.before_step(last_came=self.known or not self._last_was_whole)
         if self._rhythm.due:
             self._recorder.start_step()
             self._recording = number
@@ -156,22 +176,55 @@ class PlanCycle:
     def _plan(self, step: RecordedStep, make_plan: Planning) -> None:
         plan = make_plan(step)
         if isinstance(plan, RecordAgain):
-            self._clear()
-            self._rhythm.again()
-            return
-        self._add(StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations()), step)
+            self._begin_again()
+        else:
+            told = self._told
+            self._programs.add_recorded(step, plan, ran=step is not told, instead_of=told if self._was_told else None)
+            self._told = told if step is told else None
+            if self._programs.refusal is not None:
+                self._make_plan = None
+
+    @property
+    def _was_told(self) -> bool:
+        """Whether the last step was for the most part the one that was told from the first."""
+        number, counters = self._programs.number_of(self._told) if self._told is not None else 0, self.counters
+        return 0 < number == counters.program_number and 2 * counters.unknown_ops < counters.step_ops
+
+    def expect(self, steps: Iterable[PlannedStep]) -> None:
+        """Takes steps that are known before any has run; call it between two steps.
+
+        Args:
+            steps: planned steps, recorded in an earlier run, or before they run.
+        """
+        if self._make_plan is not None:
+            self._expected.add(steps)
+        if len(self._programs):
+            self._rhythm.expected()
+
+    def improve(self, step: RecordedStep, plan: Plan | RecordAgain) -> None:
+        """Takes a better plan of a step that was planned before; call it between two steps.
+
+        Args:
+            step: recorded step, as it was given to what plans the steps.
+            plan: plan of its trace that takes over from the next step on.
+        """
+        if not isinstance(plan, RecordAgain):
+            self._programs.improve(step, plan)
+        elif self._programs.has(step):
+            self._recording = 0  # of a step as it was until now
+            self._begin_again()
 
     def after_step(self, number: int, *, whole: bool = True) -> None:
         """Sees whether plans drove a step; not `whole`: an exception ended it, and it says nothing of others."""
+        self._last_was_whole = whole
         recorded = self._recording == number
         if recorded:
             self._recorder.stop_step()
         waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns
         self.counters = counters = self._device.swap_counters()
         self.waited_ns = counters.wait_copy_ns + counters.wait_room_ns - waited_ns
-        if counters.program_number in self._known:
-            self._known[counters.program_number] = self._known.pop(counters.program_number)
-        self.followed = whole and bool(self._known) and counters.unknown_ops == 0
+        self._programs.came(counters.program_number, whole=counters.unknown_ops == 0)
+        self.followed = whole and len(self._programs) > 0 and counters.unknown_ops == 0
         self.known = self.followed and counters.program == ProgramStatus.WAITING and _of_its_size(counters)
         self.why_undriven = self._reason(whole=whole, recorded=recorded)
         if not whole:
@@ -180,7 +233,7 @@ class PlanCycle:
             self._rhythm.known()
         elif not recorded and (self._make_plan is not None or not self._last_step):
             self._rhythm.unknown()
-        if whole and self._known and not self.followed:
+        if whole and len(self._programs) and not self.followed:
             log.info("step %d %s", number, self.why_undriven)
 
     def _reason(self, *, whole: bool, recorded: bool) -> str | None:
@@ -189,7 +242,7 @@ class PlanCycle:
         if self.program is None:
             if recorded:
                 return "recorded, to be planned for: no step like it was known"
-            return self._why_nothing or "no step like it was known"
+            return self._programs.refusal or "no step like it was known"
         counters = self.counters
         if not self.followed:
             left = f"left its plan at {self._difference()}"
@@ -205,52 +258,17 @@ class PlanCycle:
         same = " with other tensors" if expected == found else ""
         return f"op {counters.diverged_op}: expected {expected}, found {found}{same}"
 
-    def _note_pause(self, pause: int | None) -> None:
-        if pause is None or self._told_of_pause:
-            return
-        self._told_of_pause = True
-        log.info("steps are never alike: they are recorded and planned only now and then from here on")
-
-    # ---- recordings and programs ----------------------------------------------------------------------------------
+    # ---- recordings -----------------------------------------------------------------------------------------------
 
     def _recorded(self) -> RecordedStep | None:
         number, self._recording = self._recording, 0
-        if not number or self.known:
+        if not number or (self.known and self._told is None):
             return None
         try:
             return self._recorder.step(number)
         except (StateError, UsageError) as error:
             log.info("step %d is not planned for: %s", number, error)
             return None
-
-    def _add(self, program: StepProgram, step: RecordedStep) -> None:
-        trace, plan = program.trace, program.plan
-        names = np.array([_native.intern(text) for text in trace.strings], np.uint32)[trace.ops.name]
-        try:
-            number = self._device.add_program(
-                trace,
-                None if plan is None else plan.actions,
-                names,
-                program.serials,
-                program.states,
-                h2d_bytes_per_s=self._h2d_bytes_per_s,
-                is_last=True,
-            )
-        except NativeError as error:
-            log.warning("the device does not take the plan: %s. Steps go on without one", error)
-            self._why_nothing = f"the device does not take the plan: {error}"
-            self._make_plan = None
-            return
-        self._known[number] = program, step
-        while len(self._known) > 1 and self._are_too_many:
-            oldest = next(iter(self._known))
-            self._device.drop_program(oldest)
-            del self._known[oldest]
-
-    @property
-    def _are_too_many(self) -> bool:
-        ops = sum(len(step.trace.ops) for _, step in self._known.values())
-        return len(self._known) > MOST_PROGRAMS or ops > MOST_OPS
 
 
 def _of_its_size(counters: SwapCounters) -> bool:

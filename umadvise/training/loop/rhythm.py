@@ -36,6 +36,10 @@ class Rhythm:
         self._pause = min(2 ** (self._new - PATIENCE + 1), LONGEST_PAUSE)
         return self._pause
 
+    def expected(self) -> None:
+        """Takes note that programs are there before any step was recorded."""
+        self._hunts, self._left = False, PROBATION
+
     def unsteady(self) -> bool:
         """Takes note that a recorded step is not like the next ones; returns whether to record the next one instead."""
         self._unsteady += 1

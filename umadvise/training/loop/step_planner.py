@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +23,14 @@ from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
+from umadvise.training.plans.planned_step import PlannedStep
+from umadvise.training.plans.search import PlanSearch
 from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.degraded import CHUNKS, MIGRATION
 from umadvise.training.recompute.choice import choose, ops_of
 from umadvise.training.recompute.regions import Regions
 
 log = logging.getLogger("umadvise")
-
-_REPORT_SECONDS = 5.0
-"""That a report may take to plan a step for each rung."""
 
 
 class StepPlanner:
@@ -55,7 +55,8 @@ class StepPlanner:
         """
         self.state = state
         self.split = split
-        self._maker = PlanMaker(planning_device(state.device), PlanCache.of_user()) if plans else None
+        device, search = state.device, PlanSearch[Any](waits=state.device.keeps_time)
+        self._maker = PlanMaker(planning_device(device), PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
         self._replaced = Replacements()
         if chooses or course.recomputes:
@@ -74,8 +75,10 @@ class StepPlanner:
             self._regions.follows = course.recomputes
 
     def close(self) -> None:
-        """Gives torch's checkpoints back to torch."""
+        """Gives torch's checkpoints back to torch, and ends what is searched for."""
         self._replaced.undo()
+        if self._maker is not None:
+            self._maker.close()
 
     @property
     def rung(self) -> str:
@@ -118,19 +121,73 @@ class StepPlanner:
         if self._regions is not None:
             self._regions.begin_step(record=record and not self.has_chosen)
 
+    def plan_known(self, known: PlannedStep) -> PlannedStep:
+        """Plans a step that is known before it runs, by swaps alone: no region of it was met yet.
+
+        Args:
+            known: step, and the plan that it has; None has one made.
+        """
+        course = course_of_rung(SWAP.name) if self.course.recomputes else self.course
+        memory = replace(self.split.for_plans(LADDER[self.rung].memory), staying_bytes=0)
+        asks = known.plan is None or self.maker.searches(course)  # a better one than it has may be found
+        made = self.maker.plan(known.step, course, memory) if asks else None
+        plan = made if known.plan is None else known.plan
+        if plan is not None and made_by(plan) in PAGING_PLANNERS:
+            self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
+        return PlannedStep(known.step, plan)
+
+    @property
+    def circumstances(self) -> dict[str, str | int | None]:
+        """What the plans of all steps have in common, for `identity_of`."""
+        device = self.maker.device
+        return {
+            "device": device.key,
+            "small": int(device.small),
+            "virtual_time": int(self.state.device.keeps_time),
+            "budget_bytes": self.split.room_bytes,
+            "chunk_bytes": self.split.chunk_bytes,
+            "rung": self.course.rung,
+            "planner": self.course.planner,
+        }
+
+    def improved(self) -> list[tuple[RecordedStep, Plan | RecordAgain]]:
+        """Steps that `planning` was asked about, and better plans for them that were found since the last call.
+
+        To be called at each step's edge, where these plans take over.
+        """
+        found: list[tuple[RecordedStep, Plan | RecordAgain]] = []
+        for each in self.maker.improved() if self._maker is not None else ():
+            if each.course not in (self._planned_course, course_of_rung(SWAP.name)):
+                continue  # found for a rung that steps have left
+            applied = self._applied(each.plan, each.step)
+            found.append((each.step, each.plan if applied is None else applied))
+        return found
+
+    @property
+    def _planned_course(self) -> Course:
+        """Once ops run again the step that has them is planned by swaps alone."""
+        return course_of_rung(SWAP.name) if self.has_chosen else self.course
+
     def _plan(self, step: RecordedStep) -> Plan | RecordAgain | None:
-        policy, course = LADDER[self.rung], self.course
+        policy, course = LADDER[self.rung], self._planned_course
         memory = self.split.for_plans(policy.memory)
         if self.has_chosen:
-            return self.maker.plan(step, course_of_rung(SWAP.name), memory)
+            return self.maker.plan(step, course, memory)
         plan = self.maker.plan(step, course, memory, self._regions.recorded if self._regions is not None else ())
         if plan is None and policy.memory == Memory.CHUNKED and self.split.divide_further():
             log.info("ops on every parameter go in smaller parts from here on: the step is recorded again")
             return RecordAgain()
-        if plan is not None and recomputes(plan):
-            return self._choose_what_runs_again(plan, step) or self.maker.plan(step, course_of_rung(SWAP.name), memory)
-        if plan is not None and made_by(plan) in PAGING_PLANNERS:
-            self.split.use(replace(policy, advice=by_role(plan)))
+        if plan is None:
+            return None
+        applied = self._applied(plan, step)  # a plan may have no actions
+        return self.maker.plan(step, course_of_rung(SWAP.name), memory) if applied is None else applied
+
+    def _applied(self, plan: Plan, step: RecordedStep) -> Plan | RecordAgain | None:
+        """Does what a plan asks of others than the device; None: what it makes again lies in no marked region."""
+        if recomputes(plan):
+            return self._choose_what_runs_again(plan, step)
+        if made_by(plan) in PAGING_PLANNERS:
+            self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
         return plan
 
     def _choose_what_runs_again(self, plan: Plan, step: RecordedStep) -> RecordAgain | None:
@@ -178,6 +235,6 @@ class StepPlanner:
             for rung in (ADVISE, WINDOW, SWAP)
             if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
         ]
-        maker = PlanMaker(device, PlanCache.of_user(), _REPORT_SECONDS)
+        maker = PlanMaker(device, PlanCache.of_user())
         predicted = maker.predict(step, {rung.name: self.split.for_plans(rung.memory) for rung in rungs})
         return tuple(RungPrediction(rung=rung, step_ns=step_ns) for rung, step_ns in predicted.items() if step_ns > 0)

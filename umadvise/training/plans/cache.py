@@ -1,13 +1,11 @@
 """Plans kept between runs, in the user's cache directory: a training that starts again does not plan again.
 
-A plan's key is all that it depends on, so a file is never wrong, only useless. It may be deleted at any time.
+A plan's key is all that it depends on.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,13 +16,13 @@ from umadvise.recording.recorded_step import DurationSource
 from umadvise.records import plan_file as io
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
+from umadvise.training.plans.kept_files import KeptFiles, user_directory
 
 log = logging.getLogger("umadvise")
 
-SWITCH = "UMADVISE_PLAN_CACHE"
-"""Environment variable: "off" keeps no plans and reads none."""
 MOST_FILES = 512
 """Of the oldest ones what is more goes, so that the directory stays small."""
+_MOST_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,17 @@ class PlanCache:
 
     def __init__(self, directory: Path | None) -> None:
         """Keeps plans in a directory, which need not exist yet; nowhere where it is None."""
-        self.directory = directory
+        self._files = KeptFiles(directory, ".plan", MOST_FILES, _MOST_BYTES)
 
     @classmethod
     def of_user(cls) -> "PlanCache":
         """The plans in the user's cache directory; no cache where UMADVISE_PLAN_CACHE is "off"."""
-        if os.environ.get(SWITCH, "").lower() == "off":
-            return cls(None)
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return cls(Path(base) / "umadvise" / "plans")
+        return cls(user_directory("plans"))
+
+    @property
+    def directory(self) -> Path | None:
+        """Place of the plans."""
+        return self._files.directory
 
     def load(self, key: PlanKey, structure: Trace) -> Plan | None:
         """The plan of a key, None where there is none. A damaged file is none, and the log says so.
@@ -78,8 +78,8 @@ class PlanCache:
             key: key of the plan.
             structure: step that the plan's numbers are of.
         """
-        path = self._path(key)
-        if path is None or not path.exists():
+        path = self._files.path(key.name)
+        if path is None:
             return None
         try:
             plan = io.read(path, structure)
@@ -89,40 +89,10 @@ class PlanCache:
         except UmadviseError as error:
             log.warning("a kept plan cannot be read, and the step is planned again: %s", error)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # the oldest are those that nobody has used for the longest time
+        self._files.used(path)
         return plan
 
     def keep(self, key: PlanKey, plan: Plan) -> None:
         """Keeps a plan of the key's structure. Where it cannot be kept the log says why."""
-        path = self._path(key)
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            io.write(plan, path)
-            self._make_room(path.parent)
-        except (OSError, UmadviseError) as error:
-            log.warning(
-                "the plan cannot be kept for the next start: %s. Make %s writable, or set %s=off",
-                error,
-                path.parent,
-                SWITCH,
-            )
-
-    def _path(self, key: PlanKey) -> Path | None:
-        return None if self.directory is None else self.directory / f"{key.name}.plan"
-
-    def _make_room(self, directory: Path) -> None:
-        files = list(directory.glob("*.plan"))
-        if len(files) <= MOST_FILES:
-            return
-        for path in sorted(files, key=_last_use)[: len(files) - MOST_FILES]:
-            path.unlink(missing_ok=True)
-
-
-def _last_use(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # another process has just deleted it
-        return 0.0
+        if self.directory is not None:
+            self._files.keep(key.name, io.encode(plan))

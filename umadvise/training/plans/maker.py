@@ -1,96 +1,89 @@
 """From a recorded step to the plan that drives the next one: the view, the planner, and plans known already."""
 
-import hashlib
+import functools
 import logging
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
-from umadvise.errors import UmadviseError
+from umadvise.errors import FormatError, UmadviseError
+from umadvise.planners.at_once import at_once
+from umadvise.planners.best import LONG
 from umadvise.planners.judging.score import PAGING_PLANNERS, score
 from umadvise.recording.recorded_step import RecordedStep
-from umadvise.records.enums import Role
-from umadvise.records.plan import ActionKind, Actions, Option, Plan, alive
+from umadvise.records import plan_file
+from umadvise.records.plan import ActionKind, Actions, Plan, alive
 from umadvise.records.trace import Trace
-from umadvise.records.units import PART_BYTES, format_bytes
+from umadvise.records.units import format_bytes
 from umadvise.simulator.gpu import GpuSimulation
-from umadvise.training.plans.cache import PlanCache, PlanKey
+from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.plan_memory import PlanMemory, storages_in_chunks
+from umadvise.training.plans.plan_request import PlanRequest, request_of
 from umadvise.training.plans.prediction import predict_swaps
-from umadvise.training.plans.view import PlanningView, transferred, view_of
+from umadvise.training.plans.search import PlanSearch
+from umadvise.training.plans.view import transferred
 from umadvise.training.policy.course import Course, course_of_rung
-from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
+from umadvise.training.recompute.choice import Region
 
 log = logging.getLogger("umadvise")
 
-SEARCH_SECONDS = 20.0
-"""After which a planner that searches ends with the best plan so far; a step is planned once."""
-MOST_STAYING_BYTES = 12 << 20
-"""The most that small tensors take which never leave (`csrc/memory/movable_memory.h`)."""
-_SPARE_CHUNKS = 3
-"""Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
-_SPARE_SHARE = 200
-"""One part of the budget in so many: arenas of small tensors are kept while they are empty. With three chunks alone
-ResNet-50 at a third of its peak evicted a tensor in each step (`tools/benchmark_async.py`)."""
-_BLOCK_BYTES = 512
 
-
-def spare_bytes(budget_bytes: int, chunk_bytes: int) -> int:
-    """The part of a budget for chunks that plans leave to small tensors, beside what these take at once.
-
-    Args:
-        budget_bytes: device memory for chunks, in bytes.
-        chunk_bytes: size of a chunk in bytes.
-    """
-    return max(_SPARE_CHUNKS, budget_bytes // _SPARE_SHARE // chunk_bytes) * chunk_bytes
-
-
-@dataclass(frozen=True)
-class PlanMemory:
-    """The device memory that a plan may use.
+@dataclass(frozen=True, eq=False)
+class ImprovedPlan:
+    """A plan that a search has found, of a step that `PlanMaker.plan` was asked about.
 
     Attributes:
-        budget_bytes: bytes of device memory.
-        chunk_bytes: size of a chunk; 0 where the driver pages.
-        staying_bytes: bytes of the budget that memory took at most in the step that never leaves its chunks.
-        elsewhere: serial numbers of allocations that lie in no chunks.
+        step: the step, as it was given to `PlanMaker.plan`.
+        course: rung and planner that it was planned for.
+        plan: plan of the step's trace, in place of the one that was made at once.
     """
 
-    budget_bytes: int
-    chunk_bytes: int = 0
-    staying_bytes: int = 0
-    elsewhere: frozenset[int] = field(default_factory=frozenset)
+    step: RecordedStep
+    course: Course
+    plan: Plan
 
 
 class PlanMaker:
-    """Makes plans for one device, each only once."""
+    """Makes plans for one device, each only once. What takes long is searched for beside the training.
 
-    def __init__(self, device: PlanningDevice, cache: PlanCache, seconds: float = SEARCH_SECONDS) -> None:
+    Attributes:
+        device: device that the plans are for.
+    """
+
+    def __init__(
+        self, device: PlanningDevice, cache: PlanCache, search: "PlanSearch[PlanRequest] | None" = None
+    ) -> None:
         """Takes what all plans have in common.
 
         Args:
             device: device that the plans are for.
             cache: place where plans are kept.
-            seconds: time that a search may take.
+            search: what makes the plans of planners that search; None: those that are made at once are all.
         """
-        self._device = device
+        self.device = device
         self._cache = cache
-        self._seconds = seconds
+        self._search = search
         self._known: dict[str, Plan] = {}
+        self._quick: dict[str, Plan] = {}  # made at once, in place of what a search may find
 
     @property
     def h2d_bytes_per_s(self) -> int:
         """Speed of the link to the device in bytes a second."""
-        return round(self._device.profile.bandwidth_h2d)
+        return round(self.device.profile.bandwidth_h2d)
 
     def plan(
         self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
     ) -> Plan | None:
         """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none.
+
+        No caller waits long: where the planner searches, this is a plan that was made at once, unless a search for the
+        same step has ended. What a search finds later, `improved` returns; a step that was told from a training's
+        first one is not searched for, as the real one comes next.
 
         Args:
             step: the recorded step to plan.
@@ -100,7 +93,8 @@ class PlanMaker:
         """
         assert course.planner is not None
         try:
-            return self._plan(step, course, memory, regions)
+            asked = self._request(step, course, memory, regions)
+            plan = self._plan(asked)
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
             log.warning(
                 "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
@@ -109,63 +103,74 @@ class PlanMaker:
                 error,
             )
             return None
+        if asked.key.name not in self._known and self._search is not None and step.durations != "first step":
+            self._search.ask(asked.key.name, functools.partial(asked.task, self.device.profile), asked)
+        return plan
 
-    def _plan(self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()) -> Plan:
-        paging = course.planner in PAGING_PLANNERS
-        if not (course.recomputes and course.planner == "best"):
-            regions = ()
-        trace = with_inputs_held(step.trace, regions) if regions else step.trace
-        movable = movable_storages(step, memory)
-        view = PlanningView(trace, memory.budget_bytes, 0) if paging else self._view(trace, memory, movable)
-        options = self._options(course)
-        used = movable[: len(step.structure.storages)]
-        where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
-        again = hashlib.sha256(repr(tuple(regions)).encode()).hexdigest() if regions else ""
-        key = PlanKey(
-            structure=step.digest + where + again,
-            budget_bytes=view.budget_bytes,
-            chunk_bytes=view.chunk_bytes,
-            device=self._device.key,
-            planner=course.planner or "",
-            options=options,
-            durations=step.durations,
-        )
-        known = self._known.get(key.name) or self._cache.load(key, step.structure)
+    def searches(self, course: Course) -> bool:
+        """Whether what `plan` returns for a course may be improved later."""
+        return self._search is not None and course.planner in LONG
+
+    def improved(self) -> list[ImprovedPlan]:
+        """Plans that searches have found since the last call, better than those that were made at once.
+
+        To be called at each step's edge. It waits for nothing, but for a device in virtual time: see `PlanSearch`.
+        """
+        found = []
+        for asked, packed in self._search.ended() if self._search is not None else ():
+            try:
+                made = plan_file.decode(packed, asked.view.trace)
+                plan = self._keep(asked, made)
+            except (FormatError, ValueError) as error:
+                log.info("the search for a better plan of %s found none: %s", asked.planner, error)
+                continue
+            ops = len(asked.step.trace.ops)
+            log.info("a plan of %s with %d actions for %d ops: found by its search", asked.planner, len(plan), ops)
+            found.append(ImprovedPlan(asked.step, asked.course, plan))
+        return found
+
+    def close(self) -> None:
+        """Ends what is searched for."""
+        if self._search is not None:
+            self._search.close()
+
+    def _request(
+        self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
+    ) -> PlanRequest:
+        return request_of(step, course, memory, regions, device_key=self.device.key)
+
+    def _plan(self, asked: PlanRequest) -> Plan:
+        """A plan that is known, or that is made at once."""
+        step, name = asked.step, asked.key.name
+        known = self._known[name] if name in self._known else self._cache.load(asked.key, step.structure)
+        if known is not None:
+            self._known[name] = known
         source = "was known"
-        if known is None:
-            begun = time.monotonic()
-            made = planners.run(
-                course.planner or "",
-                view.trace,
-                self._device.profile,
-                view.budget_bytes,
-                None,
-                (),
-                repeatable_ops(trace, regions) if regions else None,
-                **options,
-            )
-            known = transferred(_of_the_living(made, step.trace), step.structure)
+        begun = time.monotonic()
+        plan = self._quick.get(name) if known is None else known
+        if plan is None:
+            plan = self._made(asked)
             source = f"took {time.monotonic() - begun:.2f} s"
-            self._cache.keep(key, known)
-        self._known[key.name] = known
-        log.info("a plan of %s with %d actions for %d ops: %s", course.planner, len(known), len(step.trace.ops), source)
+        log.info("a plan of %s with %d actions for %d ops: %s", asked.planner, len(plan), len(step.trace.ops), source)
+        return transferred(plan, step.trace)
+
+    def _made(self, asked: PlanRequest) -> Plan:
+        """Plans now. Where the planner searches it is `at_once` that plans, and only this process knows the plan."""
+        view, profile, step = asked.view, self.device.profile, asked.step
+        if not asked.searches:
+            self._keep(asked, planners.run(asked.planner, view.trace, profile, view.budget_bytes))
+            return self._known[asked.key.name]
+        made = at_once(view.trace, profile, view.budget_bytes)
+        plan = self._quick[asked.key.name] = transferred(_of_the_living(made, step.trace), step.structure)
+        return plan
+
+    def _keep(self, asked: PlanRequest, made: Plan) -> Plan:
+        """Keeps a plan of the view that a planner was given, and returns it as one of the step."""
+        step = asked.step
+        known = self._known[asked.key.name] = transferred(_of_the_living(made, step.trace), step.structure)
+        self._quick.pop(asked.key.name, None)
+        self._cache.keep(asked.key, known)
         return transferred(known, step.trace)
-
-    def _options(self, course: Course) -> dict[str, Option]:
-        if course.planner != "best":
-            return {}
-        return {"recompute": course.recomputes, "paging": False, "seconds": self._seconds}
-
-    def _view(self, trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
-        least = staying_bytes(trace) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
-        return view_of(
-            trace,
-            budget_bytes=memory.budget_bytes,
-            chunk_bytes=memory.chunk_bytes,
-            staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
-            movable=movable,
-            least_bytes=least_leaving_bytes(trace),
-        )
 
     def predict(self, step: RecordedStep, rungs: dict[str, PlanMemory]) -> dict[str, int]:
         """Nanoseconds of the step on each of some rungs, simulated; those that it cannot run on are left out."""
@@ -178,18 +183,18 @@ class PlanMaker:
         return predicted
 
     def _predict(self, step: RecordedStep, rung: str, memory: PlanMemory) -> int:
-        course, profile, trace = course_of_rung(rung), self._device.profile, step.trace
+        course, profile, trace = course_of_rung(rung), self.device.profile, step.trace
         if course.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)
         elif course.planner in PAGING_PLANNERS:
-            plan = self._plan(step, course, memory)
+            plan = self._plan(self._request(step, course, memory))
         else:
             return round(self.simulate(step, self._plan_if_any(step, course, memory), memory).mean_step_ns)
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
     def _plan_if_any(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
         try:
-            return self._plan(step, course, memory)
+            return self._plan(self._request(step, course, memory))
         except (UmadviseError, ValueError) as error:
             log.info("a step on %s is predicted without a plan: %s", course.rung, error)
             return None
@@ -212,7 +217,7 @@ class PlanMaker:
         return predict_swaps(
             step.trace,
             plan,
-            self._device,
+            self.device,
             budget_bytes=memory.budget_bytes,
             chunk_bytes=memory.chunk_bytes,
             in_chunks=storages_in_chunks(step, memory),
@@ -225,45 +230,6 @@ def _of_the_living(plan: Plan, trace: Trace) -> Plan:
     table = plan.actions
     rows = alive(table, trace)
     return replace(plan, actions=Actions(**{name: getattr(table, name)[rows] for name in Actions.DTYPES}))
-
-
-def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
-    """Which storages of a step may leave the device when they are large enough.
-
-    What is no tensor's storage stays where it is, and so does what lies in no chunks.
-    """
-    trace = step.trace
-    fleeting = trace.births == trace.deaths  # inside one op: it counts there, and no plan is about it
-    movable: NDArray[np.bool_] = (trace.storages.role != Role.WORKSPACE) | fleeting
-    movable &= storages_in_chunks(step, memory)
-    replaced = np.flatnonzero(trace.storages.successor >= 0)  # next time it is what its successor is now
-    movable[replaced] = movable[trace.storages.successor[replaced]]
-    return movable
-
-
-def storages_in_chunks(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
-    """Which storages of a step lie in chunks, or will."""
-    found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
-    return found
-
-
-def staying_bytes(trace: Trace) -> int:
-    """The most at once of what never leaves: what is small, and scratch memory that outlives its op."""
-    scratch = (trace.storages.role == Role.WORKSPACE) & (trace.births != trace.deaths)
-    small_bytes = _most_at_once(trace, (trace.storages.bytes < PART_BYTES) & ~scratch)
-    return min(small_bytes, MOST_STAYING_BYTES) + _most_at_once(trace, scratch)
-
-
-def least_leaving_bytes(trace: Trace) -> int:
-    """Size in bytes of the least storages of a step that leave: where there are too many small ones, they do too."""
-    return PART_BYTES if _most_at_once(trace, trace.storages.bytes < PART_BYTES) <= MOST_STAYING_BYTES else 1
-
-
-def _most_at_once(trace: Trace, chosen: NDArray[np.bool_]) -> int:
-    events = trace.events
-    sizes = np.where(chosen, -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
-    sign = (events.kind == 0).astype(np.int64) - (events.kind == 1)
-    return int(np.cumsum(sign * sizes[events.storage]).max(initial=0))
 
 
 def recomputes(plan: Plan) -> bool:

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from umadvise.recording.operators import full_name
 from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.traced import is_rehearsed
 from umadvise.training.recompute.choice import Region, RerunChoice
 from umadvise.training.recompute.side_effects import SideEffects, identity_of
 from umadvise.training.recompute.tape import (
@@ -90,7 +91,7 @@ class Regions:
         torchs = partial(original, function, preserve_rng_state, context_fn, *others, **named)
         selects = context_fn is not checkpoint.noop_context_fn  # the script's own selection stands
         in_backward = torch._C._current_graph_task_id() != -1  # where torch runs a region again
-        if selects or in_backward or self._within_torchs:
+        if selects or in_backward or self._within_torchs or is_rehearsed():
             yield from torchs()
         elif self._within_followed or not torch.is_grad_enabled():
             yield

@@ -1,10 +1,12 @@
 """What watches one training loop, together: names of modules, clock of steps, recorder, and the fault profile."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+from umadvise import _native
 from umadvise._native.abi import Counting
 from umadvise._version import __version__
 from umadvise.errors import StateError
@@ -12,6 +14,7 @@ from umadvise.recording.op_timer import OpTimer
 from umadvise.records.fault_profile import FaultProfile, RunEnvironment, RungChange, RungPrediction
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.traced import rehearsing
 from umadvise.training.watch.device_readings import DeviceReader
 from umadvise.training.watch.module_names import ModuleNames
 from umadvise.training.watch.sampling import SAMPLE_EVERY, Sampler
@@ -81,6 +84,18 @@ class Observer:
         self.recorder.stop()
         self.reader.close()
         self._runtime.device.enable_events(False)
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """What runs until the end is no part of the training: nothing of it is watched, timed or guarded."""
+        self._timer.__exit__(None, None, None)
+        _native.interpose(None)
+        try:
+            with rehearsing():
+                yield
+        finally:
+            _native.interpose(self._runtime.device)
+            self._timer.__enter__()
 
     def profile(self, predictions: tuple[RungPrediction, ...] = ()) -> FaultProfile:
         """The fault profile so far.

@@ -29,6 +29,7 @@ class StepClock:
     Attributes:
         step_count: number of steps that have begun.
         steps_are_marked: whether the script says itself where steps begin and end.
+        in_step: whether a step runs.
         last_step: cost of the last whole step; None before its end.
         refusal: why the memory that there is cannot hold the step that ended last; None where it could.
     """
@@ -45,7 +46,7 @@ class StepClock:
         self._reader = reader
         self._builder = builder
         self._warnings = RoomWarnings(runtime)
-        self._in_step = False
+        self.in_step = False
         self.step_count = 0
         self.steps_are_marked = False
         self.last_step: MeasuredStep | None = None
@@ -60,7 +61,7 @@ class StepClock:
         for handle in self._handles:
             handle.remove()
         _native.set_phase(Phase.NONE)
-        if self._in_step:
+        if self.in_step:
             self._close()
         self._warnings.look()
         self._drain()
@@ -70,13 +71,13 @@ class StepClock:
         _native.set_phase(Phase.OPTIMIZER)
 
     def _leave_optimizer(self, *_: Any) -> None:
-        _native.set_phase(Phase.FORWARD if self._in_step else Phase.NONE)
+        _native.set_phase(Phase.FORWARD if self.in_step else Phase.NONE)
 
     def begin_step(self) -> None:
         """A step begins now."""
         self._drain()
         self.step_count += 1
-        self._in_step = True
+        self.in_step = True
         device = self._runtime.device
         device.reset_memory_peaks()
         if self._reader.sampler is not None:
@@ -89,7 +90,7 @@ class StepClock:
     def end_step(self) -> None:
         """The step ends now."""
         end_ns = self._runtime.device.now_ns()
-        self._in_step = False
+        self.in_step = False
         _native.set_phase(Phase.NONE)
         self._close()
         self._drain()

@@ -1,0 +1,127 @@
+"""Plans that are made at once and those that a search finds: which of them a step gets, and when."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from traces import layers
+
+from umadvise.devices.catalogue import load_device
+from umadvise.recording.recorded_step import RecordedStep, in_canonical_order
+from umadvise.records.plan import Action, Plan
+from umadvise.training.plans import search_task
+from umadvise.training.plans.cache import PlanCache
+from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.maker import ImprovedPlan, PlanMaker
+from umadvise.training.plans.plan_memory import PlanMemory
+from umadvise.training.policy.course import course_of
+
+MIB = 1 << 20
+MEMORY = PlanMemory(budget_bytes=64 * MIB, chunk_bytes=2 * MIB)
+DEVICE = PlanningDevice(load_device("v100-16gb"), "v100", synchronous=True)
+SWAP = course_of("swap")
+
+
+class Asked:
+    """A search that runs when it is told to."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, tuple[Callable[[], bytes], object]] = {}
+        self.found: list[tuple[object, bytes]] = []
+        self.closed = False
+
+    def ask(self, key: str, task: Callable[[], bytes], about: object) -> None:
+        self.tasks[key] = task, about
+
+    def run(self, result: bytes | None = None) -> None:
+        for task, about in self.tasks.values():
+            self.found.append((about, result or search_task.made(task())))
+        self.tasks.clear()
+
+    def ended(self) -> list[tuple[object, bytes]]:
+        found, self.found = self.found, []
+        return found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def step() -> RecordedStep:
+    trace = in_canonical_order(layers(12))[0]
+    return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64), "host")
+
+
+def actions(plan: Plan | None) -> list[Action]:
+    assert plan is not None
+    assert len(plan) > 0
+    return list(plan)
+
+
+@pytest.fixture
+def search() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def maker(search: Asked, tmp_path: Path) -> PlanMaker:
+    return PlanMaker(DEVICE, PlanCache(tmp_path), search)  # type: ignore[arg-type]
+
+
+def test_what_a_search_finds_takes_the_place_of_what_was_made_at_once(
+    maker: PlanMaker, search: Asked, tmp_path: Path
+) -> None:
+    planned = step()
+    at_once = maker.plan(planned, SWAP, MEMORY)
+    assert actions(at_once)
+    assert maker.improved() == []
+    assert list(tmp_path.iterdir()) == []
+    search.run()
+    [improved] = maker.improved()
+    assert isinstance(improved, ImprovedPlan)
+    assert (improved.step, improved.course) == (planned, SWAP)
+    assert "trials" in improved.plan.options
+    assert improved.plan.trace_digest == planned.trace.digest
+    assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(improved.plan)
+    assert search.tasks == {}  # it is known
+    again = PlanMaker(DEVICE, PlanCache(tmp_path), search)  # type: ignore[arg-type]
+    assert actions(again.plan(step(), SWAP, MEMORY)) == actions(improved.plan)
+    assert search.tasks == {}
+
+
+def test_without_a_search_the_plan_that_was_made_at_once_stays(tmp_path: Path, maker: PlanMaker) -> None:
+    alone = PlanMaker(DEVICE, PlanCache(tmp_path))
+    assert actions(alone.plan(step(), SWAP, MEMORY)) == actions(maker.plan(step(), SWAP, MEMORY))
+    assert alone.improved() == []
+
+
+def test_a_result_that_is_no_plan_changes_nothing(maker: PlanMaker, search: Asked) -> None:
+    at_once = maker.plan(step(), SWAP, MEMORY)
+    search.run(b"nothing")
+    assert maker.improved() == []
+    assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(at_once)
+
+
+@pytest.mark.parametrize("policy", ["lru", "swap:window", "belady"])
+def test_planners_that_do_not_search_plan_now(policy: str, maker: PlanMaker, search: Asked) -> None:
+    plan = maker.plan(step(), course_of(policy), MEMORY)
+    assert actions(plan)
+    assert plan is not None
+    assert plan.planner == policy.rpartition(":")[2]
+    assert search.tasks == {}
+
+
+def test_rungs_are_predicted_without_a_search(maker: PlanMaker, search: Asked) -> None:
+    predicted = maker.predict(step(), {"swap": MEMORY, "advise": PlanMemory(64 * MIB)})
+    assert set(predicted) == {"swap", "advise"}
+    assert search.tasks == {}
+
+
+def test_a_budget_that_no_op_fits_has_no_plan_and_no_search(maker: PlanMaker, search: Asked) -> None:
+    assert maker.plan(step(), SWAP, PlanMemory(10 * MIB, 2 * MIB)) is None
+    assert search.tasks == {}
+
+
+def test_it_closes_its_search(maker: PlanMaker, search: Asked) -> None:
+    maker.close()
+    assert search.closed

@@ -1,0 +1,86 @@
+"""The device memory that a plan may use, and what of a step never leaves it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.enums import Role
+from umadvise.records.trace import Trace
+from umadvise.records.units import PART_BYTES
+
+MOST_STAYING_BYTES = 12 << 20
+"""The most that small tensors take which never leave (`csrc/memory/movable_memory.h`)."""
+_SPARE_CHUNKS = 3
+"""Small tensors of each kind share chunks with their own kind: the last one of each is not full."""
+_SPARE_SHARE = 200
+"""One part of the budget in so many: arenas of small tensors are kept while they are empty. With three chunks alone
+ResNet-50 at a third of its peak evicted a tensor in each step (`tools/benchmark_async.py`)."""
+_BLOCK_BYTES = 512
+
+
+def spare_bytes(budget_bytes: int, chunk_bytes: int) -> int:
+    """The part of a budget for chunks that plans leave to small tensors, beside what these take at once.
+
+    Args:
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+    """
+    return max(_SPARE_CHUNKS, budget_bytes // _SPARE_SHARE // chunk_bytes) * chunk_bytes
+
+
+@dataclass(frozen=True)
+class PlanMemory:
+    """The device memory that a plan may use.
+
+    Attributes:
+        budget_bytes: bytes of device memory.
+        chunk_bytes: size of a chunk; 0 where the driver pages.
+        staying_bytes: bytes of the budget that memory took at most in the step that never leaves its chunks.
+        elsewhere: serial numbers of allocations that lie in no chunks.
+    """
+
+    budget_bytes: int
+    chunk_bytes: int = 0
+    staying_bytes: int = 0
+    elsewhere: frozenset[int] = field(default_factory=frozenset)
+
+
+def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
+    """Which storages of a step may leave the device when they are large enough.
+
+    What is no tensor's storage stays where it is, and so does what lies in no chunks.
+    """
+    trace = step.trace
+    fleeting = trace.births == trace.deaths  # inside one op: it counts there, and no plan is about it
+    movable: NDArray[np.bool_] = (trace.storages.role != Role.WORKSPACE) | fleeting
+    movable &= storages_in_chunks(step, memory)
+    replaced = np.flatnonzero(trace.storages.successor >= 0)  # next time it is what its successor is now
+    movable[replaced] = movable[trace.storages.successor[replaced]]
+    return movable
+
+
+def storages_in_chunks(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
+    """Which storages of a step lie in chunks, or will."""
+    found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
+    return found
+
+
+def staying_bytes(trace: Trace) -> int:
+    """The most at once of what never leaves: what is small, and scratch memory that outlives its op."""
+    scratch = (trace.storages.role == Role.WORKSPACE) & (trace.births != trace.deaths)
+    small_bytes = _most_at_once(trace, (trace.storages.bytes < PART_BYTES) & ~scratch)
+    return min(small_bytes, MOST_STAYING_BYTES) + _most_at_once(trace, scratch)
+
+
+def least_leaving_bytes(trace: Trace) -> int:
+    """Size in bytes of the least storages of a step that leave: where there are too many small ones, they do too."""
+    return PART_BYTES if _most_at_once(trace, trace.storages.bytes < PART_BYTES) <= MOST_STAYING_BYTES else 1
+
+
+def _most_at_once(trace: Trace, chosen: NDArray[np.bool_]) -> int:
+    events = trace.events
+    sizes = np.where(chosen, -(-trace.storages.bytes // _BLOCK_BYTES) * _BLOCK_BYTES, 0)
+    sign = (events.kind == 0).astype(np.int64) - (events.kind == 1)
+    return int(np.cumsum(sign * sizes[events.storage]).max(initial=0))
