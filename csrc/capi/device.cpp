@@ -4,8 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "capi/guard.h"
-#include "devices/emulated/hooks.h"
+#include "capi/device.h"
 #include "driver/driver.h"
 #include "engine/doors.h"
 #include "engine/owners.h"
@@ -19,32 +18,11 @@
 namespace {
 
 using um::Error;
+using um::capi::alive;
+using um::capi::checked;
 using um::capi::given;
-
-template <class Work>
-um_status guarded(const Work& work) noexcept {
-  return um::capi::caught([&] {
-    if (um::process::forked()) {
-      throw Error(
-          UM_BAD_STATE,
-          "this process was forked from one that used a device, whose memory stays with its parent: start workers "
-          "with spawn or forkserver");
-    }
-    work();
-  });
-}
-
-// For functions that return no code: `otherwise` where there is nothing to be had.
-template <class Result, class Work>
-Result guarded_value(Result otherwise, const Work& work) noexcept {
-  Result result = otherwise;
-  guarded([&] { result = work(); });
-  return result;
-}
-
-um_device& checked(um_device* device) { return *given(device, "the device"); }
-// Locked until the end of the expression.
-um_device::Locked alive(um_device* device) { return checked(device).alive(); }
+using um::capi::guarded;
+using um::capi::guarded_value;
 
 template <class Row>
 uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
@@ -117,43 +95,12 @@ um_status um_discard_set(um_device* device, int32_t on) {
 
 void um_most_managed_set(uint64_t bytes) { um::managed_cap::most_bytes = bytes; }
 
-int32_t um_emulated_claim_signals(int32_t chosen) {
-  if (um::emulated::range_begin() == 0 || um::process::forked()) return 0;
-  return um::driver::emulated()->hooks->claim_signals(chosen != 0) ? 1 : 0;
-}
-
 const char* um_driver_function(um_device* device, uint32_t index, const char** reason) {
   return guarded_value(static_cast<const char*>(nullptr), [&]() -> const char* {
     if (index >= um::driver::kFunctionCount) return nullptr;
     if (reason != nullptr) *reason = checked(device).backend.driver->reason[index];
     return um::name_of(um::intern(display_name(um::driver::kFunctions[index]).c_str()));
   });
-}
-
-uint64_t um_emulated_calls(um_device* device, const char* function) {
-  return guarded_value(uint64_t{0}, [&] { return alive(device)->backend.calls(function); });
-}
-
-um_status um_emulated_fail(um_device* device, const char* function, uint64_t nth) {
-  return guarded([&] { alive(device)->fail(function, nth); });
-}
-
-um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs) {
-  return guarded([&] { alive(device)->set_link(*given(link, "the link"), *given(costs, "the driver's costs")); });
-}
-
-um_status um_emulated_set_clock(um_device* device, const um_link* link) {
-  return guarded([&] { alive(device)->set_clock(*given(link, "the link")); });
-}
-
-void um_op_took(int64_t duration_ns) {
-  if (um::running_op == nullptr) return;
-  int64_t& took_ns = um::running_op->took_ns;
-  took_ns = (took_ns == UM_UNKNOWN ? 0 : took_ns) + duration_ns;
-}
-
-um_status um_emulated_charged(um_device* device, um_charged* out) {
-  return guarded([&] { *given(out, "the place for the sums") = alive(device)->backend.charged(); });
 }
 
 um_status um_link_measure(um_device* device, uint64_t bytes, uint32_t copies, int32_t h2d, int32_t d2h,
@@ -231,6 +178,16 @@ um_status um_stream_uses(const void* address, void* stream) {
 
 um_status um_memory_trim(um_device* device) {
   return guarded([&] { alive(device)->trim(); });
+}
+
+um_status um_owners_remember(um_device* device, int32_t on) {
+  return guarded([&] { alive(device)->conversion.remember(on != 0); });
+}
+
+um_status um_convert(um_device* device, const um_conversion* conversion, um_converted* out) {
+  return guarded([&] {
+    *given(out, "the place for what moved") = alive(device)->conversion.convert(*given(conversion, "the conversion"));
+  });
 }
 
 um_status um_export(const void* address) {

@@ -132,12 +132,12 @@ void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
 }
 
 // The functions of its streams and events are others from now on: there must be none.
-void um_device::set_clock(const um_link& link) {
+void um_device::set_clock(const um_link& link, const um_driver_costs& costs) {
   if (backend.driver != um::driver::emulated())
     throw um::Error(UM_UNSUPPORTED, "only an emulated device's time can be virtual, and its clock is set once");
   check(link);
   if (swapping.has_chunks() || streams.has_side() || fences->events() > 0)
     throw um::Error(UM_BAD_STATE, "the device's streams run in real time already: set its clock first");
-  backend.hooks->set_clock(backend.ordinal, &link);
+  backend.hooks->set_clock(backend.ordinal, &link, &costs);
   backend.driver = um::driver::emulated_in_virtual_time();
 }

@@ -11,6 +11,7 @@
 
 #include "engine/accounts.h"
 #include "engine/budget_keeper.h"
+#include "engine/conversion.h"
 #include "engine/exports.h"
 #include "engine/follower.h"
 #include "engine/guard.h"
@@ -77,7 +78,8 @@ struct um_device {
   // Where the provider can; throw um::Error otherwise.
   void fail(const char* function, uint64_t nth);
   void set_link(const um_link& link, const um_driver_costs& costs);
-  void set_clock(const um_link& link);  // virtual time from now on (um_emulated_set_clock)
+  // Virtual time from now on (um_emulated_set_clock).
+  void set_clock(const um_link& link, const um_driver_costs& costs);
   // Nanoseconds of one of `copies` copies in the directions asked for, which run at the same time (link_measure.cpp).
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
 
@@ -93,6 +95,7 @@ struct um_device {
   um::Streams streams{*this};
   um::Exports exports{*this};
   um::Swapping swapping{*this};
+  um::Conversion conversion{*this};
   um::Follower follower{*this};
   um::Recording recording{*this};
   um::Sampling sampling{*this};

@@ -161,6 +161,7 @@ void um_device::release(Block* block) noexcept {
   for (um::Participant* const each : guard.at_memory()) each->freed(block);
   const um::Notes& notes = um::notes(*block);
   if (notes.exports > 0) exports.forget(*block);
+  if (notes.owner != nullptr) conversion.forget(block);
   if (notes.workspace) budget.set_workspace(block, false);
   if (notes.discarded) streams.discard(*block);
   if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;

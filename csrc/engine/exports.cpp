@@ -18,6 +18,10 @@ void Exports::add_lasting(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
   Exports& exports = found.device->exports;
   Notes& its = notes(*found.block);
+  if (!exports.can_hold(*found.block)) {  // it stays accessible; who moves memory must know that its address is out
+    its.gave_way = true;
+    return;
+  }
   if (its.lasting == 0) {
     exports.hold(found.block);
     ++its.exports;
@@ -33,9 +37,13 @@ void Exports::release(const void* address) {
   found.device->exports.end(found.block);
 }
 
+bool Exports::can_hold(const Block& block) const {
+  return device_.backend.hooks->exact || block.arena->heap->placement.memory == UM_MEMORY_CHUNKED;
+}
+
 // Before its exports are counted up: the first has it there, ready for whoever gets the address.
 void Exports::hold(Block* block) {
-  if (!device_.backend.hooks->exact && block->arena->heap->placement.memory != UM_MEMORY_CHUNKED)
+  if (!can_hold(*block))
     throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
   if (notes(*block).exports > 0) return;
   if (managed(*block)) return pin_pages(*block);

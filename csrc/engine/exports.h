@@ -23,6 +23,7 @@ class Exports {
   void forget(const Block& block) noexcept;
 
  private:
+  bool can_hold(const Block& block) const;
   void hold(Block* block);
   void pin_pages(const Block& block);
   void end(Block* block) noexcept;

@@ -100,8 +100,8 @@ void Guard::use(RunningOp& op, const Operand& operand) {
   Block* const block = operand.block;
   notes(*block).seen = true;
   if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // a tensor's after all
+  device_.conversion.meet(block, operand.access->storage);
   if (notes(*block).movable != nullptr) {
-    device_.swapping.mover().transfers.meet(notes(*block).movable, operand.access->storage);
     notes(*block).movable->in_reach = false;
     op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
   } else if (managed(*block)) {
@@ -151,8 +151,7 @@ void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
     Block* const block = device_.own_block(outputs[i].address);
     if (block == nullptr) continue;
     notes(*block).seen = true;
-    if (notes(*block).movable != nullptr)
-      device_.swapping.mover().transfers.meet(notes(*block).movable, outputs[i].storage);
+    device_.conversion.meet(block, outputs[i].storage);
   }
   report_oversized(*op);
   for (Participant* const each : ends_) each->end_op(*op);
@@ -191,8 +190,7 @@ void Guard::tell(um_counters* out) const {
 
 void Guard::show(const void* address, void* storage) noexcept {
   const um_device::Found found = um_device::find(address_of(address), true);
-  if (found.block != nullptr && notes(*found.block).movable != nullptr)
-    found.device->swapping.mover().transfers.meet(notes(*found.block).movable, storage);
+  if (found.block != nullptr) found.device->conversion.meet(found.block, storage);
 }
 
 // ---- who takes part --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/on_error.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -80,6 +81,13 @@ bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
     for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   });
   return there;
+}
+
+void Mover::settle(Movable* block) {
+  ++block->pins;
+  const OnError undo([&] { --block->pins; });
+  transfers.stand_by(block);
+  --block->pins;
 }
 
 void Mover::note_op(const Uses& uses) {

@@ -43,6 +43,8 @@ class Mover {
   // where it lies. False: they find no room, and some of them may have come; `anyway`: the others are used where they
   // lie. Throws um::Error, also when the host has no room for what must leave.
   bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
+  // The host waits until all of an allocation's bytes are where it lies. Throws um::Error.
+  void settle(Movable* block);
   // What an op needs that is given these allocations and has made others, of so many bytes each.
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.

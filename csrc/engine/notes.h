@@ -11,10 +11,11 @@ struct Movable;
 
 struct Notes {
   Movable* movable;  // engine/movable.h: of memory that may leave the device
+  void* owner;       // engine/conversion.h: of other memory, where owners are remembered
   uint64_t lasting;  // one of its exports has no end: when it was asked for last, in order; 0: none
   uint32_t exports;  // that hold it on the device
   uint32_t tracked;  // engine/residency.h: what it has on the device is followed under this number
-  bool gave_way;     // the export without end was ended for room: its address is still out
+  bool gave_way;     // an export without end holds it no more, or never did (CUDA): its address is still out
   bool seen;         // an op used it as a tensor's storage
   bool workspace;    // a library's own: kernels use it that no op announces
   bool discarded;    // a plan has said that nobody needs its contents: true when it is freed

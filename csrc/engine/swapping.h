@@ -39,6 +39,8 @@ class Swapping final : public Participant {
   // On the device, and pinned. The context is current; throws um::Error.
   void hold(Movable* block, bool write);
   uint64_t device_bytes(const Block& block) const;
+  // Whether so many bytes find room on the device for good, as they are few.
+  bool stays(uint64_t bytes) const;
   Mover& mover() const { return chunks_->mover; }
   bool has_chunks() const { return chunks_ != nullptr; }
   // Whether the chunks of the step that ends lay where they will lie in steps like it (Layout::settled).
@@ -61,7 +63,6 @@ class Swapping final : public Participant {
   };
 
   void change(const um_chunk_options& options);
-  bool stays(uint64_t bytes) const;
   Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
   Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream);
   [[noreturn]] void refuse(const Need& need, const RunningOp* op) const;

@@ -194,8 +194,25 @@ UM_API um_status um_export_release(const void* address);
 /* An export whose end nobody sees (data_ptr(), DLPack): it lasts until the allocation is freed, or until an op, an
  * allocation or another export finds no room. Then those that were asked for longest ago give way, when the device has
  * ended all that it was given, and their allocations move again: the address that was given out is stale then. Asked
- * for again, an export is the latest. */
+ * for again, an export is the latest. On CUDA memory that is not chunked is only kept out of um_convert from then on.
+ */
 UM_API um_status um_export_lasting(const void* address);
+
+/* Live allocations change their kind of memory. Between ops, and steps: whoever keeps an address of one has a stale one
+ * afterwards. From the first call with `on` their owners are remembered (um_owners_set); without, none can move. */
+UM_API um_status um_owners_remember(um_device* device, int32_t on);
+typedef struct um_conversion {
+  uint32_t memory;        /* um_memory: the kind to have; UM_MEMORY_PREFER_DEVICE: plain while there is any left */
+  uint32_t advice[3];     /* by the role of an allocation's arena (UM_ROLE_PARAMETER, _INPUT, _INTERMEDIATE) */
+  uint32_t own_advice[3]; /* likewise, bits of um_advice: managed memory with any other was placed by the user */
+} um_conversion;
+typedef struct um_converted {
+  uint64_t moved, moved_bytes;
+  uint64_t stayed, stayed_bytes; /* exported, placed by the user, without a known owner, or without room */
+} um_converted;
+/* All that may move, the oldest first, one after the other: never more is on the device than before. What goes to
+ * chunks lies on the host afterwards, and comes with its first use. The device is waited for. */
+UM_API um_status um_convert(um_device* device, const um_conversion* conversion, um_converted* out);
 
 /* ---- ops: the guard ------------------------------------------------------------------------------------- */
 typedef enum { UM_PHASE_NONE = 0, UM_PHASE_FORWARD = 1, UM_PHASE_BACKWARD = 2, UM_PHASE_OPTIMIZER = 3 } um_phase;
@@ -462,10 +479,12 @@ typedef struct um_driver_costs {
  * remote access cannot be seen and costs nothing. Emulated device only. */
 UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, const um_driver_costs* costs);
 
-/* From now on time is virtual: copies take that of this link, by a clock that only the device moves, and an op what it
- * is told, before it ends. Bytes move when a copy is given. So a program repeats exactly, with its waits. Before the
- * device has chunks; emulated device only. Faults and prefetches take no time. */
-UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link);
+/* From now on time is virtual: copies take that of this link, what the driver does for unified memory its costs, by a
+ * clock that only the device moves, and an op what it is told, before it ends. Bytes move when a copy is given. So a
+ * program repeats exactly, with its waits. Before the device has chunks; emulated device only. */
+UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs);
+/* What time it is on a device, in nanoseconds: CLOCK_MONOTONIC's, unless its time is virtual. */
+UM_API int64_t um_now_ns(um_device* device);
 /* The op that runs in this thread takes so many nanoseconds, or so many more. Nothing outside of ops. */
 UM_API void um_op_took(int64_t duration_ns);
 

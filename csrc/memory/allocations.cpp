@@ -58,9 +58,15 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement) {
 }
 
 Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth) {
+  Block* const block = take(bytes, placement);
+  enter(block, bytes, placement, birth);
+  return block;
+}
+
+Block* Allocations::take(uint64_t bytes, const um_placement& placement) {
   ManagedHeap& heap = heap_of(placement);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
-  Block* block = allocate_or_trim(heap, bytes);
+  Block* const block = allocate_or_trim(heap, bytes);
   if (heap.reserved_bytes() != reserved_before_bytes) {
     count_arenas(heap, reserved_before_bytes);
     if (statistics.reserved_bytes.now > room_bytes_) {
@@ -69,7 +75,6 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
     }
   }
   if (&heap == small_.get() && block->alone()) movable_->staying.add(1);
-  enter(block, bytes, placement, birth);
   return block;
 }
 
@@ -150,9 +155,13 @@ void Allocations::leave(const Block& block) noexcept {
 }
 
 void Allocations::free(Block* block) noexcept {
+  leave(*block);
+  give(block);
+}
+
+void Allocations::give(Block* block) noexcept {
   const Arena* const arena = block->arena;
   ManagedHeap& heap = *arena->heap;
-  leave(*block);
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   heap.free(block, &heap == small_.get() || statistics.reserved_bytes.now <= room_bytes_);
   if (&heap == small_.get() && arena->empty()) {  // kept, for the next step needs it again, until none is left

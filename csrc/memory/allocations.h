@@ -32,6 +32,11 @@ class Allocations {
   // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth);
   void free(Block* block) noexcept;
+  // A block of which nothing is remembered, for one that changes its place; and back. `take` throws as `allocate`.
+  Block* take(uint64_t bytes, const um_placement& placement);
+  void give(Block* block) noexcept;
+  // An allocation lies in another kind of memory from now on.
+  void moved(const Block& block) noexcept { *placed_bytes(block) += block.record.bytes; }
   // Of one that somebody else makes and frees.
   void enter(Block* block, uint64_t bytes, const um_placement& placement, const Birth& birth) noexcept;
   void leave(const Block& block) noexcept;

@@ -41,7 +41,7 @@ class OwnersSlot {
   }
 
  private:
-  alignas(8) unsigned char bytes_[32] = {};
+  alignas(8) unsigned char bytes_[40] = {};
 };
 
 // A run of granules of one arena, free or allocated. Neighbours are linked, so that free ones merge in constant time.

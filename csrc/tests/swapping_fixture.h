@@ -23,10 +23,10 @@ struct Swapping : Device {
     CHECK_OK(um_device_open_emulated(&options, &device));
     return device;
   }
-  static um_device* open_in_virtual_time() {
+  static um_device* open_in_virtual_time(const um_driver_costs& costs = {}) {
     um_device* const device = open(0);
     const um_link link = fixture::plain_link();
-    CHECK_OK(um_emulated_set_clock(device, &link));
+    CHECK_OK(um_emulated_set_clock(device, &link, &costs));
     return device;
   }
   void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0) {

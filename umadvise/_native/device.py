@@ -1,7 +1,7 @@
 """An open device of the core, and what it recorded."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from umadvise._native.abi import (
     Allocation,
     ChunkOptions,
+    Converted,
     DeviceInfo,
     EmulatedOptions,
     Memory,
@@ -133,16 +134,21 @@ class Device:
         """
         core_library().um_emulated_set_link(self.handle, ctypes.byref(link), ctypes.byref(costs))
 
-    def set_clock(self, link: ctypes.Structure) -> None:
+    def now_ns(self) -> int:
+        """What time it is on the device, in nanoseconds: that of a monotonic clock, unless time is virtual."""
+        return int(core_library().um_now_ns(self.handle))
+
+    def set_clock(self, link: ctypes.Structure, costs: ctypes.Structure) -> None:
         """Makes time virtual: copies take that of a link, ops what `op_took` says. Emulated device only.
 
         Args:
             link: the um_link structure: fixed time and bandwidth of copies in each direction.
+            costs: the um_driver_costs structure: times of the driver's own work, in nanoseconds.
 
         Raises:
             NativeError: its streams run in real time already.
         """
-        core_library().um_emulated_set_clock(self.handle, ctypes.byref(link))
+        core_library().um_emulated_set_clock(self.handle, ctypes.byref(link), ctypes.byref(costs))
 
     def measure_link(self, size_bytes: int, copies: int, *, h2d: bool, d2h: bool) -> tuple[int | None, int | None]:
         """Nanoseconds of one copy to the device and to the host, both at once where both are asked for."""
@@ -206,6 +212,29 @@ class Device:
             NativeError: the memory is not there, or the device has no such memory.
         """
         core_library().um_chunks_set(self.handle, ctypes.byref(to_c(options)))
+
+    def remember_owners(self, on: bool) -> None:
+        """Switches whether the device remembers who owns memory that is not in chunks, so that it can be converted."""
+        core_library().um_owners_remember(self.handle, on)
+
+    def convert(self, memory: Memory, advice: Sequence[Advice], own: Sequence[Collection[Advice]]) -> Converted:
+        """Moves live allocations into another kind of memory, between two steps: see um_convert.
+
+        Args:
+            memory: kind of memory that they are to have.
+            advice: advice that they get there, for parameters, inputs and intermediates.
+            own: kinds of advice that no user has given, for each of these; memory with another one stays.
+
+        Raises:
+            NativeError: an op runs, or the driver fails.
+        """
+        conversion = make(
+            "um_conversion",
+            memory=memory,
+            advice=tuple(advice),
+            own_advice=tuple(sum(1 << each for each in usual) for usual in own),
+        )
+        return filled(Converted, lambda out: core_library().um_convert(self.handle, ctypes.byref(conversion), out))
 
     def add_program(
         self,

@@ -29,8 +29,8 @@ class EmulatedDevice:
             at least the time that they would take there, so that policies can be compared by the clock. None is
             memory's own speed, which is faster than any link.
         clock: name of a device in the catalogue, or a path to its file: time is virtual. Copies take that of its link,
-            and ops of a session what its roofline says, so that steps, swaps and waits repeat exactly, as they are
-            predicted. Policies that swap; None is real time.
+            what the driver does for unified memory its costs, and ops of a session what its roofline says, so that
+            steps, swaps and waits repeat exactly; those of swaps as they are predicted. None is real time.
         counting: "ordered" counts faults by each op's arguments and repeats exactly; "raw" as threads cause them.
         small: what policies that swap do with tensors of less than 64 KiB: they "stay" on the device, up to 12 MiB of
             them, or they "leave" it like any other, in a chunk each, for tests.
@@ -101,7 +101,7 @@ class EmulatedDevice:
         device = _native.Device.open_emulated(options)
         device.small = Small[self.small.upper()]
         if self.clock is not None and profile is not None:
-            device.set_clock(native_link(profile))
+            device.set_clock(native_link(profile), driver_costs(profile))
             device.keeps_time = True
         elif profile is not None:
             device.set_link(native_link(profile), driver_costs(profile))

@@ -9,7 +9,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native
-from umadvise.devices.rungs import Policy
 from umadvise.errors import StateError, UsageError
 from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime, torch_api
@@ -61,22 +60,6 @@ class Adoption:
         for storage, role in self._storages():
             if storage.device.type == "cpu":
                 state.take_in(storage, role)
-
-    def follow(self, state: runtime.Runtime, before: Policy) -> None:
-        """Moves tensors on the emulated device into the kind of memory that a new policy has for them.
-
-        The oldest first, so that they stay in their order: a plan knows them by that.
-
-        Raises:
-            NativeError: something does not fit there.
-        """
-        storages: dict[int, torch.UntypedStorage] = {}
-        for storage, _ in self._storages():
-            placed = _native.allocation_at(runtime.storage_address(storage))
-            if placed is not None:
-                storages[placed.serial] = storage
-        for serial in sorted(storages):
-            state.move(storages[serial], before)
 
     def _check_owner(self) -> None:
         for model in self._models:
@@ -134,22 +117,6 @@ class Adoption:
         for optimizer in self._optimizers:
             parameters += (each for group in optimizer.param_groups for each in group["params"])
         return parameters
-
-    def persistent_sizes(self) -> list[int]:
-        """Bytes of each tensor that is there between any two steps: a guess before the first step has run.
-
-        Parameters and buffers; with an optimizer a gradient for each parameter that has one, and the optimizer's state.
-        An optimizer with `betas` (Adam and its kin) keeps two averages for each parameter, one with a momentum one.
-        """
-        sizes = list({storage._cdata: storage.nbytes() for storage, _ in self._storages()}.values())
-        trained: dict[int, tuple[torch.Tensor, int]] = {}
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                states = 0 if optimizer.state else _states(optimizer, group)
-                trained.update({id(each): (each, states) for each in group["params"] if each.requires_grad})
-        for parameter, states in trained.values():
-            sizes += [parameter.nbytes] * (states + (parameter.grad is None))
-        return sizes
 
 
 def check_kind(tensor: torch.Tensor, what: str) -> None:
@@ -217,10 +184,3 @@ def _each_tensor(
         for entries in optimizer.state.values():
             for name in entries:
                 entries[name] = pytree.tree_map(moved, entries[name])
-
-
-def _states(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> int:
-    """Tensors of a parameter's size that an optimizer keeps for each parameter of a group."""
-    if "betas" in optimizer.defaults:
-        return 2
-    return 1 if group.get("momentum") or "alpha" in optimizer.defaults else 0

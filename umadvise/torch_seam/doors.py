@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Memory, Status
+from umadvise._native.abi import Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.placement import host_storage
@@ -74,13 +74,6 @@ def _release(address: int) -> None:
         _native.release_export(address)
 
 
-def _export_chunks_for_life(address: int) -> None:
-    """On CUDA all other memory can be accessed wherever it is."""
-    allocation = _native.allocation_at(address) if _native.owns(address) else None
-    if allocation is not None and allocation.memory == Memory.CHUNKED:
-        _export_for_life(address)
-
-
 _COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
 """Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
 
@@ -94,16 +87,11 @@ def _asker() -> str:
 
 
 def _for_life(
-    address: Callable[[Any], int],
-    export: Callable[[int], None],
-    original: Callable[..., Any],
-    self: Any,
-    *arguments: Any,
-    **named: Any,
+    address: Callable[[Any], int], original: Callable[..., Any], self: Any, *arguments: Any, **named: Any
 ) -> Any:
     """A door whose user cannot be followed."""
     if _asker() not in _COMPARERS:
-        export(address(self))
+        _export_for_life(address(self))
     return original(self, *arguments, **named)
 
 
@@ -143,21 +131,21 @@ def _on_host(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any
         return original(*arguments, **named)
 
 
-def _install_lasting(runtime: Runtime, export: Callable[[int], None]) -> None:
+def _install_lasting(runtime: Runtime) -> None:
     """Replaces the doors whose users cannot be followed."""
-    replaced, of_tensor = runtime.replaced, partial(_for_life, address_of, export)
+    replaced, of_tensor = runtime.replaced, partial(_for_life, address_of)
     for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
         replaced.around(torch.Tensor, name, of_tensor)
     for module in (torch, torch.utils.dlpack):
         replaced.around(module, "to_dlpack", of_tensor)
-    replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address, export))
+    replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address))
 
 
 def install(runtime: Runtime) -> None:
     """Replaces torch's doors (see the module), and keeps SIGSEGV with the emulated device."""
     replaced = runtime.replaced
     replaced.around(torch.Tensor, "numpy", _numpy)
-    _install_lasting(runtime, _export_for_life)
+    _install_lasting(runtime)
     replaced.around(torch.UntypedStorage, "_write_file", _write_file)
     replaced.around(torch.UntypedStorage, "clone", _clone_storage)
     replaced.around(torch._C.PyTorchFileWriter, "write_record", _write_record)
@@ -167,11 +155,11 @@ def install(runtime: Runtime) -> None:
 
 def _array_interface(original: property, self: torch.Tensor) -> Any:
     """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
-    _export_chunks_for_life(address_of(self))
+    _export_for_life(address_of(self))
     return original.__get__(self)
 
 
 def install_on_cuda(runtime: Runtime) -> None:
-    """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses of chunked memory."""
-    _install_lasting(runtime, _export_chunks_for_life)
+    """Replaces the doors through which kernels that are no ops, such as Triton's, get addresses."""
+    _install_lasting(runtime)
     runtime.replaced.around(torch.Tensor, "__cuda_array_interface__", _array_interface)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Memory, Placement, Route, RouteState
-from umadvise.devices.rungs import ADVISE, UNADVISED, Policy
+from umadvise._native.abi import Converted, Placement, Route, RouteState
+from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED, Policy
 from umadvise.errors import StateError
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.openmp import SleepingTeam
@@ -17,8 +17,6 @@ from umadvise.torch_seam.replacements import Replacements
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
-_ARENA_OF = {Role.INPUT: Role.INPUT, Role.INTERMEDIATE: Role.INTERMEDIATE, Role.GRADIENT: Role.INTERMEDIATE}
-"""Of the others: that of parameters."""
 _storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 
 
@@ -82,30 +80,22 @@ class Runtime:
                 return
         _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
 
-    def move(self, storage: torch.UntypedStorage, before: Policy) -> None:
-        """Moves a storage that lies on the emulated device into the memory that the policy has for it now.
+    def convert(self, before: Policy) -> Converted:
+        """Moves what lives on the device into the memory that the policy has for it now, between two steps.
 
         What the user has placed or advised stays, and so does what somebody outside of torch has the address of.
 
         Args:
-            storage: storage of any tensor.
             before: policy that held until now.
 
         Raises:
-            NativeError: it does not fit there.
+            NativeError: an op runs, or the driver fails.
         """
-        placed = _native.allocation_at(storage_address(storage))
-        if placed is None or placed.device != self.device.handle or placed.exports > 0:
-            return
-        arena = _ARENA_OF.get(Role(placed.role), Role.PARAMETER)
-        wanted = self.policy.placement(arena)
-        roles = (arena, Role.INTERMEDIATE)  # what an op makes is labelled when it is known what it is for
-        usual = {policy.advice[each] for policy in (before, ADVISE) for each in roles}
-        given = placed.memory == Memory.MANAGED and placed.advice not in usual
-        if given or placed.memory == wanted.memory:
-            return
-        _native.adopt_storage(storage._cdata, self.device, wanted)
-        _native.label(storage_address(storage), Role(placed.role), placed.name)
+        usual = [  # what an op makes is labelled when it is known what it is for
+            {policy.advice[each] for policy in (before, ADVISE) for each in (arena, Role.INTERMEDIATE)}
+            for arena in ARENA_ROLES
+        ]
+        return self.device.convert(self.policy.memory, [self.policy.advice[arena] for arena in ARENA_ROLES], usual)
 
     def watch(self, watcher: str) -> None:
         """Says who watches the device from now on: a session, or `umadvise run`.

@@ -1,11 +1,9 @@
 """How a session's device memory is divided between what the driver pages and chunks, and what new tensors get.
 
-On a GPU live tensors never move from one kind of memory to the other. So where a session goes over to chunks while
-managed memory is in use, both have a share of the budget from then on: what new tensors do not get has what its live
-tensors take, at most half of the budget, and the other one the rest. On the emulated device the tensors of models and
-optimizers follow (`umadvise/torch_seam/adoption.py`), and the shares are those of what is left. They change at no
-other time: neither kind can then take from the other what that one was promised. Plain device memory that is in use
-stays, and counts for both.
+Where a session goes over from one kind to the other, both have a share of the budget: what new tensors do not get has
+what its live tensors take, at most half of the budget, and the other one the rest. Live tensors are moved then, and the
+shares become those of what could not move (`umadvise/torch_seam/runtime.py`). They change at no other time: neither
+kind can then take from the other what that one was promised. Plain device memory that is in use counts for both.
 """
 
 import logging
@@ -34,7 +32,6 @@ class MemorySplit:
     Attributes:
         room_bytes: device memory in bytes that the session may use, for everything.
         chunk_bytes: size of a chunk in bytes.
-        follows: whether live tensors of models and optimizers move to the memory that new ones get.
     """
 
     def __init__(self, state: Runtime) -> None:
@@ -49,8 +46,8 @@ class MemorySplit:
         self.chunk_bytes = state.device.swap_counters().chunk_bytes or _CHUNK_BYTES  # those that there are stay
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
+        self._ops_before: int | None = 0  # when they went there
         self._managed_is_limited = False  # by us
-        self.follows = state.emulated
         self._unit_bytes = 0  # of what ops on lists are divided by; 0: they are whole
         self._replaced = Replacements()
 
@@ -62,6 +59,7 @@ class MemorySplit:
         """
         before, self._in_chunks = self._in_chunks, policy.memory == Memory.CHUNKED
         if self._in_chunks != before:
+            self._ops_before = self._state.device.counters().op_count
             try:
                 self.divide()
             except NativeError:
@@ -156,13 +154,13 @@ class MemorySplit:
         if memory != Memory.CHUNKED:
             return PlanMemory(self.room_bytes)
         device = self._state.device
-        if self.follows and not self._in_chunks:
+        if not self._in_chunks:  # what lives goes there then
             return PlanMemory(self.room_bytes, self.chunk_bytes)
         elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)
-        if not self._in_chunks:
-            return PlanMemory(self.shares()[1], self.chunk_bytes, 0, elsewhere)
         counters = device.swap_counters()
-        return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, counters.pinned_peak_bytes, elsewhere)
+        seen = device.counters().op_count != self._ops_before  # what small tensors of a step take there
+        staying_bytes = counters.pinned_peak_bytes if seen else 0
+        return PlanMemory(self._chunk_budget_bytes, counters.chunk_bytes, staying_bytes, elsewhere)
 
     def release(self) -> None:
         """Ends the splitting of ops on lists, and returns chunks that no live tensor needs to device and host."""

@@ -19,7 +19,6 @@ from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
-from umadvise.torch_seam.adoption import Adoption
 from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
@@ -96,8 +95,7 @@ class ScriptRun:
         self._runtime.watch("`umadvise run`")
         self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
-        adoption = Adoption((), self._optimizers)
-        self._loop = Loop.shared = Loop(self._runtime, observer, adoption, self._course, state_is_known=False)
+        self._loop = Loop.shared = Loop(self._runtime, observer, self._course)
         observer.attach()
         if self._records:
             observer.recorder.start()

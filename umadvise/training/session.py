@@ -159,9 +159,7 @@ class Session:
         observer = shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy)
         if shared is not None:  # that of `umadvise run`: the session's own rules from here on
             shared.close()
-        self._loop = Loop(
-            state, observer, self._adoption, self._course, state_is_known=True, fault_threshold=self._threshold
-        )
+        self._loop = Loop(state, observer, self._course, fault_threshold=self._threshold)
         if shared is not None:
             Loop.shared = self._loop
         if self._records:

@@ -22,7 +22,8 @@ const char* CopyEngine::source_of(uint32_t index) {
 }
 
 void CopyEngine::charge(Link::Direction direction, uint64_t bytes, int64_t start_ns) {
-  Moment over;
+  if (link_.is_virtual()) return;  // it counts where it was asked for
+  Moment over(link_);
   const SpinGuard guard(blocks_.lock);
   link_.begin(start_ns);
   link_.copy(direction, bytes);
@@ -42,7 +43,7 @@ bool CopyEngine::copy_out(char* target, uint64_t address, uint64_t bytes) {
 }
 
 void CopyEngine::open_for_store(uint32_t block) {
-  link_.begin(now_ns());
+  link_.begin(link_.now_ns());
   if (blocks_[block].kind != Kind::managed) return;
   calls::open_for_store(migrator_.model, block,
                         [&](const Outcome& outcome, uint32_t of) { return migrator_.apply(outcome, of); });

@@ -22,7 +22,7 @@ class EventRing {
   void push(um_event_kind kind, Cause cause, uint64_t address, uint64_t bytes, int64_t start_ns, bool write = false,
             bool unordered = false, bool first_touch = false) {
     if (!on) return;
-    const int64_t end_ns = std::max(now_ns(), link_.at_ns());
+    const int64_t end_ns = std::max(link_.now_ns(), link_.at_ns());
     push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
           unordered, first_touch, Change::none});
   }

@@ -113,6 +113,11 @@ CUresult memset_d8_async(CUdeviceptr address, unsigned char value, size_t bytes,
   return CUDA_SUCCESS;
 }
 
+// Whatever the stream, as copies: all that was given before has run.
+CUresult mem_prefetch_async(CUdeviceptr address, size_t bytes, CUmemLocation where, unsigned flags, CUstream) {
+  return driver::emulated()->call.mem_prefetch_async(address, bytes, where, flags, nullptr);
+}
+
 }  // namespace
 }  // namespace um::emulated
 
@@ -137,6 +142,7 @@ const Driver* emulated_in_virtual_time() {
     made.call.memcpy_htod_async = memcpy_htod_async;
     made.call.memcpy_dtoh_async = memcpy_dtoh_async;
     made.call.memset_d8_async = memset_d8_async;
+    made.call.mem_prefetch_async = mem_prefetch_async;
     return made;
   }();
   return &driver;

@@ -42,7 +42,13 @@ constexpr Hooks kHooks = {
       const SpinGuard guard(space(ordinal).blocks.lock);
       *out = space(ordinal).link.charged();
     },
-    [](int32_t ordinal, const um_link* link) { device_at(ordinal)->time = std::make_unique<VirtualTime>(*link); },
+    [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) {
+      Device& device = *device_at(ordinal);
+      device.time = std::make_unique<VirtualTime>(*link);
+      const SpinGuard guard(device.space.blocks.lock);
+      device.space.link.set(*link, *costs);
+      device.space.link.keep_time(device.time.get());
+    },
     [](int32_t ordinal) {
       const VirtualTime* const time = device_at(ordinal)->time.get();
       return time != nullptr ? time->now_ns() : now_ns();

@@ -93,7 +93,7 @@ struct Hooks {
 
   // Virtual time (virtual_time.h): from now on, for functions of driver::emulated_in_virtual_time; what time it is, by
   // it or else by now_ns(); an op has taken so long.
-  void (*set_clock)(int32_t ordinal, const um_link* link) = kNothing;
+  void (*set_clock)(int32_t ordinal, const um_link* link, const um_driver_costs* costs) = kNothing;
   int64_t (*now_ns)(int32_t ordinal) = [](int32_t) { return um::now_ns(); };
   void (*run_op)(int32_t ordinal, int64_t duration_ns) = kNothing;
 

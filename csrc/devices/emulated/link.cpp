@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "devices/emulated/virtual_time.h"
+
 namespace um::emulated {
 namespace {
 
@@ -16,8 +18,11 @@ constexpr int64_t kAwake = 80'000;
 
 }  // namespace
 
-void wait_until(int64_t moment_ns) {
+int64_t Link::now_ns() const { return time_ != nullptr ? time_->now_ns() : um::now_ns(); }
+
+void Link::wait_until(int64_t moment_ns) const {
   if (moment_ns == 0) return;
+  if (time_ != nullptr) return time_->wait_until(moment_ns);
   for (int64_t left = moment_ns - now_ns(); left > 0; left = moment_ns - now_ns()) {
     if (left > kAwake) {
       const int64_t until = moment_ns - kAwake;
@@ -64,6 +69,20 @@ void Link::charge(const Action& action, bool first) {
       break;
   }
   if (action.what == Do::evict_copy || action.what == Do::copy_d2h) copy(d2h, kBlockBytes);
+}
+
+void Link::take_place(uint64_t unused) {
+  if (time_ == nullptr) return;
+  const auto first = [this] { return left_ns_[first_leaving_ % kMostLeaving]; };
+  for (; leaving_ > 0 && (first() <= at_ns_ || leaving_ == kMostLeaving); --leaving_) ++first_leaving_;
+  if (unused > leaving_ || leaving_ == 0) return;
+  at_ns_ = first();
+  ++first_leaving_;
+  --leaving_;
+}
+
+void Link::leave_place() {
+  if (time_ != nullptr && leaving_ < kMostLeaving) left_ns_[(first_leaving_ + leaving_++) % kMostLeaving] = at_ns_;
 }
 
 // While the other direction is busy too, both are slower; a copy that is on its way already is not made to end later.

@@ -13,12 +13,12 @@ bool ManagedMemory::holds(uint64_t address, uint64_t bytes) {
 Service ManagedMemory::serve(uint32_t block, uint64_t address, bool write, bool unordered) {
   if (blocks_[block].kind != Kind::managed) return Service::not_ours;
   if (blocks_[block].covers(write)) return Service::served;  // another thread was first
-  const int64_t start = now_ns();
+  const int64_t start = link_.now_ns();
   link_.begin_fault(start);
   const Outcome outcome = migrator_.model.access(block, Processor::device, write);
   if (!migrator_.apply(outcome, block)) return Service::failed;
   link_.end_fault();
-  fault_service_ns_ += std::max(now_ns(), migrator_.finish(block)) - start;
+  fault_service_ns_ += std::max(link_.now_ns(), migrator_.finish(block)) - start;
   unordered_faults_ += unordered;
   EventRing& events = blocks_.events;
   events.push(UM_EVENT_FAULT_GROUP, Cause::coherence, address, kBlockBytes, start, write, unordered,
@@ -36,15 +36,17 @@ bool ManagedMemory::touch(uint64_t address, uint64_t bytes, bool write) {
       serve(block, piece, write, false);
       serviced = true;
     }
-    wait_until(blocks_[block].ready_ns.load(std::memory_order_relaxed));
+    link_.wait_until(blocks_[block].ready_ns.load(std::memory_order_relaxed));
   });
   return serviced;
 }
 
-// The driver goes from block to block; the copies follow in the order in which the link takes them.
+// The driver goes from block to block; the copies follow in the order in which the link takes them. In virtual time a
+// stream does not stand for a thread that could wait: what comes is waited for by who touches it, what leaves by who
+// takes its place.
 void ManagedMemory::prefetch(uint64_t address, uint64_t bytes, Processor to) {
-  Moment over;
-  int64_t driver_ns = now_ns();
+  Moment over(link_);
+  int64_t driver_ns = link_.now_ns();
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
     delays_.wait();
     const SpinGuard guard(blocks_.lock);
@@ -56,16 +58,16 @@ void ManagedMemory::prefetch(uint64_t address, uint64_t bytes, Processor to) {
     calls::prefetch(migrator_.model, block, to,
                     [&](const Outcome& outcome, uint32_t of) { return migrator_.apply(outcome, of); });
     if (link_.at_ns() > driver_ns) migrator_.finish(block);  // something moved
-    over.ns = std::max(over.ns, link_.at_ns());
+    if (!link_.is_virtual()) over.ns = std::max(over.ns, link_.at_ns());
   });
 }
 
 void ManagedMemory::advise(uint64_t address, uint64_t bytes, Advice advice, Processor processor) {
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t) {
-    Moment over;
+    Moment over(link_);
     const SpinGuard guard(blocks_.lock);
     if (blocks_[block].kind != Kind::managed) return;
-    link_.begin(now_ns());
+    link_.begin(link_.now_ns());
     const bool populated = blocks_[block].device_slot != 0 || blocks_[block].host_slot != 0;
     if (advice == Advice::set_read_mostly && populated) link_.spend(link_.costs().read_mostly_block_ns);
     migrator_.apply(migrator_.model.advise(block, advice, processor), block);
@@ -89,13 +91,13 @@ bool ManagedMemory::pin(uint64_t address, uint64_t bytes) {
   }
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     if (!fits) return;
-    Moment over;
+    Moment over(link_);
     const SpinGuard guard(blocks_.lock);
     if (blocks_[block].kind == Kind::plain) {
       pinned += piece;
       return;
     }
-    link_.begin(now_ns());
+    link_.begin(link_.now_ns());
     fits = blocks_[block].kind == Kind::managed &&
            calls::pin(migrator_.model, block,
                       [&](const Outcome& outcome, uint32_t of) { return migrator_.apply(outcome, of); });
@@ -119,9 +121,9 @@ void ManagedMemory::unpin(uint64_t address, uint64_t bytes) {
 }
 
 void ManagedMemory::charge_call(int64_t um_driver_costs::* cost) {
-  Moment over;
+  Moment over(link_);
   const SpinGuard guard(blocks_.lock);
-  link_.begin(now_ns());
+  link_.begin(link_.now_ns());
   link_.spend(link_.costs().*cost);
   over.ns = link_.at_ns();
 }

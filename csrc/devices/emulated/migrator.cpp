@@ -43,7 +43,7 @@ bool Migrator::perform(const Action& action) {
   Block& block = blocks_[action.block];
   EventRing& events = blocks_.events;
   const uint64_t address = blocks_.address_of(action.block);
-  const int64_t start = events.on ? now_ns() : 0;
+  const int64_t start = events.on ? link_.now_ns() : 0;
   // Whoever still sees a copy must not store into it while it is copied, nor after it is given away.
   const bool seen_on_device = on_device(block.mapping);
   const bool stays_visible =
@@ -51,6 +51,8 @@ bool Migrator::perform(const Action& action) {
   if (!stays_visible && !hide(action.block)) return false;
   const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
+  if (needs_device && block.device_slot == 0)
+    link_.take_place(blocks_.device_tier.slots() - blocks_.device_tier.taken());
   link_.charge(action, needs_device && !block.had);
   block.had |= needs_device;
   if (needs_device && !blocks_.take_device_slot(action.block)) return false;
@@ -83,7 +85,10 @@ bool Migrator::perform(const Action& action) {
   const bool evicts = action.what == Do::evict_copy || action.what == Do::evict_drop;
   if (evicts)
     events.push(UM_EVENT_EVICTION, Cause::eviction, address, action.what == Do::evict_copy ? kBlockBytes : 0, start);
-  if (evicts || action.what == Do::drop_device) blocks_.give_device_slot(action.block);
+  if (evicts || action.what == Do::drop_device) {
+    link_.leave_place();
+    blocks_.give_device_slot(action.block);
+  }
   if (action.what == Do::drop_host) blocks_.give_host_slot(action.block);
   return true;
 }
@@ -97,7 +102,7 @@ bool Migrator::apply(const Outcome& outcome, uint32_t block) {
 
 // The chunk goes to other use than a managed block.
 bool Migrator::evict(const Outcome& outcome) {
-  link_.begin(now_ns());
+  link_.begin(link_.now_ns());
   bool done = true;
   for (int i = 0; i < outcome.count; ++i)
     done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;

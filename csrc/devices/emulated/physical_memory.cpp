@@ -8,10 +8,10 @@ using namespace um::driver;  // NOLINT(google-build-using-namespace): the codes 
 
 // A slot of the host is there: it was promised.
 bool PhysicalMemory::take_slot(Handle& handle) {
-  Moment over;
+  Moment over(link_);
   const SpinGuard guard(blocks_.lock);
   if (handle.on_device) {
-    link_.begin(now_ns());
+    link_.begin(link_.now_ns());
     if (!migrator_.take_chunk()) return false;
     over.ns = link_.at_ns();
   }

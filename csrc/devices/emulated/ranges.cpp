@@ -55,9 +55,9 @@ uint64_t Ranges::allocate_plain(uint64_t bytes) {
   if (bytes > kSpanBytes || count > blocks_.device_tier.slots()) return 0;
   const uint32_t first = taken_.find_room(count);
   if (first == Model::kNone) return 0;
-  Moment over;
+  Moment over(link_);
   const SpinGuard guard(blocks_.lock);
-  link_.begin(now_ns());
+  link_.begin(link_.now_ns());
   migrator_.plain.return_remnant();
   uint32_t index = first;
   for (; index < first + count && migrator_.take_chunk(); ++index) {

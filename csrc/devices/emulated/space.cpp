@@ -5,7 +5,7 @@ namespace um::emulated {
 Service Space::fault(uint64_t address, bool write) {
   delays.wait();
   const uint32_t block = place_of(address).block;
-  Moment over;
+  Moment over(link);
   const SpinGuard guard(blocks.lock);
   if (blocks[block].kind == Kind::reserved) return mappings.fault(block, address, write);
   const Service service = managed.fault(block, address, write);

@@ -1,6 +1,7 @@
 // Virtual time on the emulated device: its copies take the time of a link by a clock that only the device moves, and
-// its ops what they are told. A copy's bytes move when it is given, as all work that was given before has run by then;
-// when it will have ended is known at once. So what the engine decides, and what it counts, repeats exactly.
+// its ops what they are told, and what the driver does for unified memory what a charged link does (link.h). A copy's
+// bytes move when it is given, as all work that was given before has run by then; when it will have ended is known at
+// once. So what the engine decides, and what it counts, repeats exactly.
 #pragma once
 
 #include <mutex>
@@ -16,6 +17,10 @@ class VirtualTime {
   int64_t now_ns() const {
     const std::lock_guard<std::mutex> guard(lock_);
     return clock_.host_ns();
+  }
+  void wait_until(int64_t moment_ns) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    clock_.host_waits(moment_ns);
   }
   void run_op(int64_t duration_ns);
   // What one of its driver's functions does; of any thread.

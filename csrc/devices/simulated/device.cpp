@@ -199,7 +199,7 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, const char*, uint64_t) { return false; },
     [](int32_t, const um_link*, const um_driver_costs*) {},
     [](int32_t, um_charged* out) { *out = {}; },
-    [](int32_t, const um_link*) {},
+    [](int32_t, const um_link*, const um_driver_costs*) {},
     [](int32_t ordinal) {
       const Clock* const clock = space_of(ordinal).migrator.clock;
       return clock != nullptr ? clock->host_ns() : now_ns();

@@ -14,6 +14,13 @@ constexpr uint64_t kAll = 128 * test::kMiB;  // of the device
 
 uint64_t calls(const char* function) { return emulated_libcuda_hooks()->calls(0, function); }
 
+void convert(um_device* device, um_memory memory) {
+  const um_conversion wanted{static_cast<uint32_t>(memory), {}, {~0u, ~0u, ~0u}};
+  um_converted out{};
+  CHECK_OK(um_convert(device, &wanted, &out));
+  CHECK_EQ(out.moved, uint64_t{1});
+}
+
 }  // namespace
 
 // ---- host memory of copies ----------------------------------------------------------------------------------------
@@ -198,6 +205,34 @@ TEST(what_was_read_out_is_there) {
   test::Moving block = device.made(5);
   device.copies_are_late();
   CHECK(device.read_out(block) == device.bytes(5));
+}
+
+TEST(memory_changes_its_kind_when_kernels_have_written_to_it) {
+  LatestMoment device(1);
+  CHECK_OK(um_owners_remember(device, 1));
+  test::Moving block = device.allocate(kChunk, test::kParameter);
+  device.allocate(kChunk, test::kParameter);  // what the first one leaves does not go back to the driver
+  const Stream side;
+  device.fill(side, block, kChunk, 3);
+  device.synchronize();
+  device.kernels_are_late();
+  device.fill(side, block, kChunk, 4);
+  convert(device, UM_MEMORY_CHUNKED);
+  device.expect(nullptr, block, kChunk, 4);
+  device.check_kernels();
+}
+
+TEST(memory_that_has_changed_its_kind_is_nobody_elses_before_its_bytes_have_been_copied) {
+  LatestMoment device(1);
+  CHECK_OK(um_owners_remember(device, 1));
+  test::Moving block = device.allocate(kChunk, test::kParameter);
+  device.allocate(kChunk, test::kParameter);  // what the first one leaves does not go back to the driver
+  device.fill(nullptr, block, kChunk, 3);
+  device.synchronize();
+  device.copies_are_late();
+  convert(device, UM_MEMORY_CHUNKED);
+  unsigned char* const at = block;
+  CHECK(test::holds(at, 3, kChunk));  // on the host
 }
 
 // ---- discards -----------------------------------------------------------------------------------------------------

@@ -221,7 +221,6 @@ TEST(a_lasting_export_gives_way_when_the_kernels_that_have_its_address_have_ende
   um_memory_history history{};
   CHECK_OK(um_memory_history_read(device, &history));
   CHECK_EQ(history.exports_ended, uint64_t{1});
-  CHECK_FAILS(UM_UNSUPPORTED, um_export_lasting(device.allocate(kChunk)));  // managed memory has none
 }
 
 TEST(host_copies_wait_for_kernels_of_every_stream) {

@@ -119,7 +119,7 @@ def test_time_is_real_or_virtual(tmp_path: Path) -> None:
     device = EmulatedDevice(capacity="16MiB", clock="v100-16gb").open()
     assert device.keeps_time and device.link_profile == V100
     with pytest.raises(NativeError, match="its clock is set once"):
-        device.set_clock(native_link(V100))
+        device.set_clock(native_link(V100), driver_costs(V100))
     device.close()
     assert not EmulatedDevice(capacity="16MiB", link="v100-16gb").open().keeps_time
     with pytest.raises(UsageError, match="expected one of them"):

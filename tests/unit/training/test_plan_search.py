@@ -27,6 +27,10 @@ SECONDS = 60
 DEVICE = load_device("v100-16gb")
 
 
+OTHERS: set[int] = set()
+"""Processes that tests before this one have left."""
+
+
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(search.SWITCH, "")
@@ -35,6 +39,8 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def opened() -> Iterator[Callable[..., PlanSearch[str]]]:
     searches: list[PlanSearch[str]] = []
+    OTHERS.clear()
+    OTHERS.update(children())
 
     def open_search(**options: Any) -> PlanSearch[str]:
         searches.append(PlanSearch(**options))
@@ -47,8 +53,9 @@ def opened() -> Iterator[Callable[..., PlanSearch[str]]]:
 
 
 def children() -> set[int]:
-    """Processes that this one has started and that have not been waited for."""
-    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    """Processes that this one has started in this test and that have not been waited for."""
+    found = {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    return found - OTHERS
 
 
 def quick(trace: Trace | None = None) -> Callable[[], bytes]:

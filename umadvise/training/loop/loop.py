@@ -16,7 +16,6 @@ from umadvise.records.trace import Target, Trace
 from umadvise.reports.findings import stands_still
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam import signals
-from umadvise.torch_seam.adoption import Adoption
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.rung_choice import RungChoice, first_governor
@@ -48,26 +47,21 @@ class Loop:
         self,
         state: Runtime,
         observer: Observer,
-        adoption: Adoption,
         course: Course,
         *,
-        state_is_known: bool,
         fault_threshold: float = FAULT_THRESHOLD,
     ) -> None:
-        """Sets the first rung: the one that was chosen, or what the governor guesses.
+        """Sets the first rung: the one that was chosen, or the governor's first.
 
         Args:
             state: patched state of the process.
             observer: watcher of its steps.
-            adoption: tensors of models and optimizers, which follow from rung to rung where they can.
             course: rung and planner that the policy stands for.
-            state_is_known: whether the adoption knows already what will be there between steps.
             fault_threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
 
         Raises:
             NativeError: there is no memory for the rung.
         """
-        sizes = adoption.persistent_sizes() if state_is_known else None
         self.observer = observer
         self.split = MemorySplit(state)
         self._choice: RungChoice | None = None
@@ -76,7 +70,7 @@ class Loop:
         self._kept: list[PlannedStep] = []  # by an earlier run
         governor = None
         if course.rung is None:
-            governor = first_governor(state, self.split, sizes, fault_threshold)
+            governor = first_governor(state, fault_threshold)
             course = course_of_rung(governor.rung)
         elif state.intermediate_advice is not None and LADDER[course.rung].memory == Memory.CHUNKED:
             log.warning(
@@ -84,7 +78,7 @@ class Loop:
             )
             course = course_of_rung(ADVISE.name)
         plans = governor is not None or course.planner is not None
-        self._planner = StepPlanner(state, self.split, course, plans=plans)
+        self._planner = StepPlanner(state, self.split, course, plans=plans, chooses=governor is not None)
         try:
             self.split.use(LADDER[self.rung])
             parts_of_cycle = state.device, observer.recorder, self._planner.planning
@@ -96,8 +90,7 @@ class Loop:
         if governor is None:
             observer.rungs.append(RungChange(step=1, rung=self.rung, reason="chosen by the user"))
         else:
-            parts = governor, self._planner, self.cycle, observer, adoption
-            self._choice = RungChoice(*parts, state_is_known=state_is_known)
+            self._choice = RungChoice(governor, self._planner, self.cycle, observer)
 
     def close(self) -> None:
         """Stops driving steps and searching for plans, and gives torch's checkpoints back to torch."""

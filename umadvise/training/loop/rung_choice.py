@@ -1,7 +1,6 @@
 """The rung that the next step of `auto` runs on: the governor is asked, and what it says is done to the memory."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from umadvise import _native
@@ -11,11 +10,9 @@ from umadvise.errors import NativeError
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.fault_profile import RungChange
 from umadvise.records.units import format_bytes
-from umadvise.torch_seam.adoption import Adoption
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.step_planner import StepPlanner
-from umadvise.training.memory_split import MemorySplit
 from umadvise.training.policy.course import course_of_rung
 from umadvise.training.policy.degraded import CHUNKS
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
@@ -26,8 +23,6 @@ log = logging.getLogger("umadvise")
 FITS = 0.9
 """A step that needs up to this share of the budget fits; the rest is for what varies."""
 _SAME_SIZE = 0.01
-_MOST_SMALL = 0.5
-"""Part of the budget for tensors that never leave their chunks."""
 
 
 class RungChoice:
@@ -39,9 +34,6 @@ class RungChoice:
         planner: StepPlanner,
         cycle: PlanCycle,
         observer: Observer,
-        adoption: Adoption,
-        *,
-        state_is_known: bool,
     ) -> None:
         """Stays on the governor's first rung, which is in force.
 
@@ -50,22 +42,22 @@ class RungChoice:
             planner: planner of steps, with the memory that they have.
             cycle: driver of steps.
             observer: watcher of steps.
-            adoption: tensors that follow a change of memory.
-            state_is_known: whether the first rung was chosen by what will be there between steps.
         """
         self._governor, self._planner, self._cycle = governor, planner, cycle
-        self._observer, self._adoption, self._state_is_known = observer, adoption, state_is_known
+        self._observer = observer
         self._state, self._split = planner.state, planner.split
         self._structures: set[str] = set()
         self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._rescued = False  # an op of this step that chunks could not hold
-        if self._split.follows:
+        self._state.device.remember_owners(True)
+        if self._state.emulated:
             _native.set_rescuer(self._rescue)
         self._note(governor.history[0])
 
     def close(self) -> None:
-        """Stops helping ops that find no room in chunks."""
-        if self._split.follows:
+        """Nothing changes its memory any more, and ops that find no room in chunks are not helped."""
+        self._state.device.remember_owners(False)
+        if self._state.emulated:
             _native.set_rescuer(None)
 
     # ---- a step has ended -----------------------------------------------------------------------------------------
@@ -90,8 +82,6 @@ class RungChoice:
             typical=self._cycle.known if planned else bool(self._structures),
         )
         self._look_again(cost.counters.op_count or 0)
-        if not self._state_is_known:
-            self._look_at_state(number + 1)
         if not recorded:
             self._go(self._governor.observe(record))
 
@@ -126,19 +116,6 @@ class RungChoice:
         self._rescued = True
         return True
 
-    def _look_at_state(self, number: int) -> None:
-        """After a script's first step, what there is between steps is known: where it cannot fit, chunks may be best.
-
-        On the emulated device, where what lives follows, a rung is chosen when a step is known.
-        """
-        self._state_is_known = True
-        if self._split.follows:
-            return
-        sizes = [each.bytes for each in self._state.device.allocations()]
-        rung, reason = first_rung(sizes, self._split.room_bytes, self._split.chunk_bytes)
-        if rung != ADVISE.name:
-            self._go(self._governor.go(number, rung, reason))
-
     def _look_again(self, op_count: int) -> None:
         """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
         shape = op_count, self._observer.reader.now().memory.requested_peak_bytes
@@ -157,15 +134,18 @@ class RungChoice:
             step: steady step that was recorded before.
         """
         governor, split = self._governor, self._split
+        if self._planner.has_regions and self._planner.course.recomputes:
+            return  # the rung has made another step of it, not the script
         self._considered = self._last
         if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
         if self._structures:
             governor.restructure()
         self._structures.add(step.digest)
-        stays = LADDER[governor.rung].memory == Memory.CHUNKED and not split.follows
-        if stays or self._state.intermediate_advice is not None:
-            return  # what is in chunks stays there, and where the user has advised the counters decide
+        if not self._planner.has_regions:  # nothing would run again
+            governor.exclude([SWAP_RECOMPUTE.name])
+        if self._state.intermediate_advice is not None:
+            return  # where the user has advised the counters decide
         needed, room = self._observer.reader.now().memory.requested_peak_bytes, split.room_bytes
         if needed <= FITS * room:
             reason = f"a step needs {format_bytes(needed)} of {format_bytes(room)}"
@@ -196,20 +176,28 @@ class RungChoice:
             self._change(before, _policy_of(self._planner.rung))
             return
         self._note(switch)
+        recomputed = self._planner.course.recomputes
         self._planner.follow(course_of_rung(switch.rung))
-        self._cycle.change(self._planner.planning, afresh=self._planner.course.recomputes)
+        self._cycle.change(self._planner.planning, afresh=recomputed or self._planner.course.recomputes)
 
     def _change(self, policy: Policy, before: Policy) -> None:
-        """New tensors have the memory of a policy, and where they can, those that live go with them."""
+        """New tensors have the memory of a policy, and those that live go with them."""
         split = self._split
-        if split.follows and (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
+        if (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
             self._change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
             before = ADVISE
         split.use(policy)
-        if split.follows and policy.memory != before.memory:
-            self._adoption.follow(self._state, before)
-            if Memory.CHUNKED in (policy.memory, before.memory):
+        if policy.memory == before.memory:
+            return
+        converted = self._state.convert(before)
+        if Memory.CHUNKED in (policy.memory, before.memory):
+            split.divide()
+            if converted.stayed:  # what one kind has given is room for the rest
+                converted = self._state.convert(before)
                 split.divide()
+        if converted.stayed:
+            stayed = format_bytes(converted.stayed_bytes)
+            log.info("%d tensors (%s) stay in the memory that they have", converted.stayed, stayed)
 
     def _note(self, switch: Switch) -> None:
         self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
@@ -217,24 +205,17 @@ class RungChoice:
         log.info("policy auto: %s%s from step %d on: %s", switch.rung, stays, switch.step, switch.reason)
 
 
-def first_governor(state: Runtime, split: MemorySplit, sizes: Sequence[int] | None, threshold: float) -> Governor:
-    """The governor of a session or of a script, on the rung that it guesses.
+def first_governor(state: Runtime, threshold: float) -> Governor:
+    """The governor of a session or of a script, on the rung that it starts on.
 
     Args:
         state: patched state of the process.
-        split: division of the device's memory.
-        sizes: bytes of the tensors that will be there between steps; None where nobody knows them yet.
         threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
     """
     rungs = rungs_of(state)
-    rung, reason = first_rung(sizes or (), split.room_bytes, split.chunk_bytes)
-    if sizes is None:
-        reason = "what parameters, gradients and optimizer state need is not known before the script runs"
     if state.intermediate_advice is not None:  # by the user, and for unified memory
-        rung, rungs = ADVISE.name, (ADVISE.name, WINDOW.name)
-    elif split.follows or rung not in rungs:
-        rung = ADVISE.name
-    return Governor(rung, reason, rungs=rungs, threshold=threshold)
+        rungs = ADVISE.name, WINDOW.name
+    return Governor(ADVISE.name, "what a step needs is not known before it has run", rungs=rungs, threshold=threshold)
 
 
 def _policy_of(rung: str) -> Policy:
@@ -253,19 +234,3 @@ def rungs_of(state: Runtime) -> tuple[str, ...]:
 def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether two steps have as many ops, and about the same peak."""
     return one[0] == other[0] and abs(one[1] - other[1]) <= _SAME_SIZE * other[1]
-
-
-def first_rung(persistent_sizes: Sequence[int], room_bytes: int, chunk_bytes: int) -> tuple[str, str]:
-    """The rung that a session starts on while nothing is known but its model and optimizer, and why.
-
-    Chunks from the beginning where that does not fit, unless most of it is in tensors that would never leave.
-    """
-    needed_bytes = sum(persistent_sizes)
-    needed, room = format_bytes(needed_bytes), format_bytes(room_bytes)
-    reason = f"parameters, gradients and optimizer state need {needed} of {room}"
-    if needed_bytes <= room_bytes:
-        return ADVISE.name, reason
-    small_bytes = sum(size for size in persistent_sizes if size * 2 <= chunk_bytes)
-    if small_bytes > _MOST_SMALL * room_bytes:
-        return ADVISE.name, f"{reason}, {format_bytes(small_bytes)} of it in tensors too small to be swapped"
-    return SWAP.name, reason

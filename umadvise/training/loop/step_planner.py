@@ -43,7 +43,7 @@ class StepPlanner:
         has_chosen: whether ops were chosen that run again.
     """
 
-    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool) -> None:
+    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool, chooses: bool) -> None:
         """Prepares to plan.
 
         Args:
@@ -51,6 +51,7 @@ class StepPlanner:
             split: division of the device's memory.
             course: rung and planner of the first step.
             plans: whether anything is ever to be planned.
+            chooses: whether the course may become another one.
         """
         self.state = state
         self.split = split
@@ -58,6 +59,9 @@ class StepPlanner:
         self._maker = PlanMaker(planning_device(device), PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
         self._replaced = Replacements()
+        if chooses or course.recomputes:
+            self._regions = Regions(lambda: state.device.counters().op_count or 0)
+            self._regions.install(self._replaced)
         self.has_chosen = False
         self.follow(course)
 
@@ -67,10 +71,8 @@ class StepPlanner:
         Where tensors may be made again: regions that the user marked with torch.utils.checkpoint.
         """
         self.course = course
-        if course.recomputes and self._regions is None:
-            device = self.state.device
-            self._regions = Regions(lambda: device.counters().op_count or 0)
-            self._regions.install(self._replaced)
+        if self._regions is not None:
+            self._regions.follows = course.recomputes
 
     def close(self) -> None:
         """Gives torch's checkpoints back to torch, and ends what is searched for."""
@@ -101,6 +103,11 @@ class StepPlanner:
         return 0 if self._maker is None else self._maker.h2d_bytes_per_s
 
     @property
+    def has_regions(self) -> bool:
+        """Whether the user has marked any region that may run again."""
+        return self._regions is not None and self._regions.met
+
+    @property
     def meets_regions(self) -> bool:
         """Whether a marked region was met for the first time, so that the next step is not like this one."""
         return self._regions is not None and self._regions.watched
@@ -124,7 +131,7 @@ class StepPlanner:
         memory = replace(self.split.for_plans(LADDER[self.rung].memory), staying_bytes=0)
         asks = known.plan is None or self.maker.searches(course)  # a better one than it has may be found
         made = self.maker.plan(known.step, course, memory) if asks else None
-        plan = known.plan or made
+        plan = made if known.plan is None else known.plan
         if plan is not None and made_by(plan) in PAGING_PLANNERS:
             self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
         return PlannedStep(known.step, plan)
@@ -152,7 +159,8 @@ class StepPlanner:
         for each in self.maker.improved() if self._maker is not None else ():
             if each.course not in (self._planned_course, course_of_rung(SWAP.name)):
                 continue  # found for a rung that steps have left
-            found.append((each.step, self._applied(each.plan, each.step) or each.plan))
+            applied = self._applied(each.plan, each.step)
+            found.append((each.step, each.plan if applied is None else applied))
         return found
 
     @property
@@ -171,7 +179,8 @@ class StepPlanner:
             return RecordAgain()
         if plan is None:
             return None
-        return self._applied(plan, step) or self.maker.plan(step, course_of_rung(SWAP.name), memory)
+        applied = self._applied(plan, step)  # a plan may have no actions
+        return self.maker.plan(step, course_of_rung(SWAP.name), memory) if applied is None else applied
 
     def _applied(self, plan: Plan, step: RecordedStep) -> Plan | RecordAgain | None:
         """Does what a plan asks of others than the device; None: what it makes again lies in no marked region."""

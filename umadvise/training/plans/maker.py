@@ -142,12 +142,12 @@ class PlanMaker:
     def _plan(self, asked: PlanRequest) -> Plan:
         """A plan that is known, or that is made at once."""
         step, name = asked.step, asked.key.name
-        known = self._known.get(name) or self._cache.load(asked.key, step.structure)
+        known = self._known[name] if name in self._known else self._cache.load(asked.key, step.structure)
         if known is not None:
             self._known[name] = known
         source = "was known"
         begun = time.monotonic()
-        plan = known or self._quick.get(name)
+        plan = self._quick.get(name) if known is None else known
         if plan is None:
             plan = self._made(asked)
             source = f"took {time.monotonic() - begun:.2f} s"
@@ -189,18 +189,24 @@ class PlanMaker:
         elif course.planner in PAGING_PLANNERS:
             plan = self._plan(self._request(step, course, memory))
         else:
-            plan = self._plan(self._request(step, course, memory))
-            return round(self.simulate(step, plan, memory).mean_step_ns)
+            return round(self.simulate(step, self._plan_if_any(step, course, memory), memory).mean_step_ns)
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
 
+    def _plan_if_any(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
+        try:
+            return self._plan(self._request(step, course, memory))
+        except (UmadviseError, ValueError) as error:
+            log.info("a step on %s is predicted without a plan: %s", course.rung, error)
+            return None
+
     def simulate(
-        self, step: RecordedStep, plan: Plan, memory: PlanMemory, addresses: NDArray[np.uint64] | None = None
+        self, step: RecordedStep, plan: Plan | None, memory: PlanMemory, addresses: NDArray[np.uint64] | None = None
     ) -> GpuSimulation:
         """Simulates what the device will do with a plan of swaps, see `umadvise.training.plans.prediction`.
 
         Args:
             step: the recorded step to simulate.
-            plan: plan of swaps for that step.
+            plan: plan of swaps for that step; None: what is used furthest ahead leaves first.
             memory: device memory that the step has.
             addresses: address of each storage where the step begins, 0 where it is not known.
 

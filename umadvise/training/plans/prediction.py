@@ -18,7 +18,7 @@ from umadvise.training.plans.view import executed, transferred
 
 def predict_swaps(
     trace: Trace,
-    plan: Plan,
+    plan: Plan | None,
     device: PlanningDevice,
     *,
     budget_bytes: int,
@@ -33,7 +33,7 @@ def predict_swaps(
 
     Args:
         trace: trace of the step.
-        plan: plan of swaps, of the step or of a view of it.
+        plan: plan of swaps, of the step or of a view of it; None: what is used furthest ahead leaves first.
         device: device that the step runs on.
         budget_bytes: device memory for chunks, in bytes.
         chunk_bytes: size of a chunk in bytes.
@@ -49,7 +49,7 @@ def predict_swaps(
         return simulate_gpu(
             step,
             device.profile,
-            transferred(plan, step),
+            None if plan is None else transferred(plan, step),
             budget_bytes=budget_bytes,
             chunk_bytes=chunk_bytes,
             small=device.small,

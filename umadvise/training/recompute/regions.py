@@ -46,6 +46,8 @@ class Regions:
     Attributes:
         recorded: regions that were followed in the step that was recorded last.
         watched: whether a region of this step, or of the last one between steps, was met for the first time.
+        follows: whether regions are followed; else all of them are torch's own.
+        met: whether there was any region that could have been followed.
     """
 
     def __init__(self, op_count: Callable[[], int]) -> None:
@@ -62,7 +64,8 @@ class Regions:
         self._keeps_to_itself: dict[Hashable, bool] = {}  # by place and function, of those that were watched
         self._chosen: dict[int, frozenset[int]] = {}
         self.recorded: list[Region] = []
-        self.watched = False
+        self.watched = self.met = False
+        self.follows = True
 
     def install(self, replaced: Replacements) -> None:
         """Replaces what `checkpoint` calls, however the script has imported it."""
@@ -93,7 +96,9 @@ class Regions:
         elif self._within_followed or not torch.is_grad_enabled():
             yield
         else:
-            yield from self._enter(function, torchs, draws_twice=not preserve_rng_state)
+            self.met = True
+            following = self._enter(function, torchs, draws_twice=not preserve_rng_state) if self.follows else torchs()
+            yield from following
 
     def _enter(
         self, function: Any, torchs: Callable[[], Generator[None, None, None]], *, draws_twice: bool

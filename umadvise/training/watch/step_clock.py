@@ -1,7 +1,6 @@
 """Where steps begin and end, in which phase ops run, and what each step cost."""
 
 import logging
-import time
 from typing import Any
 
 import torch
@@ -86,11 +85,11 @@ class StepClock:
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
         readings = self._reader.now()
-        self._builder.begin_step(self.step_count, time.monotonic_ns(), readings.counters, readings.swaps)
+        self._builder.begin_step(self.step_count, device.now_ns(), readings.counters, readings.swaps)
 
     def end_step(self) -> None:
         """The step ends now."""
-        end_ns = time.monotonic_ns()
+        end_ns = self._runtime.device.now_ns()
         self.in_step = False
         _native.set_phase(Phase.NONE)
         self._close()

@@ -1,0 +1,36 @@
+// What the functions of the C ABI on a device share.
+#pragma once
+
+#include "base/error.h"
+#include "capi/guard.h"
+#include "engine/device.h"
+#include "memory/process.h"
+
+namespace um::capi {
+
+template <class Work>
+um_status guarded(const Work& work) noexcept {
+  return caught([&] {
+    if (process::forked()) {
+      throw Error(
+          UM_BAD_STATE,
+          "this process was forked from one that used a device, whose memory stays with its parent: start workers "
+          "with spawn or forkserver");
+    }
+    work();
+  });
+}
+
+// For functions that return no code: `otherwise` where there is nothing to be had.
+template <class Result, class Work>
+Result guarded_value(Result otherwise, const Work& work) noexcept {
+  Result result = otherwise;
+  guarded([&] { result = work(); });
+  return result;
+}
+
+inline um_device& checked(um_device* device) { return *given(device, "the device"); }
+// Locked until the end of the expression.
+inline um_device::Locked alive(um_device* device) { return checked(device).alive(); }
+
+}  // namespace um::capi

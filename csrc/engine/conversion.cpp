@@ -1,0 +1,202 @@
+#include "engine/conversion.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/on_error.h"
+#include "engine/device.h"
+#include "engine/doors.h"
+#include "memory/places.h"
+
+namespace um {
+namespace {
+
+bool out_of_memory(const Error& error) {
+  return error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
+}
+
+uint32_t memory_of(const Block& block) { return block.arena->heap->placement.memory; }
+
+bool has_kind(const Block& block, uint32_t wanted) {
+  return memory_of(block) == (wanted == UM_MEMORY_PREFER_DEVICE ? uint32_t{UM_MEMORY_DEVICE} : wanted);
+}
+
+// Gradients lie with intermediates, and what an optimizer keeps with parameters.
+um_role arena_of(uint32_t role) {
+  if (role == UM_ROLE_GRADIENT || role == UM_ROLE_INTERMEDIATE) return UM_ROLE_INTERMEDIATE;
+  return role == UM_ROLE_INPUT ? UM_ROLE_INPUT : UM_ROLE_PARAMETER;
+}
+
+// Memory that the driver takes for the host's, too.
+bool is_hosts(const Block& block, const Movable* movable) {
+  return managed(block) || (movable != nullptr && movable->residence.range == nullptr);
+}
+
+}  // namespace
+
+// ---- owners ----------------------------------------------------------------------------------------------------
+
+void Conversion::remember(bool on) noexcept {
+  remembers_ = on;
+  if (on) return;
+  device_.allocations->each_block([&](Block& block) { forget(&block); });
+}
+
+void Conversion::meet(Block* block, void* storage) {
+  Notes& its = notes(*block);
+  if (its.movable != nullptr) return device_.swapping.mover().transfers.meet(its.movable, storage);
+  if (remembers_ && its.owner == nullptr && storage != nullptr)
+    its.owner = device_.owners.remember(storage, block->address);
+}
+
+void Conversion::forget(Block* block) noexcept {
+  if (notes(*block).owner != nullptr) device_.owners.forget(notes(*block).owner);
+  notes(*block).owner = nullptr;
+}
+
+// ---- all of them -----------------------------------------------------------------------------------------------
+
+um_converted Conversion::convert(const um_conversion& to) {
+  if (!device_.guard.running_ops().empty())
+    throw Error(UM_BAD_STATE, "an op runs: memory changes its kind between steps");
+  const RequiredContext current(device_.backend);
+  finish_kernels(device_.backend, Wait::converted_after_kernels, "waiting for what uses memory that changes its kind");
+  std::vector<Block*> wrong;
+  device_.allocations->each_block([&](Block& block) {
+    if (!has_kind(block, to.memory)) wrong.push_back(&block);
+  });
+  std::sort(wrong.begin(), wrong.end(),
+            [](const Block* a, const Block* b) { return a->record.serial < b->record.serial; });
+  um_converted done{};
+  for (Block* const block : wrong) {
+    const uint64_t bytes = block->record.bytes;
+    const uint32_t arena = arena_of(block->record.role);
+    const bool moved = may_move(*block, to) && move(block, {to.memory, arena, to.advice[arena]});
+    ++(moved ? done.moved : done.stayed);
+    (moved ? done.moved_bytes : done.stayed_bytes) += bytes;
+  }
+  device_.observation.collect();
+  for (const um_memory kind : {UM_MEMORY_MANAGED, UM_MEMORY_DEVICE}) static_cast<void>(device_.allocations->trim(kind));
+  device_.accounts.sample_residency();
+  return done;
+}
+
+bool Conversion::may_move(const Block& block, const um_conversion& to) const {
+  const Notes& its = notes(block);
+  if (its.exports > 0 || its.gave_way || its.workspace) return false;
+  if (its.movable != nullptr) return its.movable->owner != nullptr && its.movable->pins == 0 && !its.movable->in_reach;
+  if (its.owner == nullptr) return false;
+  const uint32_t own = to.own_advice[arena_of(block.record.role)];
+  return !managed(block) || (own >> block.arena->heap->placement.advice & 1) != 0;
+}
+
+// False: there is no room, or it is not shown any more.
+bool Conversion::move(Block* block, const um_placement& to) {
+  try {
+    if (to.memory == UM_MEMORY_CHUNKED && !device_.swapping.stays(block->record.bytes)) return to_movable(block);
+    if (to.memory != UM_MEMORY_PREFER_DEVICE) return to_heap(block, to);
+  } catch (const Error& error) {
+    if (out_of_memory(error)) return false;
+    throw;
+  }
+  const bool plain = move(block, {UM_MEMORY_DEVICE, to.role, UM_ADVICE_NONE});
+  return plain || (!managed(*block) && move(block, {UM_MEMORY_MANAGED, to.role, to.advice}));
+}
+
+// ---- one of them -----------------------------------------------------------------------------------------------
+
+bool Conversion::to_movable(Block* block) {
+  Mover& mover = device_.swapping.mover();
+  Movable* const made = mover.make_out(block->record.bytes);
+  if (made == nullptr) return false;
+  Block* const place = made->block;
+  const OnError undo([&] { mover.free(made); });
+  copy(block->record.bytes, *place, made, *block, nullptr);
+  if (!show(block, place->address)) {
+    mover.free(made);
+    return false;
+  }
+  made->owner = std::exchange(notes(*block).owner, nullptr);
+  change_place(block, place);
+  made->block = block;
+  notes(*block).movable = made;
+  device_.allocations->give(place);
+  return true;
+}
+
+bool Conversion::to_heap(Block* block, const um_placement& to) {
+  const uint64_t bytes = block->record.bytes;
+  const bool pages = to.memory == UM_MEMORY_MANAGED;
+  if (pages) device_.sampling.expect_managed();
+  Block* const place = device_.allocations->take(bytes, to);
+  const OnError undo([&] { device_.allocations->give(place); });
+  Movable* const movable = notes(*block).movable;
+  if (movable != nullptr) device_.swapping.mover().settle(movable);
+  if (pages) device_.budget.keep([&](Budget& budget) { budget.use(place->address, bytes, Budget::Use::write); });
+  copy(bytes, *place, nullptr, *block, movable);
+  if (!show(block, place->address)) {
+    device_.allocations->give(place);
+    return false;
+  }
+  change_place(block, place);
+  if (movable == nullptr) {
+    device_.allocations->give(place);
+    return true;
+  }
+  notes(*block).movable = nullptr;
+  notes(*block).owner = std::exchange(movable->owner, nullptr);
+  movable->block = place;
+  device_.swapping.mover().free(movable);
+  return true;
+}
+
+// Its owner shows the other address from now on; false: he does not show the one that it has.
+bool Conversion::show(Block* block, uint64_t address) noexcept {
+  Movable* const movable = notes(*block).movable;
+  void** const owner = movable != nullptr ? &movable->owner : &notes(*block).owner;
+  if (device_.owners.repoint(*owner, block->address, address)) return true;
+  device_.owners.forget(std::exchange(*owner, nullptr));
+  return false;
+}
+
+// The block lies where `place` did, and that one where the block did.
+void Conversion::change_place(Block* block, Block* place) noexcept {
+  Observation& observation = device_.observation;
+  const bool told = observation.swaps.residency != nullptr;
+  if (told) observation.freed(block);
+  park(place);
+  exchange_places(block, place);
+  claim(place);
+  device_.allocations->moved(*block);
+  if (told) observation.allocated(block, nullptr);
+}
+
+// The driver's functions for copies between host and device take managed memory for either.
+void Conversion::copy(uint64_t bytes, const Block& to, const Movable* movable_to, const Block& from,
+                      const Movable* movable_from) {
+  const Backend& backend = device_.backend;
+  void* const host_to = reinterpret_cast<void*>(to.address);
+  const void* const host_from = reinterpret_cast<const void*>(from.address);
+  const auto wait = [&] {
+    if (!left_out(Wait::converted)) backend.check(backend.call().stream_synchronize(nullptr), "copying");
+  };
+  const auto check = [&](driver::CUresult result) { backend.check(result, "copying to another kind of memory"); };
+  if (is_hosts(from, movable_from)) {
+    managed(from) && is_hosts(to, movable_to)
+        ? check(backend.call().memcpy_dtoh_async(host_to, from.address, bytes, nullptr))
+        : check(backend.call().memcpy_htod_async(to.address, host_from, bytes, nullptr));
+  } else if (is_hosts(to, movable_to)) {
+    check(backend.call().memcpy_dtoh_async(host_to, from.address, bytes, nullptr));
+  } else {  // between plain memory and small allocations of chunks
+    std::vector<char> through(bytes);
+    check(backend.call().memcpy_dtoh_async(through.data(), from.address, bytes, nullptr));
+    wait();
+    check(backend.call().memcpy_htod_async(to.address, through.data(), bytes, nullptr));
+    return wait();
+  }
+  wait();
+}
+
+}  // namespace um
