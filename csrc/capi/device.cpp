@@ -297,6 +297,14 @@ um_status um_refusals_put_off(um_device* device) {
   });
 }
 
+um_status um_repetition_set(um_device* device, int32_t on) {
+  return guarded([&] { alive(device)->repetition.set(on != 0); });
+}
+
+int32_t um_repetition_call(um_device* device, uint64_t module, int32_t differentiated) {
+  return guarded_value(0, [&] { return alive(device)->repetition.call(module, differentiated != 0) ? 1 : 0; });
+}
+
 // ---- explicit swapping -------------------------------------------------------------------------------------
 
 um_status um_chunks_set(um_device* device, const um_chunk_options* options) {

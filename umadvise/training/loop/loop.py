@@ -123,6 +123,10 @@ class Loop:
         if self._choice is not None and whole:
             self._choice.observe(number, recorded=recorded and not self.cycle.known)  # else nobody reads it
 
+    def drop_step(self, number: int) -> None:
+        """Forgets what has begun: it was no step."""
+        self.cycle.after_step(number, whole=False)
+
     # ---- what drives ----------------------------------------------------------------------------------------------
 
     @property
