@@ -1,10 +1,8 @@
-// The C ABI: arguments checked, exceptions turned into codes, messages kept for the thread that failed.
-#include "engine/device.h"
-
+// The C ABI for devices, their memory, and what happened on them.
 #include <string>
 
 #include "base/error.h"
-#include "capi/guard.h"
+#include "capi/device_guard.h"
 #include "devices/emulated/hooks.h"
 #include "driver/driver.h"
 #include "engine/doors.h"
@@ -19,32 +17,11 @@
 namespace {
 
 using um::Error;
+using um::capi::alive;
+using um::capi::checked;
 using um::capi::given;
-
-template <class Work>
-um_status guarded(const Work& work) noexcept {
-  return um::capi::caught([&] {
-    if (um::process::forked()) {
-      throw Error(
-          UM_BAD_STATE,
-          "this process was forked from one that used a device, whose memory stays with its parent: start workers "
-          "with spawn or forkserver");
-    }
-    work();
-  });
-}
-
-// For functions that return no code: `otherwise` where there is nothing to be had.
-template <class Result, class Work>
-Result guarded_value(Result otherwise, const Work& work) noexcept {
-  Result result = otherwise;
-  guarded([&] { result = work(); });
-  return result;
-}
-
-um_device& checked(um_device* device) { return *given(device, "the device"); }
-// Locked until the end of the expression.
-um_device::Locked alive(um_device* device) { return checked(device).alive(); }
+using um::capi::guarded;
+using um::capi::guarded_value;
 
 template <class Row>
 uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
@@ -243,89 +220,6 @@ um_status um_export_lasting(const void* address) {
 
 um_status um_export_release(const void* address) {
   return guarded([&] { um::Exports::release(address); });
-}
-
-// ---- ops ---------------------------------------------------------------------------------------------------
-
-um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
-                      const um_access* accesses, uint32_t count) {
-  return guarded([&] {
-    checked(device).guard.begin_op(op, phase, module, flags, count > 0 ? given(accesses, "the accesses") : nullptr,
-                                   count);
-  });
-}
-
-um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
-                               um_gather gather, void* context) {
-  return guarded([&] {
-    checked(device).guard.begin_op(op, phase, module, flags, given(gather, "the function that gathers"), context);
-  });
-}
-
-void um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
-  if (device != nullptr && !um::process::forked()) device->guard.end_op(outputs, count);
-}
-
-void um_show(const um_shown* shown) {
-  if (shown != nullptr && !um::process::forked()) um::Guard::show(shown->address, shown->storage);
-}
-
-void um_owners_set(const um_owner_functions* functions) {
-  if (functions != nullptr) um::owners::set(functions);
-}
-
-void um_op_stream_set(void* stream) {
-  if (!um::left_out(um::Wait::op_stream)) um::op_stream = static_cast<um::driver::CUstream>(stream);
-}
-
-um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
-  return guarded([&] { alive(device)->budget.set(budget_bytes); });
-}
-
-um_status um_step_set(um_device* device, uint32_t step) {
-  return guarded([&] {
-    const auto locked = alive(device);
-    locked->guard.set_step(step);
-    locked->swapping.end_put_off();
-  });
-}
-
-um_status um_refusals_put_off(um_device* device) {
-  return guarded([&] {
-    if (!alive(device)->swapping.put_off())
-      throw um::Error(UM_UNSUPPORTED, "refusals are put off in steps alone, and where kernels run in the host");
-  });
-}
-
-um_status um_repetition_set(um_device* device, int32_t on) {
-  return guarded([&] { alive(device)->repetition.set(on != 0); });
-}
-
-int32_t um_repetition_call(um_device* device, uint64_t module, int32_t differentiated) {
-  return guarded_value(0, [&] { return alive(device)->repetition.call(module, differentiated != 0) ? 1 : 0; });
-}
-
-// ---- explicit swapping -------------------------------------------------------------------------------------
-
-um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
-  return guarded([&] { alive(device)->swapping.set(*given(options, "the options")); });
-}
-
-um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number) {
-  return guarded([&] {
-    *given(out_number, "the place for the number") = alive(device)->follower.add(*given(program, "the program"));
-  });
-}
-
-um_status um_program_drop(um_device* device, uint32_t number) {
-  return guarded([&] {
-    const auto locked = alive(device);
-    number != 0 ? locked->follower.drop(number) : locked->follower.drop_all();
-  });
-}
-
-um_status um_swap_read(um_device* device, um_swap_counters* out) {
-  return guarded([&] { alive(device)->swapping.read(given(out, "the place for the counters")); });
 }
 
 // ---- what happened -----------------------------------------------------------------------------------------

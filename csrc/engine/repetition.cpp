@@ -25,8 +25,9 @@ constexpr uint32_t kSettling = 32, kMostParts = 16, kMostCalls = 4;
 constexpr uint64_t kStale = 4;
 constexpr size_t kMostEdges = 8;
 constexpr size_t kSlots = size_t{1} << 14;
-// Ops that may be looked at again for each that runs.
-constexpr uint64_t kComparedPerOp = 32;
+// Ops and allocations that may be looked at to compare stretches: so many for each of the first ops, and then one for
+// so many that run, as a program in which nothing has been found by then may have nothing to be found.
+constexpr uint64_t kComparedPerOp = 32, kEagerOps = uint64_t{1} << 14, kOpsPerCompared = 4;
 
 uint64_t mixed(uint64_t value) {  // the finalizer of MurmurHash3
   value = (value ^ value >> 33) * 0xff51afd7ed558ccd;
@@ -182,10 +183,11 @@ bool Repetition::repeats(const Place& place, Seen& seen, const Moment& now) {
   const Moment &first = seen.last[0], &second = seen.last[1];
   if (!log_.holds(first.position) || !is_wanted(place, seen, now)) return false;
   const uint64_t cost = now.position - first.position;
-  if (compared_ + cost > kComparedPerOp * position_) return false;
-  compared_ += cost;
+  if (compared_ + cost > kComparedPerOp * std::min(position_, kEagerOps) + position_ / kOpsPerCompared) return false;
   seen.next = seen.count + std::max(1u, seen.count / 2);
-  const UseLog::Likeness likeness = log_.likeness(first.position, second.position, older_than(first));
+  const std::vector<uint64_t> lasting = older_than(first);
+  compared_ += cost + lasting.size();
+  const UseLog::Likeness likeness = log_.likeness(first.position, second.position, lasting);
   if (likeness.lasting == (place.kind == Kind::after_backward)) return false;
   const bool trains = now.backwards > first.backwards, better = now.edges > first.edges;
   if (trains && place.kind == Kind::write) return likeness.part >= kSomewhatLike;

@@ -33,10 +33,11 @@ UseLog::Likeness compared(bool lasting, const std::vector<Each>& one, const std:
 
 std::vector<UseLog::Use> UseLog::uses(uint64_t from, uint64_t to, const std::vector<uint64_t>& lasting) const {
   std::vector<Use> found;
-  for (uint64_t at = from; at < to; ++at) found.push_back(ring_[at % kMostOps]);
+  for (uint64_t at = from; at < to; ++at) {
+    const Use& use = ring_[at % kMostOps];
+    if (std::binary_search(lasting.begin(), lasting.end(), use.serial)) found.push_back(use);
+  }
   make_distinct(&found);
-  const auto passing = [&](const Use& use) { return !std::binary_search(lasting.begin(), lasting.end(), use.serial); };
-  found.erase(std::remove_if(found.begin(), found.end(), passing), found.end());
   return found;
 }
 

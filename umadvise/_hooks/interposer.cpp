@@ -87,8 +87,9 @@ struct OpDescription {
   uint32_t op, phase, module, flags;  // names are interned
 };
 
-// Whether autograd takes note of an op outside of modules.
+// Whether autograd takes note of an op outside of modules; nobody wants to know it where nobody looks for steps.
 bool is_differentiated(const OperatorInfo& info, const torch::jit::Stack& stack) {
+  if (tell_of_edge.load(std::memory_order_relaxed) == nullptr) return false;
   if (forward_module() != 0 || !c10::GradMode::is_enabled()) return false;
   bool found = false;
   each_operand(info, stack, [&](const c10::TensorImpl& tensor) { found = found || tensor.requires_grad(); });
