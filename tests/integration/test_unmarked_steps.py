@@ -1,10 +1,11 @@
 """Steps that nobody marks are found in all kinds of loops, and plans drive them; numbers are those of plain PyTorch."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from unmarked_loops import COUNT, LOOPS, UNLIKE, WIDTH, descend, network
+from unmarked_loops import COUNT, LOOPS, UNLIKE, WIDTH, descend, forward, generation, network, weights
 
 import umadvise
 from umadvise import EmulatedDevice
@@ -69,6 +70,28 @@ def test_sessions_take_whoever_marks_steps_at_his_word() -> None:
     assert not profile.steps_are_found
 
 
+def test_marks_that_come_later_are_the_steps_from_then_on() -> None:
+    def loop(mark: Callable[[], AbstractContextManager[None]]) -> list[float]:
+        torch.manual_seed(0)
+        model, losses = network(), []
+        for index in range(2 * COUNT):
+            with mark() if index >= COUNT else nullcontext():
+                loss = model(torch.ones(64, WIDTH)).square().mean()
+                loss.backward()
+                descend(list(model.parameters()))
+                losses.append(loss.item())
+        return losses
+
+    with umadvise.session([], device=EmulatedDevice("256MiB"), budget="24MiB", policy="swap") as um:
+        losses = loop(um.step)
+        profile = um.profile()
+    assert losses == loop(nullcontext)
+    assert profile.step_count == COUNT - UNSEEN + COUNT  # the last one that was found is none, as no edge ended it
+    assert not profile.steps_are_found
+    assert profile.planned is not None
+    assert profile.planned.driven >= profile.step_count - 3
+
+
 def test_an_optimizer_marks_the_steps_of_a_session() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -83,6 +106,79 @@ def test_an_optimizer_marks_the_steps_of_a_session() -> None:
     assert profile.step_count == 6  # it begins where the optimizer has stepped for the second time
     assert not profile.steps_are_found
     assert driven >= 4
+
+
+def test_what_is_the_same_for_each_token_comes_ahead_beside_a_cache_that_grows() -> None:
+    _, profile, _ = in_session(generation)
+    swaps = [step.swaps for step in profile.steps[UNSEEN:]]
+    assert all(each is not None and each.on_demand_swap_ins < each.swap_ins for each in swaps)
+    brought = sum(each.swap_ins for each in swaps if each is not None)
+    late = sum(each.on_demand_swap_ins for each in swaps if each is not None)
+    assert brought - late >= brought / 4
+
+
+ROOMLESS = 6
+"""The time that a loop comes round with a batch that finds no room."""
+
+
+def with_a_large_batch(run: Callable[[torch.Tensor], torch.Tensor], rounds: int) -> list[float | str]:
+    """What comes out of a loop, and where it is refused, why."""
+    numbers: list[float | str] = []
+    with torch.no_grad():
+        for index in range(rounds):
+            batch = torch.ones(8000 if index == ROOMLESS else 64, WIDTH)
+            try:
+                numbers.append(run(batch).sum().item())
+            except torch.OutOfMemoryError as error:
+                numbers.append(str(error))
+    return numbers
+
+
+def modules() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A network whose steps begin with the call of a module."""
+    torch.manual_seed(0)
+    return network()
+
+
+def tensors() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A network whose steps begin with an op."""
+    layers = [each.detach() for each in weights()]
+    return lambda batch: forward(layers, batch)
+
+
+@pytest.mark.parametrize("make", [modules, tensors], ids=["call", "op"])
+def test_a_step_without_room_is_refused_where_the_next_one_begins(
+    make: Callable[[], Callable[[torch.Tensor], torch.Tensor]],
+) -> None:
+    expected = with_a_large_batch(make(), COUNT)
+    numbers, profile, _ = in_session(lambda: with_a_large_batch(make(), COUNT))
+    refusal = numbers[ROOMLESS + 1]
+    assert isinstance(refusal, str)
+    assert "no room for aten::" in refusal
+    assert "a budget of" in refusal
+    assert numbers[: ROOMLESS + 1] + numbers[ROOMLESS + 2 :] == expected[: ROOMLESS + 1] + expected[ROOMLESS + 2 :]
+    assert profile.step_count >= COUNT - UNSEEN - 1
+
+
+def test_the_last_step_without_room_is_refused_where_the_session_ends() -> None:
+    numbers = []
+    session = umadvise.session([], device=EmulatedDevice("256MiB"), budget="24MiB", policy="swap")
+    with pytest.raises(torch.OutOfMemoryError, match="no room for aten::"), session:
+        numbers = with_a_large_batch(tensors(), ROOMLESS + 1)
+    assert numbers == with_a_large_batch(tensors(), ROOMLESS + 1)
+
+
+def test_before_steps_are_found_an_op_without_room_is_refused_at_once() -> None:
+    with umadvise.session([], device=EmulatedDevice("256MiB"), budget="24MiB", policy="swap"):
+        run = tensors()
+        with pytest.raises(torch.OutOfMemoryError, match="no room for aten::mm"):
+            run(torch.ones(8000, WIDTH))
+
+
+def test_auto_refuses_no_step_that_nobody_marks() -> None:
+    numbers, profile, _ = in_session(lambda: with_a_large_batch(tensors(), COUNT), policy="auto")
+    assert numbers == with_a_large_batch(tensors(), COUNT)
+    assert profile.steps_are_found
 
 
 def test_each_token_of_transformers_is_a_step() -> None:

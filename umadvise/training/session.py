@@ -246,6 +246,7 @@ class Session:
         state, loop = _opened(self._runtime), self._open_loop()
         loop.observer.unmarked.detach()
         clock = loop.observer.clock
+        clock.steps_are_found = False
         number = clock.step_count + 1
         if not state.forked:
             loop.before_step(number)

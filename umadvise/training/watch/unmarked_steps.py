@@ -169,7 +169,7 @@ class UnmarkedSteps:
             self._edge()
         except torch.OutOfMemoryError:
             return Status.OUT_OF_DEVICE_MEMORY
-        except Exception:
+        except BaseException:  # an interrupt too: nothing else would hear of it, as C called
             log.exception("the edge between two steps failed")
             return Status.BAD_STATE
         return Status.OK
