@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 
 def in_session(
-    loop: Callable[[], list[float]], *, policy: str = "swap", budget: str = "24MiB"
-) -> tuple[list[float], FaultProfile, int]:
+    loop: Callable[[], list[Any]], *, policy: str = "swap", budget: str = "24MiB"
+) -> tuple[list[Any], FaultProfile, int]:
     """What a loop returns in a session that marks nothing, its profile, and how many steps plans drove."""
     torch.manual_seed(0)
     device = EmulatedDevice("256MiB", clock="v100-16gb")
