@@ -147,7 +147,14 @@ def tensors() -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda batch: forward(layers, batch)
 
 
-@pytest.mark.parametrize("make", [modules, tensors], ids=["call", "op"])
+def wide_tensors() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A network whose steps begin with an op that is given more than there is room for."""
+    layers = [torch.ones(WIDTH, 3 * WIDTH) / WIDTH, torch.ones(3 * WIDTH, WIDTH) / WIDTH]
+    layers += [each.detach() for each in weights()]
+    return lambda batch: forward(layers, batch)
+
+
+@pytest.mark.parametrize("make", [modules, tensors, wide_tensors])
 def test_a_step_without_room_is_refused_where_the_next_one_begins(
     make: Callable[[], Callable[[torch.Tensor], torch.Tensor]],
 ) -> None:

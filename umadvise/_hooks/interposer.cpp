@@ -123,12 +123,13 @@ um_status begin_step(um_device* device, const OpDescription& op, AccessList& acc
   at_edge = false;
   if (told == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(told);
   TORCH_CHECK(told == UM_OK, "the edge between two steps, which were found by their repetition, failed: see the log");
-  return begin(device, {op.op, op.phase, op.module, op.flags | UM_OP_AT_EDGE}, accesses);
+  return begin(device, op, accesses);
 }
 
-void begin_or_throw(um_device* device, const OpDescription& op, const OperatorInfo& info,
-                    const torch::jit::Stack& stack, AccessList& accesses) {
+void begin_or_throw(um_device* device, OpDescription op, const OperatorInfo& info, const torch::jit::Stack& stack,
+                    AccessList& accesses) {
   um_status status = begin(device, op, accesses);
+  op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
   if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
   if (status == UM_OK) return;
   const std::string refusal = um_last_error();

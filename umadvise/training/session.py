@@ -262,6 +262,8 @@ class Session:
             if not state.forked:  # a child may leave through here
                 clock.end_step()
                 loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
+                if not whole:
+                    clock.refusal = None  # what ended it says more
         clock.check()
 
     def to_device(self, batch: Batch) -> Batch:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Collection
+from itertools import count
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -78,6 +79,7 @@ class UnmarkedSteps:
         self._handle: Any = None
         self._thread = 0
         self._numbers: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
+        self._next_number = count(1)  # none comes twice, as of a module that is gone
         self._stepped = False
         self._unbelieved = 0
         self.driver: Driver | None = None
@@ -160,7 +162,7 @@ class UnmarkedSteps:
         if number is None:
             if next(module.parameters(), None) is None:  # a loss, or what prepares a batch
                 return
-            number = self._numbers[module] = len(self._numbers) + 1
+            number = self._numbers[module] = next(self._next_number)
         if self._runtime.device.step_begins(number, differentiated=torch.is_grad_enabled()):
             self._edge()
 
