@@ -190,7 +190,8 @@ def test_auto_refuses_no_step_that_nobody_marks() -> None:
 
 
 def test_each_token_of_transformers_is_a_step() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     sizes = {"n_layer": 3, "n_head": 4, "n_embd": 256, "vocab_size": 1000, "n_positions": 64}
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=None)
 
