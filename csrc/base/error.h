@@ -1,4 +1,4 @@
-// What the core throws inside; csrc/capi/device.cpp turns it into a code and a message. Nothing of it leaves the
+// What the core throws inside; csrc/capi/guard.h turns it into a code and a message. Nothing of it leaves the
 // library.
 #pragma once
 

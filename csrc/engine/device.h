@@ -18,6 +18,7 @@
 #include "engine/observation.h"
 #include "engine/owners.h"
 #include "engine/recording.h"
+#include "engine/repetition.h"
 #include "engine/sampling.h"
 #include "engine/streams.h"
 #include "engine/swapping.h"
@@ -99,6 +100,7 @@ struct um_device {
   um::Follower follower{*this};
   um::Recording recording{*this};
   um::Sampling sampling{*this};
+  um::Repetition repetition{*this};
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);

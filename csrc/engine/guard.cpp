@@ -64,6 +64,8 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   running->device = &device_;
   running->untouched = (flags & UM_OP_CREATES) != 0;
   running->beside = (flags & UM_OP_BESIDE) != 0;
+  running->at_edge = (flags & UM_OP_AT_EDGE) != 0;
+  running->differentiated = (flags & UM_OP_DIFFERENTIATED) != 0;
   running->stream = op_stream;
   device_.streams.note(op_stream);
   running->identity = {step_, step_ops_ + (running->beside ? 0 : 1), op, module, phase};

@@ -16,15 +16,15 @@ namespace um {
 // Whose turn comes first, the smaller number's: when ops and steps begin, when they end, and when allocations come and
 // go. What happened before an op is told before it; a plan's pages come before those that the budget makes room for,
 // and both before chunks do. An op is on record before it touches anything, its duration is without what it waits for,
-// and samples are without what anybody else does.
+// and samples are without what anybody else does. An op that a step begins with begins once more: nobody has seen it.
 struct Turns {
   uint8_t begin, end, memory;
 };
 inline constexpr uint8_t kNever = 255;
-inline constexpr size_t kMostParticipants = 9;
-inline constexpr Turns kEventTurns{0, 3, 0}, kProgramTurns{1, 6, 1}, kBudgetTurns{2, kNever, kNever},
-    kSwapTurns{3, 5, kNever}, kRecordTurns{4, 4, 2}, kDurationTurns{5, 0, kNever}, kSampleTurns{6, 1, 3},
-    kWorkspaceTurns{kNever, 2, kNever}, kAccountTurns{kNever, 3, kNever};
+inline constexpr size_t kMostParticipants = 10;
+inline constexpr Turns kRepetitionTurns{0, kNever, kNever}, kEventTurns{0, 3, 0}, kProgramTurns{1, 6, 1},
+    kBudgetTurns{2, kNever, kNever}, kSwapTurns{3, 5, kNever}, kRecordTurns{4, 4, 2}, kDurationTurns{5, 0, kNever},
+    kSampleTurns{6, 1, 3}, kWorkspaceTurns{kNever, 2, kNever}, kAccountTurns{kNever, 3, kNever};
 
 // The device's lock is held for every call.
 class Participant {

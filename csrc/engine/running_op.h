@@ -42,8 +42,10 @@ struct Operand {
 struct RunningOp {
   um_device* device = nullptr;
   OpIdentity identity;
-  bool untouched = false;  // UM_OP_CREATES
-  bool beside = false;     // UM_OP_BESIDE
+  bool untouched = false;       // UM_OP_CREATES
+  bool beside = false;          // UM_OP_BESIDE
+  bool at_edge = false;         // UM_OP_AT_EDGE
+  bool differentiated = false;  // UM_OP_DIFFERENTIATED
   driver::CUstream stream{};
   WorkingSet working_set;
   std::vector<Movable::Use> swapped;  // memory that may move, pinned for it

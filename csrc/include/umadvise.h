@@ -28,7 +28,8 @@ enum {
   UM_OUT_OF_DEVICE_MEMORY = 3,
   UM_OUT_OF_HOST_MEMORY = 4,
   UM_DRIVER_ERROR = 5,
-  UM_BAD_STATE = 6
+  UM_BAD_STATE = 6,
+  UM_STEP_BEGINS = 7 /* no failure: see um_repetition_set */
 };
 
 UM_API uint32_t um_abi_version(void);
@@ -229,8 +230,10 @@ typedef struct um_access {
  * in ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
  * an error of the caller. `flags`: of um_op_flag. */
 typedef enum {
-  UM_OP_CREATES = 1, /* it only makes memory (aten::empty and kin): its allocations are not touched */
-  UM_OP_BESIDE = 2   /* of a thread that works beside the step: neither recorded nor compared with a program */
+  UM_OP_CREATES = 1,       /* it only makes memory (aten::empty and kin): its allocations are not touched */
+  UM_OP_BESIDE = 2,        /* of a thread that works beside the step: neither recorded nor compared with a program */
+  UM_OP_AT_EDGE = 4,       /* no step begins with it that has not been told: see um_repetition_set */
+  UM_OP_DIFFERENTIATED = 8 /* autograd takes note of it */
 } um_op_flag;
 UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                              const um_access* accesses, uint32_t count);
@@ -282,6 +285,13 @@ UM_API um_status um_step_set(um_device* device, uint32_t step);
  * room for is used in the host's memory, until um_step_set refuses the step with UM_OUT_OF_DEVICE_MEMORY, and says what
  * all of it needs. UM_UNSUPPORTED outside of steps, and on a GPU. */
 UM_API um_status um_refusals_put_off(um_device* device);
+/* Looks for steps that nobody marks, in the ops that come from now on, or no longer: at a place that comes again and
+ * again, the same in each of them. Where one begins with an op, um_op_begin returns UM_STEP_BEGINS and the op has not
+ * begun: tell of the edge with um_step_set, and begin the op once more with UM_OP_AT_EDGE. */
+UM_API um_status um_repetition_set(um_device* device, int32_t on);
+/* A module with parameters is called, by no other module's forward and in no backward. `module` is the same number
+ * whenever it is called. 1 where a step begins with that call. */
+UM_API int32_t um_repetition_call(um_device* device, uint64_t module, int32_t differentiated);
 
 /* ---- what happened -------------------------------------------------------------------------------------- */
 typedef enum {

@@ -67,6 +67,8 @@ class Allocations {
   std::vector<const Arena*> arenas_by_address() const;
   // Changes whenever an arena comes or goes.
   uint64_t arena_changes() const { return arena_changes_; }
+  // Of the latest allocation.
+  uint64_t last_serial() const { return last_serial_; }
   // Reserved for what is on the device whatever happens: plain memory and chunks.
   uint64_t plain_bytes() const {
     return plain_bytes_ + (movable_ != nullptr ? movable_->ranges.chunks.pool.created() * movable_->chunk_bytes() : 0);

@@ -120,6 +120,40 @@ def test_trainings_one_after_another_have_steps_and_memory_each(
     assert several.memory.requested_peak_bytes < 1.5 * one.memory.requested_peak_bytes
 
 
+UNMARKED = """
+import torch
+
+torch.manual_seed(0)
+layers = [(torch.randn(640, 640) / 25).requires_grad_() for _ in range(6)]
+for step in range(10):
+    hidden = torch.randn(448, 640)
+    for layer in layers:
+        hidden = torch.relu(hidden @ layer)
+    loss = hidden.square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for layer in layers:
+            layer -= 0.01 * layer.grad
+            layer.grad = None
+    print(loss.item())
+"""
+
+
+def test_a_script_that_marks_no_steps_has_some(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    finished = run(UNMARKED, options=("--capacity", "64MiB", "--budget", "24MiB", "--policy", "swap"))
+    vanilla = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (finished.returncode, finished.stdout) == (0, vanilla.stdout), finished.stderr
+    profile = profile_in(tmp_path)
+    assert profile.steps_are_found
+    assert profile.step_count == 7  # the third time is the first step, and the last one has no end
+    assert profile.planned is not None
+    assert profile.planned.driven >= 5
+
+
 def test_one_of_several_optimizers_ends_the_steps(
     run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:

@@ -63,6 +63,11 @@ UM_API void um_hooks_beside(int32_t on);
 // given moves into managed memory, and it is tried again, once. NULL: it is refused.
 typedef int32_t (*um_hooks_rescuer)(void);
 UM_API void um_hooks_rescuer_set(um_hooks_rescuer rescuer);
+// Called in the thread of an op that a step begins with (um_repetition_set), before it has begun; ops that run
+// meanwhile go through the interposer like any other. Returns a um_status; where that is not UM_OK the op is refused,
+// with the words of um_last_error if it is UM_OUT_OF_DEVICE_MEMORY. NULL: nobody wants to know.
+typedef int32_t (*um_hooks_edge)(void);
+UM_API void um_hooks_edge_set(um_hooks_edge edge);
 // Ops on lists that go by element run from now on as several, so that the storages of each, in whole units where they
 // are above half a one and in parts of one where they are not, take no more than the limit. A single element may take
 // more. The unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.

@@ -8,6 +8,7 @@
 #include "interposer.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
@@ -77,14 +78,29 @@ class Membership {  // of a thread in the set of those that interpose
 thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
-thread_local bool beside = false;  // those that interpose
+thread_local bool beside = false;   // those that interpose
+thread_local bool at_edge = false;  // of two steps
+
+std::atomic<um_hooks_edge> tell_of_edge{nullptr};
 
 struct OpDescription {
   uint32_t op, phase, module, flags;  // names are interned
 };
 
-OpDescription describe(const OperatorInfo& info) {
-  const uint32_t flags = (info.kind == Kind::creation ? UM_OP_CREATES : 0) | (beside ? UM_OP_BESIDE : 0);
+// Whether autograd takes note of an op outside of modules; nobody wants to know it where nobody looks for steps.
+bool is_differentiated(const OperatorInfo& info, const torch::jit::Stack& stack) {
+  if (tell_of_edge.load(std::memory_order_relaxed) == nullptr) return false;
+  if (forward_module() != 0 || !c10::GradMode::is_enabled()) return false;
+  bool found = false;
+  each_operand(info, stack, [&](const c10::TensorImpl& tensor) { found = found || tensor.requires_grad(); });
+  return found;
+}
+
+OpDescription describe(const OperatorInfo& info, const torch::jit::Stack& stack) {
+  uint32_t flags = info.kind == Kind::creation ? UM_OP_CREATES : 0;
+  if (beside) flags |= UM_OP_BESIDE;
+  if (at_edge) flags |= UM_OP_AT_EDGE;
+  if (is_differentiated(info, stack)) flags |= UM_OP_DIFFERENTIATED;
   if (thread_phase != UM_PHASE_OPTIMIZER) {
     if (const BackwardNode node = current_backward_node(); node.running) {
       return {info.name, UM_PHASE_BACKWARD, node.module, flags};
@@ -97,9 +113,24 @@ um_status begin(um_device* device, const OpDescription& op, AccessList& accesses
   return um_op_begin_gathered(device, op.op, op.phase, op.module, op.flags, &AccessList::locate, &accesses);
 }
 
-void begin_or_throw(um_device* device, const OpDescription& op, const OperatorInfo& info,
-                    const torch::jit::Stack& stack, AccessList& accesses) {
+// A step begins with the op that is to begin now.
+um_status begin_step(um_device* device, const OpDescription& op, AccessList& accesses) {
+  const um_hooks_edge tell = tell_of_edge.load();
+  at_edge = true;
+  c10::impl::tls_set_dispatch_key_excluded(kKey, false);  // an op that runs for the edge is one
+  const auto told = static_cast<um_status>(tell == nullptr ? UM_OK : tell());
+  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+  at_edge = false;
+  if (told == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(told);
+  TORCH_CHECK(told == UM_OK, "the edge between two steps, which were found by their repetition, failed: see the log");
+  return begin(device, op, accesses);
+}
+
+void begin_or_throw(um_device* device, OpDescription op, const OperatorInfo& info, const torch::jit::Stack& stack,
+                    AccessList& accesses) {
   um_status status = begin(device, op, accesses);
+  op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
+  if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
   if (status == UM_OK) return;
   const std::string refusal = um_last_error();
   if (rescued(status)) {
@@ -136,7 +167,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   gather_accesses(info, *stack, accesses);
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
-  const OpDescription description = describe(info);
+  const OpDescription description = describe(info, *stack);
   throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   um_device* const device = interposed_device.load(std::memory_order_relaxed);
   begin_or_throw(device, description, info, *stack, accesses);
@@ -198,6 +229,8 @@ bool interposing_outside_ops() {
 um_status um_hooks_interpose(um_device* device) {
   return um::hooks::guarded([&] { um::hooks::interpose_thread(device); });
 }
+
+void um_hooks_edge_set(um_hooks_edge edge) { um::hooks::tell_of_edge = edge; }
 
 void um_hooks_beside(int32_t on) {
   static_cast<void>(um::hooks::guarded([&] { um::hooks::work_beside(on != 0); }));

@@ -13,6 +13,7 @@ from umadvise._native.hooks import (
     interpose,
     plain_cuda_device,
     serve_cuda,
+    set_edge,
     set_module,
     set_phase,
     set_rescuer,

@@ -25,6 +25,7 @@ class Status(IntEnum):
     OUT_OF_HOST_MEMORY = 4
     DRIVER_ERROR = 5
     BAD_STATE = 6
+    STEP_BEGINS = 7
 
 
 class Counting(IntEnum):

@@ -298,6 +298,19 @@ class Device:
         """Says which step begins now (1, 2, ...), or 0 outside steps."""
         core_library().um_step_set(self.handle, step)
 
+    def find_steps(self, on: bool) -> None:
+        """Looks for steps that nobody marks, or no longer: see um_repetition_set."""
+        core_library().um_repetition_set(self.handle, on)
+
+    def step_begins(self, module: int, *, differentiated: bool) -> bool:
+        """Whether a step that was found by its repetition begins with the call of a module.
+
+        Args:
+            module: number of the module, the same whenever it is called.
+            differentiated: whether autograd takes note of what happens in it.
+        """
+        return bool(core_library().um_repetition_call(self.handle, module, differentiated))
+
     def enable_events(self, on: bool) -> None:
         """Switches the recording of events."""
         core_library().um_events_enable(self.handle, on)

@@ -56,6 +56,18 @@ def set_rescuer(rescuer: Callable[[], bool] | None) -> None:
     del before
 
 
+_edge: Any = None  # as long as the library may call it
+
+
+def set_edge(edge: Callable[[], int] | None) -> None:
+    """Sets what is called where a step begins that was found by its repetition, at an op (see um_hooks_edge_set)."""
+    global _edge
+    callback = header.hooks().types["um_hooks_edge"]
+    before, _edge = _edge, callback() if edge is None else callback(edge)
+    hooks_library().um_hooks_edge_set(_edge)
+    del before
+
+
 def adopt_storage(storage: int, device: Device, placement: Placement) -> None:
     """Moves a live torch storage's bytes into our memory; every tensor on it follows.
 

@@ -28,7 +28,7 @@ from umadvise.records.counters import (
 )
 from umadvise.records.files import read_whole, require_schema, write_atomically
 
-SCHEMA = "umadvise.fault-profile/3"
+SCHEMA = "umadvise.fault-profile/4"
 BIN_COUNT = 96
 """Equal parts of a step in the pattern of faults; divides by 2, 3 and 4, so that narrow terminals can join bins."""
 MOST_ROWS = 4096
@@ -279,7 +279,8 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     (without op_count and oversized_ops, which are of all steps), `pattern`, and in `tables` all that is not about
     explicit swaps, are those of the sampled steps. `swaps` covers the steps, and `chunks` is as it was last: both are
     None where there were no chunks. `placed` says in what memory, and with what advice, tensors really lay. `planned`
-    is None where steps follow no plans, `predictions` is empty where nobody asked the simulator.
+    is None where steps follow no plans, `predictions` is empty where nobody asked the simulator. `steps_are_found`:
+    nobody marked the steps, and they begin where ops come again.
     """
 
     environment: RunEnvironment
@@ -302,6 +303,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     placed: Annotated[tuple[Placed, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
     planned: PlannedSteps | None = None
     predictions: Annotated[tuple[RungPrediction, ...], msgspec.Meta(max_length=16)] = ()
+    steps_are_found: bool = False
 
     @property
     def pages(self) -> bool:

@@ -1,4 +1,4 @@
-"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from `optimizer.step()`.
+"""A script that knows nothing of umadvise: roles come from Module and Optimizer, steps from what repeats.
 
 On the emulated device it may be written for CUDA: see `cuda_spellings`.
 """
@@ -7,10 +7,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import parse_budget
@@ -26,31 +25,11 @@ from umadvise.training.watch.observer import Observer
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
 
-class _Leader:
-    """Whose steps are the run's, of several optimizers. None of them is kept alive."""
-
-    def __init__(self) -> None:
-        self._leader: ref[torch.optim.Optimizer] | None = None
-        self._without_it: WeakSet[torch.optim.Optimizer] = WeakSet()
-
-    def steps(self, optimizer: torch.optim.Optimizer) -> bool:
-        """An optimizer has stepped: whether that ends a step of the run."""
-        leader = None if self._leader is None else self._leader()
-        if leader is None or optimizer in self._without_it:
-            self._leader, leader = ref(optimizer), optimizer
-        if optimizer is not leader:
-            self._without_it.add(optimizer)
-            return False
-        self._without_it.clear()
-        return True
-
-
 class ScriptRun:
     """Watches and drives a script that knows nothing of umadvise, and makes its fault profile.
 
-    A step ends when `optimizer.step()` returns, and the next one begins: with several optimizers, at the one that was
-    stepped first in the run, until another one has stepped twice without it, as in the next of several trainings. A
-    script that opens a session and marks its steps is taken at its word instead.
+    Steps are those of `umadvise.training.watch.unmarked_steps`. A script that opens a session and marks its steps is
+    taken at its word instead.
     """
 
     def __init__(
@@ -76,9 +55,7 @@ class ScriptRun:
         self._script = script
         self._records = record
         self._sample_every = check_every(sample_every)
-        self._leader = _Leader()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
         """Patches torch and starts to watch."""
@@ -96,18 +73,14 @@ class ScriptRun:
         self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
         self._loop = Loop.shared = Loop(self._runtime, observer, self._course)
+        self._loop.optimizers = self._optimizers
         observer.attach()
         if self._records:
             observer.recorder.start()
-        self._clock = observer.clock
-        self._handles.append(register_optimizer_step_post_hook(self._after_step))
-        self._begin_step()
+        observer.unmarked.optimizers = self._optimizers
+        observer.unmarked.driver = self._loop
+        observer.unmarked.begin()
         return self
-
-    def _begin_step(self) -> None:
-        if self._drives:
-            self._loop.before_step(self._clock.step_count + 1)
-        self._clock.begin_step()
 
     @property
     def _drives(self) -> bool:
@@ -118,8 +91,7 @@ class ScriptRun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Ends it; what the script left alive stays valid."""
-        for handle in self._handles:
-            handle.remove()
+        self._loop.observer.unmarked.driver = None
         if not self._runtime.forked:
             self._loop.close()
             self._loop.observer.detach()
@@ -128,7 +100,7 @@ class ScriptRun:
         Loop.shared = None
         patching.finish(self._runtime)
         if kind is None:
-            self._clock.check()
+            self._loop.observer.clock.check()
 
     def _add_param_group(
         self, original: Callable[..., None], optimizer: torch.optim.Optimizer, group: dict[str, Any]
@@ -139,16 +111,6 @@ class ScriptRun:
         for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
             if parameter.layout is torch.strided and parameter.device.type == "cpu":
                 self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
-        if self._leader.steps(optimizer) and not self._clock.steps_are_marked:
-            self._clock.end_step()
-            if self._drives:
-                self._loop.after_step(self._clock.step_count, whole=True, refused=self._clock.refusal is not None)
-                if self._clock.step_count == 1:  # before that nobody knows what trains
-                    self._loop.begin_with_kept((), list(self._optimizers))
-            self._begin_step()
-            self._clock.check()
 
     @property
     def forked(self) -> bool:

@@ -177,6 +177,8 @@ class Session:
         if shared is None:
             observer.attach()
         self._loop.begin_with_kept(self._models, self._optimizers)
+        observer.unmarked.optimizers = self._optimizers
+        observer.unmarked.driver = self._loop
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -184,9 +186,15 @@ class Session:
         """Gives every tensor of the model and the optimizer that was moved back as an ordinary one.
 
         All but those whose address left torch, to a live numpy array for one: they stay where they are, and valid.
+
+        Raises:
+            torch.OutOfMemoryError: ops of an unmarked step that had not ended found no room on the device.
         """
-        if self._runtime is not None:
-            self._end(self._runtime)
+        if self._runtime is None:
+            return
+        self._end(self._runtime)
+        if kind is None and self._loop is not None:
+            self._loop.observer.clock.check()
 
     def _end(self, state: runtime.Runtime) -> None:
         self._runtime = None
@@ -206,6 +214,7 @@ class Session:
         stack.callback(self._adoption.give_back, state)
         if loop is None:
             return
+        loop.observer.unmarked.driver = None
         if Loop.shared is None:
             stack.callback(loop.observer.detach)
         if self._records:
@@ -238,8 +247,9 @@ class Session:
         if self._rehearses:
             yield
             return
+        loop.observer.unmarked.detach()
         clock = loop.observer.clock
-        clock.steps_are_marked = True
+        clock.steps_are_found = False
         number = clock.step_count + 1
         if not state.forked:
             loop.before_step(number)
@@ -255,6 +265,8 @@ class Session:
             if not state.forked:  # a child may leave through here
                 clock.end_step()
                 loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
+                if not whole:
+                    clock.refusal = None  # what ended it says more
         clock.check()
 
     def plan_ahead(self, step: Callable[[], object]) -> None:

@@ -290,10 +290,16 @@ def test_without_a_step_the_report_says_what_to_do(make: Any) -> None:
     assert rendered == (
         "Memory traffic of train.py\nemulated device (emulated, ordered counting), 1.00 GiB, policy advise\n"
         "umadvise 0.1.0, torch 2.13.0\n\n"
-        "No step was completed, so nothing can be said of one. In a session, put `with um.step():` around each step.\n"
-        "Under `umadvise run` a step ends when optimizer.step() returns: without an optimizer, open a session in the\n"
-        "script.\nOutside of the steps: 12 fault groups, 3.00 MiB to the device, 0 B to the host\n"
+        "No step was completed, so nothing can be said of one: no optimizer stepped twice, and nothing was seen to "
+        "come\nagain often enough. Mark the steps: open a session in the script, and put `with um.step():` around "
+        "each of\nthem.\nOutside of the steps: 12 fault groups, 3.00 MiB to the device, 0 B to the host\n"
     )
+
+
+def test_steps_that_nobody_marked_are_said_to_be_found(make: Any) -> None:
+    rendered = text.render(make.profile(steps_are_found=True))
+    assert "\nSteps: found by their repetition, as none were marked\n" in rendered
+    assert "found by" not in text.render(make.profile())
 
 
 def test_a_small_tensor_shares_its_block(make: Any) -> None:

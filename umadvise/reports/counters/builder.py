@@ -212,6 +212,7 @@ class ProfileBuilder:
         chunks: Chunks | None = None,
         placed: Sequence[Placed] = (),
         predictions: Sequence[RungPrediction] = (),
+        steps_are_found: bool = False,
     ) -> FaultProfile:
         """The profile so far, with its findings.
 
@@ -224,6 +225,7 @@ class ProfileBuilder:
             chunks: size and use of the device memory that is for chunks; None where there are no chunks.
             placed: bytes by role, kind of memory and advice: where tensors lay.
             predictions: predicted time of a step on other rungs.
+            steps_are_found: whether steps begin where ops come again, as nobody marks them.
         """
         total = subtract(counters, self._at_start)
         if self._samples:  # nothing is sampled outside of steps
@@ -254,5 +256,6 @@ class ProfileBuilder:
             placed=tuple(placed),
             planned=planned if planned.driven or planned.undriven else None,
             predictions=tuple(predictions),
+            steps_are_found=steps_are_found,
         )
         return msgspec.structs.replace(profile, findings=examine(profile))

@@ -76,6 +76,8 @@ def _heading(profile: FaultProfile) -> list[RenderableType]:
     ]
     lines += [Text(line) for line in _places(profile.placed)]
     lines.append(Text(f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"))
+    if profile.steps_are_found:
+        lines.append(Text("Steps: found by their repetition, as none were marked"))
     return lines
 
 
@@ -98,8 +100,8 @@ def _part(bytes_: int, all_bytes: int) -> str:
 
 
 _NO_STEP = (
-    "No step was completed, so nothing can be said of one. In a session, put `with um.step():` around each step. Under "
-    "`umadvise run` a step ends when optimizer.step() returns: without an optimizer, open a session in the script."
+    "No step was completed, so nothing can be said of one: no optimizer stepped twice, and nothing was seen to come "
+    "again often enough. Mark the steps: open a session in the script, and put `with um.step():` around each of them."
 )
 
 

@@ -1,7 +1,7 @@
 """One training loop under a budget: what happens at the edges of its steps, in order."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 from torch.nn import Module
@@ -39,6 +39,7 @@ class Loop:
         observer: watcher of the steps; a session in a script shares that of `umadvise run`.
         split: division of the device's memory; to be released when no tensor of the session is left in it.
         cycle: driver of the steps.
+        optimizers: optimizers of a script, of which nobody knows what they train before its first step has ended.
     """
 
     shared: ClassVar["Loop | None"] = None
@@ -66,6 +67,7 @@ class Loop:
         self.split = MemorySplit(state)
         self._choice: RungChoice | None = None
         self._shelf = StepShelf.of_user()
+        self.optimizers: Collection[Optimizer] = ()
         self._identity: str | None = None
         self._kept: list[PlannedStep] = []  # by an earlier run
         governor = None
@@ -150,6 +152,8 @@ class Loop:
     def before_step(self, number: int) -> None:
         """Does what is due before a step: plans it, chooses its rung, has it recorded."""
         signals.keep()
+        if number > 1 and self._identity is None and self.optimizers:
+            self.begin_with_kept((), list(self.optimizers))
         for planned, plan in self._planner.improved():
             self.cycle.improve(planned, plan)
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
@@ -174,6 +178,10 @@ class Loop:
             self.observer.clock.note_plan(number, self.cycle.why_undriven)
         if self._choice is not None and whole:
             self._choice.observe(number, recorded=recorded and not self.cycle.known)  # else nobody reads it
+
+    def drop_step(self, number: int) -> None:
+        """Forgets what has begun: it was no step."""
+        self.cycle.after_step(number, whole=False)
 
     # ---- what drives ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """What modules and their tensors are called, and in which module the ops run."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,11 @@ def _label(tensor: torch.Tensor, role: Role, name: str) -> None:
 
 
 class ModuleNames:
-    """Learns the names of modules, labels tensors with them, and tells the core which module runs."""
+    """Learns the names of modules, labels tensors with them, and tells the core which module runs.
+
+    Attributes:
+        outermost: what is told of a module that is called from outside of modules, before it runs; None: nobody is.
+    """
 
     def __init__(self) -> None:
         """Prepares to learn; hooks on modules and optimizers come with `attach`."""
@@ -50,6 +55,7 @@ class ModuleNames:
         self._parameters = WeakTensorKeyDictionary()
         self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
         self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self.outermost: Callable[[torch.nn.Module], None] | None = None
 
     def attach(self) -> None:
         """Follows modules and optimizers from now on, also those that nobody has named."""
@@ -107,6 +113,8 @@ class ModuleNames:
 
     def _enter(self, module: torch.nn.Module, *_: Any) -> None:
         module = _uncompiled(module)
+        if self.outermost is not None and not self._entered:
+            self.outermost(module)
         name = self._modules.get(module)
         if name is None and not self._entered:  # a root that nobody told us of
             self.learn(module)

@@ -20,6 +20,7 @@ from umadvise.training.watch.module_names import ModuleNames
 from umadvise.training.watch.sampling import SAMPLE_EVERY, Sampler
 from umadvise.training.watch.step_clock import StepClock
 from umadvise.training.watch.trace_recorder import TraceRecorder
+from umadvise.training.watch.unmarked_steps import UnmarkedSteps
 
 
 class Observer:
@@ -29,6 +30,7 @@ class Observer:
         names: names of modules and of their tensors.
         reader: what reads the device's counters and events.
         clock: marks of the steps and what each of them cost; there from `attach` on.
+        unmarked: what begins and ends steps until somebody marks them.
         recorder: what records the loop and single steps as traces.
         rungs: rungs of the ladder that steps ran on, with the reasons, for the profile.
     """
@@ -55,6 +57,7 @@ class Observer:
         self._policy = policy
         self._builder: ProfileBuilder | None = None
         self.names = ModuleNames()
+        self.unmarked = UnmarkedSteps(runtime, self.names)
         self.reader = DeviceReader(runtime.device)
         self.recorder = TraceRecorder(runtime, script or "")
         self.rungs: list[RungChange] = []
@@ -74,10 +77,12 @@ class Observer:
         self.names.attach()
         self._timer.__enter__()
         self.clock = StepClock(self._runtime, self.reader, self._builder)
+        self.unmarked.attach(self.clock)
 
     def detach(self) -> None:
         """Stops watching. What was seen can still be had, though the device may go."""
         self._timer.__exit__(None, None, None)
+        self.unmarked.detach()
         self.names.detach()
         if self._builder is not None:
             self.clock.stop()
@@ -118,6 +123,7 @@ class Observer:
             chunks=readings.chunks,
             placed=self.reader.placed(),
             predictions=predictions,
+            steps_are_found=self.clock.steps_are_found,
         )
 
     def _environment(self) -> RunEnvironment:

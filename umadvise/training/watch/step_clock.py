@@ -28,10 +28,10 @@ class StepClock:
 
     Attributes:
         step_count: number of steps that have begun.
-        steps_are_marked: whether the script says itself where steps begin and end.
-        in_step: whether a step runs.
+        in_step: whether a step has begun and not ended.
+        steps_are_found: whether steps begin where ops come again, as nobody marks them.
         last_step: cost of the last whole step; None before its end.
-        refusal: why the memory that there is cannot hold the step that ended last; None where it could.
+        refusal: why the memory that there is cannot hold the step that ended last; None where it could, or was raised.
     """
 
     def __init__(self, runtime: Runtime, reader: DeviceReader, builder: ProfileBuilder) -> None:
@@ -48,7 +48,7 @@ class StepClock:
         self._warnings = RoomWarnings(runtime)
         self.in_step = False
         self.step_count = 0
-        self.steps_are_marked = False
+        self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
         self.refusal: str | None = None
         self._handles = [
@@ -62,7 +62,7 @@ class StepClock:
             handle.remove()
         _native.set_phase(Phase.NONE)
         if self.in_step:
-            self._close()
+            self.drop_step()
         self._warnings.look()
         self._drain()
 
@@ -90,9 +90,7 @@ class StepClock:
     def end_step(self) -> None:
         """The step ends now."""
         end_ns = self._runtime.device.now_ns()
-        self.in_step = False
-        _native.set_phase(Phase.NONE)
-        self._close()
+        self.drop_step()
         self._drain()
         sample, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
@@ -107,7 +105,10 @@ class StepClock:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", in_words(self.last_step))
 
-    def _close(self) -> None:
+    def drop_step(self) -> None:
+        """What has begun was no step, or is none any more: what follows counts as outside of the steps."""
+        self.in_step = False
+        _native.set_phase(Phase.NONE)
         self.refusal = None
         try:
             self._runtime.device.set_step(0)
@@ -122,8 +123,9 @@ class StepClock:
         Raises:
             torch.OutOfMemoryError: ops of it found no room on the device.
         """
-        if self.refusal is not None:
-            raise torch.OutOfMemoryError(self.refusal)
+        refusal, self.refusal = self.refusal, None
+        if refusal is not None:
+            raise torch.OutOfMemoryError(refusal)
 
     def note_plan(self, step: int, reason: str | None) -> None:
         """Takes note of a step that a plan was to drive, and whether it did.

@@ -1,0 +1,100 @@
+// The C ABI for ops, steps and what moves in them.
+#include "base/error.h"
+#include "capi/device.h"
+#include "engine/device.h"
+#include "engine/owners.h"
+#include "memory/process.h"
+#include "umadvise.h"
+
+using um::capi::alive;
+using um::capi::checked;
+using um::capi::given;
+using um::capi::guarded;
+using um::capi::guarded_value;
+
+// ---- ops ---------------------------------------------------------------------------------------------------
+
+um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                      const um_access* accesses, uint32_t count) {
+  return guarded([&] {
+    checked(device).guard.begin_op(op, phase, module, flags, count > 0 ? given(accesses, "the accesses") : nullptr,
+                                   count);
+  });
+}
+
+um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                               um_gather gather, void* context) {
+  return guarded([&] {
+    checked(device).guard.begin_op(op, phase, module, flags, given(gather, "the function that gathers"), context);
+  });
+}
+
+void um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
+  if (device != nullptr && !um::process::forked()) device->guard.end_op(outputs, count);
+}
+
+void um_show(const um_shown* shown) {
+  if (shown != nullptr && !um::process::forked()) um::Guard::show(shown->address, shown->storage);
+}
+
+void um_owners_set(const um_owner_functions* functions) {
+  if (functions != nullptr) um::owners::set(functions);
+}
+
+void um_op_stream_set(void* stream) {
+  if (!um::left_out(um::Wait::op_stream)) um::op_stream = static_cast<um::driver::CUstream>(stream);
+}
+
+um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
+  return guarded([&] { alive(device)->budget.set(budget_bytes); });
+}
+
+um_status um_step_set(um_device* device, uint32_t step) {
+  return guarded([&] {
+    const auto locked = alive(device);
+    locked->guard.set_step(step);
+    locked->swapping.end_put_off();
+  });
+}
+
+um_status um_refusals_put_off(um_device* device) {
+  return guarded([&] {
+    if (!alive(device)->swapping.put_off())
+      throw um::Error(UM_UNSUPPORTED, "refusals are put off in steps alone, and where kernels run in the host");
+  });
+}
+
+um_status um_repetition_set(um_device* device, int32_t on) {
+  return guarded([&] { alive(device)->repetition.set(on != 0); });
+}
+
+int32_t um_repetition_call(um_device* device, uint64_t module, int32_t differentiated) {
+  return guarded_value(0, [&] { return alive(device)->repetition.call(module, differentiated != 0) ? 1 : 0; });
+}
+
+// ---- explicit swapping -------------------------------------------------------------------------------------
+
+um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
+  return guarded([&] { alive(device)->swapping.set(*given(options, "the options")); });
+}
+
+um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number) {
+  return guarded([&] {
+    *given(out_number, "the place for the number") = alive(device)->follower.add(*given(program, "the program"));
+  });
+}
+
+um_status um_program_expect(um_device* device, uint32_t number) {
+  return guarded([&] { alive(device)->follower.expect(number); });
+}
+
+um_status um_program_drop(um_device* device, uint32_t number) {
+  return guarded([&] {
+    const auto locked = alive(device);
+    number != 0 ? locked->follower.drop(number) : locked->follower.drop_all();
+  });
+}
+
+um_status um_swap_read(um_device* device, um_swap_counters* out) {
+  return guarded([&] { alive(device)->swapping.read(given(out, "the place for the counters")); });
+}

@@ -1,0 +1,222 @@
+#include "engine/repetition.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/error.h"
+#include "engine/device.h"
+
+namespace um {
+namespace {
+
+// Times that a place has come before two stretches can be compared, and before one is content with less likeness: a
+// mixture of experts, or layers that are left out at random, never use quite the same.
+constexpr uint32_t kFewest = 3, kPatient = 12;
+// Two networks that take turns have half of what they use in common.
+constexpr double kLike = 2.0 / 3, kSomewhatLike = 1.0 / 3;
+constexpr double kAlike = 0.9;
+// Where so few uses are compared, two of three are nothing.
+constexpr size_t kFew = 8;
+// Steps for which another place may still turn out to come less often than what was found before, and how often the
+// latter comes for each time of the former, at most: parts of a batch before an update, or calls of one module before
+// one of another.
+constexpr uint32_t kSettling = 32, kMostParts = 16, kMostCalls = 4;
+// So many times the longest step without an edge: the loop has ended, and another one may run.
+constexpr uint64_t kStale = 4;
+constexpr size_t kMostEdges = 8;
+constexpr size_t kSlots = size_t{1} << 14;
+// Ops and allocations that may be looked at to compare stretches: so many for each of the first ops, and then one for
+// so many that run, as a program in which nothing has been found by then may have nothing to be found.
+constexpr uint64_t kComparedPerOp = 32, kEagerOps = uint64_t{1} << 14, kOpsPerCompared = 4;
+
+uint64_t mixed(uint64_t value) {  // the finalizer of MurmurHash3
+  value = (value ^ value >> 33) * 0xff51afd7ed558ccd;
+  value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53;
+  return value ^ value >> 33;
+}
+uint64_t key_of(uint64_t kind, uint64_t what, uint64_t who) { return mixed(mixed(kind << 32 ^ what) ^ who); }
+
+}  // namespace
+
+void Repetition::set(bool on) {
+  edges_.clear();
+  longest_ = 0;
+  due_ = in_backward_ = false;
+  backwards_ = begun_ = calls_ = settled_ = 0;
+  on ? look_again() : watch(Watch::nothing);
+  on ? device_.guard.join(*this) : device_.guard.leave(*this);
+}
+
+void Repetition::watch(Watch watch) {
+  watch_ = watch;
+  if (watch != Watch::nothing) return;
+  seen_ = {};
+  log_ = {};
+}
+
+void Repetition::look_again() {
+  seen_.assign(kSlots, {});
+  edges_.reserve(kMostEdges);
+  log_.start(position_);
+  watch_ = Watch::everything;
+}
+
+Repetition::Moment Repetition::now() const {
+  const Allocations& all = *device_.allocations;
+  return {position_, all.last_serial(), all.statistics.requested_bytes.now, backwards_, begun_, calls_};
+}
+
+bool Repetition::call(uint64_t module, bool differentiated) {
+  ++calls_;
+  if (comes({key_of(0, module, 0), Kind::call, differentiated})) return true;
+  if (!due_) return false;
+  begin_step();
+  return true;
+}
+
+void Repetition::begin_op(RunningOp& op) {
+  if (op.beside || op.at_edge) return;
+  const bool backward = op.identity.phase == UM_PHASE_BACKWARD, inside = backward || op.identity.module != 0;
+  const bool after_backward = in_backward_ && !backward;
+  note_backward(backward);
+  if (!edges_.empty() && watch_ != Watch::everything && position_ - last_begin_ > kStale * longest_) look_again();
+  if (inside && watch_ == Watch::nothing) {
+    ++position_;
+    return;
+  }
+  bool written = false;
+  const uint64_t serial = oldest(&written);
+  bool begins = false;
+  if (!inside && serial != 0) {
+    const uint32_t name = op.identity.op;
+    const Kind kind = written ? Kind::write : Kind::use;
+    begins = comes({key_of(1, name, serial), kind, op.differentiated});
+    if (after_backward) begins = comes({key_of(2, name, 0), Kind::after_backward, false}) || begins;
+  }
+  if (watch_ != Watch::nothing) log_.note(op.identity.op, serial);
+  ++position_;
+  if (begins) throw Error(UM_STEP_BEGINS, "a step begins here");
+}
+
+// What was found in forwards before any backward was taken for inference, and is not.
+void Repetition::note_backward(bool runs) {
+  if (runs && !in_backward_ && backwards_++ == 0 && watch_ != Watch::everything) {
+    const auto wrong = [](const Edge& edge) { return edge.place.differentiated; };
+    edges_.erase(std::remove_if(edges_.begin(), edges_.end(), wrong), edges_.end());
+    look_again();
+    if (!edges_.empty()) watch_ = Watch::better;
+    settled_ = begun_ + kSettling;
+  }
+  in_backward_ = runs;
+}
+
+// The serial of what has lived for the longest of all that the op is given, and whether it is written to; 0: nothing.
+uint64_t Repetition::oldest(bool* written) const {
+  uint64_t least = 0;
+  for (const Operand& operand : device_.guard.operands()) {
+    const uint64_t serial = operand.block->record.serial;
+    if (least != 0 && serial >= least) continue;
+    least = serial;
+    *written = operand.access->write != 0;
+  }
+  return least;
+}
+
+bool Repetition::comes(const Place& place) {
+  for (Edge& edge : edges_) {
+    if (edge.place.key == place.key) return begins_at(edge);
+  }
+  const bool better = place.kind == Kind::write || place.kind == Kind::call;
+  const bool wanted = watch_ == Watch::everything || (watch_ == Watch::better && better);
+  if (!wanted) return false;
+  try {
+    Edge* const found = look(place);
+    return found != nullptr && begins_at(*found);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+bool Repetition::begins_at(Edge& edge) {
+  const bool called = calls_ > edge.calls;
+  edge.calls = calls_;
+  if (edge.place.kind != Kind::call && called) {
+    due_ = true;
+    return false;
+  }
+  begin_step();
+  return true;
+}
+
+void Repetition::begin_step() {
+  due_ = false;
+  if (begun_++ != 0) longest_ = std::max(longest_, position_ - last_begin_);
+  last_begin_ = position_;
+  if (begun_ >= settled_) watch(Watch::nothing);
+}
+
+// Notes that a place has come. Where it turns out to be an edge: that.
+Repetition::Edge* Repetition::look(const Place& place) {
+  Seen& seen = seen_[place.key % kSlots];
+  const Moment at = now();
+  if (seen.key != place.key) {  // it stays as long as it may come again
+    if (seen.count > 1 && log_.holds(seen.last[1].position)) return nullptr;
+    seen = {place.key, 0, 0, {}};
+  }
+  const bool found = ++seen.count >= std::max(kFewest, seen.next) && repeats(place, seen, at);
+  const Moment before = seen.last[1];
+  seen.last[0] = before;
+  seen.last[1] = at;
+  if (!found) return nullptr;
+  if (at.edges > before.edges) edges_.clear();  // it takes their place
+  if (edges_.size() == kMostEdges) edges_.erase(edges_.begin());
+  edges_.push_back({place, before.calls});
+  longest_ = std::max(longest_, at.position - before.position);
+  last_begin_ = position_;
+  seen_.assign(kSlots, {});  // a better one has to be better than this one
+  watch_ = Watch::better;
+  settled_ = begun_ + kSettling;
+  return &edges_.back();
+}
+
+bool Repetition::repeats(const Place& place, Seen& seen, const Moment& now) {
+  const Moment &first = seen.last[0], &second = seen.last[1];
+  if (!log_.holds(first.position) || !is_wanted(place, seen, now)) return false;
+  const uint64_t cost = now.position - first.position;
+  if (compared_ + cost > kComparedPerOp * std::min(position_, kEagerOps) + position_ / kOpsPerCompared) return false;
+  seen.next = seen.count + std::max(1u, seen.count / 2);
+  const std::vector<uint64_t> lasting = older_than(first);
+  compared_ += cost + lasting.size();
+  const UseLog::Likeness likeness = log_.likeness(first.position, second.position, lasting);
+  if (likeness.lasting == (place.kind == Kind::after_backward)) return false;
+  const bool trains = now.backwards > first.backwards, better = now.edges > first.edges;
+  if (trains && place.kind == Kind::write) return likeness.part >= kSomewhatLike;
+  if (better || likeness.uses < kFew) return likeness.part >= kAlike;
+  return likeness.part >= (seen.count >= kPatient && place.kind == Kind::call ? kSomewhatLike : kLike);
+}
+
+// The serials of what lives and did at that moment, in order.
+std::vector<uint64_t> Repetition::older_than(const Moment& moment) const {
+  std::vector<uint64_t> found;
+  device_.allocations->each_block([&](const Block& block) {
+    if (block.record.serial <= moment.last_serial) found.push_back(block.record.serial);
+  });
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// Where nothing goes backward although autograd takes notes, what a training's forward keeps for its backward shows in
+// the memory.
+bool Repetition::is_wanted(const Place& place, const Seen& seen, const Moment& now) const {
+  const Moment &first = seen.last[0], &second = seen.last[1];
+  const bool one = second.backwards > first.backwards, other = now.backwards > second.backwards;
+  if (one != other) return false;
+  if (!one && place.differentiated && now.live_bytes > second.live_bytes) return false;
+  const uint32_t before = second.edges - first.edges, since = now.edges - second.edges;
+  if (before == 0 && since == 0) return watch_ == Watch::everything;
+  if (before < 2 || since < 2) return false;
+  if (place.kind == Kind::call) return before == since && since <= kMostCalls;
+  return one && place.kind == Kind::write && before <= kMostParts && since <= kMostParts;
+}
+
+}  // namespace um
