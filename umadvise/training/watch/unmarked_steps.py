@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from umadvise import _native
 from umadvise._native.abi import Status
 from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
 from umadvise.training.watch.step_clock import StepClock
 
@@ -89,7 +90,7 @@ class UnmarkedSteps:
         """Follows optimizers, and looks for repetition in what this thread does; a clock is told of the steps."""
         self._clock = clock
         self._thread = threading.get_ident()
-        self._handle = register_optimizer_step_post_hook(self._after_step)
+        self._handle = register_optimizer_step_post_hook(unless_traced(self._after_step))
         self._names.outermost = self._call
         _native.set_edge(self._edge_at_op)
         self._runtime.device.find_steps(True)
