@@ -54,24 +54,6 @@ class RecordedStep:
         """The part of the step that is equal whenever the step comes again: see `structure_of`."""
         return structure_of(self.trace)
 
-    @cached_property
-    def followed(self) -> Trace:
-        """The step as a device follows it, which asks for no sizes: what a step makes in place of something that was
-        there goes on as that, though it is larger or smaller, as a cache does that grows.
-
-        It is no trace to be planned or simulated, where one storage cannot be of two sizes.
-        """
-        trace = self.trace
-        last, successor = len(trace.ops), trace.storages.successor.copy()
-        gone = np.flatnonzero((trace.births < 0) & (trace.deaths < last) & (successor < 0))
-        come = np.flatnonzero((trace.births >= 0) & (trace.deaths == last))
-        come = np.setdiff1d(come, successor)
-        role, size, name = (getattr(trace.storages, each).tolist() for each in ("role", "bytes", "name"))
-        likeness = list(zip(role, size, name, strict=True))
-        for place, heir in near_heirs([likeness[each] for each in gone], [likeness[each] for each in come]).items():
-            successor[gone[place]] = come[heir]
-        return dataclasses.replace(trace, storages=rows(trace.storages, ..., successor=successor))
-
     @property
     def digest(self) -> str:
         """Hexadecimal digest that is equal for steps of equal structure."""
@@ -87,9 +69,9 @@ class RecordedStep:
         """Serial number of the allocation that each storage is when the next step begins; 0 if it is still to be made.
 
         As csrc/engine/indexed_trace has it: a storage that is there when the step begins is the same one when the
-        next one does, or its successor in `followed` where it died.
+        next one does, or its successor where it died.
         """
-        source = self.followed.continued_from
+        source = self.trace.continued_from
         return np.where(source >= 0, self.serials[source], 0).astype(np.uint64)
 
 
@@ -110,13 +92,30 @@ def recorded_step(recording: _native.Recording, number: int, alive: Sequence[All
     first_event, _ = live.edges_of(recording, number)
     whole = live.trace_of(recording, **words)
     trace, kept = cut.step_and_rows(whole, number, first_event, len(whole.events))
-    trace, order = in_canonical_order(trace)
+    trace, order = in_canonical_order(as_grown(trace))
     own = recording.ops[recording.ops["step"] == number]
     return RecordedStep(
         trace=trace,
         serials=recording.allocations["allocation"][kept[order]].astype(np.uint64),
         durations="device" if own["device_time"].all() else "host",
     )
+
+
+def as_grown(trace: Trace) -> Trace:
+    """A step in which what comes in place of something of about the size goes on as that, as a cache does that grows.
+
+    Of the two sizes both have the larger one: a storage has one size, whenever its step comes.
+    """
+    last, successor, size = len(trace.ops), trace.storages.successor.copy(), trace.storages.bytes.copy()
+    gone = np.flatnonzero((trace.births < 0) & (trace.deaths < last) & (successor < 0))
+    come = np.setdiff1d(np.flatnonzero((trace.births >= 0) & (trace.deaths == last)), successor)
+    columns = (getattr(trace.storages, each).tolist() for each in ("role", "bytes", "name"))
+    likeness = list(zip(*columns, strict=True))
+    for place, heir in near_heirs([likeness[each] for each in gone], [likeness[each] for each in come]).items():
+        both = [gone[place], come[heir]]
+        successor[both[0]] = both[1]
+        size[both] = size[both].max()
+    return dataclasses.replace(trace, storages=rows(trace.storages, ..., successor=successor, bytes=size))
 
 
 def _up_to_the_next(recording: _native.Recording, number: int, alive: Sequence[Allocation]) -> _native.Recording:

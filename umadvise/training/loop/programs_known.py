@@ -124,7 +124,7 @@ class KnownPrograms:
         return any(each is step for _, each in self._all.values())
 
     def _program(self, step: RecordedStep, plan: Plan | None) -> StepProgram:
-        return StepProgram(step.followed, plan, step.first_serials()).again(self._device.allocations())
+        return StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations())
 
     def _give(self, program: StepProgram, step: RecordedStep, *, replaces: int = 0, is_last: bool = False) -> int:
         trace, plan = program.trace, program.plan

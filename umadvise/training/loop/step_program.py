@@ -20,7 +20,7 @@ class StepProgram:
     """A step and its plan, as the device follows them.
 
     Attributes:
-        trace: the step as a device follows it: `RecordedStep.followed`.
+        trace: trace of the step.
         plan: plan of the step; None where only the order of uses is known.
         serials: allocation that each storage is when the next step begins; 0 for those that are still to be made.
     """
