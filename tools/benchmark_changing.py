@@ -4,9 +4,10 @@
                                        [--policy swap] [--json FILE]
 
 Each program of tools/changing_programs.py runs on half of the chunks that its largest step needs, and on half of what
-its median step does. From the fourth step on it says which part of the swap-ins a plan or a prediction had ordered, and
-how much longer a step took than the same step takes when it comes again and again, in a session of its own, driven by
-a plan that is made for it: the median and the worst. Losses must be those of plain PyTorch, to the bit.
+its median step does. From the fourth step on it says which part of the swap-ins was ordered, by a plan or a prediction,
+at least one op before the use, and was used, and how much longer a step took than the same step takes when it comes
+again and again, in a session of its own, driven by a plan that is made for it: the median and the worst. Losses must be
+those of plain PyTorch, to the bit.
 """
 
 import statistics
@@ -23,7 +24,7 @@ from harness import add_results, command_line, write_results
 import umadvise
 from umadvise import _native
 from umadvise.errors import BudgetError
-from umadvise.records.counters import Swaps
+from umadvise.records.counters import SwapCounters, Swaps
 from umadvise.records.units import format_bytes
 
 FIRST = 3
@@ -46,12 +47,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         ops_ns: nanoseconds of its ops.
         swaps: what was swapped in it.
         used_peak_bytes: chunks that it used.
+        unplanned: swap-ins on demand, those ordered for the op that had begun, and those that came for nothing.
     """
 
     loss: float
     ops_ns: int
     swaps: Swaps
     used_peak_bytes: int
+    unplanned: int = 0
 
     @property
     def ns(self) -> int:
@@ -125,10 +128,15 @@ def run(
                     ops_ns=told[0] - before_ns,
                     swaps=swaps,
                     used_peak_bytes=after.used_peak_bytes,
+                    unplanned=_unplanned(after) - _unplanned(before),
                 )
             )
             before, before_ns = um.swap_counters(), told[0]
     return steps
+
+
+def _unplanned(counters: SwapCounters) -> int:
+    return counters.on_demand_swap_ins + counters.late_swap_ins + counters.unused_swap_ins
 
 
 def plain(build: Callable[[], Changing], count: int) -> list[float]:
@@ -150,14 +158,14 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
     for number in spread:
         references[number] = run(build, [number] * _REFERENCE_STEPS, budget_bytes, **how)[-1].ns
     arrived = sum(step.swaps.swap_ins for step in steps[FIRST:])
-    on_demand = sum(step.swaps.on_demand_swap_ins for step in steps[FIRST:])
+    unplanned = sum(step.unplanned for step in steps[FIRST:])
     return Row(
         program=name,
         of=of,
         budget_bytes=budget_bytes,
         steps=steps,
         references_ns=references,
-        planned=1 - on_demand / arrived if arrived else 1.0,
+        planned=1 - unplanned / arrived if arrived else 1.0,
         ratios=[steps[number].ns / reference for number, reference in references.items()],
         bits=[step.loss for step in steps] == losses,
     )

@@ -55,6 +55,7 @@ Movable* Mover::made_of(Block* block, const Residence& residence, uint64_t bytes
 
 void Mover::free(Movable* block) noexcept {
   if (block->where == Where::queued) unqueue(block);
+  if (block->ordered != 0 && block->residence.range != nullptr) ++events_.counted.unused_swap_ins;
   transfers.free(block);
   pool_.give(block);
 }
@@ -84,6 +85,7 @@ bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
 }
 
 void Mover::settle(Movable* block) {
+  block->ordered = 0;
   ++block->pins;
   const OnError undo([&] { --block->pins; });
   transfers.stand_by(block);
@@ -91,7 +93,11 @@ void Mover::settle(Movable* block) {
 }
 
 void Mover::note_op(const Uses& uses) {
-  for (const Movable::Use& use : uses) memory_.layout.awaits(use.block->residence.range);
+  for (const Movable::Use& use : uses) {
+    memory_.layout.awaits(use.block->residence.range);
+    if (use.block->ordered == ops_) ++events_.counted.late_swap_ins;
+    use.block->ordered = 0;
+  }
   memory_.layout.op(order.outlook != nullptr ? order.outlook->op_duration() : 1);
 }
 
@@ -124,7 +130,7 @@ bool Mover::repack(const Uses& uses) {
     if (block->residence.range == nullptr || block->residence.range->shared == nullptr || block->pins != own) continue;
     block->pins = 0;
     const bool leaves = block->may_leave();
-    if (leaves) transfers.leave(block, UM_SWAP_FOR_ROOM);
+    if (leaves) leave(block, UM_SWAP_FOR_ROOM);
     block->pins = own;
     any |= leaves;
   }
@@ -173,6 +179,7 @@ bool Mover::swap_in(Movable* block) {
   if (block->where != Where::host || !block->written || block->owner == nullptr) return false;
   queue_.push_back(block);
   block->where = Where::queued;
+  block->ordered = ops_;
   progress();
   return true;
 }
@@ -181,11 +188,12 @@ bool Mover::swap_out(Movable* block) {
   if (block->where == Where::queued) {
     unqueue(block);
     block->where = Where::host;
+    block->ordered = 0;
     ++events_.counted.cancelled;
     return true;
   }
   if (!block->may_leave()) return false;
-  transfers.leave(block, UM_SWAP_PLANNED);
+  leave(block, UM_SWAP_PLANNED);
   progress();
   return true;
 }
@@ -193,7 +201,7 @@ bool Mover::swap_out(Movable* block) {
 bool Mover::set_spare(Movable* block) {
   if (!block->may_leave() || block->spare) return false;
   if (block->copied || !block->written) {
-    transfers.leave(block, UM_SWAP_PLANNED);
+    leave(block, UM_SWAP_PLANNED);
   } else {
     order.set_spare(block);
   }
@@ -281,8 +289,14 @@ bool Mover::evict_one() {
 }
 
 bool Mover::send(Movable* block, um_swap_cause cause) {
-  if (block != nullptr) transfers.leave(block, cause);
+  if (block != nullptr) leave(block, cause);
   return block != nullptr;
+}
+
+void Mover::leave(Movable* block, um_swap_cause cause) {
+  if (block->ordered != 0) ++events_.counted.unused_swap_ins;
+  block->ordered = 0;
+  transfers.leave(block, cause);
 }
 
 }  // namespace um

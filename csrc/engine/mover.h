@@ -55,6 +55,9 @@ class Mover {
   // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.
   void set_budget(uint64_t chunks);
 
+  // An op begins: what is ordered from now on is so for this one or a later one.
+  void begin_op() { ++ops_; }
+
   // ---- what plans ask for; false: it is so already, or cannot be now ----
   bool swap_in(Movable* block);
   bool swap_out(Movable* block);
@@ -83,6 +86,7 @@ class Mover {
  private:
   Movable* made_of(Block* block, const Residence& residence, uint64_t bytes);
   void note_op(const Uses& uses);
+  void leave(Movable* block, um_swap_cause cause);
   bool bring_all(const Uses& uses, driver::CUstream stream);
   bool bring(Movable* block, driver::CUstream stream);
   bool repack(const Uses& uses);
@@ -95,6 +99,7 @@ class Mover {
   SwapEvents& events_;
   StablePool<Movable> pool_;
   std::deque<Movable*> queue_;  // to come, first the first
+  uint64_t ops_ = 1;            // that have begun
 };
 
 }  // namespace um

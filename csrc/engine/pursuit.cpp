@@ -1,9 +1,21 @@
 #include "engine/pursuit.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 
 namespace um {
+
+namespace {
+
+// Of a storage's size: a plan is as good for a step that differs by so little, such as one with a cache that has grown.
+constexpr int64_t kNearPart = 12;
+
+bool as_large(const Block& block, int64_t bytes) {
+  return std::abs(static_cast<int64_t>(block.record.bytes) - bytes) <= bytes / kNearPart;
+}
+
+}  // namespace
 
 // ---- which allocation is which storage -------------------------------------------------------------------------
 
@@ -72,7 +84,7 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
     Block* const block = before[static_cast<size_t>(storage)];
     if (block == nullptr || bound_[static_cast<size_t>(storage)] != nullptr || known(*block)) continue;
     bind(block, storage);
-    exact_ = exact_ && static_cast<int64_t>(block->record.bytes) == program->bytes(storage);
+    exact_ = exact_ && as_large(*block, program->bytes(storage));
   }
   passed_ = false;
   op_ = -1;
@@ -144,7 +156,7 @@ void Pursuit::give(const std::vector<Operand>& given) {
     if (bound_[static_cast<size_t>(storage)] == block) continue;
     const bool moved = program_->moves(storage) || (known(*block) && program_->moves(storage_of(*block)));
     const bool new_here = bound_[static_cast<size_t>(storage)] == nullptr && !known(*block);
-    const bool same_size = static_cast<int64_t>(block->record.bytes) == program_->bytes(storage);
+    const bool same_size = as_large(*block, program_->bytes(storage));
     if (!same_size || (!new_here && (moved || !program_->planned()))) exact_ = false;
     bind(block, storage);
   }
@@ -207,7 +219,7 @@ void Pursuit::returned(const std::vector<Block*>& made) noexcept {
   if (end - first != made.size()) return;
   for (size_t row = first; row < end; ++row) {
     const int32_t storage = program_->touched(row);
-    if (static_cast<int64_t>(made[row - first]->record.bytes) != program_->bytes(storage)) exact_ = false;
+    if (!as_large(*made[row - first], program_->bytes(storage))) exact_ = false;
     bind(made[row - first], storage);
   }
 }

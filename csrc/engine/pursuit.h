@@ -55,7 +55,7 @@ class Pursuit final : public Outlook {
   bool driving() const { return driving_; }
   int32_t op() const { return op_; }       // that began last; -1: none yet
   bool passed() const { return passed_; }  // the one that began last is none of the program's
-  // Every op until now was the program's next one, of the program's sizes where the plan moves something.
+  // Every op until now was the program's next one, of about the program's sizes where the plan moves something.
   bool exact() const { return exact_; }
   // The step's ops before the last one were the program's first.
   bool unbroken() const { return unbroken_; }

@@ -586,6 +586,7 @@ typedef enum {
 typedef struct um_swap_counters {
   int64_t swap_ins, swap_outs, swap_in_bytes, swap_out_bytes; /* copies that were begun */
   int64_t on_demand_swap_ins;                                 /* of the swap-ins: no plan asked for them in time */
+  int64_t late_swap_ins, unused_swap_ins; /* of the others: ordered no op before their use; gone again without one */
   int64_t evictions, cancelled, clean_drops, redundant_actions;
   int64_t actions, skipped_actions;   /* of plans: carried out; not, as what they are about was not there */
   int64_t wait_copy_ns, wait_room_ns; /* ops stood still: for bytes on their way; for device memory */

@@ -50,10 +50,10 @@ um_swap_counters since(const um_swap_counters& now, const um_swap_counters& befo
   using Total = int64_t um_swap_counters::*;
   for (const Total total :
        {&um_swap_counters::swap_ins, &um_swap_counters::swap_outs, &um_swap_counters::swap_in_bytes,
-        &um_swap_counters::swap_out_bytes, &um_swap_counters::on_demand_swap_ins, &um_swap_counters::evictions,
-        &um_swap_counters::cancelled, &um_swap_counters::clean_drops, &um_swap_counters::redundant_actions,
-        &um_swap_counters::actions, &um_swap_counters::skipped_actions, &um_swap_counters::wait_copy_ns,
-        &um_swap_counters::wait_room_ns})
+        &um_swap_counters::swap_out_bytes, &um_swap_counters::on_demand_swap_ins, &um_swap_counters::late_swap_ins,
+        &um_swap_counters::unused_swap_ins, &um_swap_counters::evictions, &um_swap_counters::cancelled,
+        &um_swap_counters::clean_drops, &um_swap_counters::redundant_actions, &um_swap_counters::actions,
+        &um_swap_counters::skipped_actions, &um_swap_counters::wait_copy_ns, &um_swap_counters::wait_room_ns})
     difference.*total -= before.*total;
   difference.programs_followed -= before.programs_followed;
   return difference;

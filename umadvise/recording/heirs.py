@@ -7,6 +7,9 @@ from typing import TypeAlias
 Likeness: TypeAlias = tuple[int, int, int | str]
 """Role, bytes and name."""
 
+_NEAR = 0.25
+"""Part of its size by which what takes a storage's place may be larger or smaller."""
+
 
 def heirs(gone: Sequence[Likeness], come: Sequence[Likeness]) -> dict[int, int]:
     """Pairs places in two lists, in order: those alike in all, and of what is left those alike in role and bytes."""
@@ -20,4 +23,17 @@ def heirs(gone: Sequence[Likeness], come: Sequence[Likeness]) -> dict[int, int]:
         for place, likeness in enumerate(gone):
             if place not in found and free[likeness[:width]]:
                 found[place] = free[likeness[:width]].pop()
+    return found
+
+
+def near_heirs(gone: Sequence[Likeness], come: Sequence[Likeness]) -> dict[int, int]:
+    """Pairs places in two lists, in order: those of the same role and about the same size."""
+    found: dict[int, int] = {}
+    free = list(range(len(come)))
+    for place, (role, bytes_, _) in enumerate(gone):
+        near = (each for each in free if come[each][0] == role and abs(come[each][1] - bytes_) <= _NEAR * bytes_)
+        heir = next(near, None)
+        if heir is not None:
+            found[place] = heir
+            free.remove(heir)
     return found

@@ -19,6 +19,7 @@ from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
+from umadvise.recording.heirs import near_heirs
 from umadvise.recording.present import NEVER, first_uses
 from umadvise.recording.tables import filled, rows
 from umadvise.records.enums import Role
@@ -91,13 +92,30 @@ def recorded_step(recording: _native.Recording, number: int, alive: Sequence[All
     first_event, _ = live.edges_of(recording, number)
     whole = live.trace_of(recording, **words)
     trace, kept = cut.step_and_rows(whole, number, first_event, len(whole.events))
-    trace, order = in_canonical_order(trace)
+    trace, order = in_canonical_order(as_grown(trace))
     own = recording.ops[recording.ops["step"] == number]
     return RecordedStep(
         trace=trace,
         serials=recording.allocations["allocation"][kept[order]].astype(np.uint64),
         durations="device" if own["device_time"].all() else "host",
     )
+
+
+def as_grown(trace: Trace) -> Trace:
+    """A step in which what comes in place of something of about the size goes on as that, as a cache does that grows.
+
+    Of the two sizes both have the larger one: a storage has one size, whenever its step comes.
+    """
+    last, successor, size = len(trace.ops), trace.storages.successor.copy(), trace.storages.bytes.copy()
+    gone = np.flatnonzero((trace.births < 0) & (trace.deaths < last) & (successor < 0))
+    come = np.setdiff1d(np.flatnonzero((trace.births >= 0) & (trace.deaths == last)), successor)
+    columns = (getattr(trace.storages, each).tolist() for each in ("role", "bytes", "name"))
+    likeness = list(zip(*columns, strict=True))
+    for place, heir in near_heirs([likeness[each] for each in gone], [likeness[each] for each in come]).items():
+        both = [gone[place], come[heir]]
+        successor[both[0]] = both[1]
+        size[both] = size[both].max()
+    return dataclasses.replace(trace, storages=rows(trace.storages, ..., successor=successor, bytes=size))
 
 
 def _up_to_the_next(recording: _native.Recording, number: int, alive: Sequence[Allocation]) -> _native.Recording:

@@ -123,9 +123,13 @@ class SwapCounters(Swaps, frozen=True):
     `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows are about the first op that was
     another one than the program's. From `program_number` on it is about the running or last step: which program it was
     like in the end (0: none), how many ops it had that were given something and how many of these no program knew, how
-    often it went on somewhere else than in order, and what its ops and those of the program made.
+    often it went on somewhere else than in order, and what its ops and those of the program made. Of the swap-ins that
+    were not on demand `late_swap_ins` were ordered when the op that used them began, and `unused_swap_ins` left again
+    before any did.
     """
 
+    late_swap_ins: Count
+    unused_swap_ins: Count
     redundant_actions: Count
     actions: Count
     skipped_actions: Count

@@ -252,6 +252,26 @@ TEST(a_plan_brings_in_time) {
   CHECK_EQ(after.program, uint32_t{UM_PROGRAM_WAITING});
 }
 
+TEST(what_a_plan_orders_too_late_or_for_nothing_is_counted) {
+  Swapping device(2);
+  const Rounds rounds(device);
+  fixture::Plan plan(rounds.trace);
+  for (int32_t op = 0; op < 4; ++op) {
+    if (op == 0) plan.before(op, UM_PLAN_SWAP_IN, 2);  // for nothing
+    if (op == 1) plan.before(op, UM_PLAN_SWAP_IN, 1);  // too late
+    plan.behind(op, UM_PLAN_SWAP_OUT, op);
+    if (op == 0) plan.behind(op, UM_PLAN_SWAP_OUT, 2);
+  }
+  const um_plan columns = plan.columns();
+  rounds.set(device, &columns);
+  rounds.run(device, 1);
+  const um_swap_counters before = device.swaps();
+  for (uint32_t step = 2; step < 6; ++step) rounds.run(device, step);
+  const um_swap_counters after = device.swaps();
+  CHECK_EQ(after.late_swap_ins - before.late_swap_ins, 4);
+  CHECK_EQ(after.unused_swap_ins - before.unused_swap_ins, 4);
+}
+
 TEST(what_is_used_furthest_ahead_leaves) {
   Swapping device(3);
   const Rounds rounds(device);

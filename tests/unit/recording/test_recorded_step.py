@@ -15,6 +15,7 @@ from umadvise._native.structures import layout
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import (
     RecordedStep,
+    as_grown,
     growth_bytes,
     in_canonical_order,
     recorded_step,
@@ -115,6 +116,28 @@ def by_rule(trace: Trace, storage: int) -> int:
 def test_continuations_are_those_of_the_engine(seed: int) -> None:
     trace = random_step(Random(seed))
     assert trace.continued_from.tolist() == [by_rule(trace, storage) for storage in range(len(trace.storages))]
+
+
+@pytest.mark.parametrize(("grown", "goes_on"), [(5 * MIB, True), (3 * MIB, True), (6 * MIB, False)])
+def test_a_cache_that_has_grown_is_the_same_one(grown: int, goes_on: bool) -> None:
+    builder = TraceBuilder()
+    old = [builder.allocate(4 * MIB, Role.INTERMEDIATE) for _ in range(2)]
+    other = builder.allocate(4 * MIB, Role.INPUT)
+    new = []
+    for each in old:
+        builder.begin_op("aten::cat")
+        builder.access(each, Access.READ)
+        new.append(builder.allocate(grown, Role.INTERMEDIATE))
+        builder.access(new[-1], MADE)
+        builder.end_op()
+        builder.free(each)
+    builder.free(other)
+    trace = as_grown(builder.finish(target="cpu", source="live"))
+    check(trace)
+    larger = max(4 * MIB, grown)
+    assert trace.storages.successor.tolist() == [*(new if goes_on else [-1, -1]), -1, -1, -1]
+    assert trace.storages.bytes[[*old, *new]].tolist() == ([larger] * 4 if goes_on else [4 * MIB] * 2 + [grown] * 2)
+    assert trace.storages.bytes[other] == 4 * MIB
 
 
 def test_growth_is_what_came_to_stay() -> None:

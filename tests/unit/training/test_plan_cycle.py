@@ -168,6 +168,19 @@ def test_the_second_step_is_told_from_one_that_makes_state() -> None:
     assert notes.planned == ["a", "a"]  # that it is so was recorded too
 
 
+def test_each_of_several_steps_that_make_state_tells_what_follows() -> None:
+    notes = Notes()
+    assert drive(cycle_of(notes), notes, ["a+state", "b+state", "a", "b", "a", "b"]) == [
+        "r",
+        "rx",
+        "rd",
+        "rd",
+        "rd",
+        "rd",
+    ]
+    assert notes.planned == ["a", "b", "a", "b"]
+
+
 def test_steps_that_never_become_steady_are_planned_all_the_same() -> None:
     notes = Notes()
     assert drive(cycle_of(notes), notes, ["first"] * 5) == ["r", "r", "r", "rd", "rd"]

@@ -32,6 +32,11 @@ class ExpectedSteps:
             self._programs.add_known(each)
             self._steps.append(each)
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._steps)
+
     def clear(self) -> None:
         """Expects none of them any more."""
         self._steps, self._chosen = [], None

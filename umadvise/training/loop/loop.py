@@ -198,8 +198,6 @@ class Loop:
     @property
     def planned_step(self) -> Trace | None:
         """The step that the plan is for; without a plan the steady one that was recorded last."""
-        if self.cycle.program is not None and self.cycle.program.plan is not None:
-            return self.cycle.program.trace
         return None if self.cycle.step is None else self.cycle.step.trace
 
     def predicted(self) -> GpuSimulation | None:

@@ -32,7 +32,7 @@ log = logging.getLogger("umadvise")
 
 _LARGER, _SMALLER = 1.02, 0.93
 """What a step's ops may make, beside what those of its program do, and be the same step."""
-_SMALL_BYTES = 1 << 20
+_SMALL_BYTES = 1 << 19
 
 
 class RecordAgain:
@@ -77,7 +77,7 @@ class PlanCycle:
         self._programs = KnownPrograms(device, h2d_bytes_per_s)
         self._expected = ExpectedSteps(device, self._programs)
         self._first_steps: list[PlannedStep] = []  # that made state, and were not planned
-        self._told: RecordedStep | None = None  # from the first one, until one like it was recorded
+        self._told: list[RecordedStep] = []  # from those, each until one like it was recorded
         self._last_step: RecordedStep | None = None
         self._told_of_pause = False
         self._last_was_whole = True
@@ -129,7 +129,7 @@ class PlanCycle:
 
     def _begin_again(self) -> None:
         self._clear()
-        self._told = None
+        self._told.clear()
         self._rhythm.again()
 
     def _clear(self) -> None:
@@ -151,8 +151,7 @@ class PlanCycle:
         first = not self._programs.that_ran and not recorded.is_steady
         if first and typical:
             self._first_steps.append(PlannedStep(recorded))
-            asks = self._make_plan is not None and not len(self._programs)
-            self._next = self._told = less_what_happens_once(recorded) if asks else None
+            self._tell(recorded)
         if (first or not typical) and self._rhythm.unsteady():
             return None
         if self._rhythm.planned() is not None and not self._told_of_pause:
@@ -178,17 +177,27 @@ class PlanCycle:
         if isinstance(plan, RecordAgain):
             self._begin_again()
         else:
-            told = self._told
-            self._programs.add_recorded(step, plan, ran=step is not told, instead_of=told if self._was_told else None)
-            self._told = told if step is told else None
+            told, ran = self._told_that_came, step not in self._told
+            self._programs.add_recorded(step, plan, ran=ran, instead_of=told)
+            if ran and told is not None:
+                self._told.remove(told)
             if self._programs.refusal is not None:
                 self._make_plan = None
 
+    def _tell(self, first: RecordedStep) -> None:
+        """Has the step planned that follows one which makes state, where no earlier run has told it."""
+        self._next = less_what_happens_once(first) if self._make_plan is not None and not self._expected.any else None
+        if self._next is not None:
+            self._told.append(self._next)
+
     @property
-    def _was_told(self) -> bool:
-        """Whether the last step was for the most part the one that was told from the first."""
-        number, counters = self._programs.number_of(self._told) if self._told is not None else 0, self.counters
-        return 0 < number == counters.program_number and 2 * counters.unknown_ops < counters.step_ops
+    def _told_that_came(self) -> RecordedStep | None:
+        """The told step that the last one was for the most part."""
+        counters = self.counters
+        if 2 * counters.unknown_ops >= counters.step_ops:
+            return None
+        numbers = ((each, self._programs.number_of(each)) for each in self._told)
+        return next((each for each, number in numbers if 0 < number == counters.program_number), None)
 
     def expect(self, steps: Iterable[PlannedStep]) -> None:
         """Takes steps that are known before any has run; call it between two steps.
@@ -262,7 +271,7 @@ class PlanCycle:
 
     def _recorded(self) -> RecordedStep | None:
         number, self._recording = self._recording, 0
-        if not number or (self.known and self._told is None):
+        if not number or (self.known and self._told_that_came is None):
             return None
         try:
             return self._recorder.step(number)
