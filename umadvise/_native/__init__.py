@@ -3,7 +3,7 @@
 Nothing is loaded before the first call. A failed call raises NativeError with the core's message of this thread.
 """
 
-from umadvise._native.device import Device, Recording, op_took
+from umadvise._native.device import Device, op_took
 from umadvise._native.hooks import (
     adopt_storage,
     give_back_storage,
@@ -46,4 +46,5 @@ from umadvise._native.memory import (
     thread_route,
 )
 from umadvise._native.pages import Pages
+from umadvise._native.recording import Recording
 from umadvise._native.simulation import simulate_swap, simulate_unified

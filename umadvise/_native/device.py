@@ -1,8 +1,7 @@
-"""An open device of the core, and what it recorded."""
+"""An open device of the core."""
 
 import ctypes
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -22,35 +21,12 @@ from umadvise._native.abi import (
 )
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
+from umadvise._native.recording import Recording
 from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
 from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SwapCounters
 from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What a device recorded: structured arrays of um_recorded_op and its kin; names are interned numbers.
-
-    Attributes:
-        ops: um_recorded_op rows, in the order in which the ops began.
-        accesses: um_recorded_access rows of all ops; each op names its first row and how many it has.
-        outputs: serial numbers of the allocations that ops returned; 0 stands for memory that is not the device's.
-        allocations: um_recorded_allocation rows, one for each allocation that the recording has seen.
-        events: um_recorded_event rows (allocations, frees, copies, fault services), in the order in which they
-            happened.
-        edges: um_recorded_edge rows: where steps began and ended, as places among the events.
-        lost: number of rows that there was no room for; above 0 the recording is not whole.
-    """
-
-    ops: NDArray[Any]
-    accesses: NDArray[Any]
-    outputs: NDArray[Any]
-    allocations: NDArray[Any]
-    events: NDArray[Any]
-    edges: NDArray[Any]
-    lost: int
 
 
 class Device:

@@ -247,9 +247,8 @@ class Session:
         if self._rehearses:
             yield
             return
-        loop.observer.unmarked.detach()
+        loop.observer.unmarked.leave_to_marks()
         clock = loop.observer.clock
-        clock.steps_are_found = False
         number = clock.step_count + 1
         if not state.forked:
             loop.before_step(number)

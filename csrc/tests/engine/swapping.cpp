@@ -257,10 +257,10 @@ TEST(what_a_plan_orders_too_late_or_for_nothing_is_counted) {
   const Rounds rounds(device);
   fixture::Plan plan(rounds.trace);
   for (int32_t op = 0; op < 4; ++op) {
-    if (op == 0) plan.before(op, UM_PLAN_SWAP_IN, 2);  // for nothing
-    if (op == 1) plan.before(op, UM_PLAN_SWAP_IN, 1);  // too late
+    if (op == 0) plan.before(op, UM_PLAN_SWAP_IN, 1);  // for nothing
+    if (op == 3) plan.before(op, UM_PLAN_SWAP_IN, 3);  // too late
     plan.behind(op, UM_PLAN_SWAP_OUT, op);
-    if (op == 0) plan.behind(op, UM_PLAN_SWAP_OUT, 2);
+    if (op == 0) plan.behind(op, UM_PLAN_SWAP_OUT, 1);
   }
   const um_plan columns = plan.columns();
   rounds.set(device, &columns);

@@ -105,6 +105,11 @@ class UnmarkedSteps:
         if not self._runtime.forked and self._clock.in_step:
             self._drop()
 
+    def leave_to_marks(self) -> None:
+        """A step is about to be marked: none is looked for any more, and those that were found count for nothing."""
+        self.detach()
+        self._clock.steps_are_found = False
+
     def _leave_repetition(self) -> None:
         if self._names.outermost is None:
             return
