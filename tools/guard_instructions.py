@@ -5,7 +5,7 @@
 An op of three chunked operands and one new result, which is freed afterwards, on a simulated GPU
 (csrc/tests/engine/guard_cost.cpp). It is the difference of two runs by their difference in ops, so what comes before
 them does not count; the simulated driver's own instructions do. Then the same of ops that make nothing, in a program
-that marks its steps, and in two whose steps are found by their repetition.
+that marks its steps, in two whose steps programs follow, and in two whose steps are found by their repetition.
 """
 
 import os
@@ -21,6 +21,8 @@ OPS = (3000, 15000)
 TESTS = {
     "an_op_on_what_is_there_asks_for_one_event_and_waits_for_nothing": "an op that makes a tensor",
     "steps_are_marked": "an op that makes none",
+    "steps_are_followed_by_one_program": "the same, followed by the only program",
+    "steps_are_followed_by_one_of_32_programs": "the same, followed by one of 32 programs, in each step another one",
     "steps_are_looked_for_in_modules": "the same, steps are looked for, in modules",
     "steps_are_looked_for_outside_of_modules": "the same, steps are looked for, outside of modules",
 }
