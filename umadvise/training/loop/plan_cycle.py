@@ -77,7 +77,7 @@ class PlanCycle:
         self._programs = KnownPrograms(device, h2d_bytes_per_s)
         self._expected = ExpectedSteps(device, self._programs)
         self._first_steps: list[PlannedStep] = []  # that made state, and were not planned
-        self._told: list[RecordedStep] = []  # from those, each until one like it was recorded
+        self._told: list[RecordedStep] = []  # that did not run, or not so, each until one like it was recorded
         self._last_step: RecordedStep | None = None
         self._told_of_pause = False
         self._last_was_whole = True
@@ -119,6 +119,8 @@ class PlanCycle:
         self._next = None if afresh else self._next or step
         if self._next is not None:
             self._rhythm.planned()
+        if self._next is not None and make_plan is not None:
+            self._told.append(self._next)  # what small tensors take is another thing where it will run
 
     def close(self) -> None:
         """Stops driving and recording steps."""
