@@ -15,13 +15,21 @@ from umadvise._native.abi import ProgramStatus
 STEPS = 7
 
 
+OTHERS: set[int] = set()
+"""Processes that tests before this one have left."""
+
+
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UMADVISE_PLAN_SEARCH", "")
+    OTHERS.clear()
+    OTHERS.update(children())
 
 
 def children() -> set[int]:
-    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    """Processes that this one has started in this test and that have not been waited for."""
+    found = {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    return found - OTHERS
 
 
 def trained(after: Callable[[int], None] = lambda _: None) -> tuple[Training, list[object], list[int]]:
