@@ -1,7 +1,6 @@
 #include "engine/follower.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
 
 #include "base/error.h"
@@ -126,7 +125,6 @@ void Follower::begin_step(uint32_t step) {
 // Once it is known of which size the step is: what the plan brings later is the first to leave.
 void Follower::begin_as_planned() {
   begins_ = false;
-  if (std::getenv("UMX") != nullptr) return;
   if (!looks_ && pursuit_.program() == last_) return;
   const Program& program = *pursuit_.program();
   const RequiredContext current(device_.backend);
