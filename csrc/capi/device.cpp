@@ -1,8 +1,9 @@
 // The C ABI for devices, their memory, and what happened on them.
+#include "capi/device.h"
+
 #include <string>
 
 #include "base/error.h"
-#include "capi/device.h"
 #include "driver/driver.h"
 #include "engine/doors.h"
 #include "engine/owners.h"

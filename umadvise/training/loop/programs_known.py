@@ -83,7 +83,7 @@ class KnownPrograms:
         """Adds the program of the step that ended last, in the place of one of the same structure.
 
         Args:
-            step: recorded step.
+            step: what was recorded of it.
             plan: plan of its trace; None: it has none.
             ran: whether it has run as it was recorded.
             instead_of: step whose program it replaces where no other is of its structure; None: that of no other.
