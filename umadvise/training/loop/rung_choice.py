@@ -152,7 +152,9 @@ class RungChoice:
             self._go(governor.go(number, RESIDENT.name, reason))
             return
         rungs = [each for each in (ADVISE, WINDOW, SWAP) if governor.has(each.name)]
-        predicted = self._planner.maker.predict(step, {each.name: split.for_plans(each.memory) for each in rungs})
+        memory = {each.name: split.for_plans(each.memory) for each in rungs}
+        rescues = self._state.emulated  # where an op finds no room
+        predicted = self._planner.maker.predict(step, memory, without_plans=rescues)
         governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
         if SWAP.name not in predicted:
             governor.exclude([SWAP_RECOMPUTE.name])

@@ -172,29 +172,42 @@ class PlanMaker:
         self._cache.keep(asked.key, known)
         return transferred(known, step.trace)
 
-    def predict(self, step: RecordedStep, rungs: dict[str, PlanMemory]) -> dict[str, int]:
-        """Nanoseconds of the step on each of some rungs, simulated; those that it cannot run on are left out."""
+    def predict(
+        self, step: RecordedStep, rungs: dict[str, PlanMemory], *, without_plans: bool = True
+    ) -> dict[str, int]:
+        """Nanoseconds of the step on each of some rungs, simulated; those that it cannot run on are left out.
+
+        Args:
+            step: the recorded step.
+            rungs: device memory that the step has on each rung, by its name.
+            without_plans: whether it may swap without a plan. Plans leave more room than is needed where all goes as in
+                the simulation; elsewhere an op may find none.
+        """
         predicted: dict[str, int] = {}
         for rung, memory in rungs.items():
             try:
-                predicted[rung] = self._predict(step, rung, memory)
+                predicted[rung] = self._predict(step, rung, memory, without_plans=without_plans)
             except (UmadviseError, ValueError) as error:
                 log.info("rung %s is out of the question: %s", rung, error)
         return predicted
 
-    def _predict(self, step: RecordedStep, rung: str, memory: PlanMemory) -> int:
+    def _predict(self, step: RecordedStep, rung: str, memory: PlanMemory, *, without_plans: bool) -> int:
         course, profile, trace = course_of_rung(rung), self.device.profile, step.trace
         if course.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)
         elif course.planner in PAGING_PLANNERS:
-            plan = self._plan(self._request(step, course, memory))
+            plan = self._planned(step, course, memory)
         else:
-            return round(self.simulate(step, self._plan_if_any(step, course, memory), memory).mean_step_ns)
+            planned = self._plan_if_any if without_plans else self._planned
+            return round(self.simulate(step, planned(step, course, memory), memory).mean_step_ns)
         return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
+
+    def _planned(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan:
+        return self._plan(self._request(step, course, memory))
 
     def _plan_if_any(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
         try:
-            return self._plan(self._request(step, course, memory))
+            return self._planned(step, course, memory)
         except (UmadviseError, ValueError) as error:
             log.info("a step on %s is predicted without a plan: %s", course.rung, error)
             return None
