@@ -107,7 +107,7 @@ def run(
     """Runs the steps of these numbers, each in its turn.
 
     Raises:
-        BudgetError: an op finds no room.
+        BudgetError: an op finds no room; or torch.OutOfMemoryError, at the end of the step.
     """
     torch.manual_seed(1)
     device = umadvise.EmulatedDevice(budget_bytes + (512 << 20), clock=clock)
@@ -151,7 +151,7 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
     build = PROGRAMS[name]
     try:
         steps = run(build, list(range(count)), budget_bytes, **how)
-    except BudgetError as error:
+    except (BudgetError, torch.OutOfMemoryError) as error:
         return Row(program=name, of=of, budget_bytes=budget_bytes, refused=str(error))
     spread = [FIRST + (count - 1 - FIRST) * index // (_REFERENCES - 1) for index in range(_REFERENCES)]
     references = {}
