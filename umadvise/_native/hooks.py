@@ -44,27 +44,23 @@ def plain_cuda_device(ordinal: int) -> Device | None:
     return Device(handle) if handle else None
 
 
-_rescuer: Any = None  # as long as the library may call it
+_called: dict[str, Any] = {}  # by its name, as long as the library may call it
 
 
 def set_rescuer(rescuer: Callable[[], bool] | None) -> None:
     """Sets what is asked when chunks have no room for an op (see um_hooks_rescuer_set); None: such ops are refused."""
-    global _rescuer
-    callback = header.hooks().types["um_hooks_rescuer"]
-    before, _rescuer = _rescuer, callback() if rescuer is None else callback(rescuer)
-    hooks_library().um_hooks_rescuer_set(_rescuer)
-    del before
-
-
-_edge: Any = None  # as long as the library may call it
+    _set_callback("rescuer", rescuer)
 
 
 def set_edge(edge: Callable[[], int] | None) -> None:
     """Sets what is called where a step begins that was found by its repetition, at an op (see um_hooks_edge_set)."""
-    global _edge
-    callback = header.hooks().types["um_hooks_edge"]
-    before, _edge = _edge, callback() if edge is None else callback(edge)
-    hooks_library().um_hooks_edge_set(_edge)
+    _set_callback("edge", edge)
+
+
+def _set_callback(name: str, function: Callable[[], int] | None) -> None:
+    callback = header.hooks().types[f"um_hooks_{name}"]
+    before, _called[name] = _called.get(name), callback() if function is None else callback(function)
+    getattr(hooks_library(), f"um_hooks_{name}_set")(_called[name])
     del before
 
 
