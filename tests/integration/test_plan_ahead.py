@@ -221,3 +221,31 @@ def test_networks(name: str, clock: str | None) -> None:
                 step()
     for number, each in enumerate(rehearsed, 1):
         assert ops(each.trace) == ops(um.trace(step=number))
+
+
+def test_learning_rates_go_on_with_the_steps_that_run() -> None:
+    """A scheduler is stepped by the function that is rehearsed, too."""
+
+    def trained(*, ahead: bool) -> list[float]:
+        training = Training()
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(training.optimizer, 3)
+
+        def step() -> None:
+            loss = training.forward()
+            training.optimizer.zero_grad()
+            loss.backward()
+            training.optimizer.step()
+            scheduler.step()
+
+        rates = []
+        with session(training, "swap") as um:
+            if ahead:
+                um.plan_ahead(step)
+                assert scheduler.last_epoch == 0
+            for _ in range(4):
+                with um.step():
+                    step()
+                rates += scheduler.get_last_lr()
+        return rates
+
+    assert trained(ahead=True) == trained(ahead=False)

@@ -273,8 +273,8 @@ class Session:
 
         The function is called twice, on torch's meta device: for the model, the optimizer and every other tensor that
         it has in its hands there are stand-ins of the same form, no value is computed, and model, optimizer and
-        generators of random numbers are as before afterwards. What else the function does it does twice: it should
-        take no batch from a loader and append to no list.
+        generators of random numbers are as before afterwards, and learning-rate schedulers do nothing. What else the
+        function does it does twice: it should take no batch from a loader and append to no list.
 
         Args:
             step: function that runs one whole step, as it stands in `with um.step():`: zero_grad, forward, loss,

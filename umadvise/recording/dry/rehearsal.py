@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 
 from umadvise import _native
@@ -66,12 +67,29 @@ class Rehearsal:
         with ExitStack() as stack:
             stack.enter_context(routed(HOST))
             stack.enter_context(_unchanged(self.modules, self.optimizers))
+            stack.enter_context(_without_schedulers())
             stack.enter_context(pretending(self.target, under_mode=self.under_mode))
             stack.enter_context(_in_words())
             origins = OpOrigins(tuple(self.modules))
             stack.enter_context(origins.followed())
             cast = _Cast(self, origins)
             return cast.play(step), cast.play(step)
+
+
+@contextmanager
+def _without_schedulers() -> Iterator[None]:
+    """Learning rates change with the steps of the training alone: a step is the same whatever they are."""
+    classes = [LRScheduler]
+    for each in classes:
+        classes += [found for found in each.__subclasses__() if found not in classes]
+    kept = [(each, each.__dict__["step"]) for each in classes if "step" in each.__dict__]
+    for each, _ in kept:
+        each.step = lambda *_arguments, **_named: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for each, step in kept:
+            each.step = step  # type: ignore[method-assign]
 
 
 class _Cast:
