@@ -6,13 +6,14 @@
 Each program of tools/changing_programs.py runs on half of the chunks that its largest step needs, and on half of what
 its median step does. From the fourth step on it says which part of the swap-ins was ordered, by a plan or a prediction,
 at least one op before the use, and was used, and how much longer a step took than the same step takes when it comes
-again and again, in a session of its own, driven by a plan that is made for it: the median and the worst. Losses must be
-those of plain PyTorch, to the bit.
+again and again, in a session of its own, driven by a plan that is made for it: the median and the worst. "alone" is the
+part that was ordered ahead in these sessions: where memory is too full to bring something sooner, no plan can. Losses
+must be those of plain PyTorch, to the bit.
 """
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
@@ -72,6 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         steps: steps in virtual time.
         references_ns: nanoseconds of some steps that were planned for themselves, by their number.
         planned: part of the swap-ins that were ordered ahead.
+        references_planned: that part in the steps that were planned for themselves.
         ratios: times of those steps in the program, as multiples of these.
         bits: whether its losses are those of plain PyTorch.
         refused: words of the refusal where no step could run.
@@ -83,6 +85,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step] = []
     references_ns: dict[int, int] = {}
     planned: float = 0.0
+    references_planned: float = 0.0
     ratios: list[float] = []
     bits: bool = False
     refused: str | None = None
@@ -154,21 +157,24 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
     except (BudgetError, torch.OutOfMemoryError) as error:
         return Row(program=name, of=of, budget_bytes=budget_bytes, refused=str(error))
     spread = [FIRST + (count - 1 - FIRST) * index // (_REFERENCES - 1) for index in range(_REFERENCES)]
-    references = {}
-    for number in spread:
-        references[number] = run(build, [number] * _REFERENCE_STEPS, budget_bytes, **how)[-1].ns
-    arrived = sum(step.swaps.swap_ins for step in steps[FIRST:])
-    unplanned = sum(step.unplanned for step in steps[FIRST:])
+    references = {number: run(build, [number] * _REFERENCE_STEPS, budget_bytes, **how)[-1] for number in spread}
     return Row(
         program=name,
         of=of,
         budget_bytes=budget_bytes,
         steps=steps,
-        references_ns=references,
-        planned=1 - unplanned / arrived if arrived else 1.0,
-        ratios=[steps[number].ns / reference for number, reference in references.items()],
+        references_ns={number: step.ns for number, step in references.items()},
+        planned=_planned(steps[FIRST:]),
+        references_planned=_planned(references.values()),
+        ratios=[steps[number].ns / reference.ns for number, reference in references.items()],
         bits=[step.loss for step in steps] == losses,
     )
+
+
+def _planned(steps: Collection[Step]) -> float:
+    """The part of the swap-ins of these steps that was ordered ahead and was used."""
+    arrived = sum(step.swaps.swap_ins for step in steps)
+    return 1 - sum(step.unplanned for step in steps) / arrived if arrived else 1.0
 
 
 def text(row: Row) -> str:
@@ -179,7 +185,8 @@ def text(row: Row) -> str:
         return f"{start}  refused: {row.refused}"
     mark = "" if row.planned >= goal and max(row.ratios) <= _LONGER and row.bits else "  !"
     return (
-        f"{start}  planned {row.planned:6.1%}  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}"
+        f"{start}  planned {row.planned:6.1%}, alone {row.references_planned:6.1%}"
+        f"  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}"
         f"  {'equal' if row.bits else 'OTHER LOSSES'}{mark}"
     )
 
