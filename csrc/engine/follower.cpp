@@ -115,7 +115,9 @@ void Follower::begin_step(uint32_t step) {
   const auto found = std::find(unbegun_.begin(), unbegun_.end(), program);
   const bool fresh = found != unbegun_.end();
   if (fresh) unbegun_.erase(found);
-  looks_ = !program->planned() || program != last_ || !last_was_exact_;
+  const int64_t evictions = device_.swapping.has_chunks() ? device_.swapping.mover().evictions() : 0;
+  looks_ = !program->planned() || program != last_ || !last_was_exact_ || evictions != evictions_;
+  evictions_ = evictions;
   pursuit_.begin_step(program, states_, *device_.allocations, fresh);
   next_ = programs_.expected(program);
   foresight_.startle();
@@ -181,9 +183,12 @@ void Follower::follow(const RunningOp& op) {
   const std::vector<Operand>& given = device_.guard.operands();
   const Program* const before = pursuit_.program();
   const int32_t op_before = pursuit_.op();
-  if (pursuit_.begin_op(op.identity.op, given) == Pursuit::Met::other) {
-    const Programs::Place place = programs_.seek(pursuit_);
-    if (place.program == nullptr) return pursuit_.pass();
+  const Pursuit::Met met = pursuit_.begin_op(op.identity.op, given);
+  if (met == Pursuit::Met::alike || met == Pursuit::Met::other) {
+    const bool alike = met == Pursuit::Met::alike;
+    const Programs::Place place =
+        alike ? Programs::among_those_given(pursuit_, given) : programs_.seek(pursuit_, given);
+    if (place.program == nullptr) return alike ? pursuit_.go_on(given) : pursuit_.pass();
     pursuit_.move(place.program, place.told, states_, place.taken_over, given);
   } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(pursuit_)) {
     pursuit_.change_size(nearer, states_);
@@ -217,11 +222,13 @@ void Follower::catch_up(const Program* before, int32_t op_before) {
 
 // What the op itself is given is not pinned yet, and must not leave for what comes later.
 void Follower::look_ahead(const RunningOp& op) {
-  if (!looks_ && pursuit_.exact() && next_ == pursuit_.program()) return;
   if (!device_.swapping.has_chunks() || !pursuit_.program()->knows_link()) return;
+  Mover& mover = device_.swapping.mover();
+  const bool as_planned = pursuit_.exact() && next_ == pursuit_.program() && mover.evictions() == evictions_;
+  if (!looks_ && as_planned) return;
   const RequiredContext current(device_.backend);
   const Pinned own(op.swapped);
-  foresight_.look(pursuit_, states_, next_, device_.swapping.mover());
+  foresight_.look(pursuit_, states_, next_, mover);
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.

@@ -59,6 +59,7 @@ class Follower final : public Participant {
   std::vector<const Program*> unbegun_;  // that no step has begun with
   const Program* next_ = nullptr;        // that the step after this one is expected to be like
   bool last_was_exact_ = false;
+  int64_t evictions_ = 0;             // that had been when the step began: later ones are none of the plan's
   bool looks_ = false;                // ahead, in all of this step
   bool begins_ = false;               // of which size the step is is not known yet
   std::vector<size_t> postponed_;     // rows of actions, until an op comes that uses something

@@ -76,6 +76,8 @@ class Mover {
   int64_t room_of(const Movable& block) const { return room_of(block.block->record.bytes); }
   // What is used last begins to leave, if that is more than so many ops from now. Returns its room; 0: nothing does.
   int64_t send_away(int64_t later_than);
+  // How much has left for room that nobody had ordered.
+  int64_t evictions() const { return events_.counted.evictions; }
 
   UseOrder order;
   MoveWaits waits;

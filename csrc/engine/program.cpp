@@ -204,6 +204,10 @@ Program::Action Program::action(size_t row) const {
           static_cast<uint64_t>(action_offset_[row]), static_cast<uint64_t>(action_bytes_[row]), action_argument_[row]};
 }
 
+size_t Program::told_index(int32_t op) const {
+  return static_cast<size_t>(std::lower_bound(told_.begin(), told_.end(), op) - told_.begin());
+}
+
 int64_t Program::next_use(int32_t storage, int32_t op) const {
   const auto end = uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage) + 1]);
   const auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage)]), end, op);

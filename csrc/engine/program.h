@@ -44,6 +44,7 @@ class Program final {
   const std::vector<int32_t>& told() const { return told_; }
   bool told(int32_t op) const { return first_argument_[at(op)] != first_result_[at(op)]; }
   const std::vector<uint64_t>& signatures() const { return signatures_; }
+  size_t told_index(int32_t op) const;  // of one that is told
   bool stateful(size_t told) const { return stateful_[told]; }
   uint64_t family() const { return family_; }  // equal where all signatures are
   // Its ops and storages are called the same here and there.
@@ -58,6 +59,9 @@ class Program final {
   Rows results(int32_t op) const { return {first_result_[at(op)], first_argument_[at(op) + 1]}; }
   int32_t touched(size_t row) const { return touched_[row]; }
   int64_t bytes(int32_t storage) const { return trace_.bytes(storage); }
+  // The ops that a storage is used by, ascending.
+  Rows uses(int32_t storage) const { return {first_use_[at(storage)], first_use_[at(storage) + 1]}; }
+  int32_t use(size_t row) const { return uses_[row]; }
   // The same allocation in every step.
   bool state(int32_t storage) const { return is_state_[at(storage)]; }
   const std::vector<int32_t>& states() const { return states_; }

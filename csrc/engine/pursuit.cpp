@@ -28,8 +28,12 @@ bool Pursuit::known(const Block& block) const {
 void Pursuit::bind(Block* block, int32_t storage) noexcept {
   Block*& bound = bound_[static_cast<size_t>(storage)];
   if (bound == block) return;
-  if (bound != nullptr) bound->record.storage = -1;
+  covered_.remove(*block);
   if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
+  if (bound != nullptr) {
+    bound->record.storage = -1;
+    covered_.add(bound, storage);
+  }
   block->record.storage = program_->first_key + storage;
   bound = block;
 }
@@ -39,6 +43,7 @@ void Pursuit::release() noexcept {
     if (block != nullptr) block->record.storage = -1;
   }
   bound_.clear();
+  covered_.clear();
 }
 
 // With what every step has in its place.
@@ -86,7 +91,7 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
     bind(block, storage);
     exact_ = exact_ && as_large(*block, program->bytes(storage));
   }
-  passed_ = false;
+  passed_ = repeats_ = false;
   op_ = -1;
   next_told_ = first_due_ = 0;
   next_event_ = program->events(-1).first;
@@ -130,13 +135,28 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
   if (next_told_ < program_->told().size() && program_->signatures()[next_told_] == history_.back()) {
     const int32_t next = program_->told()[next_told_];
     if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
-    advance(next);
-    ++next_told_;
-    give(given);
+    if (is_given_another(next, given)) return Met::alike;
+    go_on(given);
     return Met::next;
   }
   note_difference(op);
   return Met::other;
+}
+
+void Pursuit::go_on(const std::vector<Operand>& given) {
+  advance(program_->told()[next_told_]);
+  ++next_told_;
+  give(given);
+}
+
+size_t Pursuit::telling(const std::vector<Operand>& given) const {
+  size_t oldest = given.size();
+  for (size_t index = 0; index < given.size(); ++index) {
+    const Block& block = *given[index].block;
+    if (block.record.state || !known(block)) continue;
+    if (oldest == given.size() || block.record.serial < given[oldest].block->record.serial) oldest = index;
+  }
+  return oldest;
 }
 
 // What was due before ops that have not come is due before this one.
@@ -146,38 +166,64 @@ void Pursuit::advance(int32_t op) {
   next_event_ = program_->events(op).first;
 }
 
-// Several of one size may take each other's places where the plan moves none of them: nobody can tell the small tensors
-// of two batches apart.
+// Where the plan moves neither what tells where the op is nor what it should be, and nothing has come twice, they may
+// have taken each other's places: nobody can tell the small tensors of two batches apart.
+bool Pursuit::is_given_another(int32_t op, const std::vector<Operand>& given) const {
+  const size_t index = telling(given);
+  if (index == given.size()) return false;
+  const Block& block = *given[index].block;
+  const int32_t storage = program_->touched(program_->arguments(op).first + index);
+  if (bound_[static_cast<size_t>(storage)] == &block) return false;
+  return moves(storage, block) || repeats_;
+}
+
+bool Pursuit::moves(int32_t storage, const Block& block) const {
+  return !program_->planned() || program_->moves(storage) || (known(block) && program_->moves(storage_of(block)));
+}
+
 void Pursuit::give(const std::vector<Operand>& given) {
   const auto [first, end] = program_->arguments(op_);
   for (size_t row = first; row < end; ++row) {
     Block* const block = given[row - first].block;
     const int32_t storage = program_->touched(row);
     if (bound_[static_cast<size_t>(storage)] == block) continue;
-    const bool moved = program_->moves(storage) || (known(*block) && program_->moves(storage_of(*block)));
     const bool new_here = bound_[static_cast<size_t>(storage)] == nullptr && !known(*block);
     const bool same_size = as_large(*block, program_->bytes(storage));
-    if (!same_size || (!new_here && (moved || !program_->planned()))) exact_ = false;
+    if (!same_size || (!new_here && moves(storage, *block))) exact_ = false;
     bind(block, storage);
+  }
+}
+
+// What ops of the old one were given and made is what those of the new one were, as far as that has come: of as many
+// with one signature the first is the first, whatever lies between them.
+void Pursuit::exchange_for(const Program* program, size_t told, const States& states) {
+  const Program& before = *program_;
+  const std::vector<Block*> bound = bound_;
+  enter(program, states);
+  const auto carry = [&](Program::Rows from, Program::Rows to) {
+    for (size_t row = 0; row < std::min(from.second - from.first, to.second - to.first); ++row) {
+      Block* const block = bound[static_cast<size_t>(before.touched(from.first + row))];
+      if (block != nullptr) bind(block, program->touched(to.first + row));
+    }
+  };
+  std::unordered_map<uint64_t, size_t> come;
+  for (size_t index = 0; index < next_told_; ++index) {
+    const uint64_t signature = before.signatures()[index];
+    const std::vector<size_t>& places = program->places(signature);
+    const size_t nth = come[signature]++;
+    if (nth >= places.size() || places[nth] >= told) continue;
+    const int32_t op = before.told()[index], other = program->told()[places[nth]];
+    carry(before.arguments(op), program->arguments(other));
+    carry(before.results(op), program->results(other));
   }
 }
 
 void Pursuit::move(const Program* program, size_t told, const States& states, bool taken_over,
                    const std::vector<Operand>& given) {
-  if (program != program_) {
-    const Program* const before = program_;
-    const std::vector<Block*> bound = bound_;
-    enter(program, states);
-    for (size_t index = 0; taken_over && index < told; ++index) {
-      const auto [from, from_end] = before->arguments(before->told()[index]);
-      const size_t to = program->arguments(program->told()[index]).first;
-      for (size_t row = from; row < from_end; ++row) {
-        Block* const block = bound[static_cast<size_t>(before->touched(row))];
-        if (block != nullptr) bind(block, program->touched(to + row - from));
-      }
-    }
-  }
+  note_difference(program->name(program->told()[told]));
+  if (program != program_) exchange_for(program, told, states);
   if (!taken_over) ++jumps_;
+  repeats_ = repeats_ || told < next_told_;
   unbroken_ = taken_over;
   op_ = program->told()[told];
   next_told_ = told + 1;
@@ -193,20 +239,7 @@ void Pursuit::pass() {
 }
 
 void Pursuit::change_size(const Program* program, const States& states) {
-  const std::vector<Block*> bound = bound_;
-  const Program* const before = program_;
-  enter(program, states);
-  for (size_t index = 0; index < next_told_; ++index) {
-    const int32_t op = program->told()[index], other = before->told()[index];
-    for (const bool made : {false, true}) {
-      const auto [from, from_end] = made ? before->results(other) : before->arguments(other);
-      const auto [to, to_end] = made ? program->results(op) : program->arguments(op);
-      for (size_t row = 0; row < std::min(from_end - from, to_end - to); ++row) {
-        Block* const block = bound[static_cast<size_t>(before->touched(from + row))];
-        if (block != nullptr) bind(block, program->touched(to + row));
-      }
-    }
-  }
+  exchange_for(program, next_told_, states);
   op_ = next_told_ > 0 ? program->told()[next_told_ - 1] : -1;
   first_due_ = program->end_of_actions(op_, false);
   next_event_ = program->events(op_).second;
@@ -255,8 +288,13 @@ size_t Pursuit::row_of(uint64_t bytes) const {
 }
 
 void Pursuit::freed(Block* block) noexcept {
-  if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
+  const int32_t storage = this->storage(*block);
   block->record.storage = -1;
+  if (storage >= 0) bound_[static_cast<size_t>(storage)] = nullptr;
+  if (covered_.empty()) return;
+  covered_.remove(*block);
+  Block* const below = storage >= 0 ? covered_.uncover(storage) : nullptr;
+  if (below != nullptr) bind(below, storage);
 }
 
 // ---- what the plan and the trace say -----------------------------------------------------------------------------
@@ -268,7 +306,9 @@ Program::Rows Pursuit::due(bool after) const {
 }
 
 int64_t Pursuit::next_use(const Block& block) const {
-  return driving_ && known(block) ? program_->next_use(storage_of(block), op_) : Program::kNever;
+  if (!driving_) return Program::kNever;
+  const int32_t own = storage(block), any = own >= 0 ? own : covered_.storage_of(block);
+  return any >= 0 ? program_->next_use(any, op_) : Program::kNever;
 }
 
 // Ops that the trace did not time or does not know are short.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/covered.h"
 #include "engine/program.h"
 #include "engine/running_op.h"
 #include "engine/states.h"
@@ -19,6 +20,7 @@ class Pursuit final : public Outlook {
   // An op of a step that begins.
   enum class Met : uint8_t {
     next,   // the program's next one
+    alike,  // it may be the next one, but what it is given is another op's there: move() or go_on() follows
     aside,  // it is given nothing and the program has none such here: these come and go
     other   // to be sought: move() or pass() follows
   };
@@ -38,6 +40,8 @@ class Pursuit final : public Outlook {
   // `taken_over`.
   void move(const Program* program, size_t told, const States& states, bool taken_over,
             const std::vector<Operand>& given);
+  // The op is the program's next one.
+  void go_on(const std::vector<Operand>& given);
   // No program has it here.
   void pass();
   // What the op that began last has made and returned, in order.
@@ -61,6 +65,11 @@ class Pursuit final : public Outlook {
   bool unbroken() const { return unbroken_; }
   // The plan's actions that are due before the op that began last, and after it.
   Program::Rows due(bool after) const;
+  // Which of an op's operands tells best where it is: the one that has been there longest of those that the program
+  // knows, but for those that every step has; as many as there are: none does.
+  size_t telling(const std::vector<Operand>& given) const;
+  // Of the program's storages the one that an allocation is; -1: none.
+  int32_t storage(const Block& block) const { return known(block) ? storage_of(block) : -1; }
   Block* block(int32_t storage) const { return bound_[static_cast<size_t>(storage)]; }
   // Signatures of the step's ops that were given something, the last one included.
   const std::vector<uint64_t>& history() const { return history_; }
@@ -77,6 +86,9 @@ class Pursuit final : public Outlook {
   void bind(Block* block, int32_t storage) noexcept;
   void release() noexcept;
   void enter(const Program* program, const States& states);
+  bool is_given_another(int32_t op, const std::vector<Operand>& given) const;
+  bool moves(int32_t storage, const Block& block) const;
+  void exchange_for(const Program* program, size_t told, const States& states);
   void give(const std::vector<Operand>& given);
   void advance(int32_t op);
   void note_difference(uint32_t found);
@@ -84,7 +96,9 @@ class Pursuit final : public Outlook {
 
   const Program* program_ = nullptr;
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
+  Covered covered_;
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
+  bool repeats_ = false;  // some of the program's ops have come again in this step
   int32_t op_ = -1;
   size_t next_told_ = 0, first_due_ = 0, next_event_ = 0;
   std::vector<uint64_t> history_;

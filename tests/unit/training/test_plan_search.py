@@ -19,13 +19,16 @@ from umadvise.devices.catalogue import load_device
 from umadvise.records import plan_file
 from umadvise.records.trace import Trace
 from umadvise.training.plans import search, search_task
+from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.search import PlanSearch
 
 MIB = 1 << 20
 BUDGET = 60 * MIB
 SECONDS = 60
+CHUNK = 2 * MIB
 DEVICE = load_device("v100-16gb")
-
+PLANNED = PlanningDevice(DEVICE, "v100", synchronous=True)
 
 OTHERS: set[int] = set()
 """Processes that tests before this one have left."""
@@ -59,12 +62,12 @@ def children() -> set[int]:
 
 
 def quick(trace: Trace | None = None) -> Callable[[], bytes]:
-    return lambda: search_task.encode("belady", trace or layers(6), DEVICE, BUDGET, {})
+    return lambda: search_task.encode("belady", trace or layers(6), PLANNED, BUDGET, {})
 
 
 def endless() -> bytes:
     """In half of the budget there is something to search for."""
-    return search_task.encode("dqn", layers(6), DEVICE, BUDGET // 2, {"time_limit_s": 3600.0, "episodes": 10**6})
+    return search_task.encode("dqn", layers(6), PLANNED, BUDGET // 2, {"time_limit_s": 3600.0, "episodes": 10**6})
 
 
 def until(condition: Callable[[], Any]) -> Any:
@@ -86,26 +89,28 @@ def test_what_it_finds_is_what_the_planner_makes_here(opened: Callable[..., Plan
     assert found.ended() == []
 
 
-def test_its_options_its_plans_and_what_may_run_again_come_along() -> None:
+def test_its_options_and_what_may_run_again_come_along() -> None:
     trace = layers(6)
-    begin = planners.run("window", trace, DEVICE, BUDGET)
-    packed = search_task.made(
-        search_task.encode(
-            "best",
-            trace,
-            DEVICE,
-            BUDGET,
-            {"trials": 2, "paging": False},
-            repeatable=np.zeros(len(trace.ops), bool),
-            plans=(begin,),
-        )
-    )
+    never, options = np.zeros(len(trace.ops), bool), {"trials": 2, "paging": False}
+    packed = search_task.made(search_task.encode("best", trace, PLANNED, BUDGET, options, repeatable=never))
     plan = plan_file.decode(packed, trace)
-    here = planners.run(
-        "best", trace, DEVICE, BUDGET, None, (begin,), np.zeros(len(trace.ops), bool), trials=2, paging=False
-    )
+    here = planners.run("best", trace, DEVICE, BUDGET, None, (), never, **options)
     assert list(plan) == list(here)
     assert dict(plan.options) == dict(here.options)
+
+
+@pytest.mark.parametrize(("present", "planner"), [("window", "belady"), ("belady", "window")])
+def test_the_plan_that_drives_stays_where_the_engine_is_faster_with_it(present: str, planner: str) -> None:
+    trace, tight = layers(6), BUDGET // 2
+    plans = {each: planners.run(each, trace, DEVICE, tight) for each in (present, planner)}
+    times = {
+        each: predict_swaps(trace, plan, PLANNED, budget_bytes=tight, chunk_bytes=CHUNK).mean_step_ns
+        for each, plan in plans.items()
+    }
+    assert times["window"] < times["belady"]
+    trial = search_task.Trial(trace, tight, CHUNK, plans[present])
+    packed = search_task.made(search_task.encode(planner, trace, PLANNED, tight, {}, trial=trial))
+    assert list(plan_file.decode(packed, trace)) == list(plans["window"])
 
 
 def test_edges_do_not_wait_for_it(opened: Callable[..., PlanSearch[str]]) -> None:
@@ -158,7 +163,7 @@ def test_a_planner_without_a_plan_says_why(
 ) -> None:
     caplog.set_level("INFO", logger="umadvise")
     found = opened(waits=True)
-    found.ask("key", lambda: search_task.encode("belady", layers(6), DEVICE, MIB, {}), "about")
+    found.ask("key", lambda: search_task.encode("belady", layers(6), PLANNED, MIB, {}), "about")
     assert [found.ended() for _ in range(3)] == [[]] * 3
     assert "uses 10.00 MiB at once" in caplog.text
 

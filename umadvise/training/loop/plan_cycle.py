@@ -33,6 +33,8 @@ log = logging.getLogger("umadvise")
 _LARGER, _SMALLER = 1.02, 0.93
 """What a step's ops may make, beside what those of its program do, and be the same step."""
 _SMALL_BYTES = 1 << 19
+_OTHER_OPS = 1 / 8
+"""Part of a told step's ops that may be missing, or be added, where it comes."""
 
 
 class RecordAgain:
@@ -160,6 +162,8 @@ class PlanCycle:
             self._told_of_pause = True
             log.info("steps are never alike: they are recorded and planned only now and then from here on")
         self._rhythm.due = self._rhythm.due and self._make_plan is not None
+        if first and typical and self._next is not None:
+            return None  # what follows it is told better than by itself
         self._last_step = self._next = recorded
         return recorded
 
@@ -198,8 +202,11 @@ class PlanCycle:
         counters = self.counters
         if 2 * counters.unknown_ops >= counters.step_ops:
             return None
-        numbers = ((each, self._programs.number_of(each)) for each in self._told)
-        return next((each for each, number in numbers if 0 < number == counters.program_number), None)
+        for told in self._told:
+            of_its_length = abs(counters.step_ops - len(told.trace.ops)) <= _OTHER_OPS * len(told.trace.ops)
+            if of_its_length and 0 < self._programs.number_of(told) == counters.program_number:
+                return told
+        return None
 
     def expect(self, steps: Iterable[PlannedStep]) -> None:
         """Takes steps that are known before any has run; call it between two steps.

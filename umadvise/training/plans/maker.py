@@ -104,7 +104,7 @@ class PlanMaker:
             )
             return None
         if asked.key.name not in self._known and self._search is not None and step.durations != "first step":
-            self._search.ask(asked.key.name, functools.partial(asked.task, self.device.profile), asked)
+            self._search.ask(asked.key.name, functools.partial(asked.task, self.device, plan), asked)
         return plan
 
     def searches(self, course: Course) -> bool:

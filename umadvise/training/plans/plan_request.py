@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 from umadvise.planners.best import LONG
 from umadvise.planners.judging.score import PAGING_PLANNERS
 from umadvise.recording.recorded_step import RecordedStep
-from umadvise.records.device import DeviceProfile
+from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.training.plans import search_task
 from umadvise.training.plans.cache import PlanKey
+from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.plan_memory import (
     PlanMemory,
     least_leaving_bytes,
     movable_storages,
     spare_bytes,
     staying_bytes,
+    storages_in_chunks,
 )
-from umadvise.training.plans.view import PlanningView, view_of
+from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
 from umadvise.training.policy.course import Course
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
@@ -34,6 +36,7 @@ class PlanRequest:
         step: the recorded step.
         course: rung and planner to plan for.
         key: what tells its plan from others.
+        memory: device memory that the step has.
         view: the step as the planner sees it.
         repeatable: flag of each op of the trace whether it may run again; None lets every op do so.
     """
@@ -41,6 +44,7 @@ class PlanRequest:
     step: RecordedStep
     course: Course
     key: PlanKey
+    memory: PlanMemory
     view: PlanningView
     repeatable: NDArray[np.bool_] | None
 
@@ -54,19 +58,24 @@ class PlanRequest:
         """Whether the planner takes too long for a step to wait for it."""
         return self.planner in LONG
 
-    def task(self, profile: DeviceProfile) -> bytes:
+    def task(self, device: PlanningDevice, present: Plan) -> bytes:
         """What the process that searches for the plan is given.
 
         Args:
-            profile: profile of the device that the plan is for.
+            device: device that the plan is for.
+            present: plan of the step that drives until then.
         """
+        memory, trace, trial = self.memory, self.view.trace, None
+        if self.repeatable is None:  # ops that run again are the script's, and not in the engine's simulation
+            trial = search_task.Trial(
+                executed(self.step.trace, storages_in_chunks(self.step, memory)),
+                memory.budget_bytes,
+                memory.chunk_bytes,
+                transferred(present, trace),
+            )
+        options = dict(self.key.options)
         return search_task.encode(
-            self.planner,
-            self.view.trace,
-            profile,
-            self.view.budget_bytes,
-            dict(self.key.options),
-            repeatable=self.repeatable,
+            self.planner, trace, device, self.view.budget_bytes, options, repeatable=self.repeatable, trial=trial
         )
 
 
@@ -103,7 +112,7 @@ def request_of(
         options={"recompute": course.recomputes, "paging": False} if course.planner == "best" else {},
         durations=step.durations,
     )
-    return PlanRequest(step, course, key, view, repeatable_ops(trace, regions) if regions else None)
+    return PlanRequest(step, course, key, memory, view, repeatable_ops(trace, regions) if regions else None)
 
 
 def _view(trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:

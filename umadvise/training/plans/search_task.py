@@ -1,20 +1,55 @@
-"""A search for a plan as one document, so that another process can make it: it needs neither torch nor the session."""
+"""A search for a plan as one document, so that another process can make it: it needs neither torch nor the session.
+
+A planner judges its plans by a simulation of its own, of whole chunks. What becomes of a plan shows where the engine
+itself runs it: the plan that the search begins with is kept if the step is shorter with it there.
+"""
+
+import math
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
+from umadvise._native.abi import Small
 from umadvise.devices import catalogue
-from umadvise.errors import FormatError
+from umadvise.errors import BudgetError, FormatError
 from umadvise.records import plan_file, trace_file
 from umadvise.records.counters import Count, Record
-from umadvise.records.device import DeviceProfile
 from umadvise.records.fault_profile import Name
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
+from umadvise.training.plans.device import PlanningDevice
+from umadvise.training.plans.prediction import predict_swaps
 
 SCHEMA = "umadvise.search/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What the engine is given to try plans on.
+
+    Attributes:
+        trace: the step as the device executes it.
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+        present: plan that drives until then, which another one has to surpass.
+    """
+
+    trace: Trace
+    budget_bytes: int
+    chunk_bytes: int
+    present: Plan
+
+
+class _Trial(Record, frozen=True):
+    trace: bytes
+    budget_bytes: Count
+    chunk_bytes: Count
+    synchronous: bool
+    small: Name
+    present: bytes
 
 
 class _Document(Record, frozen=True, tag_field="schema", tag=SCHEMA):
@@ -24,7 +59,7 @@ class _Document(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     device: bytes
     trace: bytes
     repeatable: bytes | None  # a byte for each op
-    plans: tuple[bytes, ...]  # to begin with
+    trial: _Trial | None
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -33,22 +68,41 @@ _decoder = msgspec.json.Decoder(_Document)
 def encode(
     planner: str,
     trace: Trace,
-    device: DeviceProfile,
+    device: PlanningDevice,
     budget_bytes: int,
     options: dict[str, Option],
     *,
     repeatable: NDArray[np.bool_] | None = None,
-    plans: tuple[Plan, ...] = (),
+    trial: Trial | None = None,
 ) -> bytes:
-    """A search as bytes; the arguments are those of `umadvise.planners.run`."""
+    """A search as bytes.
+
+    Args:
+        planner: name of the planner.
+        trace: trace that it plans.
+        device: device that the plan is for.
+        budget_bytes: bytes that tensors of the trace may take on the device.
+        options: options of the planner, by name.
+        repeatable: flag of each op whether it may run again; None lets every op do so.
+        trial: what plans are tried on; None takes what the planner finds.
+    """
     document = _Document(
         planner=planner,
         options=options,
         budget_bytes=budget_bytes,
-        device=catalogue.encode(device),
+        device=catalogue.encode(device.profile),
         trace=trace_file.encode(trace),
         repeatable=None if repeatable is None else repeatable.tobytes(),
-        plans=tuple(map(plan_file.encode, plans)),
+        trial=None
+        if trial is None
+        else _Trial(
+            trace=trace_file.encode(trial.trace),
+            budget_bytes=trial.budget_bytes,
+            chunk_bytes=trial.chunk_bytes,
+            synchronous=device.synchronous,
+            small=device.small.name,
+            present=plan_file.encode(trial.present),
+        ),
     )
     return msgspec.json.encode(document)
 
@@ -68,14 +122,21 @@ def made(packed: bytes) -> bytes:
     repeatable = None if task.repeatable is None else np.frombuffer(task.repeatable, bool)
     if repeatable is not None and len(repeatable) != len(trace.ops):
         raise FormatError(f"is no search for a plan: expected {len(trace.ops)} ops, found {len(repeatable)}")
-    plan = planners.run(
-        task.planner,
-        trace,
-        catalogue.decode(task.device),
-        task.budget_bytes,
-        None,
-        tuple(plan_file.decode(each, trace) for each in task.plans),
-        repeatable,
-        **task.options,
-    )
+    profile = catalogue.decode(task.device)
+    plan = planners.run(task.planner, trace, profile, task.budget_bytes, None, (), repeatable, **task.options)
+    if task.trial is not None:
+        present = plan_file.decode(task.trial.present, trace)
+        device = PlanningDevice(profile, "", task.trial.synchronous, Small[task.trial.small])
+        if _step_ns(present, task.trial, device) < _step_ns(plan, task.trial, device):
+            plan = present
     return plan_file.encode(plan)
+
+
+def _step_ns(plan: Plan, trial: _Trial, device: PlanningDevice) -> float:
+    """How long the engine's step takes with a plan; endless where an op finds no room."""
+    trace = trace_file.decode(trial.trace)
+    try:
+        found = predict_swaps(trace, plan, device, budget_bytes=trial.budget_bytes, chunk_bytes=trial.chunk_bytes)
+    except BudgetError:
+        return math.inf
+    return found.mean_step_ns

@@ -1,0 +1,102 @@
+"""Loops within a step that run more often than ever before, and layers that train now and then."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import umadvise
+from umadvise.records.counters import SwapCounters
+from umadvise.torch_seam import runtime
+
+WIDTH, ROWS = 512, 512  # a weight and a state of the loop are 1 MiB each
+
+
+@pytest.fixture(autouse=True)
+def unpatched() -> Iterator[None]:
+    yield
+    if runtime.is_patched():
+        umadvise.unpatch()
+
+
+class Recurrent(nn.Module):
+    """A loop of as many rounds as it is told, before a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.enter, self.again, self.leave = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, rows: torch.Tensor, rounds: int) -> torch.Tensor:
+        state = self.enter(rows)
+        for _ in range(rounds):
+            state = torch.tanh(self.again(state))
+        return self.leave(state).square().mean()
+
+
+class Stacked(nn.Module):
+    """Layers of which a step runs those that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(5))
+
+    def forward(self, rows: torch.Tensor, left_out: int) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            if index != left_out:
+                rows = torch.relu(layer(rows))
+        return rows.square().mean()
+
+
+def train(
+    build: Callable[[], nn.Module], numbers: list[int], budget: str | None
+) -> tuple[list[float], list[SwapCounters]]:
+    """The losses, and what had been counted after each step; without a budget plain PyTorch, which counts nothing."""
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters())
+    losses: list[float] = []
+    counted: list[SwapCounters] = []
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        loss = model(torch.ones(ROWS, WIDTH), number)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    if budget is None:
+        for number in numbers:
+            step(number)
+        return losses, counted
+    device = umadvise.EmulatedDevice("1GiB", clock="v100-16gb")
+    with umadvise.session(model, optimizer, device=device, budget=budget, policy="swap") as um:
+        for number in numbers:
+            with um.step():
+                step(number)
+            counted.append(um.swap_counters())
+    return losses, counted
+
+
+def on_demand(counted: list[SwapCounters], step: int) -> tuple[int, int]:
+    """Swap-ins of a step, and those of them that nobody had ordered."""
+    now, before = counted[step], counted[step - 1]
+    return now.swap_ins - before.swap_ins, now.on_demand_swap_ins - before.on_demand_swap_ins
+
+
+def test_more_rounds_than_ever_before_find_their_states_in_backward() -> None:
+    rounds = [8, 8, 8, 8, 14]
+    losses, counted = train(Recurrent, rounds, "22MiB")
+    ins, demanded = on_demand(counted, 4)
+    assert ins > 8  # the states of the last rounds alone do not fit
+    assert demanded <= 2  # the first of those that nobody could expect
+    assert losses == train(Recurrent, rounds, None)[0]
+
+
+def test_a_layer_that_trains_for_the_first_time_is_known_in_the_step_after() -> None:
+    left_out = [0, 1, 2, -1, -1]
+    losses, counted = train(Stacked, left_out, "24MiB")
+    assert on_demand(counted, 4)[0] > 0
+    assert on_demand(counted, 4)[1] == 0
+    assert losses == train(Stacked, left_out, None)[0]
