@@ -229,6 +229,18 @@ um_status um_sampling_read(um_device* device, um_sampling* out) {
   return guarded([&] { *given(out, "the place for the counters") = alive(device)->sampling.read(); });
 }
 
+um_status um_times_read(um_device* device, um_times* out) {
+  return guarded([&] { alive(device)->times.read(given(out, "the place for the times")); });
+}
+
+uint32_t um_times_outside(um_device* device, uint32_t kind) {
+  return guarded_value(uint32_t{UM_TIME_SCRIPT}, [&] {
+    const um_device::Locked locked = alive(device);
+    if (kind > UM_TIME_OBSERVING) throw Error(UM_INVALID_ARGUMENT, "time between ops is of no such kind");
+    return uint32_t{locked->times.set_outside(static_cast<um_time>(kind), !locked->guard.running_ops().empty())};
+  });
+}
+
 um_status um_memory_read(um_device* device, um_memory_stats* out) {
   return guarded([&] { alive(device)->accounts.read(given(out, "the place for the statistics")); });
 }

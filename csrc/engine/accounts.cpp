@@ -15,7 +15,7 @@ void Accounts::read(um_counters* out) const {
   const emulated::Totals totals = device_.backend.totals();
   fill(totals.model, out);
   out->unordered_faults = totals.unordered_faults;
-  out->fault_service_ns = totals.fault_service_ns;
+  out->fault_service_ns = totals.stood.fault_ns();
 }
 
 // A device that is exact knows; elsewhere a budget's model does, and without one all that is reserved may be there.

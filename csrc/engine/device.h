@@ -22,6 +22,7 @@
 #include "engine/sampling.h"
 #include "engine/streams.h"
 #include "engine/swapping.h"
+#include "engine/times.h"
 #include "memory/allocations.h"
 #include "memory/backend.h"
 
@@ -90,6 +91,7 @@ struct um_device {
   std::unique_ptr<um::Fences> fences = std::make_unique<um::Fences>(backend);                       // likewise
   um::Guard guard{*this};
   um::Observation observation{*this};
+  um::Times times{backend, observation.swaps};
   um::Accounts accounts{*this};
   um::BudgetKeeper budget{*this};
   std::unique_ptr<um::Participant> workspaces = um::workspaces(*this);

@@ -32,11 +32,13 @@ void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flag
   RunningOp* running = nullptr;
   {
     const um_device::Locked alive = device_.alive();
+    device_.times.turn(UM_TIME_GUARD);
     make_room(running_ops_, running_ops_.size() + 1);
     running = prepare(op, phase, module, flags);
     const OnError undo([&] {
       outside_ops();
       op_pool_.give(running);
+      note_end();
     });
     const um_access* accesses = nullptr;
     uint32_t count = 0;
@@ -52,8 +54,12 @@ void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flag
   running_op = running;
   const OnError end([&] { end_op(nullptr, 0); });  // the caller ends only what has begun
   if (device_.backend.ordered() && touch(*running)) settle(*running);
+  if (device_.observation.swaps.on) {
+    const um_device::Locked locked = device_.lock();
+    device_.times.turn(UM_TIME_COMPUTE);
+  }
   if (running->recorded != 0) {
-    running->serviced_ns = device_.backend.totals().fault_service_ns;
+    running->serviced_ns = device_.backend.totals().stood.fault_ns();
     running->start_ns = device_.backend.now_ns();
   }
 }
@@ -148,6 +154,7 @@ void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
   op->outputs = outputs;
   op->output_count = count;
   const um_device::Locked locked = device_.lock();
+  op->compute_ns = device_.times.turn(UM_TIME_GUARD);
   running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
   for (uint32_t i = 0; i < count; ++i) {
     Block* const block = device_.own_block(outputs[i].address);
@@ -159,6 +166,12 @@ void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
   for (Participant* const each : ends_) each->end_op(*op);
   device_.observation.swaps.op = {step_, 0, 0, 0, 0};
   op_pool_.give(op);
+  note_end();
+}
+
+// Nothing of an op is going on in this thread any more.
+void Guard::note_end() noexcept {
+  running_ops_.empty() ? device_.times.outside_ops() : static_cast<void>(device_.times.turn(UM_TIME_COMPUTE));
 }
 
 void Guard::measure(RunningOp& op) const {

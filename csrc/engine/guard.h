@@ -55,6 +55,7 @@ class Guard {
   void gather(RunningOp& op, const um_access* accesses, uint32_t count);
   void use(RunningOp& op, const Operand& operand);
   void outside_ops() noexcept;
+  void note_end() noexcept;
   bool touch(const RunningOp& op) const;
   void report_oversized(const RunningOp& op) noexcept;
 

@@ -30,6 +30,7 @@ void Observation::set(bool on) {
   on ? device_.guard.join(*this) : device_.guard.leave(*this);
   backend.hooks->record(backend.ordinal, on);
   set_context(contexts_.begin(swaps.op));
+  device_.times.set(on);
   swaps.residency = on ? &residency_ : nullptr;
   on ? recount() : residency_.give_up();
 }
@@ -97,8 +98,9 @@ void Observation::begin_op(RunningOp& op) {
   residency_.note(op.identity);
 }
 
-void Observation::end_op(RunningOp& /*op*/) noexcept {
+void Observation::end_op(RunningOp& op) noexcept {
   collect();
+  residency_.ran(op.identity, op.compute_ns);
   set_context(OpContexts::outside(device_.guard.step()));
 }
 

@@ -61,7 +61,7 @@ void Recording::end_op(RunningOp& op) noexcept {
       if (block != nullptr) tape_.seen(*block);
     }
     // Fault services of several threads may add up to more than the op took.
-    const int64_t serviced_ns = device_.backend.totals().fault_service_ns - op.serviced_ns;
+    const int64_t serviced_ns = device_.backend.totals().stood.fault_ns() - op.serviced_ns;
     const int64_t measured_ns = std::max<int64_t>(0, op.end_ns - op.start_ns - serviced_ns);
     tape_.end_op(op.recorded, op.took_ns != UM_UNKNOWN ? op.took_ns : measured_ns, serials);
   } catch (const std::bad_alloc&) {

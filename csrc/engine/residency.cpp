@@ -129,10 +129,14 @@ void Residency::add_up() {
 
 void Residency::note(const OpIdentity& op) noexcept {
   keep([&] {
-    uint64_t& peak_bytes = ops_[{op.op, op.module, op.phase}];
+    uint64_t& peak_bytes = ops_[{op.op, op.module, op.phase}].peak_bytes;
     peak_bytes = std::max(peak_bytes, total_bytes());
     if (ops_.size() > kMostSubjects) give_up();
   });
+}
+
+void Residency::ran(const OpIdentity& op, int64_t compute_ns) noexcept {
+  if (compute_ns > 0) keep([&] { ops_[{op.op, op.module, op.phase}].compute_ns += compute_ns; });
 }
 
 void Residency::reset_peaks() noexcept {
@@ -161,15 +165,15 @@ uint64_t Residency::read(um_residency* out, uint64_t capacity) noexcept {
     ++count;
   };
   for (uint32_t role = 0; role < UM_ROLE_COUNT; ++role) {
-    put({roles_[role].peak, 0, UM_RESIDENCY_ROLE, role, 0, 0, 0, 0, 0, 0});
+    put({roles_[role].peak, 0, UM_RESIDENCY_ROLE, role, 0, 0, 0, 0, 0, 0, 0});
   }
   for (const auto& [tensor, level] : tensors_) {
     put({level.peak, tensor.bytes, UM_RESIDENCY_TENSOR, tensor.role, tensor.name, tensor.birth_op, tensor.birth_module,
-         0, 0, 0});
+         0, 0, 0, 0});
   }
-  for (const auto& [ran, peak_bytes] : ops_) {
+  for (const auto& [ran, sums] : ops_) {
     const auto [op, module, phase] = ran;
-    put({peak_bytes, 0, UM_RESIDENCY_OP, 0, 0, 0, 0, op, module, phase});
+    put({sums.peak_bytes, 0, UM_RESIDENCY_OP, 0, 0, 0, 0, op, module, phase, sums.compute_ns});
   }
   return count;
 }

@@ -41,6 +41,8 @@ class Residency {
   void relabelled(const Block& block) noexcept;
   // The op runs now; all 0 stands for what happens outside of ops.
   void note(const OpIdentity& op) noexcept;
+  // It has run for so long.
+  void ran(const OpIdentity& op, int64_t compute_ns) noexcept;
 
   // The peaks start again from what is there now; ops and tensors that are gone are forgotten.
   void reset_peaks() noexcept;
@@ -88,7 +90,11 @@ class Residency {
   std::vector<uint32_t> unused_;  // of tracked_
   std::vector<Change> changes_;   // in order
   std::map<Tensor, Level> tensors_;
-  std::map<Op, uint64_t> ops_;  // the peak of total_bytes()
+  struct OpSums {
+    uint64_t peak_bytes;  // of total_bytes()
+    int64_t compute_ns;
+  };
+  std::map<Op, OpSums> ops_;
   bool known_ = true;
 };
 

@@ -13,6 +13,7 @@ void SwapEvents::count(um_event_kind kind, um_swap_cause cause, int64_t bytes, i
     if (cause == UM_SWAP_FOR_ROOM) ++counted.evictions;
   } else {
     (kind == UM_EVENT_WAIT_ROOM ? counted.wait_room_ns : counted.wait_copy_ns) += duration_ns;
+    if (kind == UM_EVENT_WAIT_COPY && cause == UM_SWAP_ON_DEMAND) on_demand_ns += duration_ns;
   }
 }
 

@@ -24,6 +24,7 @@ class SwapEvents {
   void placed(const Block& block, bool there) noexcept;
 
   um_swap_counters counted{};      // the totals that are of moves; how long a GPU waited, once its Stalls have settled
+  int64_t on_demand_ns = 0;        // of wait_copy_ns: for what nobody had ordered
   bool on = false;                 // the queue is told
   Residency* residency = nullptr;  // while that is followed
   OpIdentity op;                   // that runs now

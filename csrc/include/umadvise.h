@@ -404,6 +404,7 @@ typedef struct um_residency {
   uint32_t role;                         /* of roles and tensors */
   uint32_t name, birth_op, birth_module; /* of tensors */
   uint32_t op, module, phase;            /* of ops */
+  int64_t compute_ns;                    /* of ops: UM_TIME_COMPUTE */
 } um_residency;
 /* What was there since um_memory_reset_peaks, every role included; returns how many there are (`out` gets at most
  * `capacity`). Only while events are recorded, and on the emulated device: 0 otherwise, also when events were lost
@@ -493,6 +494,32 @@ UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, co
  * clock that only the device moves, and an op what it is told, before it ends. Bytes move when a copy is given. So a
  * program repeats exactly, with its waits. Before the device has chunks; emulated device only. */
 UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs);
+/* What a device's time goes into: each kind is measured where it happens, and none is what is left of others. */
+typedef enum {
+  UM_TIME_COMPUTE = 0,     /* ops run: what they wait for within is not in it */
+  UM_TIME_GUARD = 1,       /* before and after ops: the guard, with the driver calls that it makes */
+  UM_TIME_SCRIPT = 2,      /* between ops: the program itself, and torch on the host */
+  UM_TIME_PLANNING = 3,    /* likewise, while plans are made or chosen */
+  UM_TIME_OBSERVING = 4,   /* likewise, while steps are recorded, and counters and events read */
+  UM_TIME_FIRST_TOUCH = 5, /* ops stand still: for faults that find nothing to copy */
+  UM_TIME_MIGRATION = 6,   /* for faults whose bytes come */
+  UM_TIME_FAULT_ROOM = 7,  /* for what faults evict */
+  UM_TIME_PREFETCH = 8,    /* for prefetched bytes that are on their way */
+  UM_TIME_SWAP_IN = 9,    /* for a swap-in that was ordered and is late, or for a copy to the host of what they write */
+  UM_TIME_ON_DEMAND = 10, /* for a swap-in that nobody had ordered */
+  UM_TIME_ROOM = 11,      /* for what leaves for them */
+  UM_TIME_COUNT = 12
+} um_time;
+typedef struct um_times { /* nanoseconds, in um_time's order */
+  int64_t compute_ns, guard_ns, script_ns, planning_ns, observing_ns;
+  int64_t first_touch_ns, migration_ns, fault_room_ns, prefetch_ns, swap_in_ns, on_demand_ns, room_ns;
+} um_times;
+/* Since events were enabled; all UM_UNKNOWN while they are not, and where ops run later than they are called. */
+UM_API um_status um_times_read(um_device* device, um_times* out);
+/* Time between ops is for `kind` (um_time, as far as UM_TIME_OBSERVING) from now on; returns what it was for,
+ * UM_TIME_SCRIPT at the start. */
+UM_API uint32_t um_times_outside(um_device* device, uint32_t kind);
+
 /* What time it is on a device, in nanoseconds: CLOCK_MONOTONIC's, unless its time is virtual. */
 UM_API int64_t um_now_ns(um_device* device);
 /* The op that runs in this thread takes so many nanoseconds, or so many more. Nothing outside of ops. */

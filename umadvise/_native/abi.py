@@ -59,6 +59,23 @@ class Small(IntEnum):
     LEAVE = 1
 
 
+class TimeKind(IntEnum):
+    """um_time: what a device's time goes into."""
+
+    COMPUTE = 0
+    GUARD = 1
+    SCRIPT = 2
+    PLANNING = 3
+    OBSERVING = 4
+    FIRST_TOUCH = 5
+    MIGRATION = 6
+    FAULT_ROOM = 7
+    PREFETCH = 8
+    SWAP_IN = 9
+    ON_DEMAND = 10
+    ROOM = 11
+
+
 class Service(IntEnum):
     """um_service: what touches memory in a simulation: the guard, in order, or a raw run's recorded services."""
 

@@ -18,12 +18,13 @@ from umadvise._native.abi import (
     MemoryHistory,
     Placement,
     Small,
+    TimeKind,
 )
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
 from umadvise._native.recording import Recording
 from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
-from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SwapCounters
+from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SwapCounters, Times
 from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
@@ -367,6 +368,15 @@ class Device:
             edges=recorded("edges", "um_recorded_edge"),
             lost=int(core.um_recorded_lost(self.handle)),
         )
+
+    def times(self) -> Times | None:
+        """What time has gone into since events were enabled; None where that is not known."""
+        found = filled(Times, lambda out: core_library().um_times_read(self.handle, out))
+        return None if found.compute_ns is None else found
+
+    def time_outside(self, kind: TimeKind) -> TimeKind:
+        """Has time between ops count for a kind from now on; returns what it counted for."""
+        return TimeKind(core_library().um_times_outside(self.handle, kind))
 
     def residency(self) -> bytes:
         """Peaks of what lay on the device, since they were reset: um_residency structures; empty when unknown."""

@@ -156,6 +156,44 @@ class SwapCounters(Swaps, frozen=True):
     program_made_bytes: Count
 
 
+class Times(Record, frozen=True):
+    """um_times: what time went into, in nanoseconds; each kind is measured where it happens, none is what is left.
+
+    Ops ran for `compute_ns`. Before and after them the guard took `guard_ns`, with the driver calls that it makes.
+    Between ops were the program itself and torch on the host (`script_ns`), the making and choosing of plans
+    (`planning_ns`), and recording and reading what happened (`observing_ns`). Ops stood still for faults: that found
+    nothing to copy (`first_touch_ns`), whose bytes came (`migration_ns`), for what had to leave (`fault_room_ns`); for
+    prefetched bytes on their way (`prefetch_ns`); for swap-ins that were ordered and late (`swap_in_ns`), for those
+    that nobody had ordered (`on_demand_ns`), and for what left for them (`room_ns`).
+    """
+
+    compute_ns: Count
+    guard_ns: Count
+    script_ns: Count
+    planning_ns: Count
+    observing_ns: Count
+    first_touch_ns: Count
+    migration_ns: Count
+    fault_room_ns: Count
+    prefetch_ns: Count
+    swap_in_ns: Count
+    on_demand_ns: Count
+    room_ns: Count
+
+    @property
+    def sum_ns(self) -> int:
+        """All of it: a step's duration, but for what nobody has measured."""
+        return sum(getattr(self, field) for field in self.__struct_fields__)
+
+    def plus(self, other: "Times") -> "Times":
+        """The sum of two readings."""
+        return _combined(self, other, 1)
+
+    def minus(self, before: "Times") -> "Times":
+        """What time has gone into since an earlier reading."""
+        return _combined(self, before, -1)
+
+
 class Chunks(Record, frozen=True):
     """Size and use of the memory for chunks, on the device and on the host: the levels of um_swap_counters."""
 
@@ -288,7 +326,8 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     """um_residency with its names resolved, in its order: the most bytes on the device at once, in a step.
 
     Of a "role" they are those of its live tensors, of a "tensor" those of the live ones with this role, name or
-    birthplace, and size; while an "op" ran, all bytes. What a subject has no use for is None or 0.
+    birthplace, and size; while an "op" ran, all bytes, and it ran for `compute_ns`. What a subject has no use for is None or
+    0.
     """
 
     peak_bytes: int
@@ -301,6 +340,7 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     op: str | None
     module: str | None
     phase: PhaseWord | None
+    compute_ns: int = 0
 
 
 def _combined(after: Numbers, before: Numbers, sign: int) -> Numbers:

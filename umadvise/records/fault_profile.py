@@ -25,10 +25,11 @@ from umadvise.records.counters import (
     RoleWord,
     Sampling,
     Swaps,
+    Times,
 )
 from umadvise.records.files import read_whole, require_schema, write_atomically
 
-SCHEMA = "umadvise.fault-profile/4"
+SCHEMA = "umadvise.fault-profile/5"
 BIN_COUNT = 96
 """Equal parts of a step in the pattern of faults; divides by 2, 3 and 4, so that narrow terminals can join bins."""
 MOST_ROWS = 4096
@@ -73,13 +74,14 @@ class RunEnvironment(Record, frozen=True):
 
 
 class MeasuredStep(Record, frozen=True):
-    """One training step."""
+    """One training step; `times` says what its duration went into, and is None where nobody can tell."""
 
     index: Count
     duration_ns: Count
     counters: Counters
     resident_peak_bytes: Count | None
     swaps: Swaps | None = None
+    times: Times | None = None
 
 
 class Tally(Record, frozen=True):
@@ -88,7 +90,7 @@ class Tally(Record, frozen=True):
     `service_ns` is the time that fault services took. `faulted_steps` counts the steps with at least one fault group.
     None is what nobody could observe. From `swap_ins` on it is about explicit swaps, in the words of `Swaps`;
     `on_demand_bytes` and `on_demand_wait_ns` are the parts of `swap_in_bytes` and `wait_copy_ns` that no plan had asked
-    for in time.
+    for in time. `compute_ns` is the time that ops ran, without what they stood still for; 0 in rows about tensors.
     """
 
     fault_groups: Count
@@ -113,6 +115,7 @@ class Tally(Record, frozen=True):
     wait_copy_ns: Count
     on_demand_wait_ns: Count
     wait_room_ns: Count
+    compute_ns: Count
 
 
 class ResidentTally(Tally, frozen=True):
@@ -280,7 +283,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     explicit swaps, are those of the sampled steps. `swaps` covers the steps, and `chunks` is as it was last: both are
     None where there were no chunks. `placed` says in what memory, and with what advice, tensors really lay. `planned`
     is None where steps follow no plans, `predictions` is empty where nobody asked the simulator. `steps_are_found`:
-    nobody marked the steps, and they begin where ops come again.
+    nobody marked the steps, and they begin where ops come again. `times` is what the steps' duration went into.
     """
 
     environment: RunEnvironment
@@ -304,6 +307,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     planned: PlannedSteps | None = None
     predictions: Annotated[tuple[RungPrediction, ...], msgspec.Meta(max_length=16)] = ()
     steps_are_found: bool = False
+    times: Times | None = None
 
     @property
     def pages(self) -> bool:

@@ -29,9 +29,19 @@ struct Event {
 // Ranges may carry one of these many tags, so that what is on the device can be told apart by it.
 inline constexpr uint32_t kTags = 8;
 
+// How long threads stood still for managed memory.
+struct Stood {
+  int64_t first_touch_ns, migration_ns,
+      room_ns;          // for faults: that found nothing to copy, the others, what they evicted
+  int64_t prefetch_ns;  // for what was prefetched and had not come
+
+  int64_t fault_ns() const { return first_touch_ns + migration_ns + room_ns; }
+};
+
 struct Totals {
   Counters model;
-  int64_t unordered_faults, fault_service_ns;
+  int64_t unordered_faults;
+  Stood stood;
   uint64_t device_bytes, host_bytes;  // taken now, by all kinds of memory; what has a handle counts mapped or not
   uint64_t device_peak_bytes;         // the most there ever was, since the last reset_peaks
   uint64_t tag_bytes[kTags], tag_peak_bytes[kTags];  // the same by tag, without what has none
@@ -83,6 +93,7 @@ struct Hooks {
   uint64_t (*drain)(int32_t ordinal, Event* out, uint64_t capacity) = kNothing;
   uint64_t (*dropped)(int32_t ordinal) = kNothing;
   void (*totals)(int32_t ordinal, Totals* out) = kNothing;
+  void (*stood)(int32_t ordinal, Stood* out) = kNothing;
 
   uint64_t (*calls)(int32_t ordinal, const char* function) = kNothing;
   bool (*fail)(int32_t ordinal, const char* function, uint64_t nth) = kNothing;  // false: no such function

@@ -50,6 +50,8 @@ class Link {
   void copy(Direction direction, uint64_t bytes) { copy(direction, bytes, link_.bytes_per_s[direction]); }
   // When the present work is over; 0 without a link.
   int64_t at_ns() const { return at_ns_; }
+  // How far it is, with a link or without.
+  int64_t moment_ns() const { return on_ ? at_ns_ : now_ns(); }
 
   const um_charged& charged() const { return charged_; }
 

@@ -13,12 +13,15 @@ bool ManagedMemory::holds(uint64_t address, uint64_t bytes) {
 Service ManagedMemory::serve(uint32_t block, uint64_t address, bool write, bool unordered) {
   if (blocks_[block].kind != Kind::managed) return Service::not_ours;
   if (blocks_[block].covers(write)) return Service::served;  // another thread was first
-  const int64_t start = link_.now_ns();
+  const int64_t start = link_.now_ns(), room_before_ns = migrator_.room_ns();
   link_.begin_fault(start);
   const Outcome outcome = migrator_.model.access(block, Processor::device, write);
   if (!migrator_.apply(outcome, block)) return Service::failed;
   link_.end_fault();
-  fault_service_ns_ += std::max(link_.now_ns(), migrator_.finish(block)) - start;
+  const int64_t took_ns = std::max(link_.now_ns(), migrator_.finish(block)) - start;
+  const int64_t room_ns = std::min(migrator_.room_ns() - room_before_ns, took_ns);
+  stood_.room_ns += room_ns;
+  (outcome.first_touch ? stood_.first_touch_ns : stood_.migration_ns) += took_ns - room_ns;
   unordered_faults_ += unordered;
   EventRing& events = blocks_.events;
   events.push(UM_EVENT_FAULT_GROUP, Cause::coherence, address, kBlockBytes, start, write, unordered,
@@ -32,11 +35,19 @@ bool ManagedMemory::touch(uint64_t address, uint64_t bytes, bool write) {
   bool serviced = false;
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t piece, uint64_t) {
     if (!blocks_[block].covers(write)) {
-      const SpinGuard guard(blocks_.lock);
-      serve(block, piece, write, false);
+      {
+        const SpinGuard guard(blocks_.lock);
+        serve(block, piece, write, false);
+      }
       serviced = true;
+      link_.wait_until(blocks_[block].ready_ns.load(std::memory_order_relaxed));
+      return;
     }
-    link_.wait_until(blocks_[block].ready_ns.load(std::memory_order_relaxed));
+    const int64_t ready_ns = blocks_[block].ready_ns.load(std::memory_order_relaxed), start_ns = link_.now_ns();
+    if (ready_ns <= start_ns) return;
+    link_.wait_until(ready_ns);
+    const SpinGuard guard(blocks_.lock);
+    stood_.prefetch_ns += link_.now_ns() - start_ns;
   });
   return serviced;
 }
@@ -131,7 +142,7 @@ void ManagedMemory::charge_call(int64_t um_driver_costs::* cost) {
 void ManagedMemory::tell(Totals& totals) const {
   totals.model = migrator_.model.counters();
   totals.unordered_faults = unordered_faults_;
-  totals.fault_service_ns = fault_service_ns_;
+  totals.stood = stood_;
 }
 
 }  // namespace um::emulated

@@ -31,6 +31,7 @@ class ManagedMemory {
 
   // With the table's lock held.
   void tell(Totals& totals) const;
+  const Stood& stood() const { return stood_; }
 
  private:
   Service serve(uint32_t block, uint64_t address, bool write, bool unordered);
@@ -40,7 +41,8 @@ class ManagedMemory {
   Link& link_;
   Delays& delays_;
   const bool ordered_;
-  int64_t unordered_faults_ = 0, fault_service_ns_ = 0;
+  int64_t unordered_faults_ = 0;
+  Stood stood_{};
 };
 
 }  // namespace um::emulated

@@ -40,6 +40,14 @@ bool Migrator::settle(uint32_t index) {
 }
 
 bool Migrator::perform(const Action& action) {
+  if (action.what != Do::evict_copy && action.what != Do::evict_drop) return move(action);
+  const int64_t start_ns = link_.moment_ns();
+  const bool done = move(action);
+  room_ns_ += link_.moment_ns() - start_ns;
+  return done;
+}
+
+bool Migrator::move(const Action& action) {
   Block& block = blocks_[action.block];
   EventRing& events = blocks_.events;
   const uint64_t address = blocks_.address_of(action.block);
@@ -51,8 +59,11 @@ bool Migrator::perform(const Action& action) {
   if (!stays_visible && !hide(action.block)) return false;
   const bool needs_device = action.what == Do::zero_device || action.what == Do::copy_h2d;
   const bool needs_host = action.what == Do::zero_host || action.what == Do::copy_d2h || action.what == Do::evict_copy;
-  if (needs_device && block.device_slot == 0)
+  if (needs_device && block.device_slot == 0) {
+    const int64_t start_ns = link_.moment_ns();
     link_.take_place(blocks_.device_tier.slots() - blocks_.device_tier.taken());
+    room_ns_ += link_.moment_ns() - start_ns;
+  }
   link_.charge(action, needs_device && !block.had);
   block.had |= needs_device;
   if (needs_device && !blocks_.take_device_slot(action.block)) return false;

@@ -33,16 +33,21 @@ class Migrator {
   bool take_chunk();
   void withhold_remnant();
 
+  // How long blocks took to leave for others.
+  int64_t room_ns() const { return room_ns_; }
+
   Model model;
   PlainChunks plain;
 
  private:
   bool perform(const Action& action);
+  bool move(const Action& action);
   bool evict(const Outcome& outcome);
 
   BlockTable& blocks_;
   Link& link_;
   Delays& delays_;
+  int64_t room_ns_ = 0;
 };
 
 }  // namespace um::emulated

@@ -195,6 +195,7 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, emulated::Event*, uint64_t) { return uint64_t{0}; },
     [](int32_t) { return uint64_t{0}; },
     [](int32_t ordinal, emulated::Totals* out) { *out = space_of(ordinal).totals(); },
+    [](int32_t, emulated::Stood*) {},
     [](int32_t, const char*) { return uint64_t{0}; },
     [](int32_t, const char*, uint64_t) { return false; },
     [](int32_t, const um_link*, const um_driver_costs*) {},

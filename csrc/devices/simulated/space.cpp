@@ -23,7 +23,7 @@ emulated::Totals Space::totals() const {
   emulated::Totals totals{};
   totals.model = migrator.model.counters();
   totals.unordered_faults = managed.unordered_faults();
-  totals.fault_service_ns = migrator.clock != nullptr ? migrator.clock->fault_service_ns() : 0;
+  totals.stood.migration_ns = migrator.clock != nullptr ? migrator.clock->fault_service_ns() : 0;
   blocks.tell(totals);
   return totals;
 }

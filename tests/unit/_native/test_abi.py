@@ -45,6 +45,7 @@ ENUMERATIONS = {
     "UM_SERVICE_": abi.Service,
     "UM_PROGRAM_": abi.ProgramStatus,
     "UM_SMALL_": abi.Small,
+    "UM_TIME_": abi.TimeKind,
 }
 SIZES = """
 template <class T> long long size() { return sizeof(T); }

@@ -15,6 +15,7 @@ from umadvise.records.counters import (
     ResidencyPeak,
     Sampling,
     Swaps,
+    Times,
     add,
     later,
     subtract,
@@ -68,6 +69,8 @@ class ProfileBuilder:
         """
         self._swaps_at_start = self._swaps_at_step = swaps
         self._swaps_in_steps = NO_SWAPS
+        self._times_at_step: Times | None = None
+        self._times: Times | None = None
         self._driven = 0
         self._undriven: list[Undriven] = []
         self._samples = sampled
@@ -88,8 +91,15 @@ class ProfileBuilder:
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
 
-    def begin_step(self, index: int, start_ns: int, counters: Counters, swaps: Swaps = NO_SWAPS) -> None:
-        """Begins step `index`, at `start_ns` of the events' clock.
+    def begin_step(
+        self,
+        index: int,
+        start_ns: int,
+        counters: Counters,
+        swaps: Swaps = NO_SWAPS,
+        times: Times | None = None,
+    ) -> None:
+        """Begins step `index`, at `start_ns` of the events' clock, when time had gone into `times`.
 
         Raises:
             ValueError: the index is not above the last step's.
@@ -100,6 +110,7 @@ class ProfileBuilder:
         self._step_start_ns = start_ns
         self._at_step = counters
         self._swaps_at_step = swaps
+        self._times_at_step = times
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Takes drained events; those of the open step count. Without any call the tables stay unknown.
@@ -119,6 +130,7 @@ class ProfileBuilder:
         residency: Iterable[ResidencyPeak] = (),
         sample: Counters | None = None,
         swaps: Swaps = NO_SWAPS,
+        times: Times | None = None,
     ) -> MeasuredStep:
         """Ends the open step, and returns what it cost.
 
@@ -129,6 +141,7 @@ class ProfileBuilder:
             residency: the peaks by role, tensor and op in this step; none where they are unknown.
             sample: what a device that is sampled counted in this step; None where it was not sampled.
             swaps: what explicit swapping has done until now.
+            times: what time has gone into until then; None where nobody can tell.
 
         Raises:
             ValueError: no step is open, or time or a counter ran backwards.
@@ -156,12 +169,16 @@ class ProfileBuilder:
             self._tables.add_residency(residency)
         if step.services and paging:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
+        took = None if times is None or self._times_at_step is None else times.minus(self._times_at_step)
+        if took is not None:
+            self._times = took if self._times is None else self._times.plus(took)
         cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
             counters=counted,
             resident_peak_bytes=memory.resident_peak_bytes if memory else None,
             swaps=swapped,
+            times=took,
         )
         self._keep(cost)
         return cost
@@ -257,5 +274,6 @@ class ProfileBuilder:
             planned=planned if planned.driven or planned.undriven else None,
             predictions=tuple(predictions),
             steps_are_found=steps_are_found,
+            times=self._times,
         )
         return msgspec.structs.replace(profile, findings=examine(profile))

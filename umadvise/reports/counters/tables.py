@@ -223,15 +223,16 @@ class TableSum(Generic[Row]):
                 row.count_step(step)
         self._make_room()
 
-    def add_residency(self, peaks: Iterable[tuple[object, int]]) -> None:
-        """Adds what lay on the device in a finished step: the values of the columns, and the peak in bytes.
+    def add_residency(self, peaks: Iterable[tuple[object, int, int]]) -> None:
+        """Adds what lay on the device in a finished step: the columns' values, the peak in bytes, and nanoseconds.
 
-        What was there and never faulted gets a row too.
+        What was there and never faulted, or ran, gets a row too.
         """
         rows = self._sums
-        for key, peak_bytes in peaks:
-            if peak_bytes or key in rows:
+        for key, peak_bytes, compute_ns in peaks:
+            if peak_bytes or compute_ns or key in rows:
                 rows[key].resident_peak_bytes = max(rows[key].resident_peak_bytes or 0, peak_bytes)
+                rows[key].numbers["compute_ns"] += compute_ns
         self._make_room()
 
     def add_neighbours(self, counts: Iterable[tuple[object, int]]) -> None:
@@ -315,7 +316,7 @@ class TableSums:
         all_peaks = list(peaks)
         for name, (_, columns, subject) in _TABLES.items():
             key = attrgetter(*columns)
-            found = ((key(peak), peak.peak_bytes) for peak in all_peaks if peak.subject == subject)
+            found = ((key(peak), peak.peak_bytes, peak.compute_ns) for peak in all_peaks if peak.subject == subject)
             self._tables[name].add_residency(found)
 
     def tables(self) -> Tables:

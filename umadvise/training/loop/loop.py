@@ -152,6 +152,7 @@ class Loop:
     def before_step(self, number: int) -> None:
         """Does what is due before a step: plans it, chooses its rung, has it recorded."""
         signals.keep()
+        self.observer.clock.approach_step()
         if number > 1 and self._identity is None and self.optimizers:
             self.begin_with_kept((), list(self.optimizers))
         for planned, plan in self._planner.improved():

@@ -7,9 +7,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
-from umadvise._native.abi import Status
+from umadvise._native.abi import Status, TimeKind
 from umadvise._native.readings import events_from, residency_from
 from umadvise.errors import NativeError
+from umadvise.records.counters import Times
 from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -51,6 +52,7 @@ class StepClock:
         self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
         self.refusal: str | None = None
+        self._approach: tuple[int, Times | None] | None = None
         self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
             register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
@@ -73,8 +75,19 @@ class StepClock:
     def _leave_optimizer(self, *_: Any) -> None:
         _native.set_phase(Phase.FORWARD if self.in_step else Phase.NONE)
 
+    def approach_step(self) -> None:
+        """The next step's time begins: until `begin_step` it is spent on planning."""
+        device = self._runtime.device
+        self._approach = device.now_ns(), device.times()
+        device.time_outside(TimeKind.PLANNING)
+
     def begin_step(self) -> None:
         """A step begins now."""
+        if self._approach is None:
+            self.approach_step()
+        assert self._approach is not None
+        (start_ns, times), self._approach = self._approach, None
+        self._runtime.device.time_outside(TimeKind.OBSERVING)
         self._drain()
         self.step_count += 1
         self.in_step = True
@@ -85,23 +98,30 @@ class StepClock:
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
         readings = self._reader.now()
-        self._builder.begin_step(self.step_count, device.now_ns(), readings.counters, readings.swaps)
+        self._builder.begin_step(self.step_count, start_ns, readings.counters, readings.swaps, times)
+        device.time_outside(TimeKind.SCRIPT)
 
     def end_step(self) -> None:
-        """The step ends now."""
-        end_ns = self._runtime.device.now_ns()
+        """The step ends now: when all is read that tells what it cost."""
+        device = self._runtime.device
+        device.time_outside(TimeKind.OBSERVING)
+        end_ns = device.now_ns()
         self.drop_step()
         self._drain()
         sample, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
             sample, end_ns = sampled
-            self._builder.add_events(events_from(self._runtime.device.drain_events()))
-        residency = residency_from(self._runtime.device.residency())
+            self._builder.add_events(events_from(device.drain_events()))
+        residency = residency_from(device.residency())
         self._warnings.look()
         readings = self._reader.now()
+        times = device.times()
+        if times is not None:
+            end_ns = device.now_ns()
         self.last_step = self._builder.end_step(
-            end_ns, readings.counters, readings.memory, residency, sample, readings.swaps
+            end_ns, readings.counters, readings.memory, residency, sample, readings.swaps, times
         )
+        device.time_outside(TimeKind.SCRIPT)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", in_words(self.last_step))
 

@@ -129,7 +129,7 @@ TEST(a_fault_takes_its_service_its_copy_and_what_must_leave) {
   expect(device, 2 * kBlockH2d, 2 * kBlockD2h, 2 * (kFault + kEvict), 2 * (kFault + kEvict + kBlockH2d + kBlockD2h),
          [&] { device.hooks.touch(device.ordinal, reinterpret_cast<uint64_t>(data + kBlock), 2 * kBlock, false); });
   // The service's time counts as stall.
-  CHECK(device.totals().fault_service_ns >= 3 * (kFault + kEvict + kBlockH2d + kBlockD2h));
+  CHECK(device.totals().stood.fault_ns() >= 3 * (kFault + kEvict + kBlockH2d + kBlockD2h));
   device.free(data);
 }
 

@@ -1,0 +1,46 @@
+// What a device's time goes into where it is known: on the emulated device, whose ops run in the threads that call
+// them. Between two turns all time is of one kind, but for what somebody stood still meanwhile: faults and waits are
+// measured where they happen. Device's lock as each function says.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/swap_events.h"
+#include "memory/backend.h"
+#include "umadvise.h"
+
+namespace um {
+
+class Times {
+ public:
+  // Both are borrowed.
+  Times(const Backend& backend, const SwapEvents& swaps) : backend_(backend), swaps_(swaps) {}
+
+  // ---- the lock is held ----
+  // Counts from now on, or no longer; nothing where ops run later than they are called.
+  void set(bool on) noexcept;
+  // From now on it is this kind. Returns how much of the last one there was since the turn before.
+  int64_t turn(um_time kind) noexcept;
+  // No op runs in any thread: what that time is for.
+  void outside_ops() noexcept { turn(outside_); }
+  // What time outside of ops is for from now on; returns what it was for.
+  um_time set_outside(um_time kind, bool ops_run) noexcept;
+  // Until now. UM_UNKNOWN where it is not known.
+  void read(um_times* out) noexcept;
+
+ private:
+  struct Stood {
+    int64_t ns[UM_TIME_COUNT];  // of the kinds that are measured by whom they happen to
+    int64_t sum_ns;
+  };
+  Stood stood() const noexcept;
+
+  const Backend& backend_;
+  const SwapEvents& swaps_;
+  bool on_ = false;
+  um_time kind_ = UM_TIME_SCRIPT, outside_ = UM_TIME_SCRIPT;
+  int64_t since_ns_ = 0, stood_ns_ = 0;  // when the present kind began, and what had been stood still by then
+  int64_t ns_[UM_TIME_COUNT] = {};
+};
+
+}  // namespace um
