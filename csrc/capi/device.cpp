@@ -229,7 +229,7 @@ um_status um_sampling_read(um_device* device, um_sampling* out) {
   return guarded([&] { *given(out, "the place for the counters") = alive(device)->sampling.read(); });
 }
 
-um_status um_times_read(um_device* device, um_times* out) {
+um_status um_times_read(um_device* device, um_spent_time* out) {
   return guarded([&] { alive(device)->times.read(given(out, "the place for the times")); });
 }
 

@@ -46,7 +46,7 @@ um_time Times::set_outside(um_time kind, bool ops_run) noexcept {
   return before;
 }
 
-void Times::read(um_times* out) noexcept {
+void Times::read(um_spent_time* out) noexcept {
   turn(kind_);
   const Stood stood_still = stood();
   int64_t all[UM_TIME_COUNT];

@@ -26,7 +26,7 @@ class Times {
   // What time outside of ops is for from now on; returns what it was for.
   um_time set_outside(um_time kind, bool ops_run) noexcept;
   // Until now. UM_UNKNOWN where it is not known.
-  void read(um_times* out) noexcept;
+  void read(um_spent_time* out) noexcept;
 
  private:
   struct Stood {

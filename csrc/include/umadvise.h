@@ -510,12 +510,12 @@ typedef enum {
   UM_TIME_ROOM = 11,      /* for what leaves for them */
   UM_TIME_COUNT = 12
 } um_time;
-typedef struct um_times { /* nanoseconds, in um_time's order */
+typedef struct um_spent_time { /* nanoseconds, in um_time's order */
   int64_t compute_ns, guard_ns, script_ns, planning_ns, observing_ns;
   int64_t first_touch_ns, migration_ns, fault_room_ns, prefetch_ns, swap_in_ns, on_demand_ns, room_ns;
-} um_times;
+} um_spent_time;
 /* Since events were enabled; all UM_UNKNOWN while they are not, and where ops run later than they are called. */
-UM_API um_status um_times_read(um_device* device, um_times* out);
+UM_API um_status um_times_read(um_device* device, um_spent_time* out);
 /* Time between ops is for `kind` (um_time, as far as UM_TIME_OBSERVING) from now on; returns what it was for,
  * UM_TIME_SCRIPT at the start. */
 UM_API uint32_t um_times_outside(um_device* device, uint32_t kind);

@@ -14,6 +14,7 @@ from umadvise.records.counters import (
     MemoryStats,
     Placed,
     ResidencyPeak,
+    SpentTime,
     Swaps,
 )
 from umadvise.records.fault_profile import (
@@ -82,7 +83,11 @@ class Make:
 
     def peak(self, subject: str, peak_bytes: int, **fields: Any) -> ResidencyPeak:
         plain: dict[str, Any] = dict.fromkeys(ResidencyPeak.__struct_fields__)
-        return ResidencyPeak(**{**plain, "bytes": 0, "subject": subject, "peak_bytes": peak_bytes, **fields})
+        shown = {"bytes": 0, "compute_ns": 0, "subject": subject, "peak_bytes": peak_bytes}
+        return ResidencyPeak(**{**plain, **shown, **fields})
+
+    def times(self, **fields: int) -> SpentTime:
+        return SpentTime(**{**dict.fromkeys(SpentTime.__struct_fields__, 0), **fields})
 
     def tally(self, row_type: type[Tally] = Tally, **fields: Any) -> Any:
         plain = dict.fromkeys(Tally.__struct_fields__, 0)

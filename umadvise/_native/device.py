@@ -24,7 +24,7 @@ from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
 from umadvise._native.recording import Recording
 from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
-from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SwapCounters, Times
+from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SpentTime, SwapCounters
 from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
@@ -369,9 +369,9 @@ class Device:
             lost=int(core.um_recorded_lost(self.handle)),
         )
 
-    def times(self) -> Times | None:
+    def times(self) -> SpentTime | None:
         """What time has gone into since events were enabled; None where that is not known."""
-        found = filled(Times, lambda out: core_library().um_times_read(self.handle, out))
+        found = filled(SpentTime, lambda out: core_library().um_times_read(self.handle, out))
         return None if found.compute_ns is None else found
 
     def time_outside(self, kind: TimeKind) -> TimeKind:

@@ -156,8 +156,8 @@ class SwapCounters(Swaps, frozen=True):
     program_made_bytes: Count
 
 
-class Times(Record, frozen=True):
-    """um_times: what time went into, in nanoseconds; each kind is measured where it happens, none is what is left.
+class SpentTime(Record, frozen=True):
+    """um_spent_time: what time went into, in nanoseconds; each kind is measured where it happens, none is what is left.
 
     Ops ran for `compute_ns`. Before and after them the guard took `guard_ns`, with the driver calls that it makes.
     Between ops were the program itself and torch on the host (`script_ns`), the making and choosing of plans
@@ -185,11 +185,11 @@ class Times(Record, frozen=True):
         """All of it: a step's duration, but for what nobody has measured."""
         return sum(getattr(self, field) for field in self.__struct_fields__)
 
-    def plus(self, other: "Times") -> "Times":
+    def plus(self, other: "SpentTime") -> "SpentTime":
         """The sum of two readings."""
         return _combined(self, other, 1)
 
-    def minus(self, before: "Times") -> "Times":
+    def minus(self, before: "SpentTime") -> "SpentTime":
         """What time has gone into since an earlier reading."""
         return _combined(self, before, -1)
 
@@ -326,8 +326,8 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     """um_residency with its names resolved, in its order: the most bytes on the device at once, in a step.
 
     Of a "role" they are those of its live tensors, of a "tensor" those of the live ones with this role, name or
-    birthplace, and size; while an "op" ran, all bytes, and it ran for `compute_ns`. What a subject has no use for is None or
-    0.
+    birthplace, and size; while an "op" ran, all bytes, and it ran for `compute_ns`. What a subject has no use for is
+    None or 0.
     """
 
     peak_bytes: int

@@ -24,8 +24,8 @@ from umadvise.records.counters import (
     Record,
     RoleWord,
     Sampling,
+    SpentTime,
     Swaps,
-    Times,
 )
 from umadvise.records.files import read_whole, require_schema, write_atomically
 
@@ -81,7 +81,7 @@ class MeasuredStep(Record, frozen=True):
     counters: Counters
     resident_peak_bytes: Count | None
     swaps: Swaps | None = None
-    times: Times | None = None
+    times: SpentTime | None = None
 
 
 class Tally(Record, frozen=True):
@@ -307,7 +307,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     planned: PlannedSteps | None = None
     predictions: Annotated[tuple[RungPrediction, ...], msgspec.Meta(max_length=16)] = ()
     steps_are_found: bool = False
-    times: Times | None = None
+    times: SpentTime | None = None
 
     @property
     def pages(self) -> bool:

@@ -65,13 +65,13 @@ def test_an_event_gets_words_and_none_for_what_has_no_name() -> None:
 
 def test_a_residency_peak_has_what_its_subject_needs() -> None:
     names = {0: "", 1: "weight", 2: "aten::mm", 3: "encoder"}
-    # um_residency field by field: peak, bytes of one; subject, role, name, birthplace; op, module, phase
-    layout = struct.Struct("=QQIIIIIIII")
+    # um_residency field by field: peak, bytes of one; subject, role, name, birthplace; op, module, phase; nanoseconds
+    layout = struct.Struct("=QQIIIIIIIIq")
     packed = (
-        layout.pack(7, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-        + layout.pack(8, 64, 1, 3, 1, 0, 0, 0, 0, 0)
-        + layout.pack(9, 64, 1, 2, 0, 2, 3, 0, 0, 0)
-        + layout.pack(2**40, 0, 2, 0, 0, 0, 0, 2, 3, 2)
+        layout.pack(7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        + layout.pack(8, 64, 1, 3, 1, 0, 0, 0, 0, 0, 0)
+        + layout.pack(9, 64, 1, 2, 0, 2, 3, 0, 0, 0, 0)
+        + layout.pack(2**40, 0, 2, 0, 0, 0, 0, 2, 3, 2, 77)
     )
     role, named, born, op = residency_from(packed, names.__getitem__)
     assert (role.subject, role.peak_bytes, role.role, role.name) == ("role", 7, "parameter", None)
@@ -80,6 +80,7 @@ def test_a_residency_peak_has_what_its_subject_needs() -> None:
     assert (born.name, born.birth_op, born.birth_module, born.role) == (None, "aten::mm", "encoder", "intermediate")
     assert (op.subject, op.peak_bytes, op.role) == ("op", 2**40, None)
     assert (op.op, op.module, op.phase) == ("aten::mm", "encoder", "backward")
+    assert (op.compute_ns, born.compute_ns) == (77, 0)
 
 
 def test_counters_keep_unknown_and_the_order_of_causes() -> None:

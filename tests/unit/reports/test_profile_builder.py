@@ -270,9 +270,10 @@ def test_residency_is_the_highest_of_all_steps(make: Any) -> None:
             make.peak("tensor", 64, role="gradient", name="w.grad", bytes=64),
             make.peak("tensor", 0, role="input", name="batch", bytes=8),
             make.peak("tensor", 0, role="input", name="elsewhere", bytes=8),
-            make.peak("op", 500, op="aten::mm", module="a", phase="forward"),
+            make.peak("op", 500, op="aten::mm", module="a", phase="forward", compute_ns=30),
             make.peak("op", 700, op="aten::mm", module="b", phase="forward"),
-            make.peak("op", 600, op="aten::mm", module="a", phase="backward"),
+            make.peak("op", 600, op="aten::mm", module="a", phase="backward", compute_ns=50),
+            make.peak("op", 0, op="aten::relu", module="c", phase="forward", compute_ns=9),
         ],
         2: [
             make.peak("role", 90, role="gradient"),
@@ -296,12 +297,15 @@ def test_residency_is_the_highest_of_all_steps(make: Any) -> None:
         "forward": 700,
         "backward": 650,
     }
-    assert {row.module: row.resident_peak_bytes for row in tables.module.rows} == {"a": 600, "b": 700, None: 650}
+    modules = {row.module: (row.resident_peak_bytes, row.compute_ns) for row in tables.module.rows}
+    assert modules == {"a": (600, 80), "b": (700, 0), None: (650, 0), "c": (0, 9)}
+    assert {row.phase: row.compute_ns for row in tables.phase.rows} == {None: 0, "forward": 39, "backward": 50}
     assert {(row.op, row.phase): row.resident_peak_bytes for row in tables.op.rows} == {
         ("aten::mm", None): None,
         ("aten::mm", "forward"): 700,
         ("aten::mm", "backward"): 600,
         ("aten::add", "backward"): 650,
+        ("aten::relu", "forward"): 0,
     }
     assert sum(row.fault_groups for row in tables.module.rows) == 1
     assert tables.role.rest is None

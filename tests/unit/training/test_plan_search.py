@@ -108,7 +108,7 @@ def test_the_plan_that_drives_stays_where_the_engine_is_faster_with_it(present: 
         for each, plan in plans.items()
     }
     assert times["window"] < times["belady"]
-    trial = search_task.Trial(trace, tight, CHUNK, plans[present])
+    trial = search_task.PlanTrial(trace, tight, CHUNK, plans[present])
     packed = search_task.made(search_task.encode(planner, trace, PLANNED, tight, {}, trial=trial))
     assert list(plan_file.decode(packed, trace)) == list(plans["window"])
 

@@ -14,8 +14,8 @@ from umadvise.records.counters import (
     Placed,
     ResidencyPeak,
     Sampling,
+    SpentTime,
     Swaps,
-    Times,
     add,
     later,
     subtract,
@@ -69,8 +69,8 @@ class ProfileBuilder:
         """
         self._swaps_at_start = self._swaps_at_step = swaps
         self._swaps_in_steps = NO_SWAPS
-        self._times_at_step: Times | None = None
-        self._times: Times | None = None
+        self._times_at_step: SpentTime | None = None
+        self._times: SpentTime | None = None
         self._driven = 0
         self._undriven: list[Undriven] = []
         self._samples = sampled
@@ -97,7 +97,7 @@ class ProfileBuilder:
         start_ns: int,
         counters: Counters,
         swaps: Swaps = NO_SWAPS,
-        times: Times | None = None,
+        times: SpentTime | None = None,
     ) -> None:
         """Begins step `index`, at `start_ns` of the events' clock, when time had gone into `times`.
 
@@ -130,7 +130,7 @@ class ProfileBuilder:
         residency: Iterable[ResidencyPeak] = (),
         sample: Counters | None = None,
         swaps: Swaps = NO_SWAPS,
-        times: Times | None = None,
+        times: SpentTime | None = None,
     ) -> MeasuredStep:
         """Ends the open step, and returns what it cost.
 

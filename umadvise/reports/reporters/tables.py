@@ -65,6 +65,7 @@ class _Column:
 _COLUMNS = (
     # On two lines, which leaves names more room. A peak is not per step, but of the step where it was highest.
     _Column("resident\npeak", lambda row: row.resident_peak_bytes, lambda _, peak: format_bytes(peak), True, "both"),
+    _Column("ops\nrun", lambda row: row.compute_ns, PerStep.time, False, "both"),
     _Column("faults", lambda row: row.fault_groups, PerStep.count, always=True),
     _Column("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
     _Column("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),

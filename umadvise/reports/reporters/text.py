@@ -11,7 +11,7 @@ from umadvise.records.counters import CAUSES, PHASES, ROLES, BytesByCause, Memor
 from umadvise.records.fault_profile import FaultProfile, Pattern, RunEnvironment
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import role_words
-from umadvise.reports.reporters import picture, swapping
+from umadvise.reports.reporters import picture, seconds, swapping
 from umadvise.reports.reporters.printing import DEFAULT_WIDTH, LEAST_WIDTH, new_grid, printed
 from umadvise.reports.reporters.tables import PerStep, grids, word
 
@@ -45,6 +45,9 @@ def _sections(profile: FaultProfile, width: int) -> Iterator[list[RenderableType
     yield _totals(profile)
     if profile.step_count == 0:
         return
+    time = [*seconds.section(profile)]
+    if time:
+        yield time
     for grid in swapping.steps(profile):
         yield [grid]
     if profile.pattern is not None and any(profile.pattern.fault_groups):

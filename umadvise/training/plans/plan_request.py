@@ -67,7 +67,7 @@ class PlanRequest:
         """
         memory, trace, trial = self.memory, self.view.trace, None
         if self.repeatable is None:  # ops that run again are the script's, and not in the engine's simulation
-            trial = search_task.Trial(
+            trial = search_task.PlanTrial(
                 executed(self.step.trace, storages_in_chunks(self.step, memory)),
                 memory.budget_bytes,
                 memory.chunk_bytes,

@@ -27,7 +27,7 @@ SCHEMA = "umadvise.search/1"
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class PlanTrial:
     """What the engine is given to try plans on.
 
     Attributes:
@@ -43,7 +43,7 @@ class Trial:
     present: Plan
 
 
-class _Trial(Record, frozen=True):
+class _PlanTrial(Record, frozen=True):
     trace: bytes
     budget_bytes: Count
     chunk_bytes: Count
@@ -59,7 +59,7 @@ class _Document(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     device: bytes
     trace: bytes
     repeatable: bytes | None  # a byte for each op
-    trial: _Trial | None
+    trial: _PlanTrial | None
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -73,7 +73,7 @@ def encode(
     options: dict[str, Option],
     *,
     repeatable: NDArray[np.bool_] | None = None,
-    trial: Trial | None = None,
+    trial: PlanTrial | None = None,
 ) -> bytes:
     """A search as bytes.
 
@@ -95,7 +95,7 @@ def encode(
         repeatable=None if repeatable is None else repeatable.tobytes(),
         trial=None
         if trial is None
-        else _Trial(
+        else _PlanTrial(
             trace=trace_file.encode(trial.trace),
             budget_bytes=trial.budget_bytes,
             chunk_bytes=trial.chunk_bytes,
@@ -132,7 +132,7 @@ def made(packed: bytes) -> bytes:
     return plan_file.encode(plan)
 
 
-def _step_ns(plan: Plan, trial: _Trial, device: PlanningDevice) -> float:
+def _step_ns(plan: Plan, trial: _PlanTrial, device: PlanningDevice) -> float:
     """How long the engine's step takes with a plan; endless where an op finds no room."""
     trace = trace_file.decode(trial.trace)
     try:

@@ -10,7 +10,7 @@ from umadvise import _native
 from umadvise._native.abi import Status, TimeKind
 from umadvise._native.readings import events_from, residency_from
 from umadvise.errors import NativeError
-from umadvise.records.counters import Times
+from umadvise.records.counters import SpentTime
 from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -52,7 +52,7 @@ class StepClock:
         self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
         self.refusal: str | None = None
-        self._approach: tuple[int, Times | None] | None = None
+        self._approach: tuple[int, SpentTime | None] | None = None
         self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
             register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
