@@ -30,12 +30,18 @@ NETWORKS: dict[str, tuple[str, dict[str, int | str]]] = {
     "gpt2": ("gpt2", {"batch": 1, "length": 256}),
     "resnet50": ("resnet50", {"batch": 8}),
     "unet": ("unet", {"batch": 1, "image": 380}),
-    "small": (
+    "small-bert": (
         "bert_large",
         {"batch": 2, "length": 128, "layers": 4, "hidden": 512, "heads": 8, "attention": "sdpa"},
     ),
+    "small-gpt2": (
+        "gpt2",
+        {"batch": 2, "length": 128, "layers": 4, "width": 512, "heads": 8, "vocabulary": 4000},
+    ),
+    "small-resnet50": ("resnet50", {"batch": 16, "image": 64}),
+    "small-unet": ("unet", {"batch": 1, "image": 188}),
 }
-"""Name, factory and its options; the last one is for trying this tool."""
+"""Name, factory and its options; the small ones are for busy machines, and for trying this tool."""
 DEFAULT = "bert,gpt2,resnet50,unet"
 _QUIET_STEPS = WARM_UP + 3 * SAMPLES
 """Steps in a row on one rung after which `auto` has settled."""
