@@ -165,6 +165,25 @@ def test_what_was_measured_beats_what_was_predicted() -> None:
     )
 
 
+def test_a_better_plan_has_its_rung_measured_again() -> None:
+    governor = Governor("window", "asked for")
+    governor.choose(1, {"window": 100 * MS, "swap": 90 * MS})
+    assert governor.rung == "swap"
+    steps(governor, 4, duration=120)
+    assert governor.measured_ns == {"swap": 120 * MS}
+    assert governor.rung == "window"
+    assert steps(governor, 4, duration=100, first=5) is None
+    assert governor.rung == "window"  # swap was measured to be slower
+    governor.renew("swap")
+    assert steps(governor, 1, duration=100, first=9) is not None
+    assert governor.rung == "swap"  # and may be faster now
+    steps(governor, 2, duration=120, first=10)
+    governor.renew("swap")  # in force: what was measured until now does not count
+    steps(governor, 4, duration=60, first=12)
+    assert governor.measured_ns["swap"] == 60 * MS
+    assert governor.rung == "swap"
+
+
 def test_a_step_that_changes_is_measured_anew() -> None:
     governor = Governor("advise", "a guess")
     steps(governor, ENOUGH, 0.9)

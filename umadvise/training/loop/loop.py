@@ -155,8 +155,10 @@ class Loop:
         self.observer.clock.approach_step()
         if number > 1 and self._identity is None and self.optimizers:
             self.begin_with_kept((), list(self.optimizers))
-        for planned, plan in self._planner.improved():
+        for rung, planned, plan in self._planner.improved():
             self.cycle.improve(planned, plan)
+            if self._choice is not None:
+                self._choice.renew(rung)
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
         if step is not None and self._choice is not None:
             self._choice.consider(number, step)

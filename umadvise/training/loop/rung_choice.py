@@ -62,6 +62,10 @@ class RungChoice:
 
     # ---- a step has ended -----------------------------------------------------------------------------------------
 
+    def renew(self, rung: str) -> None:
+        """A better plan drives steps on a rung from now on: what was measured there says nothing any more."""
+        self._governor.renew(rung)
+
     def observe(self, number: int, *, recorded: bool) -> None:
         """Shows the governor a whole step that has ended, and follows its decision.
 

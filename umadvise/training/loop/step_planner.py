@@ -150,17 +150,19 @@ class StepPlanner:
             "planner": self.course.planner,
         }
 
-    def improved(self) -> list[tuple[RecordedStep, Plan | RecordAgain]]:
+    def improved(self) -> list[tuple[str, RecordedStep, Plan | RecordAgain]]:
         """Steps that `planning` was asked about, and better plans for them that were found since the last call.
+
+        Beside each is the rung that it was planned for.
 
         To be called at each step's edge, where these plans take over.
         """
-        found: list[tuple[RecordedStep, Plan | RecordAgain]] = []
+        found: list[tuple[str, RecordedStep, Plan | RecordAgain]] = []
         for each in self.maker.improved() if self._maker is not None else ():
             if each.course not in (self._planned_course, course_of_rung(SWAP.name)):
                 continue  # found for a rung that steps have left
             applied = self._applied(each.plan, each.step)
-            found.append((each.step, each.plan if applied is None else applied))
+            found.append((each.course.rung or self.rung, each.step, each.plan if applied is None else applied))
         return found
 
     @property

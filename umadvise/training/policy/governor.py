@@ -4,7 +4,8 @@ A pure state machine over records of steps: it touches no device. It begins with
 measured beats that: a rung's time is the median of a few of its steps, after the first one there. A rung is tried where
 it is predicted to be faster than the one in force was measured, or where stalls took more than a threshold of two steps
 in a row; the one that was fastest is gone back to. Each rung is tried once while the step's structure is the same, and
-returns and structures are counted too, so that changes come to an end whatever the steps do.
+once more when a search has found a better plan for it. Returns and structures are counted too, so that changes come to
+an end whatever the steps do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -223,6 +224,14 @@ class Governor:
         assert switch.before is not None
         self._impossible.add(switch.rung)
         return self._to(switch.step, switch.before, reason)
+
+    def renew(self, rung: str) -> None:
+        """Forgets what was measured on a rung, because its steps have a better plan from now on."""
+        self.measured_ns.pop(rung, None)
+        if rung == self.rung:
+            self._begin()
+        else:
+            self._tried.discard(rung)
 
     def restructure(self) -> None:
         """Forgets what was measured and predicted, because the step is another one from now on.
