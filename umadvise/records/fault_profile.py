@@ -267,10 +267,14 @@ class PlannedSteps(Record, frozen=True):
 
 
 class RungPrediction(Record, frozen=True):
-    """What the simulator says that a step of this run takes on a rung, when the rung's plan drives it."""
+    """What the simulator says that a step of this run takes on a rung, when the rung's plan drives it.
+
+    With `more_bytes` more of device memory than the run had.
+    """
 
     rung: Name
     step_ns: Count
+    more_bytes: Count = 0
 
 
 class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):

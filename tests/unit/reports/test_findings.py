@@ -351,8 +351,7 @@ def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> No
     finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND // 2)), "fault-stall")
     assert finding is not None
     assert finding.advice.endswith(
-        'umadvise.session(..., policy="window"): the simulator says that a step takes 500.00 ms there, and 1.00 s on '
-        "advise."
+        'umadvise.session(..., policy="window"): 490.00 ms to 510.00 ms a step by simulation, instead of 1.00 s.'
     )
     finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND * 99 // 100)), "fault-stall")
     assert finding is not None
@@ -360,6 +359,23 @@ def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> No
     finding = found(inference(make), "fault-stall")
     assert finding is not None
     assert finding.advice.endswith("say `umadvise run --record FILE` and `umadvise compare FILE`.")
+
+
+def test_a_prediction_is_as_uncertain_as_it_was_wrong_about_this_run(make: Any) -> None:
+    predictions = (
+        RungPrediction(rung="advise", step_ns=SECOND * 9 // 10),  # it took a second
+        RungPrediction(rung="window", step_ns=SECOND * 89 // 100),
+        RungPrediction(rung="advise", step_ns=SECOND * 8 // 10, more_bytes=GIB),
+        RungPrediction(rung="advise", step_ns=SECOND * 6 // 10, more_bytes=2 * GIB),
+        RungPrediction(rung="advise", step_ns=SECOND * 5 // 10, more_bytes=3 * GIB),
+    )
+    steps = make.steps(make.counters(), make.counters(), duration_ns=SECOND)
+    finding = found(inference(make, predictions=predictions, steps=steps), "fault-stall")
+    assert finding is not None
+    assert finding.advice.endswith(
+        "2.00 GiB more removes 60% of the waits: 540.00 ms to 660.00 ms a step by simulation, instead of 1.00 s."
+    )
+    assert "window" not in finding.advice
 
 
 def swapped(make: Any, waited_ns: int, **fields: Any) -> FaultProfile:

@@ -1,6 +1,7 @@
 """The numbers that several rules need, and the sentences that several rules share."""
 
 from functools import cached_property
+from statistics import median_low
 
 from umadvise.records.counters import PhaseWord, RoleWord
 from umadvise.records.fault_profile import FaultProfile, RolePhaseRow, RoleRow, Tally
@@ -12,6 +13,11 @@ FAULT_THRESHOLD = 0.05
 """Fault stall above this part of the step is too costly: the session's default `fault_threshold`."""
 MATTERS = 0.02
 """What takes less than this part of the step, or of what it is a part of, is not worth a line."""
+
+_MOST_OF_IT = 0.5
+"""Part of the waits that more memory must remove to be worth a line."""
+_AT_LEAST_WRONG = 0.02
+"""Part by which a prediction is uncertain even where the simulator was right about this run's steps."""
 
 _COMPARED = ("advise", "window", "swap")
 
@@ -118,10 +124,11 @@ class Facts:
         recommended_mib = -(-int(self.need_bytes / (1 - HEADROOM)) // (1 << 20))
         live, capacity_bytes = format_bytes(self.need_bytes), self.profile.environment.capacity_bytes
         if recommended_mib << 20 <= capacity_bytes:
-            return (
+            enough = (
                 f"Up to {live} are live at once, {format_bytes(self.limit_bytes)} may be on the device: "
                 f'umadvise.session(..., budget="{recommended_mib}MiB") stops this.'
             )
+            return f"{enough} {self.other_rungs()}".rstrip() if self.profile.predictions else enough
         too_much = (
             f"Up to {live} are live at once, too much for a device of {format_bytes(capacity_bytes)}{self._less()}"
         )
@@ -146,8 +153,11 @@ class Facts:
         return ": a smaller batch or torch.utils.checkpoint.checkpoint makes it less."
 
     def other_rungs(self) -> str:
-        """Rungs on which the simulator says that the step is shorter; nothing where it was asked and knows none."""
-        predicted = {each.rung: each.step_ns for each in self.profile.predictions}
+        """What the simulator says would make the step shorter: another rung, or a part of the memory that it lacks.
+
+        Nothing where it was asked and knows nothing.
+        """
+        predicted = {each.rung: each.step_ns for each in self.profile.predictions if each.more_bytes == 0}
         present = self.profile.rungs[-1].rung if self.profile.rungs else self.profile.environment.policy
         if not predicted:
             rungs = " or ".join(f'"{rung}"' for rung in _COMPARED if rung != present)
@@ -156,9 +166,35 @@ class Facts:
             return ""
         now_ns = predicted[present]
         rung = min(predicted, key=lambda each: predicted[each])
-        if predicted[rung] > now_ns * (1 - FAULT_THRESHOLD):
-            return ""
-        return (
-            f'umadvise.session(..., policy="{rung}"): the simulator says that a step takes '
-            f"{format_duration_ns(predicted[rung])} there, and {format_duration_ns(now_ns)} on {present}."
-        )
+        said = []
+        if predicted[rung] <= now_ns * (1 - FAULT_THRESHOLD):
+            said.append(f'umadvise.session(..., policy="{rung}"): {self._instead(predicted[rung], now_ns)}.')
+        more = [each for each in self.profile.predictions if each.rung == present and each.more_bytes]
+        enough = [each for each in more if now_ns - each.step_ns >= _MOST_OF_IT * self._waits_ns]
+        if enough and self._waits_ns:
+            least = min(enough, key=lambda each: each.more_bytes)
+            part = percent(min((now_ns - least.step_ns) / self._waits_ns, 1.0))
+            instead = self._instead(least.step_ns, now_ns)
+            said.append(f"{format_bytes(least.more_bytes)} more removes {part} of the waits: {instead}.")
+        return " ".join(said)
+
+    @cached_property
+    def usual_ns(self) -> int:
+        """Duration of a steady step: the median of the latest half of those that the profile holds."""
+        durations = [each.duration_ns for each in self.profile.steps]
+        return int(median_low(durations[len(durations) // 2 :])) if durations else 0
+
+    @cached_property
+    def _waits_ns(self) -> int:
+        """How long a mean step stood still."""
+        service_ns = self.profile.counters.fault_service_ns or 0
+        swaps = self.profile.swaps
+        waited_ns = swaps.wait_copy_ns + swaps.wait_room_ns if swaps is not None else 0
+        return service_ns // self.steps + waited_ns // max(self.profile.step_count, 1)
+
+    def _instead(self, predicted_ns: int, now_ns: int) -> str:
+        """What a step would take: as much more or less as the simulator is wrong about the steps that there were."""
+        measured_ns = self.usual_ns or now_ns
+        wrong = max(abs(now_ns / measured_ns - 1), _AT_LEAST_WRONG)
+        least, most = (format_duration_ns(round(predicted_ns * (1 + sign * wrong))) for sign in (-1, 1))
+        return f"{least} to {most} a step by simulation, instead of {format_duration_ns(measured_ns)}"

@@ -33,6 +33,10 @@ from umadvise.training.recompute.regions import Regions
 log = logging.getLogger("umadvise")
 
 
+_MORE = (0.25, 0.5, 0.75)
+"""Parts of the memory that a step lacks: what would they change?"""
+
+
 class StepPlanner:
     """Plans recorded steps.
 
@@ -230,7 +234,10 @@ class StepPlanner:
         return self.maker.simulate(step, plan, memory, np.array(addresses, np.uint64))
 
     def predictions(self, step: RecordedStep) -> tuple[RungPrediction, ...]:
-        """Simulated times of a steady step on the rungs that it can run on, for the report."""
+        """Simulated times of a steady step on the rungs that it can run on, for the report.
+
+        And on the one in force with more memory, parts of what the step lacks.
+        """
         features, device = self.state.device.features(), planning_device(self.state.device)
         rungs = [
             rung
@@ -238,5 +245,15 @@ class StepPlanner:
             if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
         ]
         maker = PlanMaker(device, PlanCache.of_user())
-        predicted = maker.predict(step, {rung.name: self.split.for_plans(rung.memory) for rung in rungs})
-        return tuple(RungPrediction(rung=rung, step_ns=step_ns) for rung, step_ns in predicted.items() if step_ns > 0)
+        memory = {rung.name: self.split.for_plans(rung.memory) for rung in rungs}
+        asked = [(rung, 0) for rung in memory]
+        if self.rung in memory:
+            lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
+            asked += [(self.rung, int(part * lacking_bytes)) for part in _MORE if lacking_bytes]
+        found = []
+        for rung, more_bytes in asked:
+            with_more = replace(memory[rung], budget_bytes=memory[rung].budget_bytes + more_bytes)
+            step_ns = maker.predict(step, {rung: with_more}).get(rung, 0)
+            if step_ns > 0:
+                found.append(RungPrediction(rung=rung, step_ns=step_ns, more_bytes=more_bytes))
+        return tuple(found)
