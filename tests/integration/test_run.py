@@ -1,10 +1,13 @@
 """`umadvise run`: a script that knows nothing of umadvise, and the profile that it leaves however it ends."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -313,3 +316,37 @@ def test_a_script_that_marks_its_steps_is_taken_at_its_word(
     """)
     assert ended.returncode == 0, ended.stderr
     assert profile_in(tmp_path).step_count == 3
+
+
+def test_each_step_is_shown_on_a_terminal_while_the_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN + "main()")
+    control, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*umadvise_run("--live"), "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal, text=True
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with suppress(OSError):  # how a terminal ends
+            while part := os.read(control, 1 << 16):
+                shown += part
+        os.close(control)
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    assert process.returncode == 0
+    assert "Step" not in printed
+    words = shown.decode()
+    for step in (1, 2, 3):
+        assert f"Step {step} on advise" in words
+    assert "times as long as without waits for memory" in words
+    assert (
+        "3 steps watched; profile in umadvise-profile.json (umadvise report umadvise-profile.json): a step takes"
+        in (" ".join(words.split()))
+    )
+
+
+def test_without_a_terminal_nothing_is_shown_live(
+    run: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> None:
+    finished = run(TRAIN + "main()", options=("--live",))
+    assert finished.returncode == 0
+    assert "Step 1" not in finished.stdout + finished.stderr

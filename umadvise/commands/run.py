@@ -4,6 +4,8 @@ import argparse
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on CUDA count faults in every N-th step and the first three, 0: in none; by default as a session does",
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep every op and allocation as a trace, there")
+    parser.add_argument(
+        "--live", action="store_true", help="show each step while the script runs; nothing where there is no terminal"
+    )
     parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -68,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     ) as watched:
         ended = False
         try:
-            code = _run_script(arguments.script, arguments.words)
+            with _shown(watched) if arguments.live and sys.stderr.isatty() else nullcontext():
+                code = _run_script(arguments.script, arguments.words)
             ended = True
         finally:
             if not watched.forked:  # as a child of the script is that left like its parent
@@ -105,12 +111,27 @@ def _run_script(script: Path, words: list[str]) -> int:
     return 0
 
 
+@contextmanager
+def _shown(watched: "ScriptRun") -> Iterator[None]:
+    """Shows the step that ended last, below what the script prints."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from umadvise.reports.reporters.running import view
+
+    with Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
+        watched.watch(lambda step, memory, rung: live.update(view(step, memory, rung), refresh=True))
+        yield
+
+
 def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
     from umadvise.records.fault_profile import write
+    from umadvise.reports.reporters.running import in_one_line
 
     profile = watched.profile(predict=predict)
     write(profile, path)
-    COMMAND.info("%d steps watched; profile in %s (umadvise report %s)", profile.step_count, path, path)
+    said = profile.step_count, path, path, in_one_line(profile)
+    COMMAND.info("%d steps watched; profile in %s (umadvise report %s): %s", *said)
 
 
 def _keep(watched: "ScriptRun", path: Path) -> None:

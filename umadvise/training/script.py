@@ -14,8 +14,9 @@ import torch
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.records.counters import MemoryStats
 from umadvise.records.enums import Role
-from umadvise.records.fault_profile import FaultProfile
+from umadvise.records.fault_profile import FaultProfile, MeasuredStep
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
 from umadvise.training.loop.loop import Loop
@@ -111,6 +112,11 @@ class ScriptRun:
         for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
             if parameter.layout is torch.strided and parameter.device.type == "cpu":
                 self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
+
+    def watch(self, watcher: Callable[[MeasuredStep, MemoryStats, str], None]) -> None:
+        """Has a function told of each step when it has ended, with the memory that there was and the rung it ran on."""
+        loop = self._loop
+        loop.observer.clock.watcher = lambda step, memory: watcher(step, memory, loop.rung)
 
     @property
     def forked(self) -> bool:

@@ -1,6 +1,7 @@
 """Where steps begin and end, in which phase ops run, and what each step cost."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from umadvise import _native
 from umadvise._native.abi import Status, TimeKind
 from umadvise._native.readings import events_from, residency_from
 from umadvise.errors import NativeError
-from umadvise.records.counters import SpentTime
+from umadvise.records.counters import MemoryStats, SpentTime
 from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -32,6 +33,7 @@ class StepClock:
         in_step: whether a step has begun and not ended.
         steps_are_found: whether steps begin where ops come again, as nobody marks them.
         last_step: cost of the last whole step; None before its end.
+        watcher: function that is told of each step when it has ended, with what memory there was; None: nobody.
         refusal: why the memory that there is cannot hold the step that ended last; None where it could, or was raised.
     """
 
@@ -52,6 +54,7 @@ class StepClock:
         self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
         self.refusal: str | None = None
+        self.watcher: Callable[[MeasuredStep, MemoryStats], None] | None = None
         self._approach: tuple[int, SpentTime | None] | None = None
         self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
@@ -121,6 +124,8 @@ class StepClock:
         self.last_step = self._builder.end_step(
             end_ns, readings.counters, readings.memory, residency, sample, readings.swaps, times
         )
+        if self.watcher is not None:
+            self.watcher(self.last_step, readings.memory)
         device.time_outside(TimeKind.SCRIPT)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", in_words(self.last_step))
