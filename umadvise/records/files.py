@@ -16,6 +16,9 @@ from umadvise.errors import FormatError, UmadviseError
 
 Whole = TypeVar("Whole")
 _GZIP = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
+MOST_FILE_BYTES, MOST_DOCUMENT_BYTES = 256 << 20, 1 << 30
+"""Of the largest kind of file, a trace, packed and unpacked; a step of a million ops is a quarter of this."""
 OR_RECORD_AGAIN = "use the version of umadvise that wrote it, or record again"
 
 
@@ -41,6 +44,23 @@ def require_schema(document: bytes | dict[str, Any], schema: str, remedy: str = 
     header = _header_decoder.decode(document) if isinstance(document, bytes) else msgspec.convert(document, _Header)
     if header.schema != schema:
         raise FormatError(f"has the schema {header.schema[:64]!r}: expected {schema!r}; {remedy}")
+
+
+def schema_of(path: str | os.PathLike[str]) -> str:
+    """What kind of document of umadvise a file holds: its field `schema`, such as "umadvise.plan/1".
+
+    Raises:
+        FormatError: it holds none, whether packed or not.
+        UmadviseError: there is no such file, or it cannot be read.
+    """
+    document = read_bounded(path, MOST_FILE_BYTES, "file of umadvise")
+    try:
+        unpacked = inflate(document, MOST_DOCUMENT_BYTES) if document.startswith(_GZIP_MAGIC) else document
+        return _header_decoder.decode(unpacked).schema
+    except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise FormatError(
+            f"{os.fspath(path)!r} is none of umadvise's files: {error}. Expected a trace, a plan or a fault profile"
+        ) from None
 
 
 def read_whole(path: str | os.PathLike[str], most_bytes: int, what: str, decode: Callable[[bytes], Whole]) -> Whole:

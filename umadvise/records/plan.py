@@ -158,14 +158,25 @@ def check(plan: Plan, trace: Trace) -> None:
     """
     if plan.trace_digest != trace.digest:
         raise ValueError("the plan was made for another trace: plan this one")
+    check_alone(plan)
+    _check_rows(plan.actions, trace)
+    _check_lives(plan.actions, trace)
+
+
+def check_alone(plan: Plan) -> None:
+    """Checks what can be said of a plan without its trace.
+
+    Raises:
+        ValueError: its budget is none, or its actions are none; the message names the first that is not.
+    """
     if not 0 <= plan.budget_bytes < 2**62:
         raise ValueError(f"budget_bytes: expected 0 to 2**62 - 1, found {plan.budget_bytes}")
     table = plan.actions
     lengths = table.lengths()
     if len(set(lengths.values())) != 1 or len(table) > MOST_ROWS:
         raise ValueError(f"actions: expected columns of one length of at most {MOST_ROWS}, found {lengths}")
-    _check_rows(table, trace)
-    _check_lives(table, trace)
+    _require(table.kind < len(ActionKind), table, "unknown kind")
+    _require((table.storage >= 0) & (table.bytes >= 0), table, "expected numbers from 0 on")
 
 
 def _require(holds: NDArray[np.bool_], table: Actions, rule: str) -> None:
@@ -177,7 +188,6 @@ def _require(holds: NDArray[np.bool_], table: Actions, rule: str) -> None:
 
 
 def _check_rows(table: Actions, trace: Trace) -> None:
-    _require(table.kind < len(ActionKind), table, "unknown kind")
     _require(table.after <= 1, table, "after: expected 0 or 1")
     _require((table.op >= 0) & (table.op < len(trace.ops)), table, "the trace has no such op")
     _require((table.storage >= 0) & (table.storage < len(trace.storages)), table, "the trace has no such storage")

@@ -11,7 +11,7 @@ from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Count, Record
 from umadvise.records.fault_profile import Name
 from umadvise.records.files import deflate, inflate, read_whole, write_atomically
-from umadvise.records.plan import Actions, Option, Plan, check
+from umadvise.records.plan import Actions, Option, Plan, check, check_alone
 from umadvise.records.trace import Trace
 
 SCHEMA = "umadvise.plan/1"
@@ -36,8 +36,12 @@ def encode(plan: Plan) -> bytes:
     return deflate(msgspec.json.encode(document))
 
 
-def decode(packed: bytes, trace: Trace) -> Plan:
-    """Reads a plan of a trace from the bytes of its file.
+def decode(packed: bytes, trace: Trace | None) -> Plan:
+    """Reads a plan from the bytes of its file.
+
+    Args:
+        packed: the file's bytes.
+        trace: trace that the plan is of; None reads a plan for people, which cannot be executed unchecked.
 
     Raises:
         FormatError: no plan, of another version, of another trace, or one that cannot be executed.
@@ -51,14 +55,18 @@ def decode(packed: bytes, trace: Trace) -> Plan:
             trace_digest=file.trace_digest,
             actions=unpack(Actions, "actions", file.actions),
         )
-        check(plan, trace)
+        if trace is None:
+            check_alone(plan)
+        else:
+            check(plan, trace)
     except (ValueError, zlib.error, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise FormatError(f"is no plan of this trace: {error}. Expected what `umadvise plan` writes") from None
+        of = "" if trace is None else " of this trace"
+        raise FormatError(f"is no plan{of}: {error}. Expected what `umadvise plan` writes") from None
     return plan
 
 
-def read(path: str | os.PathLike[str], trace: Trace) -> Plan:
-    """Reads a plan of a trace.
+def read(path: str | os.PathLike[str], trace: Trace | None) -> Plan:
+    """Reads a plan; see `decode`.
 
     Raises:
         FormatError: truncated, of another schema version or trace, gigantic, or impossible to execute.

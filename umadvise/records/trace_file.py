@@ -15,13 +15,17 @@ from umadvise.errors import FormatError
 from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Record
 from umadvise.records.fault_profile import Name
-from umadvise.records.files import deflate, inflate, read_whole, require_schema, write_atomically
+from umadvise.records.files import (
+    MOST_DOCUMENT_BYTES,
+    MOST_FILE_BYTES,
+    deflate,
+    inflate,
+    read_whole,
+    require_schema,
+    write_atomically,
+)
 from umadvise.records.trace import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace
 from umadvise.records.trace_check import check
-
-MOST_FILE_BYTES = 256 << 20
-MOST_DOCUMENT_BYTES = 1 << 30
-"""Unpacked; a step of a million ops is a quarter of this."""
 
 
 class _TraceFile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
