@@ -179,17 +179,67 @@ def simulate_unified(
     """
     profile = load_device(device)
     profile.require_unified_memory()
+    return _simulate(
+        trace,
+        profile,
+        _placements(trace, advice or {}),
+        capacity_bytes=profile.usable_bytes if capacity_bytes is None else parse_bytes(capacity_bytes),
+        budget_bytes=0 if budget_bytes is None else parse_bytes(budget_bytes),
+        host_bytes=0 if host_bytes is None else parse_bytes(host_bytes),
+        plan=plan,
+        iterations=iterations,
+        service=service,
+        concurrency=concurrency,
+        allocator=allocator,
+    )
+
+
+def simulate_plain(
+    trace: Trace, device: str | os.PathLike[str] | DeviceProfile, *, capacity_bytes: int, iterations: int = WARM_UP + 1
+) -> UnifiedSimulation:
+    """Repeats a trace in plain device memory, as sessions on the rung `resident` have it: everything must fit.
+
+    Memory comes from the heaps of a session, one for each role, and not from torch's caching allocator.
+
+    Args:
+        trace: one step, see `simulate_unified`.
+        device: a name of the catalogue, a profile's file, or a profile.
+        capacity_bytes: bytes of device memory.
+        iterations: number of repetitions of the trace.
+
+    Raises:
+        BudgetError: it does not fit.
+        UsageError: the trace is none.
+    """
+    placements = _placements(trace, {})
+    placements["memory"] = Memory.DEVICE
+    return _simulate(trace, load_device(device), placements, capacity_bytes=capacity_bytes, iterations=iterations)
+
+
+def _simulate(
+    trace: Trace,
+    profile: DeviceProfile,
+    placements: NDArray[np.void],
+    *,
+    capacity_bytes: int,
+    budget_bytes: int = 0,
+    host_bytes: int = 0,
+    plan: Plan | None = None,
+    iterations: int,
+    service: Service = Service.GUARD,
+    concurrency: Concurrency | None = None,
+    allocator: Allocator = "umadvise",
+) -> UnifiedSimulation:
     if not 1 <= iterations <= _MOST_ITERATIONS:
         raise UsageError(f"{iterations} iterations: expected 1 to {_MOST_ITERATIONS}")
     if allocator not in get_args(Allocator):
         raise UsageError(f"unknown allocator {allocator!r}: expected one of {', '.join(get_args(Allocator))}")
     _check(trace, plan)
     costs = profile.unified_memory.costs
-    placements = _placements(trace, advice or {})
     options: dict[str, Any] = {
-        "capacity_bytes": profile.usable_bytes if capacity_bytes is None else parse_bytes(capacity_bytes),
-        "host_bytes": 0 if host_bytes is None else parse_bytes(host_bytes),
-        "budget_bytes": 0 if budget_bytes is None else parse_bytes(budget_bytes),
+        "capacity_bytes": capacity_bytes,
+        "host_bytes": host_bytes,
+        "budget_bytes": budget_bytes,
         "placements": placements.ctypes.data,
         "link": native_link(profile),
         "costs": page_costs(profile),

@@ -17,11 +17,10 @@ from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.plan_memory import PlanMemory, spare_bytes
+from umadvise.training.plans.plan_memory import CHUNK_BYTES, PlanMemory, spare_bytes
 
 log = logging.getLogger("umadvise")
 
-_CHUNK_BYTES = 2 << 20  # the default of um_chunks_set
 _MOST_MANAGED = 0.5
 _LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES  # um_budget_set
 
@@ -43,7 +42,7 @@ class MemorySplit:
         self._state = state
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, state.limit_bytes or capacity)
-        self.chunk_bytes = state.device.swap_counters().chunk_bytes or _CHUNK_BYTES  # those that there are stay
+        self.chunk_bytes = state.device.swap_counters().chunk_bytes or CHUNK_BYTES  # those that there are stay
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
         self._ops_before: int | None = 0  # when they went there

@@ -186,12 +186,18 @@ class PlanMaker:
         predicted: dict[str, int] = {}
         for rung, memory in rungs.items():
             try:
-                predicted[rung] = self._predict(step, rung, memory, without_plans=without_plans)
+                predicted[rung] = self.predicted_ns(step, rung, memory, without_plans=without_plans)
             except (UmadviseError, ValueError) as error:
                 log.info("rung %s is out of the question: %s", rung, error)
         return predicted
 
-    def _predict(self, step: RecordedStep, rung: str, memory: PlanMemory, *, without_plans: bool) -> int:
+    def predicted_ns(self, step: RecordedStep, rung: str, memory: PlanMemory, *, without_plans: bool = True) -> int:
+        """Nanoseconds of the step on one rung, simulated; see `predict`.
+
+        Raises:
+            UmadviseError: it does not run so.
+            ValueError: a plan that cannot be executed.
+        """
         course, profile, trace = course_of_rung(rung), self.device.profile, step.trace
         if course.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)

@@ -10,6 +10,8 @@ from umadvise.records.enums import Role
 from umadvise.records.trace import Trace
 from umadvise.records.units import PART_BYTES
 
+CHUNK_BYTES = 2 << 20
+"""Size of a chunk where nothing else is said: the default of um_chunks_set."""
 MOST_STAYING_BYTES = 12 << 20
 """The most that small tensors take which never leave (`csrc/memory/movable_memory.h`)."""
 _SPARE_CHUNKS = 3
