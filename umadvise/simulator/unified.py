@@ -195,14 +195,14 @@ def simulate_unified(
 
 
 def simulate_plain(
-    trace: Trace, device: str | os.PathLike[str] | DeviceProfile, *, capacity_bytes: int, iterations: int = WARM_UP + 1
+    trace: Trace, device: str | os.PathLike[str] | DeviceProfile, *, capacity_bytes: int, iterations: int = 1
 ) -> UnifiedSimulation:
-    """Repeats a trace in plain device memory, as sessions on the rung `resident` have it: everything must fit.
+    """Runs a trace in plain device memory, as sessions on the rung `resident` have it: everything must fit.
 
     Memory comes from the heaps of a session, one for each role, and not from torch's caching allocator.
 
     Args:
-        trace: one step, see `simulate_unified`.
+        trace: steps from a training's first one on: what lies where, and so what fits, depends on them.
         device: a name of the catalogue, a profile's file, or a profile.
         capacity_bytes: bytes of device memory.
         iterations: number of repetitions of the trace.

@@ -32,14 +32,20 @@ from umadvise.torch_seam.tensors import tensors_of_state
 
 
 def record(
-    build: Callable[[], Workload], *, target: Target = "cuda", device: DeviceProfile | str | None = None
+    build: Callable[[], Workload],
+    *,
+    target: Target = "cuda",
+    device: DeviceProfile | str | None = None,
+    from_first: int = 0,
 ) -> Trace:
-    """Records one step of a workload without running it.
+    """Records one step of a workload without running it, or a training's first ones as if they were one.
 
     Args:
         build: function that makes the workload on torch's default device; it is called once.
         target: the hardware whose kernels are recorded: "cpu", or "cuda" for a GPU with cuDNN.
         device: profile, name or file of the device by whose roofline ops get their durations; None leaves them unknown.
+        from_first: number of steps to record from the training's first one on, which makes the optimizer's state: what
+            then lies where in memory depends on all of them. 0 records one that is like all that follow.
 
     Raises:
         UsageError: `build` makes no workload, or its step needs values, which the meta device has not.
@@ -52,7 +58,7 @@ def record(
             workload = build()
         if not isinstance(workload, Workload):
             raise UsageError(f"expected a function that returns a Workload, it returned a {type(workload).__name__}")
-        tape = _recorded(workload, target)
+        tape = _recorded(workload, target, from_first)
     try:
         trace = tape.trace(workload.name)
     except ValueError as error:
@@ -73,12 +79,13 @@ class _OnMeta(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _recorded(workload: Workload, target: Target) -> MetaTape:
+def _recorded(workload: Workload, target: Target, from_first: int) -> MetaTape:
     in_place.counts_of_sole_owner()
     origins = OpOrigins(workload.modules)
     tape = MetaTape(origins, target)
     with origins.followed(), torch.device("meta"), _in_words("the step cannot be recorded without data"):
-        workload.step()
+        if not from_first:
+            workload.step()
         for name, role, tensor in tensors_of(workload):
             tape.place(tensor, role, name)
         handles = [
@@ -88,7 +95,8 @@ def _recorded(workload: Workload, target: Target) -> MetaTape:
         ]
         try:
             with tape:
-                workload.step()
+                for _ in range(max(from_first, 1)):
+                    workload.step()
         finally:
             for handle in handles:
                 handle.remove()

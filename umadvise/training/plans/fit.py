@@ -37,6 +37,8 @@ from umadvise.training.policy.course import course_of_rung
 
 RUNGS = (RESIDENT.name, ADVISE.name, WINDOW.name, SWAP.name)
 """The rungs that are looked at where nobody says which."""
+FIRST_STEPS = 3
+"""Steps after which what lies where in plain memory does not change any more."""
 _AT_ONCE = ("aten::_foreach_", "aten::_fused_")
 _OP = re.compile(r"\bat op (\d+) of the trace: ")
 
@@ -127,7 +129,7 @@ class Fitting:
         try:
             step_ns = self._step_ns(rung, batch, unlimited_ns)
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
-            return RungFit(rung=rung, problem=_named(str(error), self._step(batch).of(rung)))
+            return RungFit(rung=rung, problem=str(error))
         return RungFit(
             rung=rung,
             step_ns=step_ns,
@@ -161,9 +163,13 @@ class Fitting:
         """
         memory = LADDER[rung].memory
         if memory == Memory.DEVICE:
-            simulate_plain(self._step(batch).whole, self.device.profile, capacity_bytes=self.budget_bytes)
+            first_steps = self._recorded(batch, from_first=FIRST_STEPS)
+            with _ops_named(first_steps):
+                simulate_plain(first_steps, self.device.profile, capacity_bytes=self.budget_bytes)
         elif memory == Memory.CHUNKED:
-            self._maker.simulate(self._step(batch).divided, None, self._memory(rung))
+            step = self._step(batch).divided
+            with _ops_named(step.trace):
+                self._maker.simulate(step, None, self._memory(rung))
 
     def _largest(self, rung: str, least: int, most: int) -> int:
         """The largest batch from one to another that has the memory, by bisection; 0 where none has."""
@@ -207,8 +213,9 @@ class Fitting:
             self._steps[batch] = _Step(whole, _steady(divided))
         return self._steps[batch]
 
-    def _recorded(self, batch: int) -> Trace:
-        return recorder.record(lambda: self.build(batch), target=self._target, device=self.device.profile)
+    def _recorded(self, batch: int, from_first: int = 0) -> Trace:
+        profile = self.device.profile
+        return recorder.record(lambda: self.build(batch), target=self._target, device=profile, from_first=from_first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,9 +224,6 @@ class _Step:
 
     whole: Trace
     divided: RecordedStep
-
-    def of(self, rung: str) -> Trace:
-        return self.whole if rung == RESIDENT.name else self.divided.trace
 
 
 def _steady(trace: Trace) -> RecordedStep:
@@ -243,10 +247,14 @@ def _largest_of(rung: str, rows: Sequence[BatchFit]) -> LargestFit:
     return LargestFit(rung=rung, batch=max(running, default=None), more=bool(running) and running[-1] == rows[-1].batch)
 
 
-def _named(problem: str, trace: Trace) -> str:
-    """A refusal of the simulated engine, which knows ops by their numbers alone."""
-    found = _OP.search(problem)
-    if found is None:
-        return problem
-    op = trace.op(int(found[1]))
-    return f"{op.name}{f' of {op.module}' if op.module else ''}: {problem[found.end() :]}"
+@contextmanager
+def _ops_named(trace: Trace) -> Iterator[None]:
+    """Names the op in a refusal of the simulated engine, which knows it by its number alone."""
+    try:
+        yield
+    except BudgetError as error:
+        problem = str(error)
+        if (found := _OP.search(problem)) is None:
+            raise
+        op = trace.op(int(found[1]))
+        raise BudgetError(f"{op.name}{f' of {op.module}' if op.module else ''}: {problem[found.end() :]}") from error
