@@ -41,6 +41,12 @@ def linear(features: int = 64, batch: int = 8) -> Workload:
     return training_step(model, torch.optim.SGD(model.parameters(), lr=0.1), squares, torch.randn(batch, features))
 
 
+def adam() -> Workload:
+    model = nn.Linear(64, 64, bias=False)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    return training_step(model, optimizer, squares, torch.randn(8, 64))
+
+
 def named(trace: Trace, *names: str) -> list[int]:
     return [index for index in range(len(trace.ops)) if trace.op(index).name in names]
 
@@ -319,3 +325,18 @@ def test_events_free_what_the_op_scratched() -> None:
     inside = np.isin(trace.events.storage, np.flatnonzero(scratch))
     assert (trace.events.inside[inside] == 1).all()
     assert set(trace.events.kind[inside].tolist()) == {EventKind.ALLOCATE, EventKind.FREE}
+
+
+def test_the_first_steps_make_the_optimizers_state() -> None:
+    """Two steps of Adam on one weight: both its states come in the first one and stay; a gradient comes in each."""
+    both = dry.record(adam, target="cpu", from_first=2)
+    steady = dry.record(adam, target="cpu")
+    assert len(both.ops) > 2 * len(steady.ops)
+    made = both.births >= 0
+    state = made & (both.storages.role == Role.OPTIMIZER_STATE) & (both.storages.bytes == 64 * 64 * 4)
+    assert int(state.sum()) == 2
+    assert (both.births[state] < len(both.ops) // 2).all()
+    assert (both.deaths[state] == len(both.ops)).all()
+    gradients = made & (both.storages.role == Role.GRADIENT)
+    assert int(gradients.sum()) == 2
+    assert both.peak_bytes == steady.peak_bytes

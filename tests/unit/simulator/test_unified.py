@@ -21,7 +21,7 @@ from umadvise.records.enums import Advice, Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.simulator import SpanKind, Track
-from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
+from umadvise.simulator.unified import UnifiedSimulation, simulate_plain, simulate_unified
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -388,3 +388,20 @@ def test_no_simulation_leaves_a_device_behind(device: DeviceProfile) -> None:
         with pytest.raises(BudgetError):
             simulate_unified(sweep(1, 4 * PAGE), device, iterations=1, host_bytes=PAGE)
     assert _native.string(0) == ""
+
+
+# ---- plain memory ----------------------------------------------------------------------------------------------------
+
+
+def test_plain_memory_holds_what_it_has_room_for(device: DeviceProfile) -> None:
+    trace = sweep(10, 64 * MIB)
+    simulation = simulate_plain(trace, device, capacity_bytes=640 * MIB)
+    assert simulation.steps[-1].memory.reserved_peak_bytes == 640 * MIB
+    assert simulation.counters[-1].fault_groups == 0
+    with pytest.raises(BudgetError, match="out of device memory: tried to allocate 64 MiB"):
+        simulate_plain(trace, device, capacity_bytes=638 * MIB)
+
+
+def test_plain_memory_needs_no_page_faults() -> None:
+    kepler = load_device("k40")
+    assert simulate_plain(sweep(2, 64 * MIB), kepler, capacity_bytes=128 * MIB).steps[-1].compute_ns == 2 * MS

@@ -26,10 +26,9 @@ def _parts(report: FitReport) -> Iterator[RenderableType]:
     if fastest is not None:
         batch, fit = fastest
         yield Text(f"Fastest: {_speed(fit)} samples a second, batch {batch.batch} on {fit.rung}")
+    yield Text("x: by how many times a step is as long as with everything on the device, however much that is.")
     rungs = [each.rung for each in report.largest]
-    steps = new_grid(
-        "A step, and by how much it is longer than with everything on the device", ("batch",), ("tensors",)
-    )
+    steps = new_grid("A step", ("batch",), ("tensors",))
     speeds = new_grid("Samples a second", ("batch",))
     for rung in rungs:
         steps.add_column(rung, justify="right", no_wrap=True)
