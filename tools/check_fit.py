@@ -32,7 +32,7 @@ CARD = "rtx-4090"
 
 
 @dataclass(frozen=True)
-class Card:
+class CheckedCard:
     """A network, and an emulated device for it.
 
     Attributes:
@@ -44,8 +44,8 @@ class Card:
     capacity_bytes: int
 
 
-def _card(network: str, capacity_mib: int, **options: int) -> Card:
-    return Card(lambda batch: FACTORIES[network](batch, **options), capacity_mib * MIB)
+def _card(network: str, capacity_mib: int, **options: int) -> CheckedCard:
+    return CheckedCard(lambda batch: FACTORIES[network](batch, **options), capacity_mib * MIB)
 
 
 NETWORKS = {
@@ -97,7 +97,7 @@ def check(network: str, rung: str) -> Checked:
     return Checked(largest, largest is not None and _refusal(card, largest, rung) is None, refused)
 
 
-def _refusal(card: Card, batch: int, rung: str) -> str | None:
+def _refusal(card: CheckedCard, batch: int, rung: str) -> str | None:
     """What a session says of a batch that it refuses; None where it trains."""
     torch.manual_seed(0)
     workload = card.build(batch)
@@ -113,7 +113,7 @@ def _refusal(card: Card, batch: int, rung: str) -> str | None:
 
 
 @contextmanager
-def _session(workload: Workload, card: Card, rung: str) -> Iterator[umadvise.session]:
+def _session(workload: Workload, card: CheckedCard, rung: str) -> Iterator[umadvise.session]:
     device = umadvise.EmulatedDevice(card.capacity_bytes)
     try:
         with umadvise.session(workload.modules, workload.optimizers, device=device, policy=rung) as um:
