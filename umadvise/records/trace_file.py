@@ -14,8 +14,8 @@ import msgspec
 from umadvise.errors import FormatError
 from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Record
-from umadvise.records.fault_profile import Name
 from umadvise.records.files import deflate, inflate, read_whole, require_schema, write_atomically
+from umadvise.records.names import Name
 from umadvise.records.trace import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace
 from umadvise.records.trace_check import check
 

@@ -31,7 +31,7 @@ def test_text_goes_to_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_json_goes_to_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(file), "--json"]) == 0
     output = capsys.readouterr()
-    assert json.loads(output.out)["schema"] == "umadvise.fault-profile/4"
+    assert json.loads(output.out)["schema"] == "umadvise.fault-profile/5"
     assert output.out == file.read_text()
 
 

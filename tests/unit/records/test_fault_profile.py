@@ -49,7 +49,7 @@ def test_a_profile_comes_back_equal(full: fault_profile.FaultProfile, tmp_path: 
     fault_profile.write(full, path)
     assert fault_profile.read(path) == full
     document = json.loads(path.read_text())
-    assert document["schema"] == "umadvise.fault-profile/4"
+    assert document["schema"] == "umadvise.fault-profile/5"
     assert document["counters"]["remote_accesses"] is None  # unknown is null
     assert document["tables"]["role"]["rows"][0]["fault_groups"] == 2
     assert document["tables"]["role"]["rows"][0]["resident_peak_bytes"] == 3 * MIB
@@ -196,9 +196,9 @@ def test_an_impossible_value_is_refused_with_its_place(
         b"\x80\x04\x95",  # pickle
         b"[" * 1_000_000,
         b'{"a":' * 100_000,
-        b'{"schema":"umadvise.fault-profile/4","surprise":' + b"[" * 1_000_000,
-        b'{"schema":"umadvise.fault-profile/4","step_count":NaN}',
-        b'{"schema":"umadvise.fault-profile/4","step_count":Infinity}',
+        b'{"schema":"umadvise.fault-profile/5","surprise":' + b"[" * 1_000_000,
+        b'{"schema":"umadvise.fault-profile/5","step_count":NaN}',
+        b'{"schema":"umadvise.fault-profile/5","step_count":Infinity}',
         b'{"schema":"\\ud800"}',
     ],
 )

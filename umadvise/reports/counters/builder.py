@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -31,8 +32,9 @@ from umadvise.records.fault_profile import (
     RungChange,
     RungPrediction,
     Undriven,
-    clean_name,
 )
+from umadvise.records.names import clean_name
+from umadvise.reports.counters.step_picture import KnownStep, SeenStep, pictured
 from umadvise.reports.counters.tables import StepAccumulator, TableSums
 from umadvise.reports.counters.timeline import Service, pattern_of
 from umadvise.reports.findings import examine
@@ -87,6 +89,7 @@ class ProfileBuilder:
         self._tables: TableSums | None = None
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
+        self._seen: SeenStep | None = None
 
     def begin_step(self, index: int, start_ns: int, counters: Counters, swaps: Swaps = NO_SWAPS) -> None:
         """Begins step `index`, at `start_ns` of the events' clock.
@@ -156,6 +159,10 @@ class ProfileBuilder:
             self._tables.add_residency(residency)
         if step.services and paging:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
+        if step.seen.moves or self._seen is None or not self._seen.moves:
+            self._seen = replace(
+                step.seen, start_ns=self._step_start_ns, duration_ns=duration_ns, tensor_of=step.tensor_of
+            )
         cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
@@ -213,6 +220,7 @@ class ProfileBuilder:
         placed: Sequence[Placed] = (),
         predictions: Sequence[RungPrediction] = (),
         steps_are_found: bool = False,
+        known: KnownStep | None = None,
     ) -> FaultProfile:
         """The profile so far, with its findings.
 
@@ -226,6 +234,7 @@ class ProfileBuilder:
             placed: bytes by role, kind of memory and advice: where tensors lay.
             predictions: predicted time of a step on other rungs.
             steps_are_found: whether steps begin where ops come again, as nobody marks them.
+            known: a recorded step, for the picture of the one that was seen last.
         """
         total = subtract(counters, self._at_start)
         if self._samples:  # nothing is sampled outside of steps
@@ -257,5 +266,6 @@ class ProfileBuilder:
             planned=planned if planned.driven or planned.undriven else None,
             predictions=tuple(predictions),
             steps_are_found=steps_are_found,
+            picture=pictured(self._seen, known) if self._seen is not None else None,
         )
         return msgspec.structs.replace(profile, findings=examine(profile))
