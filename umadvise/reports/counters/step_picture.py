@@ -119,7 +119,7 @@ def _is_like(moves: Iterable[Event], trace: Trace) -> bool:
     names, count = trace.ops.name, len(trace.ops)
     inside = [event for event in moves if event.op_index > 0]
     same = sum(event.op_index <= count and trace.strings[names[event.op_index - 1]] == event.op for event in inside)
-    return same >= _SAME_STEP * len(inside)
+    return bool(same >= _SAME_STEP * len(inside))
 
 
 class _OpTimes:
