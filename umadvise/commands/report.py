@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the report of a profile; colours and the terminal's width only on a terminal."""
     if arguments.against is not None and arguments.html is None:
         raise UsageError("--against compares two runs on a page: expected --html OUT too")
+    _check_places(Path(arguments.file), arguments.against, arguments.html, arguments.trace)
     profile = fault_profile.read(arguments.file)
     if arguments.html is None and arguments.trace is None:
         _print(profile, as_json=arguments.json)
@@ -46,6 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
 
         _write(arguments.trace, chrome_trace.render(profile))
     return 0
+
+
+def _check_places(file: Path, against: Path | None, *outputs: Path | None) -> None:
+    """Nothing that is written replaces what is read, or another output."""
+    taken = {each.resolve() for each in (file, against) if each is not None}
+    for output in filter(None, outputs):
+        if output.resolve() in taken:
+            raise UsageError(f"{str(output)!r} is named twice: expected a file of its own for each output")
+        taken.add(output.resolve())
 
 
 def _print(profile: FaultProfile, *, as_json: bool) -> None:

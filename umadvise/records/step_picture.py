@@ -4,6 +4,7 @@ Part of the fault profile. What pictures need and sums cannot tell stands here, 
 file, and name things by their index in `names`. Times are nanoseconds since the step began.
 """
 
+from itertools import pairwise
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -92,5 +93,5 @@ class StepPicture(Record, frozen=True):
             raise ValueError("the picture points to a name that it does not have")
         if any(len(column) != len(self.times_ns) for column in self.live_bytes.values()):
             raise ValueError("the picture's columns of memory have not one length")
-        if any(left > right for left, right in zip(self.times_ns, self.times_ns[1:], strict=False)):
+        if any(left > right for left, right in pairwise(self.times_ns)):
             raise ValueError("the picture's times run backwards")

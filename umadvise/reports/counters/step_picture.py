@@ -273,7 +273,7 @@ def _ops(trace: Trace, times: _OpTimes, names: _Names) -> tuple[PicturedOp, ...]
 
 
 def _tensors(trace: Trace, times: _OpTimes, names: _Names) -> tuple[PicturedTensor, ...]:
-    """The largest storages, in order of birth."""
+    """The largest storages, in order of birth, and by role where they were there before."""
     at_ns, events, storages = times.of_events(trace), trace.events, trace.storages
     first = np.zeros(len(storages), np.int64)
     last = np.full(len(storages), times.end_ns[-1] if len(times.end_ns) else 0)
@@ -281,7 +281,7 @@ def _tensors(trace: Trace, times: _OpTimes, names: _Names) -> tuple[PicturedTens
         rows = events.kind == kind
         column[events.storage[rows]] = at_ns[rows]
     chosen = np.argsort(-storages.bytes, kind="stable")[:MOST_TENSORS]
-    chosen = chosen[np.argsort(first[chosen], kind="stable")]
+    chosen = chosen[np.lexsort((storages.role[chosen], first[chosen]))]
     made_by = np.where(trace.births >= 0, trace.births, -1)
     return tuple(
         PicturedTensor(

@@ -74,10 +74,10 @@ def _memory(profile: FaultProfile, picture: StepPicture, other: StepPicture | No
     ]
     environment = profile.environment
     limits = [each for each in (environment.capacity_bytes, environment.budget_bytes) if each is not None]
-    more: Chart = {"limit": {"name": "what the device may hold", "value": min(limits) / _MIB}}
+    more: Chart = {"stepped": True, "limit": {"name": "what the device may hold", "value": min(limits) / _MIB}}
     if other is not None and other.times_ns:
         live = np.sum([other.live_bytes[role] for role in other.live_bytes], axis=0) / _MIB
-        there = np.interp(x, np.array(other.times_ns) / 1e6, live)
+        there = live[np.maximum(np.searchsorted(np.array(other.times_ns) / 1e6, x, "right") - 1, 0)]
         values = [value if at <= other.duration_ns / 1e6 else None for at, value in zip(x, there.tolist(), strict=True)]
         more["lines"] = [_series("all of the other run", values, 7, dashed=True)]
     return _chart("memory", "Live tensors by role", "stack", "MiB", _rounded(x), series, **more)

@@ -59,16 +59,19 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Row], left_out: 
         rows: cells, as many as headings. The first one names the row.
         left_out: what is said of rows that are not there.
     """
-    lines = [_row(row) for row in rows]
-    if not lines:
+    all_rows = list(rows)
+    if not all_rows:
         return ""
-    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    kinds = (' class="n"' if isinstance(cell, Cell) else "" for cell in all_rows[0])
+    heads = "".join(
+        f'<th scope="col"{kind}>{escape(heading)}</th>' for kind, heading in zip(kinds, headings, strict=True)
+    )
     words = escape(caption)
     after = paragraph(left_out) if left_out else ""
     return (
         f'<div class="table">\n<div class="scroll" role="region" aria-label="{words}" tabindex="0">\n<table>\n'
         f"<caption>{words}</caption>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n"
-        + "\n".join(lines)
+        + "\n".join(map(_row, all_rows))
         + f"\n</tbody>\n</table>\n</div>\n{after}</div>"
     )
 
@@ -84,5 +87,5 @@ def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return f"<td>{escape(cell)}</td>"
     value = "" if cell.value is None else f' data-value="{cell.value:.10g}"'
-    bar = "" if not cell.bar else f' class="bar" style="--part:{min(cell.bar, 1):.3f}"'
-    return f"<td{value}{bar}>{escape(cell.words)}</td>"
+    bar = f' class="n bar" style="--part:{min(cell.bar, 1):.3f}"' if cell.bar else ' class="n"'
+    return f"<td{bar}{value}>{escape(cell.words)}</td>"

@@ -101,10 +101,12 @@
       ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.clip();
       const height = Math.max(bbox.height / chart.lives.length, 1);
+      const colours = chart.series.map((each) => ({ ...each, css: css(`--c${each.colour}`) }));
       chart.lives.forEach(([start, end, , role], row) => {
-        if (hidden.has(chart.series.find((each) => each.colour === role).name)) return;
+        const series = colours.find((each) => each.colour === role);
+        if (hidden.has(series.name)) return;
         const left = plot.valToPos(start, "x", true);
-        ctx.fillStyle = css(`--c${role}`);
+        ctx.fillStyle = series.css;
         ctx.fillRect(left, bbox.top + row * height, Math.max(plot.valToPos(end, "x", true) - left, 1), height);
       });
       ctx.restore();
@@ -117,15 +119,21 @@
       const y = plot.valToPos(chart.limit.value, "y", true);
       if (y < bbox.top) return;
       ctx.save();
-      ctx.strokeStyle = ctx.fillStyle = css("--text");
+      ctx.strokeStyle = css("--text");
       ctx.setLineDash([6, 4]);
       ctx.beginPath();
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
       ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+      const width = ctx.measureText(chart.limit.name).width + 8;
+      const height = 18 * devicePixelRatio;
+      ctx.fillStyle = css("--page");
+      ctx.fillRect(bbox.left + bbox.width - width, y - height, width, height);
+      ctx.fillStyle = css("--text");
       ctx.textAlign = "right";
-      ctx.fillText(chart.limit.name, bbox.left + bbox.width - 4, y - 4);
+      ctx.textBaseline = "middle";
+      ctx.fillText(chart.limit.name, bbox.left + bbox.width - 4, y - height / 2);
       ctx.restore();
     };
   }
@@ -155,12 +163,14 @@
     place.setAttribute("aria-label", `Chart: ${chart.title}. Its numbers are in the tables.`);
     const legend = make("fieldset", {}, make("legend", { textContent: `Shown in “${chart.title}”` }));
     const readout = make("p", { className: "readout" });
-    const axis = { stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") }, size: 64 };
+    const axis = { stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") } };
+    const left = { ...axis, size: 64 };
     const series = all.map((each, index) => ({
       label: each.name,
       stroke: colour(each),
       width: chart.kind === "stack" && index < chart.series.length ? 0.5 : 1.5,
       dash: each.dashed ? [6, 4] : undefined,
+      paths: chart.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
       points: { show: chart.axis === "step" && chart.x.length < 80 },
     }));
     const bands = chart.kind !== "stack" ? [] : chart.series.map((each, index) =>
@@ -185,7 +195,7 @@
         x: { time: false, ...(timed ? { range: (_, min, max) => (min == null ? whole : [min, max]) } : {}) },
         y: lives ? { range: [0, chart.lives.length] } : { range: (_, __, max) => [0, (max || 1) * 1.05] },
       },
-      axes: [axis, lives ? { ...axis, values: () => [] } : axis],
+      axes: [{ ...axis, size: 30, label: timed ? "ms" : "step", labelSize: 18 }, lives ? { ...left, values: () => [] } : left],
     };
     const data = lives ? [chart.x, chart.x.map(() => null)] : columns(chart, hidden);
     figure.querySelector("noscript")?.remove();
