@@ -31,7 +31,7 @@ def test_ops_go_between_what_was_measured(picture: StepPicture) -> None:
 
 
 def test_swaps_know_their_order_and_their_use(picture: StepPicture) -> None:
-    """2 MiB take 119 ns at 16 TiB/s; the allocation is another one than in the recording."""
+    """2 MiB take 119 ns at 16 TiB/s."""
     out, into, wait = picture.spans
     assert (out.kind, out.start_ns, out.ordered_ns, out.used_ns) == ("swap_out", 150, 150, None)
     assert (into.kind, into.start_ns, into.duration_ns, into.bytes) == ("swap_in", 350, 119, 2 * MIB)

@@ -1,5 +1,6 @@
 """A step's events and the recorded step, put into one picture in time."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -28,7 +29,6 @@ MOST_EVENTS = 1 << 17
 """Moves and stalls that are kept of one step, until it is pictured."""
 _SAME_STEP = 0.9
 """Part of the events' ops that must be the recorded step's, for its ops to stand in the picture."""
-_VOTERS = 256
 Numbers = NDArray[np.int64]
 
 
@@ -59,12 +59,10 @@ class KnownStep:
 
     Attributes:
         trace: the step.
-        serials: serial number of the allocation that each storage of the trace was when it was recorded.
         link_bytes_per_s: speed of the link to the device and from it; 0 where it is not known.
     """
 
     trace: Trace
-    serials: NDArray[np.uint64]
     link_bytes_per_s: tuple[int, int] = (0, 0)
 
 
@@ -82,7 +80,7 @@ def pictured(seen: SeenStep, known: KnownStep | None) -> StepPicture:
     if known is not None and _is_like(moves, known.trace):
         times = _OpTimes(known.trace, seen)
         _queue_swaps(spans, known.link_bytes_per_s)
-        _find_uses(spans, known, times)
+        _find_uses(spans, seen, known.trace, times)
         recorded = {
             "ops": _ops(known.trace, times, names),
             "ops_left_out": max(len(known.trace.ops) - MOST_OPS, 0),
@@ -105,10 +103,6 @@ class _Names:
 
     def index(self, text: str | None) -> int:
         return self._index.setdefault(clean_name(text or ""), len(self._index))
-
-    def tensor(self, name: str | None, module: str | None, op: str | None) -> int:
-        """A tensor by its name, or where it was born."""
-        return self.index(name or (f"{op} in {module}" if op and module else op or module))
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -177,7 +171,7 @@ class _Span:
             duration_ns=self.duration_ns,
             bytes=self.bytes,
             count=self.count,
-            subject=names.tensor(*seen.tensor_of(event.allocation)),
+            subject=names.index(_tensor(*seen.tensor_of(event.allocation))),
             op=names.index(event.op),
             ordered_ns=max(event.start_ns - seen.start_ns, 0) if swap else None,
             used_ns=self.used_ns,
@@ -220,40 +214,60 @@ def _queue_swaps(spans: Iterable[_Span], link_bytes_per_s: tuple[int, int]) -> N
             free_ns[kind] = span.start_ns + span.duration_ns
 
 
-def _find_uses(spans: Iterable[_Span], known: KnownStep, times: _OpTimes) -> None:
+def _find_uses(spans: Iterable[_Span], seen: SeenStep, trace: Trace, times: _OpTimes) -> None:
     """When what was swapped in is used next."""
-    swaps = [span for span in spans if span.event.kind == "swap_in" and span.event.bytes > 0]
-    storage_of = _storages({span.event.allocation: span.event.allocation_bytes for span in swaps}, known)
-    accesses, count = known.trace.accesses, len(known.trace.ops)
-    uses = np.unique(accesses.storage.astype(np.int64) * count + accesses.op)
-    for span in swaps:
+    swaps = [span for span in spans if span.event.kind == "swap_in"]
+    between = np.searchsorted(times.start_ns, [span.start_ns for span in swaps]).tolist()
+    ordered_in = [
+        span.event.op_index - 1 if span.event.op_index else op for span, op in zip(swaps, between, strict=True)
+    ]
+    storage_of = _storages([(span.event, op) for span, op in zip(swaps, ordered_in, strict=True)], seen, trace)
+    count = len(trace.ops)
+    uses = np.unique(trace.accesses.storage.astype(np.int64) * count + trace.accesses.op)
+    for span, op in zip(swaps, ordered_in, strict=True):
         storage = storage_of.get(span.event.allocation)
         if storage is None:
             continue
-        ordered_in = max(span.event.op_index - 1, 0)
-        place = int(np.searchsorted(uses, storage * count + ordered_in))
+        place = int(np.searchsorted(uses, storage * count + op))
         if place < len(uses) and uses[place] // count == storage:
             span.used_ns = int(times.compute_ns[uses[place] % count])
 
 
-def _storages(bytes_of: dict[int, int], known: KnownStep) -> dict[int, int]:
-    """Storages of the recorded step that allocations of another one are.
+def _storages(swaps: Iterable[tuple[Event, int]], seen: SeenStep, trace: Trace) -> dict[int, int]:
+    """Storages of the recorded step that what is swapped in is; those that nobody can tell are left out.
 
-    What was there before both has the serial number that it had. What a step makes it makes in one order, so that all
-    its serial numbers are further on by the same number, the one that fits the sizes of most.
+    Swaps come with the op in which they are ordered. Both have the same size and the same name or birthplace, and the
+    storage lives then. Several that are alike are told by their order, where as many allocations are swapped in.
     """
-    serials, sizes = known.serials.astype(np.int64), known.trace.storages.bytes
-    storage_of = {serial: storage for storage, serial in enumerate(serials.tolist())}
-    born = np.flatnonzero(known.trace.births >= 0)
-    others = [each for each in bytes_of if each not in storage_of]
-    shifts = [each - serials[born[sizes[born] == bytes_of[each]]] for each in others[:_VOTERS]]
-    if not shifts or not sum(map(len, shifts)):
-        return storage_of
-    values, votes = np.unique(np.concatenate(shifts), return_counts=True)
-    shift = int(values[votes.argmax()])
-    shifted = {each: storage_of.get(each - shift) for each in others}
-    fits = {each: it for each, it in shifted.items() if it is not None and sizes[it] == bytes_of[each]}
-    return storage_of | fits
+    alike: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for storage in np.lexsort((np.arange(len(trace.births)), trace.births)).tolist():
+        alike[int(trace.storages.bytes[storage]), _name_of(trace, storage)].append(storage)
+    ops: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    for event, op in swaps:
+        key = event.allocation_bytes, _tensor(*seen.tensor_of(event.allocation))
+        ops[key].setdefault(event.allocation, op)
+    found: dict[int, int] = {}
+    for key, ordered_in in ops.items():
+        storages = alike.get(key, [])
+        if len(storages) == len(ordered_in):  # serial numbers are given in order of birth
+            found |= zip(sorted(ordered_in), storages, strict=True)
+            continue
+        for allocation, op in ordered_in.items():
+            live = [each for each in storages if trace.births[each] < op <= trace.deaths[each]]
+            if len(live) == 1:
+                found[allocation] = live[0]
+    return found
+
+
+def _tensor(name: str | None, module: str | None, op: str | None) -> str:
+    """A tensor by its name, or where it was born."""
+    return clean_name(name or (f"{op} in {module}" if op and module else op or module or ""))
+
+
+def _name_of(trace: Trace, storage: int) -> str:
+    birth, storages, strings = int(trace.births[storage]), trace.storages, trace.strings
+    op = strings[trace.ops.name[birth]] if birth >= 0 else None
+    return _tensor(strings[storages.name[storage]], strings[storages.module[storage]], op)
 
 
 def _ops(trace: Trace, times: _OpTimes, names: _Names) -> tuple[PicturedOp, ...]:
@@ -282,18 +296,13 @@ def _tensors(trace: Trace, times: _OpTimes, names: _Names) -> tuple[PicturedTens
         column[events.storage[rows]] = at_ns[rows]
     chosen = np.argsort(-storages.bytes, kind="stable")[:MOST_TENSORS]
     chosen = chosen[np.lexsort((storages.role[chosen], first[chosen]))]
-    made_by = np.where(trace.births >= 0, trace.births, -1)
     return tuple(
         PicturedTensor(
             start_ns=int(first[each]),
             end_ns=int(last[each]),
             bytes=int(storages.bytes[each]),
             role=ROLES[storages.role[each]],
-            name=names.tensor(
-                trace.strings[storages.name[each]],
-                trace.strings[storages.module[each]],
-                trace.strings[trace.ops.name[made_by[each]]] if made_by[each] >= 0 else None,
-            ),
+            name=names.index(_name_of(trace, each)),
         )
         for each in chosen.tolist()
     )

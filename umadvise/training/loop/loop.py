@@ -222,6 +222,6 @@ class Loop:
                 long.
         """
         step = self.cycle.step
-        known = None if step is None else KnownStep(step.trace, step.serials, self._planner.link_bytes_per_s)
+        known = None if step is None else KnownStep(step.trace, self._planner.link_bytes_per_s)
         profile = self.observer.profile(known=known)
         return self.observer.profile(self.predictions(), known) if predict and stands_still(profile) else profile
