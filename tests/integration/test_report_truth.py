@@ -9,6 +9,7 @@ from torch import nn
 import umadvise
 from umadvise.records.counters import Swaps
 from umadvise.records.fault_profile import FaultProfile, Tables
+from umadvise.records.step_picture import SPAN_KINDS
 from umadvise.reports.reporters import text
 from umadvise.training.session import Session
 
@@ -147,3 +148,61 @@ def test_a_tensor_that_shares_its_block_says_so() -> None:
     large = [row for row in profile.tables.tensor.rows if row.bytes == 4 * MIB and row.fault_groups]
     assert large
     assert {each.rung for each in predictions} >= {"advise", "swap"}
+
+
+def test_the_picture_of_a_swapped_step_agrees_with_its_counters(swapped: tuple[FaultProfile, Swaps]) -> None:
+    profile, _ = swapped
+    picture, step = profile.picture, profile.steps[-1]
+    assert picture is not None
+    assert step.swaps is not None
+    assert (picture.step, picture.duration_ns) == (step.index, step.duration_ns)
+    of_kind = {kind: [span for span in picture.spans if span.kind == kind] for kind in SPAN_KINDS}
+    swaps = step.swaps
+    assert sum(span.count for span in of_kind["swap_in"]) == swaps.swap_ins > 0
+    assert sum(span.bytes for span in of_kind["swap_in"]) == swaps.swap_in_bytes
+    assert sum(span.bytes for span in of_kind["swap_out"]) == swaps.swap_out_bytes
+    assert sum(span.duration_ns for span in of_kind["wait_copy"]) == swaps.wait_copy_ns
+    assert sum(span.duration_ns for span in of_kind["wait_room"]) == swaps.wait_room_ns
+    in_time = [span for span in of_kind["swap_in"] if span.used_ns is not None and span.used_ns >= span.start_ns]
+    assert len(in_time) >= 0.8 * len(of_kind["swap_in"])  # the others are for the next step
+    assert sum(op.duration_ns for op in picture.ops) <= picture.duration_ns
+    assert profile.memory is not None
+    totals = [sum(column) for column in zip(*picture.live_bytes.values(), strict=True)]
+    assert 0.95 * profile.memory.requested_peak_bytes <= max(totals) <= profile.memory.requested_peak_bytes
+
+
+def test_what_is_swapped_in_is_what_the_op_uses() -> None:
+    """Forward goes through the layers in order: a weight that comes for forward is used before the next one's."""
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters())
+    with umadvise.session(model, optimizer, device="emulated", capacity="24MiB", policy="swap") as um:
+        train(um, model, optimizer, 5)
+        picture = um.profile().picture
+    assert picture is not None
+    weights = [f"{index}.weight" for index in range(8)]
+    used = {span.used_ns: picture.names[span.subject] for span in picture.spans if span.used_ns is not None}
+    ops = {op.start_ns: op for op in picture.ops}
+    forward = [
+        (at_ns, name) for at_ns, name in sorted(used.items()) if ops[at_ns].phase == "forward" and name in weights
+    ]
+    assert len(forward) > 1
+    assert [name for _, name in forward] == sorted(name for _, name in forward)
+    for at_ns, name in forward:
+        op = ops[at_ns]
+        assert (picture.names[op.name], picture.names[op.module]) == ("aten::addmm", name.removesuffix(".weight"))
+
+
+def test_the_picture_of_a_paged_step_agrees_with_its_counters() -> None:
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters())
+    with umadvise.session(model, optimizer, device="emulated", capacity="24MiB", policy="advise") as um:
+        train(um, model, optimizer, 4)
+        profile = um.profile()
+    picture, counted = profile.picture, profile.steps[-1].counters
+    assert picture is not None
+    assert counted.bytes_h2d is not None
+    faults = [span for span in picture.spans if span.kind == "fault_group"]
+    assert sum(span.count for span in faults) == counted.fault_groups
+    assert sum(span.duration_ns for span in faults) == pytest.approx(counted.fault_service_ns, rel=1e-3)
+    assert sum(span.bytes for span in picture.spans if span.kind == "transfer_h2d") == counted.bytes_h2d.total
+    assert picture.ops  # a steady step is recorded on every rung

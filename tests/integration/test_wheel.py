@@ -36,7 +36,7 @@ def test_the_wheel_holds_what_is_needed_at_run_time_and_no_more(wheel: Path) -> 
     headers = {f"umadvise/include/{path.name}" for path in (ROOT / "csrc" / "include").glob("*.h")}
     assert {"umadvise/lib/libumadvise.so", *headers} <= names
     suffixes = {Path(name).suffix for name in names if not name.endswith("/")}
-    assert suffixes <= {".py", ".typed", ".so", ".h", ".cpp", ".toml"}
+    assert suffixes <= {".py", ".typed", ".so", ".h", ".cpp", ".toml", ".js", ".css", ""}  # the last one: a LICENSE
     catalogue = {str(path.relative_to(ROOT)) for path in (ROOT / "profiles" / "devices").rglob("*.toml")}
     assert {f"umadvise/{name}" for name in catalogue} <= names
 

@@ -6,7 +6,7 @@ from umadvise.recording.tables import AnyTable
 from umadvise.records.columns import Columns
 from umadvise.records.device import DType
 from umadvise.records.enums import Role
-from umadvise.records.fault_profile import clean_name
+from umadvise.records.names import clean_name
 from umadvise.records.trace import (
     ARITHMETIC,
     UNKNOWN,

@@ -6,7 +6,6 @@ character, because reports print them to terminals.
 """
 
 import os
-import re
 from itertools import pairwise
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -28,6 +27,8 @@ from umadvise.records.counters import (
     Swaps,
 )
 from umadvise.records.files import read_whole, require_schema, write_atomically
+from umadvise.records.names import Name, Sentence
+from umadvise.records.step_picture import StepPicture
 
 SCHEMA = "umadvise.fault-profile/5"
 BIN_COUNT = 96
@@ -42,21 +43,6 @@ MOST_PLACES = 128
 """Roles, kinds of memory and words of advice, all combinations."""
 MOST_FILE_BYTES = 64 << 20
 """A full profile (every table at MOST_ROWS) is under a tenth of this."""
-
-_CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-# \Z, not $: $ would let a final newline pass.
-_PRINTABLE = rf"\A[^{_CONTROL}]*\Z"
-MOST_NAME_CHARACTERS = 1024
-
-Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS, pattern=_PRINTABLE)]
-Sentence = Annotated[str, msgspec.Meta(max_length=4096, pattern=_PRINTABLE)]
-
-_NOT_PRINTABLE = re.compile(f"[{_CONTROL}]")
-
-
-def clean_name(text: str) -> str:
-    """A name as a profile may hold it: control characters become U+FFFD, what is too long is cut."""
-    return _NOT_PRINTABLE.sub("\ufffd", text)[:MOST_NAME_CHARACTERS]
 
 
 class RunEnvironment(Record, frozen=True):
@@ -288,6 +274,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     None where there were no chunks. `placed` says in what memory, and with what advice, tensors really lay. `planned`
     is None where steps follow no plans, `predictions` is empty where nobody asked the simulator. `steps_are_found`:
     nobody marked the steps, and they begin where ops come again. `times` is what the steps' duration went into.
+    `picture` is one step in time; None where none ended.
     """
 
     environment: RunEnvironment
@@ -312,6 +299,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     predictions: Annotated[tuple[RungPrediction, ...], msgspec.Meta(max_length=16)] = ()
     steps_are_found: bool = False
     times: SpentTime | None = None
+    picture: StepPicture | None = None
 
     @property
     def pages(self) -> bool:

@@ -9,8 +9,8 @@ import msgspec
 from umadvise.errors import FormatError
 from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Count, Record
-from umadvise.records.fault_profile import Name
 from umadvise.records.files import deflate, inflate, read_whole, write_atomically
+from umadvise.records.names import Name
 from umadvise.records.plan import Actions, Option, Plan, check, check_alone
 from umadvise.records.trace import Trace
 

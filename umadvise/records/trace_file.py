@@ -14,7 +14,6 @@ import msgspec
 from umadvise.errors import FormatError
 from umadvise.records.columns import pack, unpack
 from umadvise.records.counters import Record
-from umadvise.records.fault_profile import Name
 from umadvise.records.files import (
     MOST_DOCUMENT_BYTES,
     MOST_FILE_BYTES,
@@ -24,6 +23,7 @@ from umadvise.records.files import (
     require_schema,
     write_atomically,
 )
+from umadvise.records.names import Name
 from umadvise.records.trace import MOST_ROWS, SCHEMA, TABLES, Source, Target, Trace
 from umadvise.records.trace_check import check
 

@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from pictures import known, seen
 
 from umadvise.__main__ import main
 from umadvise.records import fault_profile
-from umadvise.reports.reporters import text
+from umadvise.reports.counters.step_picture import pictured
+from umadvise.reports.html import page
+from umadvise.reports.reporters import chrome_trace, text
 
 
 @pytest.fixture
@@ -33,6 +37,42 @@ def test_json_goes_to_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     output = capsys.readouterr()
     assert json.loads(output.out)["schema"] == "umadvise.fault-profile/5"
     assert output.out == file.read_text()
+
+
+def test_the_page_and_the_trace_are_files(
+    make: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = msgspec.structs.replace(fault_profile.read(file), picture=pictured(seen(make), known()))
+    fault_profile.write(profile, file)
+    html, trace = tmp_path / "out.html", tmp_path / "out.trace.json"
+    assert main(["report", str(file), "--html", str(html), "--trace", str(trace)]) == 0
+    assert html.read_text() == page.render(profile)
+    assert trace.read_bytes() == chrome_trace.render(profile)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines() == [
+        f"umadvise: written: {path} ({path.stat().st_size:,} bytes)" for path in (html, trace)
+    ]
+    assert main(["report", "-q", str(file), "--html", str(html), "--against", str(file)]) == 0
+    assert html.read_text() == page.render(profile, profile)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_that_is_read_is_replaced(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, out = file.read_bytes(), str(tmp_path / "out")
+    for words in (
+        ["--html", str(file)],
+        ["--trace", str(file)],
+        ["--html", out, "--trace", out],
+        ["--html", out, "--against", out],
+        ["--against", str(file)],
+        ["--json", "--html", out],
+        ["--trace", out],  # there is no picture of a step
+    ):
+        assert main(["report", str(file), *words]) == 2
+        assert capsys.readouterr().err.startswith("umadvise report: ")
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"schema": "umadvise.fault-profile/9"}'])

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pictures import known, seen
 
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.records import fault_profile
 from umadvise.records.fault_profile import BIN_COUNT, MOST_FILE_BYTES, SCHEMA, Finding, OversizedOp
-from umadvise.reports.reporters import text
+from umadvise.reports.counters.step_picture import pictured
+from umadvise.reports.html import page
+from umadvise.reports.reporters import chrome_trace, text
 
 MIB = 1 << 20
 
@@ -41,6 +44,7 @@ def full(make: Any) -> fault_profile.FaultProfile:
         findings=(
             Finding(id="a", severity="info", subject="s", message="Größe ✓", advice="b", evidence={"bytes": 2**63 - 1}),
         ),
+        picture=pictured(seen(make), known()),
     )
 
 
@@ -171,6 +175,13 @@ def test_a_gigantic_file_is_refused_without_being_read(tmp_path: Path) -> None:
         (["findings", 0, "evidence"], {"a" * 2000: 1}, "evidence"),
         (["findings", 0, "evidence"], {str(index): 1 for index in range(33)}, "evidence"),
         (["surprise"], 1, "surprise"),
+        (["picture", "surprise"], 1, "surprise"),
+        (["picture", "names"], ["a\n"], "names"),
+        (["picture", "names"], [""], "points to a name"),
+        (["picture", "times_ns"], [2, 1], "run backwards"),
+        (["picture", "times_ns"], [1], "not one length"),
+        (["picture", "ops", 0, 0], -1, "ops"),
+        (["picture", "spans", 0, 0], "swap", "spans"),
     ],
 )
 def test_an_impossible_value_is_refused_with_its_place(
@@ -254,5 +265,8 @@ def test_a_mutated_document_is_refused_or_can_be_shown(full: fault_profile.Fault
     except FormatError:
         return
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text.render(decoded))
+    page.render(decoded)
+    if decoded.picture is not None:
+        chrome_trace.render(decoded)
     assert fault_profile.decode(fault_profile.encode(decoded)) == decoded
     assert SCHEMA.encode() in fault_profile.encode(decoded)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -32,8 +33,9 @@ from umadvise.records.fault_profile import (
     RungChange,
     RungPrediction,
     Undriven,
-    clean_name,
 )
+from umadvise.records.names import clean_name
+from umadvise.reports.counters.step_picture import KnownStep, SeenStep, pictured
 from umadvise.reports.counters.tables import StepAccumulator, TableSums
 from umadvise.reports.counters.timeline import Service, pattern_of
 from umadvise.reports.findings import examine
@@ -90,6 +92,7 @@ class ProfileBuilder:
         self._tables: TableSums | None = None
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
+        self._seen: SeenStep | None = None
 
     def begin_step(
         self,
@@ -172,6 +175,10 @@ class ProfileBuilder:
         took = None if times is None or self._times_at_step is None else times.minus(self._times_at_step)
         if took is not None:
             self._times = took if self._times is None else self._times.plus(took)
+        if step.seen.moves or self._seen is None or not self._seen.moves:
+            self._seen = replace(
+                step.seen, start_ns=self._step_start_ns, duration_ns=duration_ns, tensor_of=step.tensor_of
+            )
         cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
@@ -230,6 +237,7 @@ class ProfileBuilder:
         placed: Sequence[Placed] = (),
         predictions: Sequence[RungPrediction] = (),
         steps_are_found: bool = False,
+        known: KnownStep | None = None,
     ) -> FaultProfile:
         """The profile so far, with its findings.
 
@@ -243,6 +251,7 @@ class ProfileBuilder:
             placed: bytes by role, kind of memory and advice: where tensors lay.
             predictions: predicted time of a step on other rungs.
             steps_are_found: whether steps begin where ops come again, as nobody marks them.
+            known: a recorded step, for the picture of the one that was seen last.
         """
         total = subtract(counters, self._at_start)
         if self._samples:  # nothing is sampled outside of steps
@@ -275,5 +284,6 @@ class ProfileBuilder:
             predictions=tuple(predictions),
             steps_are_found=steps_are_found,
             times=self._times,
+            picture=pictured(self._seen, known) if self._seen is not None else None,
         )
         return msgspec.structs.replace(profile, findings=examine(profile))

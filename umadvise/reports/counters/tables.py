@@ -27,8 +27,10 @@ from umadvise.records.fault_profile import (
     Tables,
     Tally,
     TensorRow,
-    clean_name,
 )
+from umadvise.records.names import clean_name
+from umadvise.records.step_picture import SPAN_KINDS
+from umadvise.reports.counters.step_picture import MOST_EVENTS, SeenStep
 from umadvise.reports.counters.timeline import Service
 
 Row = TypeVar("Row", bound=Tally)
@@ -42,6 +44,7 @@ Sum: TypeAlias = dict[Any, int]
 _WAYS = {"bytes_h2d": "transfer_h2d", "bytes_d2h": "transfer_d2h"}
 _NUMBERS = tuple(field for field in Tally.__struct_fields__ if field not in (*_WAYS, "faulted_steps"))
 _OF_SWAPS = frozenset(_NUMBERS[_NUMBERS.index("swap_ins") :])
+_PICTURED = frozenset(SPAN_KINDS)
 _STALLS = ("service_ns", "wait_copy_ns", "wait_room_ns")
 
 # What one event is about. Named tensors have no birthplace here: a name says more, and one name is one row.
@@ -68,12 +71,14 @@ class StepAccumulator:
         self._labels: dict[int, Label] = {}
         self._neighbours: dict[int, int] = {}
         self.services: list[Service] = []
+        self.seen = SeenStep(index)
         self.oversized: dict[Where, tuple[int, int]] = {}
         """Largest working set in bytes and how often, by op, module and phase."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Adds events; those of other steps are left out. The hot loop: about a microsecond an event."""
         index, sums, services, labels = self.index, self._sums, self.services, self._labels
+        moves = self.seen.moves
         for event in events:
             if event.step != index:
                 continue
@@ -88,6 +93,8 @@ class StepAccumulator:
             labels[allocation] = (event.role, name, birth_module, birth_op, event.allocation_bytes)
             if kind == "label":
                 continue
+            if kind in _PICTURED and (event.bytes or event.duration_ns):
+                moves.append(event)
             if event.neighbours > self._neighbours.get(allocation, 0):
                 self._neighbours[allocation] = event.neighbours
             where = (allocation, event.op, event.module, phase)
@@ -110,6 +117,13 @@ class StepAccumulator:
                 _add_swap(numbers, event)
             else:
                 numbers[kind, event.cause] += event.bytes
+        self.seen.left_out += len(moves[MOST_EVENTS:])
+        del moves[MOST_EVENTS:]
+
+    def tensor_of(self, allocation: int) -> tuple[Any, ...]:
+        """What an allocation was called last: its name, or else the module and the op that made it."""
+        _, name, birth_module, birth_op, _ = self._labels[allocation]
+        return name, birth_module, birth_op
 
     def sums(self, *, paging: bool = True) -> dict[Subject, Sum]:
         """Sums of what happened, by the labels that tensors have now; zeros are left out.

@@ -49,7 +49,7 @@ def percent_of(part_ns: int, whole_ns: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Column:
+class TallyColumn:
     """A column of numbers; one that is not there `always` is left out where it would be all zeros.
 
     `about` is "paging", which CUDA counts in sampled steps only, "swaps", which are counted in every step, or "both".
@@ -62,39 +62,56 @@ class _Column:
     about: str = "paging"
 
 
-_COLUMNS = (
+COLUMNS = (
     # On two lines, which leaves names more room. A peak is not per step, but of the step where it was highest.
-    _Column("resident\npeak", lambda row: row.resident_peak_bytes, lambda _, peak: format_bytes(peak), True, "both"),
-    _Column("ops\nrun", lambda row: row.compute_ns, PerStep.time, False, "both"),
-    _Column("faults", lambda row: row.fault_groups, PerStep.count, always=True),
-    _Column("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
-    _Column("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
-    _Column("to host", lambda row: row.bytes_d2h.total, PerStep.bytes, always=True),
-    _Column("evictions", lambda row: row.evictions + (row.evictions_dropped or 0), PerStep.count, always=False),
-    _Column("collapses", lambda row: row.collapses, PerStep.count, always=False),
-    _Column("of step", lambda row: row.service_ns, PerStep.share, always=True),
-    _Column("swapped\nin", lambda row: row.swap_in_bytes, PerStep.bytes, True, "swaps"),
-    _Column("on\ndemand", lambda row: row.on_demand_bytes, PerStep.bytes, False, "swaps"),
-    _Column("swapped\nout", lambda row: row.swap_out_bytes, PerStep.bytes, True, "swaps"),
-    _Column("waits", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.time, True, "swaps"),
-    _Column("waits\nof step", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.share, True, "swaps"),
+    TallyColumn(
+        "resident\npeak", lambda row: row.resident_peak_bytes, lambda _, peak: format_bytes(peak), True, "both"
+    ),
+    TallyColumn("ops\nrun", lambda row: row.compute_ns, PerStep.time, False, "both"),
+    TallyColumn("faults", lambda row: row.fault_groups, PerStep.count, always=True),
+    TallyColumn("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
+    TallyColumn("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
+    TallyColumn("to host", lambda row: row.bytes_d2h.total, PerStep.bytes, always=True),
+    TallyColumn("evictions", lambda row: row.evictions + (row.evictions_dropped or 0), PerStep.count, always=False),
+    TallyColumn("collapses", lambda row: row.collapses, PerStep.count, always=False),
+    TallyColumn("of step", lambda row: row.service_ns, PerStep.share, always=True),
+    TallyColumn("swapped\nin", lambda row: row.swap_in_bytes, PerStep.bytes, True, "swaps"),
+    TallyColumn("on\ndemand", lambda row: row.on_demand_bytes, PerStep.bytes, False, "swaps"),
+    TallyColumn("swapped\nout", lambda row: row.swap_out_bytes, PerStep.bytes, True, "swaps"),
+    TallyColumn("waits", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.time, True, "swaps"),
+    TallyColumn("waits\nof step", lambda row: row.wait_copy_ns + row.wait_room_ns, PerStep.share, True, "swaps"),
 )
 _MOST_NEIGHBOURS = 255
 
 
-def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
-    """The five tables of a profile."""
+def scales_of(profile: FaultProfile) -> dict[str, PerStep]:
+    """What columns are divided by, by what they are about; those that are missing have no meaning in this profile."""
     scales = {"both": PerStep(max(profile.step_count, 1), profile.duration_ns)}
     if profile.pages and profile.counted_steps:
         scales["paging"] = PerStep(profile.counted_steps, profile.counted_ns)
     if profile.swaps is not None:
         scales["swaps"] = scales["both"]
+    return scales
+
+
+def columns_of(rows: Sequence[ResidentTally], scales: Mapping[str, PerStep]) -> list[TallyColumn]:
+    """The columns that say something of rows."""
+    return [
+        column
+        for column in COLUMNS
+        if column.about in scales and (column.always or any(column.total(row) for row in rows))
+    ]
+
+
+def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
+    """The five tables of a profile."""
+    scales = scales_of(profile)
     per_step = ", per step" if len(scales) > 1 else ""
     yield _grid(f"By role{per_step}", ("role",), tables.role, lambda row: (word(row.role),), scales)
     yield _grid(f"By phase{per_step}", ("phase",), tables.phase, lambda row: (word(row.phase),), scales)
     yield _grid(f"By module{per_step}", ("module",), tables.module, lambda row: (word(row.module),), scales)
-    yield _grid(f"By tensor{per_step}", ("tensor",), tables.tensor, _tensor_cells, scales)
-    yield _grid(f"By op{per_step}", ("op", "phase"), tables.op, _op_cells, scales)
+    yield _grid(f"By tensor{per_step}", ("tensor",), tables.tensor, tensor_cells, scales)
+    yield _grid(f"By op{per_step}", ("op", "phase"), tables.op, op_cells, scales)
 
 
 def swap_sums(tables: Tables | None) -> Tally | None:
@@ -120,7 +137,8 @@ def tensor_name(row: TensorRow) -> str:
     return row.birth_op if row.birth_module is None else f"{row.birth_op} in {row.birth_module}"
 
 
-def _tensor_cells(row: TensorRow) -> tuple[str, ...]:
+def tensor_cells(row: TensorRow) -> tuple[str, ...]:
+    """The tensor, with its role, its size, and with how many others it shares its block."""
     # One cell, so that a narrow terminal still has room for the name.
     return (f"{tensor_name(row)} ({word(row.role)}, {format_bytes(row.bytes)}{_neighbours(row)})",)
 
@@ -133,7 +151,8 @@ def _neighbours(row: TensorRow) -> str:
     return f", shares its block with {row.neighbours}{more} other{'s' if row.neighbours > 1 else ''}"
 
 
-def _op_cells(row: OpRow) -> tuple[str, ...]:
+def op_cells(row: OpRow) -> tuple[str, ...]:
+    """The operator and the phase."""
     return (word(row.op), word(row.phase))
 
 
@@ -146,11 +165,7 @@ def _grid(
 ) -> Grid:
     grid = new_grid(title)
     rows = table.rows[:MOST_ROWS_SHOWN]
-    columns = [
-        column
-        for column in _COLUMNS
-        if column.about in scales and (column.always or any(column.total(row) for row in rows))
-    ]
+    columns = columns_of(rows, scales)
     for index, heading in enumerate(subject):
         # Only the first column gives way when the terminal is narrow, and it loses nothing: it takes more lines.
         grid.add_column(heading, overflow="fold", no_wrap=index > 0)

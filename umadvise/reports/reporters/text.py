@@ -67,20 +67,24 @@ def _rungs(profile: FaultProfile) -> Iterator[str]:
 
 
 def _heading(profile: FaultProfile) -> list[RenderableType]:
+    title, *lines = heading(profile)
+    return [Text(title, style="bold"), *map(Text, lines)]
+
+
+def heading(profile: FaultProfile) -> list[str]:
+    """Lines that say what ran, where and with what: the first is the title."""
     environment = profile.environment
     budget = f", budget {format_bytes(environment.budget_bytes)}" if environment.budget_bytes is not None else ""
     policy = f", policy {environment.policy}" if environment.policy is not None else ""
-    lines: list[RenderableType] = [
-        Text(f"Memory traffic of {environment.script or 'this run'}", style="bold"),
-        Text(
-            f"{environment.device_name} ({environment.provider}, {environment.counting} counting), "
-            f"{format_bytes(environment.capacity_bytes)}{budget}{policy}"
-        ),
+    lines = [
+        f"Memory traffic of {environment.script or 'this run'}",
+        f"{environment.device_name} ({environment.provider}, {environment.counting} counting), "
+        f"{format_bytes(environment.capacity_bytes)}{budget}{policy}",
+        *_places(profile.placed),
+        f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}",
     ]
-    lines += [Text(line) for line in _places(profile.placed)]
-    lines.append(Text(f"umadvise {environment.umadvise_version}, torch {environment.torch_version or '-'}"))
     if profile.steps_are_found:
-        lines.append(Text("Steps: found by their repetition, as none were marked"))
+        lines.append("Steps: found by their repetition, as none were marked")
     return lines
 
 
@@ -111,23 +115,27 @@ _NO_STEP = (
 def _totals(profile: FaultProfile) -> list[RenderableType]:
     if profile.step_count == 0:
         return [Text(_NO_STEP), *_outside(profile)]
-    every = PerStep(profile.step_count, profile.duration_ns)
     grid = new_grid("Per step")
     for _ in range(3):
         grid.add_column(overflow="fold")
     grid.show_header = False
-    rows = [("step time", every.time(profile.duration_ns), f"mean of {profile.step_count:,}")]
-    if profile.pages:
-        rows += _paging(profile)
-    if profile.swaps is not None:
-        rows += swapping.totals(profile, profile.swaps, every)
-    rows += _peaks(profile)
-    for row in rows:
+    for row in total_rows(profile):
         grid.add_row(*map(Text, row))
     planned = swapping.planned_steps(profile.planned) if profile.planned is not None else ()
     nothing = () if profile.pages or profile.swaps else ("All of it lay in plain memory: nothing faults there.",)
     sampled = _sampling(profile) if profile.pages else []
     return [grid, *map(Text, planned), *map(Text, nothing), *sampled, *_outside(profile)]
+
+
+def total_rows(profile: FaultProfile) -> list[tuple[str, str, str]]:
+    """What a step costs: what it is, how much of it, and what that consists of. There is a step at least."""
+    every = PerStep(profile.step_count, profile.duration_ns)
+    rows = [("step time", every.time(profile.duration_ns), f"mean of {profile.step_count:,}")]
+    if profile.pages:
+        rows += _paging(profile)
+    if profile.swaps is not None:
+        rows += swapping.totals(profile, profile.swaps, every)
+    return rows + _peaks(profile)
 
 
 def _paging(profile: FaultProfile) -> list[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from umadvise.recording.dry.rehearsal import Rehearsal
 from umadvise.records.fault_profile import FaultProfile, RungChange, RungPrediction
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Target, Trace
+from umadvise.reports.counters.step_picture import KnownStep
 from umadvise.reports.findings import stands_still
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam import signals
@@ -223,5 +224,7 @@ class Loop:
             predict: whether to ask the simulator how long a step would take on other rungs, where steps stood still too
                 long.
         """
-        profile = self.observer.profile()
-        return self.observer.profile(self.predictions()) if predict and stands_still(profile) else profile
+        step = self.cycle.step
+        known = None if step is None else KnownStep(step.trace, self._planner.link_bytes_per_s)
+        profile = self.observer.profile(known=known)
+        return self.observer.profile(self.predictions(), known) if predict and stands_still(profile) else profile

@@ -129,6 +129,7 @@ class PlanCycle:
         if self._recording:
             self._recorder.stop_step()
         self._recording = 0
+        self._last_step = self.step  # reports are made of it later, too
         self._clear()
 
     def _begin_again(self) -> None:

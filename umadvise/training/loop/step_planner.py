@@ -107,6 +107,13 @@ class StepPlanner:
         return 0 if self._maker is None else self._maker.h2d_bytes_per_s
 
     @property
+    def link_bytes_per_s(self) -> tuple[int, int]:
+        """Speed of the link to the device and from it, in bytes a second; 0 where nothing is planned."""
+        if self._maker is None:
+            return 0, 0
+        return self._maker.h2d_bytes_per_s, round(self._maker.device.profile.bandwidth_d2h)
+
+    @property
     def has_regions(self) -> bool:
         """Whether the user has marked any region that may run again."""
         return self._regions is not None and self._regions.met

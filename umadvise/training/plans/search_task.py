@@ -17,7 +17,7 @@ from umadvise.devices import catalogue
 from umadvise.errors import BudgetError, FormatError
 from umadvise.records import plan_file, trace_file
 from umadvise.records.counters import Count, Record
-from umadvise.records.fault_profile import Name
+from umadvise.records.names import Name
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.training.plans.device import PlanningDevice

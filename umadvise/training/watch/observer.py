@@ -13,6 +13,7 @@ from umadvise.errors import StateError
 from umadvise.recording.op_timer import OpTimer
 from umadvise.records.fault_profile import FaultProfile, RunEnvironment, RungChange, RungPrediction
 from umadvise.reports.counters.builder import ProfileBuilder
+from umadvise.reports.counters.step_picture import KnownStep
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import rehearsing
 from umadvise.training.watch.device_readings import DeviceReader
@@ -102,11 +103,12 @@ class Observer:
             _native.interpose(self._runtime.device)
             self._timer.__enter__()
 
-    def profile(self, predictions: tuple[RungPrediction, ...] = ()) -> FaultProfile:
+    def profile(self, predictions: tuple[RungPrediction, ...] = (), known: KnownStep | None = None) -> FaultProfile:
         """The fault profile so far.
 
         Args:
             predictions: what steps would take on other rungs.
+            known: a recorded step, for the picture of the one that was seen last.
 
         Raises:
             StateError: nothing was watched.
@@ -124,6 +126,7 @@ class Observer:
             placed=self.reader.placed(),
             predictions=predictions,
             steps_are_found=self.clock.steps_are_found,
+            known=known,
         )
 
     def _environment(self) -> RunEnvironment:
