@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from umadvise.records.counters import (
@@ -415,7 +415,7 @@ def test_the_later_memory_reading_keeps_the_higher_peaks(make: Any) -> None:
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(events, min_size=1, max_size=5))
 def test_what_a_builder_builds_can_be_read_again(steps: list[list[Event]]) -> None:
     from umadvise.records.counters import Counters

@@ -56,7 +56,7 @@ def _sections(profile: FaultProfile, against: FaultProfile | None, drawn: list[c
     findings = [_finding(each) for each in profile.findings] or [paragraph("None.")]
     return [
         Section("findings", "Findings", findings),
-        Section("totals", "What a step costs", [totals]),
+        Section("totals", "What a step costs", [totals, *tables.seconds_of(profile)]),
         Section("compared", "Two runs compared", _compared(profile, against) if against is not None else []),
         Section("steps", "Steps", [_figures(drawn, steps=True), tables.steps(profile)]),
         Section("time", "One step in time", [_in_time(profile, drawn)]),

@@ -6,7 +6,8 @@ from typing import TypeVar
 from umadvise.records.fault_profile import FaultProfile, ResidentTally, Table
 from umadvise.records.step_picture import STALLS, StepPicture
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.html.markup import MOST_ROWS, Cell, Row, table
+from umadvise.reports.html.markup import MOST_ROWS, Cell, Row, paragraph, table
+from umadvise.reports.reporters import seconds
 from umadvise.reports.reporters.tables import (
     PerStep,
     columns_of,
@@ -33,6 +34,18 @@ def bytes_cell(bytes_: int | None) -> Cell:
 def count_cell(number: int | None) -> Cell:
     """A number of things; None is unknown."""
     return Cell("-" if number is None else f"{number:,}", number)
+
+
+def seconds_of(profile: FaultProfile) -> list[str]:
+    """Where a step's time goes, and which steps took much longer; nothing where it is not known."""
+    found = seconds.lines(profile)
+    if not found:
+        return []
+    rows = [
+        (what, time_cell(usual), time_cell(least), time_cell(most), part) for what, usual, least, most, part in found
+    ]
+    odd = map(paragraph, seconds.odd_steps(seconds.steps_of(profile)))
+    return [table("Where a step's time goes", ("what", *seconds.HEADINGS), rows), *odd]
 
 
 def by_subject(profile: FaultProfile) -> Iterator[str]:
