@@ -27,7 +27,7 @@ def load(name: str, options: dict[str, Any]) -> "Callable[[], Workload]":
     """Imports a factory, from the current directory too.
 
     Args:
-        name: "MODULE:FACTORY".
+        name: module and function, with a colon between them.
         options: arguments that it is to be called with, by name.
 
     Returns:

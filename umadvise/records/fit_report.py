@@ -12,7 +12,7 @@ class RungFit(Record, frozen=True):
         rung: the rung of the ladder.
         problem: why the step does not run so; None where it does.
         step_ns: predicted length of a steady step in nanoseconds.
-        times_unlimited: by how many times the step is as long as with everything on the device, however much that is.
+        times_unlimited: length of the step as a multiple of that with everything on the device, however much that is.
         samples_per_s: samples of the batch that are trained in a second.
     """
 
@@ -66,7 +66,7 @@ class FitReport(Record, frozen=True, tag_field="schema", tag=SCHEMA):
         emulated: whether it is umadvise's emulated device, with the device's times.
         budget_bytes: bytes that tensors may take on the device.
         umadvise_version: version of this package that predicted.
-        largest: for each rung the largest batch.
+        largest: the largest batch of each rung.
         batches: the batches that were asked for, from the smallest up.
     """
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from umadvise.errors import UmadviseError, UsageError
-from umadvise.records.fault_profile import FaultProfile, PlannedSteps, RungChange
+from umadvise.records.counters import SpentTime
+from umadvise.records.fault_profile import FaultProfile, MeasuredStep, PlannedSteps, RungChange
 from umadvise.reports.differences import conditions, plans, profiles
 from umadvise.reports.differences.quantities import Quantity
 from umadvise.reports.reporters import difference as reporter
@@ -59,7 +60,7 @@ Of a step, what is not the same
                                   here      there   change  name
 a step, the median           100.00 ms  150.00 ms   +50.0%  step_ns
 steps                                4          3   -25.0%  steps
-waits of a step, all causes    1.00 ms    2.00 ms  +100.0%  waits_ns
+waits of all causes            1.00 ms    2.00 ms  +100.0%  waits_ns
 waits for copies               1.00 ms    2.00 ms  +100.0%  wait_copy_ns
 swapped in                   10.00 MiB  20.00 MiB  +100.0%  swap_in_bytes
 of these, on demand                0.2        0.3   +33.2%  on_demand_swap_ins
@@ -157,6 +158,20 @@ def test_what_no_file_says_cannot_be_checked() -> None:
         conditions.checked([condition], [Quantity(name="faults", unit="count", words="", here=None, there=3)])
     with pytest.raises(UmadviseError, match="the second file does not say faults"):
         conditions.checked([condition], [])
+
+
+def test_what_a_step_goes_into_is_a_median(make: Any) -> None:
+    def step(index: int, compute_ms: int) -> MeasuredStep:
+        nothing = dict.fromkeys(SpentTime.__struct_fields__, 0)
+        times = SpentTime(**{**nothing, "compute_ns": compute_ms * MS, "room_ns": 3 * MS})
+        return MeasuredStep(
+            index=index, duration_ns=50 * MS, counters=make.counters(), resident_peak_bytes=None, times=times
+        )
+
+    profile = make.profile(step_count=3, steps=tuple(step(index, ms) for index, ms in enumerate((40, 10, 20), 1)))
+    values = {each.name: each.of(profile) for each in profiles.KINDS}
+    assert (values["compute_ns"], values["room_ns"], values["script_ns"]) == (20 * MS, 3 * MS, 0)
+    assert values["unexplained_ns"] == 27 * MS
 
 
 def test_causes_are_read_each_from_its_own_field(make: Any) -> None:

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from umadvise.records.counters import BytesByCause, Counters, MemoryStats, Swaps
-from umadvise.records.fault_profile import FaultProfile, Tally
+from umadvise.records.counters import BytesByCause, Counters, MemoryStats, SpentTime, Swaps
+from umadvise.records.fault_profile import FaultProfile, MeasuredStep, Tally
 from umadvise.records.units import format_bytes
 from umadvise.reports.differences.quantities import (
     ChangedSubject,
@@ -18,6 +18,7 @@ from umadvise.reports.differences.quantities import (
     parted,
     quantities,
 )
+from umadvise.reports.reporters.seconds import WORDS
 from umadvise.reports.reporters.tables import swap_sums, tensor_name, word
 
 _CAUSES = tuple(BytesByCause.__struct_fields__)
@@ -77,6 +78,22 @@ def _peak(name: str, words: str, of: Callable[[MemoryStats], int | None]) -> Kin
     return Kind(name, "bytes", words, lambda profile: None if profile.memory is None else of(profile.memory))
 
 
+def _spent() -> Iterator[Kind]:
+    """What a step's time goes into, the median of the steps of which that is known."""
+
+    def median(of: Callable[[MeasuredStep, SpentTime], int]) -> Callable[[FaultProfile], Number | None]:
+        def value(profile: FaultProfile) -> Number | None:
+            known = [of(step, step.times) for step in profile.steps if step.times is not None]
+            return round(statistics.median(known)) if known else None
+
+        return value
+
+    for field, words in WORDS.items():
+        yield Kind(field, "ns", f"of it, {words}", median(lambda _step, times, field=field: getattr(times, field)))  # type: ignore[misc]
+    unexplained = median(lambda step, times: step.duration_ns - times.sum_ns)
+    yield Kind("unexplained_ns", "ns", "of it, unexplained", unexplained)
+
+
 def _median_step(profile: FaultProfile) -> Number | None:
     """Of the steps that the profile keeps: one slow step moves no median."""
     return round(statistics.median(step.duration_ns for step in profile.steps)) if profile.steps else None
@@ -94,8 +111,9 @@ def _undriven(profile: FaultProfile) -> Number | None:
 
 KINDS: tuple[Kind, ...] = (
     Kind("step_ns", "ns", "a step, the median", _median_step),
+    *_spent(),
     Kind("steps", "count", "steps", lambda profile: profile.step_count),
-    Kind("waits_ns", "ns", "waits of a step, all causes", _waits),
+    Kind("waits_ns", "ns", "waits of all causes", _waits),
     _paging("fault_ns", "ns", "waits for page faults", lambda counters: counters.fault_service_ns),
     _swapping("wait_copy_ns", "ns", "waits for copies", lambda swaps: swaps.wait_copy_ns),
     _on_demand("wait_on_demand_ns", "ns", "of these, on demand", lambda row: row.on_demand_wait_ns),

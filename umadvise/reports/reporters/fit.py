@@ -50,7 +50,7 @@ def draw(report: FitReport) -> str:
     def panel(title: str, label: str, value: Callable[[RungFit], float | None]) -> svg.Panel:
         lines = {
             rung: [(float(each.batch), found) for each in report.batches if (found := value(each.on(rung))) is not None]
-            for rung in rungs
+            for rung in reversed(rungs)  # what costs least is drawn over the others
         }
         return svg.Panel(
             title=f"{title}: {_title(report)}",
