@@ -19,6 +19,8 @@ BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
 # tests a file has: files of few are the slowest, and one process would wait for the other.
 PYTEST = pytest -q --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+BROWSER := .venv-browser
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads engine_stream_wait memory_heap memory_helper \
 	memory_host_copies memory_ranges
@@ -39,7 +41,7 @@ SHORT ?=
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs test-browser check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -81,6 +83,13 @@ test-torch-cuda: $(CUDA_VENV)/.installed
 test-programs: $(VENV)/.installed $(PROGRAMS)/.installed
 	$(PYTEST) --dist worksteal tests/programs
 	$(if $(SHORT),,python tests/programs/table.py)
+
+# The HTML report in Chromium (`apt-get install chromium`, or CHROMIUM=/path), with axe-core, in an environment of its own.
+test-browser: $(BROWSER)/.installed $(VENV)/.installed
+	test -x "$(CHROMIUM)" || { echo "no Chromium here: apt-get install chromium, or CHROMIUM=/path/of/one" >&2; exit 1; }
+	OMP_WAIT_POLICY=passive python tests/browser/reports.py build/browser
+	python tools/benchmark_report.py --html build/browser/long.html
+	CHROMIUM=$(CHROMIUM) REPORTS=$(CURDIR)/build/browser $(BROWSER)/bin/python -m pytest -q -p no:cacheprovider --confcutdir tests/browser tests/browser
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -152,5 +161,11 @@ $(PROGRAMS)/.installed: pyproject.toml
 	$(TORCH_IS) | diff $(PROGRAMS)/torch.txt -
 	touch $@
 
+# Neither torch nor umadvise: it only drives a browser.
+$(BROWSER)/.installed: pyproject.toml
+	test -x $(BROWSER)/bin/pip || $(PYTHON) -m venv $(BROWSER)
+	$(call REQUIRED,optional["browser"]) | xargs $(BROWSER)/bin/python -m pip install
+	touch $@
+
 clean:
-	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS)
+	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS) $(BROWSER)

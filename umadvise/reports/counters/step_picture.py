@@ -39,7 +39,7 @@ class SeenStep:
     Attributes:
         index: number of the step.
         start_ns: its begin, by the events' clock.
-        duration_ns: its length.
+        duration_ns: length of the step.
         moves: its fault services, waits and copies.
         left_out: how many more there were.
         tensor_of: gives the name and birthplace that an allocation had last, as (name, module, op).
@@ -58,7 +58,7 @@ class KnownStep:
     """A recorded step that the one that was seen may be like.
 
     Attributes:
-        trace: the step.
+        trace: trace of the step, as it was recorded or told.
         link_bytes_per_s: speed of the link to the device and from it; 0 where it is not known.
     """
 

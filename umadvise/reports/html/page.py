@@ -20,8 +20,8 @@ def render(profile: FaultProfile, against: FaultProfile | None = None) -> str:
     """The report of a run as one HTML document.
 
     Args:
-        profile: the run.
-        against: another run, to compare it with.
+        profile: profile of the run.
+        against: profile of another run, to compare it with.
     """
     title, *lines = text.heading(profile)
     drawn = charts.payload(profile, against)
