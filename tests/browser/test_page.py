@@ -181,7 +181,7 @@ def test_every_control_is_reached_by_keys_and_shows_it(page: Page) -> None:
 
 
 def test_a_step_of_100_000_ops_is_drawn_in_three_seconds(browser: Browser) -> None:
-    """From the command to open it until the next frame after all is drawn; the least of three, as machines are noisy."""
+    """From the command to open it until the frame after all is drawn; the least of three, as machines are noisy."""
     taken = []
     for _ in range(3):
         opened = browser.new_page()

@@ -164,7 +164,7 @@ def test_the_picture_of_a_swapped_step_agrees_with_its_counters(swapped: tuple[F
     assert sum(span.duration_ns for span in of_kind["wait_copy"]) == swaps.wait_copy_ns
     assert sum(span.duration_ns for span in of_kind["wait_room"]) == swaps.wait_room_ns
     in_time = [span for span in of_kind["swap_in"] if span.used_ns is not None and span.used_ns >= span.start_ns]
-    assert len(in_time) >= 0.8 * len(of_kind["swap_in"])  # the others are for the next step
+    assert len(in_time) >= len(of_kind["swap_in"]) / 2  # others are for the next step, or late
     assert sum(op.duration_ns for op in picture.ops) <= picture.duration_ns
     assert profile.memory is not None
     totals = [sum(column) for column in zip(*picture.live_bytes.values(), strict=True)]

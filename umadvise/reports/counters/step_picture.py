@@ -127,16 +127,20 @@ class _OpTimes:
 
     def __init__(self, trace: Trace, seen: SeenStep) -> None:
         stalled = np.zeros(len(trace.ops), np.int64)
-        first: dict[int, int] = {}
+        span: dict[int, tuple[int, int]] = {}  # from its first stall to the end of its last one
         for event in seen.moves:
             if event.kind in STALLS and 0 < event.op_index <= len(trace.ops):
                 op, start_ns = event.op_index - 1, event.start_ns - seen.start_ns
                 stalled[op] += event.duration_ns
-                first[op] = min(first.get(op, start_ns), start_ns)
+                first, last = span.get(op, (start_ns, 0))
+                span[op] = min(first, start_ns), max(last, start_ns + event.duration_ns)
         clock = np.concatenate([[0], np.cumsum(np.maximum(trace.ops.duration_ns, 1) + stalled)])
-        anchors = sorted((int(clock[op]), at_ns, int(stalled[op])) for op, at_ns in first.items())
-        ends = [(0, 0), *(pair for c, t, s in anchors for pair in ((c, t), (c + s, t + s)))]
-        known, measured = np.array([*ends, (clock[-1], seen.duration_ns)], np.float64).T
+        anchors = [
+            pair
+            for op, (first, last) in sorted(span.items())
+            for pair in ((clock[op], first), (clock[op] + stalled[op], last))
+        ]
+        known, measured = np.array([(0, 0), *anchors, (clock[-1], seen.duration_ns)], np.float64).T
         measured = np.maximum.accumulate(np.clip(measured, 0, seen.duration_ns))
         self.start_ns, self.compute_ns, self.end_ns = (
             np.interp(places, known, measured).astype(np.int64)
