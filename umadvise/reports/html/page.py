@@ -58,7 +58,7 @@ def _sections(profile: FaultProfile, against: FaultProfile | None, drawn: list[c
         Section("findings", "Findings", findings),
         Section("totals", "What a step costs", [totals]),
         Section("compared", "Two runs compared", _compared(profile, against) if against is not None else []),
-        Section("steps", "Steps", [_figures(drawn, steps=True), tables.steps(profile)]),
+        Section("steps", "Steps", [_figures(drawn, steps=True), tables.seconds(profile), tables.steps(profile)]),
         Section("time", "One step in time", [_in_time(profile, drawn)]),
         Section("subjects", "Faults and swaps by module, tensor and op", list(tables.by_subject(profile))),
         Section("predicted", "Predicted against measured", [tables.predicted(profile)]),

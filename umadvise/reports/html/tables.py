@@ -7,6 +7,7 @@ from umadvise.records.fault_profile import FaultProfile, ResidentTally, Table
 from umadvise.records.step_picture import STALLS, StepPicture
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.html.markup import MOST_ROWS, Cell, Row, table
+from umadvise.reports.reporters.seconds import WORDS, odd_steps, steps_of
 from umadvise.reports.reporters.tables import (
     PerStep,
     columns_of,
@@ -96,6 +97,23 @@ def steps(profile: FaultProfile) -> str:
     return table(
         "Each step", headings, rows(), f"The first and the latest {kept:,} of {all_:,}." if kept < all_ else ""
     )
+
+
+def seconds(profile: FaultProfile) -> str:
+    """What the time of each step went into, where that is known; kinds that never came up are left out."""
+    steps = steps_of(profile)
+    kinds = [field for field in WORDS if any(getattr(each.times, field) for each in steps)]
+    rows = (
+        (
+            Cell(str(each.index), each.index),
+            time_cell(each.duration_ns),
+            *(time_cell(getattr(each.times, field)) for field in kinds),
+            time_cell(each.unexplained_ns),
+        )
+        for each in steps
+    )
+    headings = ("step", "time", *(WORDS[field] for field in kinds), "unexplained")
+    return table("Where each step's time went", headings, rows, " ".join(f"{line}." for line in odd_steps(steps)))
 
 
 def tensors(picture: StepPicture) -> str:
