@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from umadvise.records.counters import CauseWord, Count, PhaseWord, Record, RoleWord, SwapCauseWord
+from umadvise.records.counters import ROLES, CauseWord, Count, PhaseWord, Record, RoleWord, SwapCauseWord
 from umadvise.records.names import Name
 
 MOST_OPS = 20_000
@@ -91,6 +91,8 @@ class StepPicture(Record, frozen=True):
         used += [tensor.name for tensor in self.tensors]
         if max(used, default=0) >= len(self.names):
             raise ValueError("the picture points to a name that it does not have")
+        if self.times_ns and self.live_bytes.keys() != set(ROLES):
+            raise ValueError("the picture's memory has not all roles")
         if any(len(column) != len(self.times_ns) for column in self.live_bytes.values()):
             raise ValueError("the picture's columns of memory have not one length")
         if any(left > right for left, right in pairwise(self.times_ns)):

@@ -180,6 +180,7 @@ def test_a_gigantic_file_is_refused_without_being_read(tmp_path: Path) -> None:
         (["picture", "names"], [""], "points to a name"),
         (["picture", "times_ns"], [2, 1], "run backwards"),
         (["picture", "times_ns"], [1], "not one length"),
+        (["picture", "live_bytes"], {"input": [0, 0]}, "not all roles"),
         (["picture", "ops", 0, 0], -1, "ops"),
         (["picture", "spans", 0, 0], "swap", "spans"),
     ],

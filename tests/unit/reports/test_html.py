@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from pictures import known, seen
 
-from umadvise.records.counters import Chunks
+from umadvise.records.counters import Chunks, SpentTime
 from umadvise.records.fault_profile import FaultProfile, Finding, RungChange, RungPrediction
 from umadvise.reports.counters.step_picture import pictured
 from umadvise.reports.html import charts, page
@@ -147,6 +147,17 @@ def test_tables_say_it_without_scripts(document: str) -> None:
     ]
     assert tables["Longest stalls"][1:] == [
         ["aten::mul", "wait for a copy", "aten::mm in net", "planned", "500 ns", "100 ns"]
+    ]
+
+
+def test_the_time_of_each_step_is_divided(profile: FaultProfile) -> None:
+    nothing = dict.fromkeys(SpentTime.__struct_fields__, 0)
+    times = SpentTime(**{**nothing, "compute_ns": 600, "room_ns": 390})
+    steps = (msgspec.structs.replace(profile.steps[0], times=times), profile.steps[1])
+    tables = Page(page.render(msgspec.structs.replace(profile, steps=steps))).tables
+    assert tables["Where each step's time went"] == [
+        ["step", "time", "ops", "room for swap-ins", "unexplained"],
+        ["1", "1.00 us", "600 ns", "390 ns", "10 ns"],
     ]
 
 

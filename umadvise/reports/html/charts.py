@@ -145,5 +145,5 @@ def _spread(picture: StepPicture, kinds: Sequence[SpanWord], what: str) -> Float
     amounts = np.array([getattr(span, what) for span in spans], np.float64)
     edges = np.linspace(0, picture.duration_ns, BINS + 1)
     edges[-1] = max(edges[-1], ends.max())
-    parts = np.clip((edges[:, None] - starts) / (ends - starts), 0, 1)
+    parts = np.clip((edges[:, None] - starts) / np.maximum(ends - starts, 1), 0, 1)
     return np.diff(parts @ amounts)

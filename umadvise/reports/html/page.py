@@ -56,9 +56,9 @@ def _sections(profile: FaultProfile, against: FaultProfile | None, drawn: list[c
     findings = [_finding(each) for each in profile.findings] or [paragraph("None.")]
     return [
         Section("findings", "Findings", findings),
-        Section("totals", "What a step costs", [totals, *tables.seconds_of(profile)]),
+        Section("totals", "What a step costs", [totals]),
         Section("compared", "Two runs compared", _compared(profile, against) if against is not None else []),
-        Section("steps", "Steps", [_figures(drawn, steps=True), tables.steps(profile)]),
+        Section("steps", "Steps", [_figures(drawn, steps=True), tables.seconds(profile), tables.steps(profile)]),
         Section("time", "One step in time", [_in_time(profile, drawn)]),
         Section("subjects", "Faults and swaps by module, tensor and op", list(tables.by_subject(profile))),
         Section("predicted", "Predicted against measured", [tables.predicted(profile)]),

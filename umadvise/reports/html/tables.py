@@ -6,8 +6,8 @@ from typing import TypeVar
 from umadvise.records.fault_profile import FaultProfile, ResidentTally, Table
 from umadvise.records.step_picture import STALLS, StepPicture
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.html.markup import MOST_ROWS, Cell, Row, paragraph, table
-from umadvise.reports.reporters import seconds
+from umadvise.reports.html.markup import MOST_ROWS, Cell, Row, table
+from umadvise.reports.reporters.seconds import WORDS, odd_steps, steps_of
 from umadvise.reports.reporters.tables import (
     PerStep,
     columns_of,
@@ -34,18 +34,6 @@ def bytes_cell(bytes_: int | None) -> Cell:
 def count_cell(number: int | None) -> Cell:
     """A number of things; None is unknown."""
     return Cell("-" if number is None else f"{number:,}", number)
-
-
-def seconds_of(profile: FaultProfile) -> list[str]:
-    """Where a step's time goes, and which steps took much longer; nothing where it is not known."""
-    found = seconds.lines(profile)
-    if not found:
-        return []
-    rows = [
-        (what, time_cell(usual), time_cell(least), time_cell(most), part) for what, usual, least, most, part in found
-    ]
-    odd = map(paragraph, seconds.odd_steps(seconds.steps_of(profile)))
-    return [table("Where a step's time goes", ("what", *seconds.HEADINGS), rows), *odd]
 
 
 def by_subject(profile: FaultProfile) -> Iterator[str]:
@@ -109,6 +97,23 @@ def steps(profile: FaultProfile) -> str:
     return table(
         "Each step", headings, rows(), f"The first and the latest {kept:,} of {all_:,}." if kept < all_ else ""
     )
+
+
+def seconds(profile: FaultProfile) -> str:
+    """What the time of each step went into, where that is known; kinds that never came up are left out."""
+    steps = steps_of(profile)
+    kinds = [field for field in WORDS if any(getattr(each.times, field) for each in steps)]
+    rows = (
+        (
+            Cell(str(each.index), each.index),
+            time_cell(each.duration_ns),
+            *(time_cell(getattr(each.times, field)) for field in kinds),
+            time_cell(each.unexplained_ns),
+        )
+        for each in steps
+    )
+    headings = ("step", "time", *(WORDS[field] for field in kinds), "unexplained")
+    return table("Where each step's time went", headings, rows, " ".join(f"{line}." for line in odd_steps(steps)))
 
 
 def tensors(picture: StepPicture) -> str:

@@ -53,40 +53,31 @@ def steps_of(profile: FaultProfile) -> list[_Step]:
     return [_Step(each.index, each.duration_ns, each.times) for each in profile.steps if each.times is not None]
 
 
-HEADINGS = ("median", "least", "most", "of all steps")
-
-
-def lines(profile: FaultProfile) -> list[tuple[str, int, int, int, str]]:
-    """What a step's time went into: the kind, its median, least and most in nanoseconds, and its part of all steps.
-
-    The last one is what nobody has measured. Nothing where it is not known.
-    """
-    steps, total = steps_of(profile), profile.times
-    if not steps or total is None:
-        return []
-    found = []
-    for field, words in WORDS.items():
-        total_ns = getattr(total, field)
-        if total_ns >= _SHOWN * profile.duration_ns and total_ns > 0:
-            found.append(_line(words, [getattr(each.times, field) for each in steps], total_ns, profile))
-    left_ns = profile.duration_ns - total.sum_ns
-    return [*found, _line("unexplained", [each.unexplained_ns for each in steps], left_ns, profile)]
-
-
-def _line(words: str, spent: list[int], total_ns: int, profile: FaultProfile) -> tuple[str, int, int, int, str]:
-    return words, statistics.median_low(spent), min(spent), max(spent), percent_of(total_ns, profile.duration_ns)
-
-
 def section(profile: FaultProfile) -> Iterator[RenderableType]:
     """A table with a line for each kind of time, and lines on what is odd; nothing where it is not known."""
-    found = lines(profile)
-    if not found:
+    steps = steps_of(profile)
+    if not steps or profile.times is None:
         return
-    grid = new_grid("Where a step's time goes", ["what"], HEADINGS)
-    for words, *spent_ns, part in found:
-        grid.add_row(words, *map(format_duration_ns, spent_ns), part)
+    grid = new_grid("Where a step's time goes", ["what"], ["median", "least", "most", "of all steps"])
+    for field, words in WORDS.items():
+        spent = sorted(getattr(each.times, field) for each in steps)
+        total_ns = getattr(profile.times, field)
+        if total_ns >= _SHOWN * profile.duration_ns and total_ns > 0:
+            shown = (statistics.median_low(spent), spent[0], spent[-1])
+            grid.add_row(words, *map(format_duration_ns, shown), percent_of(total_ns, profile.duration_ns))
+    grid.add_row("unexplained", *_unexplained(steps), percent_of(_left_ns(profile), profile.duration_ns))
     yield grid
-    yield from map(Text, odd_steps(steps_of(profile)))
+    yield from map(Text, odd_steps(steps))
+
+
+def _left_ns(profile: FaultProfile) -> int:
+    return profile.duration_ns - (profile.times.sum_ns if profile.times is not None else 0)
+
+
+def _unexplained(steps: Sequence[_Step]) -> tuple[str, str, str]:
+    left = sorted(each.unexplained_ns for each in steps)
+    median, least, most = map(format_duration_ns, (statistics.median_low(left), left[0], left[-1]))
+    return median, least, most
 
 
 def odd_steps(steps: Sequence[_Step]) -> Iterator[str]:
