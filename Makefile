@@ -104,7 +104,7 @@ format: $(VENV)/.lint
 
 # The site of docs/, in build/site. No link may lead nowhere, and nothing in it may ask another machine for anything.
 docs: $(DOCS)/.installed
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
 ctest: $(VENV)/.installed
 	$(CONFIGURE) -B build/test
