@@ -5,6 +5,7 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv
 PROGRAMS := .venv-programs
+DOCS := .venv-docs
 TORCH_IS = $(PROGRAMS)/bin/python -c 'import torch; print("torch==" + torch.__version__)'
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -41,7 +42,7 @@ SHORT ?=
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs test-browser check lint tidy format ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs test-browser check lint tidy format docs ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -110,6 +111,10 @@ format: $(VENV)/.lint
 	ruff format
 	$(CLANG_FORMAT) -i $(FORMATTED)
 
+# The site of docs/, in build/site. No link may lead nowhere, and nothing in it may ask another machine for anything.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
+
 ctest: $(VENV)/.installed
 	$(CONFIGURE) -B build/test
 	$(BUILD) build/test
@@ -167,5 +172,11 @@ $(BROWSER)/.installed: pyproject.toml
 	$(call REQUIRED,optional["browser"]) | xargs $(BROWSER)/bin/python -m pip install
 	touch $@
 
+# Without torch and the core: descriptions are read out of the sources.
+$(DOCS)/.installed: pyproject.toml
+	test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
+	$(call REQUIRED,optional["docs"]) | xargs $(DOCS)/bin/python -m pip install
+	touch $@
+
 clean:
-	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS) $(BROWSER)
+	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS) $(BROWSER) $(DOCS)

@@ -1,4 +1,4 @@
-"""Every block of code in README.md and docs/*.md runs as it stands, those of a page one after the other.
+"""Every block of code in README.md and the pages of docs runs as it stands, those of a page one after the other.
 
 A comment before a block says what a reader would have to have, or why it does not run here:
 
@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BLOCK = re.compile(r"(?:^<!-- (run|not run):(.*?)-->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INTERPRETERS = {"python": [sys.executable, "-"], "sh": ["bash", "-euo", "pipefail", "-s"]}
 SHOWN = {"text", "toml"}
+LINK = re.compile(r"\]\(((?!https?://)[^)#\s]+)[^)\s]*\)")
 LIMIT_S = 300
 
 
@@ -82,3 +83,15 @@ def test_blocks_say_what_they_are(page: Path) -> None:
     assert page.read_text().count("\n```") == 2 * len(blocks(page))
     assert {each.language for each in blocks(page)} <= {*INTERPRETERS, *SHOWN}
     assert all(each.said for each in blocks(page) if each.verb)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    """Anchors too, within docs: `make docs`."""
+    prose = re.sub(r"^```.*?^```$|<!--.*?-->|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [link for link in LINK.findall(prose) if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_names_every_tutorial() -> None:
+    links = {ROOT / link for link in LINK.findall((ROOT / "README.md").read_text())}
+    assert set((ROOT / "docs" / "tutorials").glob("*.md")) <= links

@@ -1,4 +1,4 @@
-"""Each row of the README's table of what torch does only with its own allocator, in torch's build for CUDA."""
+"""Each row of the table of docs/torch-on-cuda.md, of what torch does only with its own allocator, in its CUDA build."""
 
 from collections.abc import Callable
 from typing import Any

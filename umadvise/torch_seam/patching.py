@@ -18,13 +18,13 @@ def patch(
     *,
     most_managed: int | str | None = None,
 ) -> None:
-    """Puts tensors made from now on by this thread into unified memory, and teaches torch the words "cuda:<advice>".
+    """Puts tensors made from now on by this thread into unified memory, and teaches torch the words `"cuda:<advice>"`.
 
     Importing umadvise changes nothing: this call does. On CUDA it means every thread's CUDA tensors, and must come
     before torch sets CUDA up, as its allocator cannot be replaced later.
 
     Args:
-        device: "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or `EmulatedDevice(...)`.
+        device: "auto" (CUDA where there is one), "cuda", `"cuda:<index>"`, "emulated", or `EmulatedDevice(...)`.
         budget: bytes that unified memory may keep on the device, as a number or text such as "8GiB"; "auto" is what a
             card that is shared has to spare now (`umadvise.devices.budget`); None leaves its capacity as the only
             limit. On a GPU it is lowered to what the driver says is free.

@@ -65,7 +65,7 @@ class Session:
         Args:
             model: the module to train, or several.
             optimizer: its optimizer, or several, or None.
-            device: "auto", "cuda", "cuda:<index>", "emulated" or an `EmulatedDevice`, as `umadvise.patch` takes them;
+            device: "auto", "cuda", `"cuda:<index>"`, "emulated" or an `EmulatedDevice`, as `umadvise.patch` takes them;
                 None is the device that is patched already, else "auto".
             capacity: size of the emulated device's memory, in bytes or as text; only with `device="emulated"`.
             budget: bytes that tensors may take on the device, as a number or text such as "8GiB"; "auto" is what a
