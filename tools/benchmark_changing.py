@@ -73,7 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         steps: steps in virtual time.
         references_ns: nanoseconds of some steps that were planned for themselves, by their number.
         planned: part of the swap-ins that were ordered ahead.
-        references_planned: that part in the steps that were planned for themselves.
+        references_planned: part of the swap-ins that was ordered ahead in the steps that were planned for themselves.
         ratios: times of those steps in the program, as multiples of these.
         bits: whether its losses are those of plain PyTorch.
         refused: words of the refusal where no step could run.
