@@ -31,7 +31,8 @@ Block* Covered::uncover(int32_t storage) noexcept {
   const auto found = blocks_.find(storage);
   if (found == blocks_.end() || found->second.empty()) return nullptr;
   Block* const block = found->second.back();
-  remove(*block);
+  found->second.pop_back();
+  storages_.erase(block);
   return block;
 }
 

@@ -184,11 +184,9 @@ void Follower::follow(const RunningOp& op) {
   const Program* const before = pursuit_.program();
   const int32_t op_before = pursuit_.op();
   const Pursuit::Met met = pursuit_.begin_op(op.identity.op, given);
-  if (met == Pursuit::Met::alike || met == Pursuit::Met::other) {
-    const bool alike = met == Pursuit::Met::alike;
-    const Programs::Place place =
-        alike ? Programs::among_those_given(pursuit_, given) : programs_.seek(pursuit_, given);
-    if (place.program == nullptr) return alike ? pursuit_.go_on(given) : pursuit_.pass();
+  if (met == Pursuit::Met::other) {
+    const Programs::Place place = programs_.seek(pursuit_, given);
+    if (place.program == nullptr) return pursuit_.pass();
     pursuit_.move(place.program, place.told, states_, place.taken_over, given);
   } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(pursuit_)) {
     pursuit_.change_size(nearer, states_);

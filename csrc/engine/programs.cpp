@@ -99,6 +99,8 @@ Programs::Place Programs::seek(const Pursuit& pursuit, const std::vector<Operand
   return best;
 }
 
+// Of the same ops in the followed program the one that is given what tells where this op is (Pursuit::telling): the
+// next one, or else the last one behind.
 Programs::Place Programs::among_those_given(const Pursuit& pursuit, const std::vector<Operand>& given) {
   const Program& program = *pursuit.program();
   const size_t index = pursuit.telling(given);

@@ -37,14 +37,12 @@ class Programs {
   };
   // `given`: what the op is given, in order.
   Place seek(const Pursuit& pursuit, const std::vector<Operand>& given) const;
-  // Of the same ops in the followed program the one that is given what tells where this op is (Pursuit::telling): the
-  // next one, or else the last one behind.
-  static Place among_those_given(const Pursuit& pursuit, const std::vector<Operand>& given);
   // Of the followed program's family the one whose ops have made as much until now, or rather more than less; nullptr:
   // the followed one.
   const Program* nearer_in_size(const Pursuit& pursuit) const;
 
  private:
+  static Place among_those_given(const Pursuit& pursuit, const std::vector<Operand>& given);
   Place same_beginning(const Pursuit& pursuit) const;
   Place best_place(const Program& program, const Pursuit& pursuit, size_t* context) const;
 

@@ -91,7 +91,7 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
     bind(block, storage);
     exact_ = exact_ && as_large(*block, program->bytes(storage));
   }
-  passed_ = repeats_ = false;
+  passed_ = false;
   op_ = -1;
   next_told_ = first_due_ = 0;
   next_event_ = program->events(-1).first;
@@ -135,18 +135,13 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
   if (next_told_ < program_->told().size() && program_->signatures()[next_told_] == history_.back()) {
     const int32_t next = program_->told()[next_told_];
     if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
-    if (is_given_another(next, given)) return Met::alike;
-    go_on(given);
+    advance(next);
+    ++next_told_;
+    give(given);
     return Met::next;
   }
   note_difference(op);
   return Met::other;
-}
-
-void Pursuit::go_on(const std::vector<Operand>& given) {
-  advance(program_->told()[next_told_]);
-  ++next_told_;
-  give(given);
 }
 
 size_t Pursuit::telling(const std::vector<Operand>& given) const {
@@ -164,17 +159,6 @@ void Pursuit::advance(int32_t op) {
   first_due_ = program_->first_action(op_ + 1, false);
   op_ = op;
   next_event_ = program_->events(op).first;
-}
-
-// Where the plan moves neither what tells where the op is nor what it should be, and nothing has come twice, they may
-// have taken each other's places: nobody can tell the small tensors of two batches apart.
-bool Pursuit::is_given_another(int32_t op, const std::vector<Operand>& given) const {
-  const size_t index = telling(given);
-  if (index == given.size()) return false;
-  const Block& block = *given[index].block;
-  const int32_t storage = program_->touched(program_->arguments(op).first + index);
-  if (bound_[static_cast<size_t>(storage)] == &block) return false;
-  return moves(storage, block) || repeats_;
 }
 
 bool Pursuit::moves(int32_t storage, const Block& block) const {
@@ -223,7 +207,6 @@ void Pursuit::move(const Program* program, size_t told, const States& states, bo
   note_difference(program->name(program->told()[told]));
   if (program != program_) exchange_for(program, told, states);
   if (!taken_over) ++jumps_;
-  repeats_ = repeats_ || told < next_told_;
   unbroken_ = taken_over;
   op_ = program->told()[told];
   next_told_ = told + 1;

@@ -20,7 +20,6 @@ class Pursuit final : public Outlook {
   // An op of a step that begins.
   enum class Met : uint8_t {
     next,   // the program's next one
-    alike,  // it may be the next one, but what it is given is another op's there: move() or go_on() follows
     aside,  // it is given nothing and the program has none such here: these come and go
     other   // to be sought: move() or pass() follows
   };
@@ -40,8 +39,6 @@ class Pursuit final : public Outlook {
   // `taken_over`.
   void move(const Program* program, size_t told, const States& states, bool taken_over,
             const std::vector<Operand>& given);
-  // The op is the program's next one.
-  void go_on(const std::vector<Operand>& given);
   // No program has it here.
   void pass();
   // What the op that began last has made and returned, in order.
@@ -86,7 +83,6 @@ class Pursuit final : public Outlook {
   void bind(Block* block, int32_t storage) noexcept;
   void release() noexcept;
   void enter(const Program* program, const States& states);
-  bool is_given_another(int32_t op, const std::vector<Operand>& given) const;
   bool moves(int32_t storage, const Block& block) const;
   void exchange_for(const Program* program, size_t told, const States& states);
   void give(const std::vector<Operand>& given);
@@ -98,7 +94,6 @@ class Pursuit final : public Outlook {
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
   Covered covered_;
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
-  bool repeats_ = false;  // some of the program's ops have come again in this step
   int32_t op_ = -1;
   size_t next_told_ = 0, first_due_ = 0, next_event_ = 0;
   std::vector<uint64_t> history_;
