@@ -1,5 +1,6 @@
 """Plans that are made at once and those that a search finds: which of them a step gets, and when."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,15 @@ def test_a_result_that_is_no_plan_changes_nothing(maker: PlanMaker, search: Aske
     search.run(b"nothing")
     assert maker.improved() == []
     assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(at_once)
+
+
+@pytest.mark.parametrize(("policy", "tried"), [("swap", True), ("dqn", False)])
+def test_the_plan_of_a_planner_that_was_named_is_not_tried_beside_another(
+    policy: str, tried: bool, maker: PlanMaker, search: Asked
+) -> None:
+    maker.plan(step(), course_of(policy), MEMORY)
+    [(task, _)] = search.tasks.values()
+    assert (json.loads(task())["trial"] is not None) == tried
 
 
 @pytest.mark.parametrize("policy", ["lru", "swap:window", "belady"])

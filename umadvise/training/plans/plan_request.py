@@ -66,7 +66,8 @@ class PlanRequest:
             present: plan of the step that drives until then.
         """
         memory, trace, trial = self.memory, self.view.trace, None
-        if self.repeatable is None:  # ops that run again are the script's, and not in the engine's simulation
+        # Whoever names a planner wants its plan; and ops that run again are the script's, not the engine's.
+        if self.planner == "best" and self.repeatable is None:
             trial = search_task.PlanTrial(
                 executed(self.step.trace, storages_in_chunks(self.step, memory)),
                 memory.budget_bytes,
