@@ -49,6 +49,10 @@ um_status um_budget_set(um_device* device, uint64_t budget_bytes) {
   return guarded([&] { alive(device)->budget.set(budget_bytes); });
 }
 
+um_status um_plain_limit_set(um_device* device, uint64_t limit_bytes) {
+  return guarded([&] { alive(device)->allocations->limit_plain(limit_bytes); });
+}
+
 um_status um_step_set(um_device* device, uint32_t step) {
   return guarded([&] {
     const auto locked = alive(device);

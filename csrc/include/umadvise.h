@@ -278,6 +278,9 @@ UM_API void um_op_stream_set(void* stream);
  * that is more than the device has is lowered to that; on CUDA to what the driver says is free or managed memory has
  * already, and UM_OUT_OF_DEVICE_MEMORY when that is not two blocks of 2 MiB. */
 UM_API um_status um_budget_set(um_device* device, uint64_t budget_bytes);
+/* The most that UM_MEMORY_DEVICE may take of the device from now on, its unused parts included; 0 = all that there is.
+ * What would be more is out of memory. */
+UM_API um_status um_plain_limit_set(um_device* device, uint64_t limit_bytes);
 /* Step edges: index of the step that begins now (1, 2, ...), or 0 outside steps. Op indices restart at 1. Where
  * refusals were put off, what it returns is theirs, and the step has ended. */
 UM_API um_status um_step_set(um_device* device, uint32_t step);

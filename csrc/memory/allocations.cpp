@@ -50,9 +50,8 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement) {
     }
     // A managed arena costs address space; a plain one device memory at once, so on a small device it starts small.
     uint64_t first_bytes = ManagedHeap::kFirstArenaBytes;
-    if (plain)
-      first_bytes = std::clamp(backend_.total_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
-    slot = std::make_unique<Heap>(device_, backend_, key, pool_, first_bytes);
+    if (plain) first_bytes = std::clamp(plain_.most_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
+    slot = std::make_unique<Heap>(device_, backend_, key, pool_, first_bytes, plain_);
   }
   return slot->heap;
 }
@@ -65,14 +64,11 @@ Block* Allocations::allocate(uint64_t bytes, const um_placement& placement, cons
 
 Block* Allocations::take(uint64_t bytes, const um_placement& placement) {
   ManagedHeap& heap = heap_of(placement);
-  const uint64_t reserved_before_bytes = heap.reserved_bytes();
+  const uint64_t changes = arena_changes_;
   Block* const block = allocate_or_trim(heap, bytes);
-  if (heap.reserved_bytes() != reserved_before_bytes) {
-    count_arenas(heap, reserved_before_bytes);
-    if (statistics.reserved_bytes.now > room_bytes_) {
-      trim(UM_MEMORY_MANAGED);
-      trim(UM_MEMORY_DEVICE);
-    }
+  if (arena_changes_ != changes && statistics.reserved_bytes.now > room_bytes_) {
+    trim(UM_MEMORY_MANAGED);
+    trim(UM_MEMORY_DEVICE);
   }
   if (&heap == small_.get() && block->alone()) movable_->staying.add(1);
   return block;
@@ -106,8 +102,14 @@ uint64_t* Allocations::placed_bytes(const Block& block) noexcept {
 
 // Memory that other placements keep without using it must not make a request fail.
 Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
+  const auto allocate = [&] {
+    const uint64_t reserved_before_bytes = heap.reserved_bytes();
+    Block* const block = heap.allocate(bytes);
+    if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
+    return block;
+  };
   try {
-    return heap.allocate(bytes);
+    return allocate();
   } catch (const Error& error) {
     const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
     if (!out_of_memory) throw;
@@ -117,7 +119,7 @@ Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
     if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
   try {
-    return heap.allocate(bytes);
+    return allocate();
   } catch (const Error& error) {
     throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
@@ -135,7 +137,7 @@ std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes
          " reserved; the device has " + in_words(backend_.total_bytes) + ", " + in_words(free_bytes) + " free. " +
          (managed                                 ? "Free host memory, or make the model or batch smaller"
           : placement.memory == UM_MEMORY_CHUNKED ? "Give a larger budget, or use unified memory (policy advise)"
-                                                  : "Use unified memory (policy advise), or a larger capacity");
+                                                  : "Use unified memory (policy advise), or a larger budget or device");
 }
 
 void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept {
@@ -144,7 +146,7 @@ void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before
   const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64: also when less
   statistics.reserved_bytes.set(statistics.reserved_bytes.now + delta_bytes);
   statistics.reserved_by_role[heap.placement.role] += delta_bytes;
-  if (heap.placement.memory == UM_MEMORY_DEVICE) plain_bytes_ += delta_bytes;
+  if (heap.placement.memory == UM_MEMORY_DEVICE) plain_.reserved_bytes += delta_bytes;
 }
 
 void Allocations::leave(const Block& block) noexcept {

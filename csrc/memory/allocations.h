@@ -20,7 +20,7 @@ struct Birth {
 class Allocations {
  public:
   Allocations(um_device* device, const Backend& backend)
-      : device_(device), backend_(backend), room_bytes_(backend.total_bytes) {}
+      : device_(device), backend_(backend), plain_{backend.total_bytes}, room_bytes_(backend.total_bytes) {}
   ~Allocations();
   Allocations(const Allocations&) = delete;
   Allocations& operator=(const Allocations&) = delete;
@@ -71,12 +71,17 @@ class Allocations {
   uint64_t last_serial() const { return last_serial_; }
   // Reserved for what is on the device whatever happens: plain memory and chunks.
   uint64_t plain_bytes() const {
-    return plain_bytes_ + (movable_ != nullptr ? movable_->ranges.chunks.pool.created() * movable_->chunk_bytes() : 0);
+    return plain_.reserved_bytes +
+           (movable_ != nullptr ? movable_->ranges.chunks.pool.created() * movable_->chunk_bytes() : 0);
   }
 
   // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages
   // next finds them on the device. Above it they are given back: eviction would copy contents that nobody needs.
   void set_room(uint64_t bytes) { room_bytes_ = bytes; }
+  // UM_MEMORY_DEVICE takes no more than this from now on; 0: all that there is.
+  void limit_plain(uint64_t bytes) {
+    plain_.most_bytes = bytes != 0 ? std::min(bytes, backend_.total_bytes) : backend_.total_bytes;
+  }
   // Descriptors for whoever else makes blocks of this device.
   StablePool<Block>& blocks() { return pool_; }
   // Whether a small chunked block of so many bytes finds room in what small ones may take.
@@ -89,8 +94,8 @@ class Allocations {
  private:
   struct Heap {
     Heap(um_device* device, const Backend& backend, const um_placement& placement, StablePool<Block>& pool,
-         uint64_t first_arena_bytes)
-        : source(backend, placement), heap(device, placement, source, pool, first_arena_bytes) {}
+         uint64_t first_arena_bytes, const PlainMemory& plain)
+        : source(backend, placement, plain), heap(device, placement, source, pool, first_arena_bytes) {}
     DriverArenas source;
     ManagedHeap heap;
   };
@@ -106,11 +111,12 @@ class Allocations {
   um_device* const device_;
   const Backend& backend_;
   StablePool<Block> pool_;
+  PlainMemory plain_;
   std::unique_ptr<Heap> heaps_[kPlacements];
   MovableMemory* movable_ = nullptr;
   std::unique_ptr<ManagedHeap> small_;  // of chunked memory, once there is any
   uint64_t last_serial_ = 0;
-  uint64_t arena_changes_ = 0, plain_bytes_ = 0;
+  uint64_t arena_changes_ = 0;
   uint64_t room_bytes_;
 };
 

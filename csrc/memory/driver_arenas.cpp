@@ -21,7 +21,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
   const RequiredContext current(backend_);
   return_leftovers();
   const bool managed = placement_.memory == UM_MEMORY_MANAGED;
-  if (managed) wanted_bytes = affordable(least_bytes, wanted_bytes);
+  wanted_bytes = managed ? affordable(least_bytes, wanted_bytes) : within_limit(least_bytes, wanted_bytes);
   uint64_t address = allocate(wanted_bytes);
   if (address == 0 && wanted_bytes > least_bytes) address = allocate(wanted_bytes = least_bytes);
   if (address == 0) {
@@ -40,6 +40,16 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
     advise(backend_, address, wanted_bytes, advice);
   }
   return {address, wanted_bytes};
+}
+
+// The fuller it is the smaller are new arenas: what one heap does not use of its last one the others lack.
+uint64_t DriverArenas::within_limit(uint64_t least_bytes, uint64_t wanted_bytes) const {
+  constexpr uint64_t kMostPart = 8;
+  const uint64_t left_bytes = plain_.left_bytes(), part_bytes = left_bytes / kMostPart / kBlockBytes * kBlockBytes;
+  if (least_bytes <= left_bytes) return std::clamp(part_bytes, least_bytes, wanted_bytes);
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, in_words(least_bytes) + " more of plain memory is beyond the limit of " +
+                                           in_words(plain_.most_bytes) + ", of which " +
+                                           in_words(plain_.reserved_bytes) + " are taken");
 }
 
 // A managed request beyond what the machine holds would succeed at once and stall the host later.

@@ -267,10 +267,31 @@ def test_children_of_the_script_write_nothing(
     assert profile_in(tmp_path).step_count == 0
 
 
+def test_a_module_or_package_runs_as_python_runs_it(tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "training.py").write_text(TRAIN)
+    (package / "__main__.py").write_text(
+        "import sys\nfrom .training import main\nmain()\nprint(__package__, sys.argv[1:], sys.path[0], *sys.argv[:1])\n"
+    )
+
+    def printed(*command: str) -> list[str]:
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    plain = printed(sys.executable, "-m", "trainer", "-x", "--device")
+    assert printed(*umadvise_run("-m", "trainer", "-x", "--device")) == plain
+    assert decode((tmp_path / "umadvise-profile.json").read_bytes()).step_count == 3
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--device", "emulated", "missing.py"], "missing.py"),
+        (["--device", "emulated", "-m", "missing.module"], "no module 'missing.module'"),
+        (["--device", "emulated", "-m", "email"], "a package with a __main__"),
         (["--device", "cuda", "--capacity", "1GiB", "train.py"], "--capacity"),
         (["--device", "emulated", "--capacity", "lots", "train.py"], "lots"),
         (["--device", "emulated", "--record", "./train.py", "train.py"], "named twice"),

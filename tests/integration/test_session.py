@@ -4,6 +4,7 @@ import copy
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from umadvise._native.abi import Allocation, Memory
 from umadvise.errors import InvalidSizeError, PolicyError, StateError, UsageError
 from umadvise.records.enums import Advice, Role
 from umadvise.records.fault_profile import FaultProfile
+from umadvise.records.units import parse_bytes
 
 MIB = 1 << 20
 Find = Callable[[torch.Tensor], Allocation | None]
@@ -449,6 +451,21 @@ def test_the_budget_is_kept(policy: str) -> None:
                 resident.append(um.memory_stats().resident_bytes)
         assert um.counters().bytes_d2h.user or um.swap_counters().swap_out_bytes
     assert max(resident) <= budget_bytes
+
+
+@pytest.mark.parametrize(("budget", "fits"), [("22MiB", True), ("7MiB", False)])
+def test_resident_keeps_the_budget_too(budget: str, fits: bool) -> None:
+    model, optimizer = small()
+    refused = pytest.raises(torch.OutOfMemoryError, match="beyond the limit of 7 MiB")
+    with (
+        nullcontext() if fits else refused,
+        umadvise.session(
+            model, optimizer, device="emulated", capacity="64MiB", budget=budget, policy="resident"
+        ) as um,
+    ):
+        small_steps(model, optimizer, 2)
+        torch.ones(2 * MIB)  # 8 MiB
+    assert um.memory_stats().resident_peak_bytes <= parse_bytes(budget)
 
 
 def test_a_session_inside_a_patch_gives_the_budget_back(patched: Callable[..., _native.Device]) -> None:

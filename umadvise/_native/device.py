@@ -178,6 +178,10 @@ class Device:
         """Sets the bytes that managed memory may keep on the device; 0 is no limit."""
         core_library().um_budget_set(self.handle, budget_bytes)
 
+    def limit_plain(self, limit_bytes: int) -> None:
+        """Sets the most bytes that plain memory may take of the device, its unused parts included; 0 is no limit."""
+        core_library().um_plain_limit_set(self.handle, limit_bytes)
+
     def set_discards(self, on: bool) -> None:
         """Says whether freed memory may be discarded, where the driver can: see `umadvise.devices.discard_proof`."""
         core_library().um_discard_set(self.handle, on)

@@ -1,6 +1,7 @@
 """Run a training script in unified memory and write its page-fault profile, without changing the script."""
 
 import argparse
+import importlib.util
 import runpy
 import sys
 import traceback
@@ -46,15 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live", action="store_true", help="show each step while the script runs; nothing where there is no terminal"
     )
-    parser.add_argument("script", type=Path, help="the script; it sees the words after it as its own")
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="SCRIPT is the name of a module or package, as for python -m"
+    )
+    parser.add_argument(
+        "script",
+        help="the script, a folder with a __main__.py, or a module's name; it sees the words after it as its own",
+    )
     parser.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script; its exit code is ours. The profile is written however it ends."""
-    if not arguments.script.is_file():
-        raise UsageError(f"no script {str(arguments.script)!r}: expected a Python file")
-    _check_places(arguments.script, arguments.profile, arguments.record)
+    script = _found_module(arguments.script) if arguments.module else Path(arguments.script)
+    if not script.is_file() and not (script / "__main__.py").is_file():
+        raise UsageError(f"no script {str(script)!r}: expected a Python file, or a folder with a __main__.py")
+    _check_places(script, arguments.profile, arguments.record)
     if arguments.capacity is not None and arguments.device != "emulated":
         raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
 
@@ -67,14 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
         device,
         arguments.budget,
         arguments.policy,
-        str(arguments.script),
+        arguments.script,
         record=arguments.record is not None,
         sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
     ) as watched:
         ended = False
         try:
             with _shown(watched) if arguments.live and sys.stderr.isatty() else nullcontext():
-                code = _run_script(arguments.script, arguments.words)
+                code = _run_script(arguments.script, arguments.words, module=arguments.module)
             ended = True
         finally:
             if not watched.forked:  # as a child of the script is that left like its parent
@@ -93,11 +101,37 @@ def _check_places(script: Path, *outputs: Path | None) -> None:
         taken.add(output.resolve())
 
 
-def _run_script(script: Path, words: list[str]) -> int:
-    before = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [str(script), *words], str(script.parent.resolve())
+def _found_module(name: str) -> Path:
+    """The file that `python -m` would run; the folder where it is called is searched first, as there."""
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        with _path_begins_with(Path.cwd()):
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"no module {name!r}: {error}") from None
+    if spec is None or spec.origin is None:
+        raise UsageError(f"no module {name!r}: expected a module, or a package with a __main__")
+    return Path(spec.origin)
+
+
+@contextmanager
+def _path_begins_with(folder: Path) -> Iterator[None]:
+    before, sys.path[0] = sys.path[0], str(folder.resolve())
+    try:
+        yield
+    finally:
+        sys.path[0] = before
+
+
+def _run_script(script: str, words: list[str], *, module: bool) -> int:
+    before, sys.argv = sys.argv, [script, *words]
+    try:
+        with _path_begins_with(Path.cwd() if module else Path(script).parent):
+            if module:
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0
@@ -107,7 +141,7 @@ def _run_script(script: Path, words: list[str]) -> int:
         traceback.print_exc()
         return 1
     finally:
-        sys.argv, sys.path[0] = before
+        sys.argv = before
     return 0
 
 

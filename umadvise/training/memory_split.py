@@ -66,6 +66,8 @@ class MemorySplit:
                 raise
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
             self._divide_whole_model_ops(self.room_bytes, 1)
+        plain = policy.memory in (Memory.DEVICE, Memory.PREFER_DEVICE)
+        self._state.device.limit_plain(self.room_bytes if plain else 0)
         self._state.set_policy(policy)
 
     def divide(self) -> None:
@@ -165,6 +167,7 @@ class MemorySplit:
         """Ends the splitting of ops on lists, and returns chunks that no live tensor needs to device and host."""
         self._replaced.undo()
         _native.set_split(None)
+        self._state.device.limit_plain(0)
         if not self._chunk_budget_bytes:
             return
         device = self._state.device

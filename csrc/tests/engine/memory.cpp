@@ -252,3 +252,32 @@ TEST(a_small_device_does_not_lose_its_memory_to_plain_arenas) {
   device.allocate(kPage, kPlain);
   CHECK_EQ(device.memory().resident_bytes, 8 * kPage);
 }
+
+TEST(plain_memory_keeps_its_limit) {
+  Device device(64 * kMiB);
+  CHECK_OK(um_plain_limit_set(device, 8 * kPage));
+  unsigned char* six = device.allocate(6 * kPage, kPlain);
+  void* none = nullptr;
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 3 * kPage, &kPlain, nullptr, &none));
+  device.allocate(2 * kPage, kPlain);
+  CHECK_EQ(device.memory().resident_bytes, 8 * kPage);
+  // What is empty makes room; a wish for device memory that finds none goes to managed memory.
+  device.free(six);
+  device.allocate(6 * kPage, kPlain);
+  const um_placement wish{UM_MEMORY_PREFER_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+  CHECK_OK(um_allocate(device, kPage, &wish, nullptr, &none));
+  CHECK_EQ(device.memory().resident_bytes, 8 * kPage);
+  CHECK_EQ(um_free(none), 1);
+  CHECK_OK(um_plain_limit_set(device, 0));
+  device.allocate(8 * kPage, kPlain);
+}
+
+TEST(empty_arenas_that_make_room_are_counted_once) {
+  Device device(8 * kPage);
+  unsigned char* large = device.allocate(4 * kPage, kPlain);
+  unsigned char* small = device.allocate(3 * kPage, kPlain);
+  device.free(large);
+  device.free(small);
+  device.allocate(8 * kPage, kPlain);
+  CHECK_EQ(device.memory().reserved_bytes, 8 * kPage);
+}
