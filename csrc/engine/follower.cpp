@@ -185,7 +185,7 @@ void Follower::follow(const RunningOp& op) {
   const int32_t op_before = pursuit_.op();
   const Pursuit::Met met = pursuit_.begin_op(op.identity.op, given);
   if (met == Pursuit::Met::other) {
-    const Programs::Place place = programs_.seek(pursuit_, given);
+    const Programs::Place place = programs_.seek(pursuit_);
     if (place.program == nullptr) return pursuit_.pass();
     pursuit_.move(place.program, place.told, states_, place.taken_over, given);
   } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(pursuit_)) {

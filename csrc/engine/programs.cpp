@@ -81,9 +81,8 @@ void Programs::expect(const Program* before, const Program& next) {
   followers_.emplace(before != nullptr ? before->number : 0, next.number);
 }
 
-Programs::Place Programs::seek(const Pursuit& pursuit, const std::vector<Operand>& given) const {
+Programs::Place Programs::seek(const Pursuit& pursuit) const {
   if (const Place found = same_beginning(pursuit); found.program != nullptr) return found;
-  if (const Place found = among_those_given(pursuit, given); found.program != nullptr) return found;
   Place best;
   size_t most = 0;
   const auto look_in = [&](const Program& program) {
@@ -95,26 +94,6 @@ Programs::Place Programs::seek(const Pursuit& pursuit, const std::vector<Operand
   if (best.program != nullptr) return best;
   for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
     if (each->get() != pursuit.program()) look_in(**each);
-  }
-  return best;
-}
-
-// Of the same ops in the followed program the one that is given what tells where this op is (Pursuit::telling): the
-// next one, or else the last one behind.
-Programs::Place Programs::among_those_given(const Pursuit& pursuit, const std::vector<Operand>& given) {
-  const Program& program = *pursuit.program();
-  const size_t index = pursuit.telling(given);
-  if (index == given.size()) return {};
-  const int32_t storage = pursuit.storage(*given[index].block);
-  Place best;
-  const auto [first, end] = program.uses(storage);
-  for (size_t row = first; row < end && best.told <= pursuit.next_told(); ++row) {
-    const int32_t op = program.use(row);
-    const auto [from, to] = program.arguments(op);
-    if (index >= to - from || program.touched(from + index) != storage) continue;
-    const size_t told = program.told_index(op);
-    const bool nearer = best.program == nullptr || told <= pursuit.next_told() || best.told < pursuit.next_told();
-    if (program.signatures()[told] == pursuit.history().back() && nearer) best = {&program, told, false};
   }
   return best;
 }

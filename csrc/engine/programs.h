@@ -35,14 +35,12 @@ class Programs {
     size_t told = 0;
     bool taken_over = false;
   };
-  // `given`: what the op is given, in order.
-  Place seek(const Pursuit& pursuit, const std::vector<Operand>& given) const;
+  Place seek(const Pursuit& pursuit) const;
   // Of the followed program's family the one whose ops have made as much until now, or rather more than less; nullptr:
   // the followed one.
   const Program* nearer_in_size(const Pursuit& pursuit) const;
 
  private:
-  static Place among_those_given(const Pursuit& pursuit, const std::vector<Operand>& given);
   Place same_beginning(const Pursuit& pursuit) const;
   Place best_place(const Program& program, const Pursuit& pursuit, size_t* context) const;
 

@@ -144,16 +144,6 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
   return Met::other;
 }
 
-size_t Pursuit::telling(const std::vector<Operand>& given) const {
-  size_t oldest = given.size();
-  for (size_t index = 0; index < given.size(); ++index) {
-    const Block& block = *given[index].block;
-    if (block.record.state || !known(block)) continue;
-    if (oldest == given.size() || block.record.serial < given[oldest].block->record.serial) oldest = index;
-  }
-  return oldest;
-}
-
 // What was due before ops that have not come is due before this one.
 void Pursuit::advance(int32_t op) {
   first_due_ = program_->first_action(op_ + 1, false);

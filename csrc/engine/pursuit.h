@@ -62,9 +62,6 @@ class Pursuit final : public Outlook {
   bool unbroken() const { return unbroken_; }
   // The plan's actions that are due before the op that began last, and after it.
   Program::Rows due(bool after) const;
-  // Which of an op's operands tells best where it is: the one that has been there longest of those that the program
-  // knows, but for those that every step has; as many as there are: none does.
-  size_t telling(const std::vector<Operand>& given) const;
   // Of the program's storages the one that an allocation is; -1: none.
   int32_t storage(const Block& block) const { return known(block) ? storage_of(block) : -1; }
   Block* block(int32_t storage) const { return bound_[static_cast<size_t>(storage)]; }
