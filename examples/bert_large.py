@@ -48,6 +48,12 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "emulated", "cuda", "auto"), default="auto")
     parser.add_argument("--capacity", help='memory of the device, such as "2GiB"')
     parser.add_argument("--budget", help="bytes that unified memory may keep on the device, below its capacity")
+    parser.add_argument(
+        "--clock", metavar="NAME", help="the emulated device keeps the time of this card of the catalogue"
+    )
+    parser.add_argument(
+        "--checkpoint", action="store_true", help="mark each layer as one that may run again in backward"
+    )
     parser.add_argument("--size", choices=SIZES, default="large", help="which BERT")
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--seq-length", type=int, default=128)
@@ -64,6 +70,8 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
         options.device = "cuda" if torch.cuda.is_available() else without_gpu
     if managed and options.device == "cpu":
         parser.error("unified memory needs a device of its own: --device emulated or cuda, or --no-unified")
+    if options.clock is not None and options.device != "emulated":
+        parser.error("--clock needs --device emulated: other devices have a time of their own")
     if options.matrix and (not options.unified or options.steps < 2):
         parser.error("--matrix compares unified memory over two steps or more")
     if options.report is not None and not managed:

@@ -67,8 +67,9 @@ class Memory:
     def _device(self) -> "str | umadvise.EmulatedDevice":
         import umadvise
 
-        emulated = self._options.device == "emulated"
-        return umadvise.EmulatedDevice(capacity=self._options.capacity or "2GiB") if emulated else "cuda"
+        if self._options.device != "emulated":
+            return "cuda"
+        return umadvise.EmulatedDevice(capacity=self._options.capacity or "2GiB", clock=self._options.clock)
 
     @contextmanager
     def training(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[StepContext]:

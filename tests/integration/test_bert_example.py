@@ -65,9 +65,17 @@ def test_unified_memory_trains_in_a_third_with_the_same_losses(plain: dict[str, 
 
 def test_swapping_trains_in_two_thirds_with_the_same_losses(plain: dict[str, Any], tmp_path: Path) -> None:
     capacity_bytes = NEEDED_BYTES * 2 // 3  # its largest op takes three times its largest layer
-    row = train(tmp_path, "--policy", "swap", "--device", "emulated", "--capacity", str(capacity_bytes))
+    profile = tmp_path / "profile.json"
+    row = train(
+        tmp_path,
+        *("--policy", "swap", "--device", "emulated", "--capacity", str(capacity_bytes)),
+        *("--clock", "v100-16gb", "--report", str(profile)),
+    )
     assert row["losses_hex"] == plain["losses_hex"]
     assert 0 < row["peak_bytes"] <= capacity_bytes
+    _, second, third = (step.times for step in read(profile).steps)
+    assert second is not None and third is not None
+    assert 0 < second.compute_ns == third.compute_ns  # by the card's clock: this machine's never repeats
     assert [rung["rung"] for rung in row["rungs"]] == ["swap"]
     missing_bytes = NEEDED_BYTES - capacity_bytes
     assert row["swaps"]["bytes_h2d"] > missing_bytes
@@ -93,6 +101,7 @@ def test_without_unified_memory_a_third_is_too_little_and_the_message_says_so(tm
         (["--no-unified", "--device", "cpu", "--seq-length", "513"], "--seq-length must be 3 to 512"),
         (["--matrix", "--steps", "1", "--device", "emulated"], "--matrix compares unified memory over two steps"),
         (["--report", "x.json", "--no-unified"], "--report needs unified memory"),
+        (["--clock", "v100-16gb", "--device", "cpu", "--no-unified"], "--clock needs --device emulated"),
         (["--parameter-advice", "fast"], "invalid choice: 'fast'"),
     ],
 )

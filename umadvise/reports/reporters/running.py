@@ -60,7 +60,7 @@ def view(step: MeasuredStep, memory: MemoryStats, rung: str | None) -> Grid:
         grid.add_row("time", f"{format_duration_ns(step.duration_ns)}, {unlimited}")
         grid.add_row("waits for", _waits(step.times) or "nothing")
     grid.add_row("on the device", _by_role(memory))
-    to_device, to_host = _moved(step)
+    to_device, to_host = moved_bytes(step)
     grid.add_row("moved", f"{format_bytes(to_device)} to the device, {format_bytes(to_host)} to the host")
     return grid
 
@@ -78,8 +78,8 @@ def _by_role(memory: MemoryStats) -> str:
     )
 
 
-def _moved(step: MeasuredStep) -> tuple[int | None, int | None]:
-    """Bytes each way, paged and swapped."""
+def moved_bytes(step: MeasuredStep) -> tuple[int | None, int | None]:
+    """Bytes to the device and to the host in a step, paged and swapped; None where nobody can tell."""
     counters, swaps = step.counters, step.swaps
     paged = [each.total if each is not None else None for each in (counters.bytes_h2d, counters.bytes_d2h)]
     swapped = (swaps.swap_in_bytes, swaps.swap_out_bytes) if swaps is not None else (0, 0)
