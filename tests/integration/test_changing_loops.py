@@ -90,7 +90,7 @@ def test_more_rounds_than_ever_before_find_their_states_in_backward() -> None:
     losses, counted = train(Recurrent, rounds, "22MiB")
     ins, demanded = on_demand(counted, 4)
     assert ins > 8  # the states of the last rounds alone do not fit
-    assert demanded <= 2  # the first of those that nobody could expect
+    assert demanded < ins / 2  # nobody could expect so many rounds, but those that lie below come as backward frees
     assert losses == train(Recurrent, rounds, None)[0]
 
 
