@@ -119,7 +119,7 @@ TEST(plain_memory_runs_out_with_a_diagnosis) {
   device.allocate(40 * kMiB, kPlain);
   void* address = nullptr;
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 30 * kMiB, &kPlain, nullptr, &address));
-  for (const char* part : {"30 MiB", "40 MiB", "64 MiB", "unified memory", "capacity"}) CHECK(says(part));
+  for (const char* part : {"30 MiB", "40 MiB", "64 MiB", "unified memory", "budget"}) CHECK(says(part));
   device.allocate(24 * kMiB, kPlain);  // exactly what is left
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 1, &kPlain, nullptr, &address));
   CHECK_EQ(device.memory().resident_bytes, 64 * kMiB);
