@@ -66,13 +66,11 @@ coverage: export COVERAGE_CORE = $(shell python -c 'import sys; print("sysmon" i
 coverage: coverage-core
 	$(PYTEST) --cov
 
-# From nothing: what a build before left of files that have moved since would end gcovr.
+# Counted in the sanitized tests, from nothing: what a build before left of files that have moved since would end gcovr.
 coverage-core: $(VENV)/.installed
-	rm -rf build/coverage
-	$(CONFIGURE) -B build/coverage -DUMADVISE_COVERAGE=ON
-	$(BUILD) build/coverage
-	ctest --test-dir build/coverage --parallel 2 --output-on-failure
-	gcovr build/coverage
+	rm -rf build/sanitized
+	$(MAKE) ctest-sanitized
+	gcovr build/sanitized
 
 test-torch-cuda: export UMADVISE_SHORT = $(SHORT)
 test-torch-cuda: $(CUDA_VENV)/.installed
@@ -121,7 +119,7 @@ ctest: $(VENV)/.installed
 	ctest --test-dir build/test --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
-	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined
+	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
 	$(BUILD) build/sanitized
 	ctest --test-dir build/sanitized --parallel 2 --output-on-failure
 
@@ -132,7 +130,7 @@ ctest-threads: $(VENV)/.installed
 
 # Training under AddressSanitizer: a CNN before, inside and after umadvise, ten times over. Python itself never frees all.
 pytest-sanitized: ctest-sanitized
-	ASAN_OPTIONS=detect_leaks=0 UMADVISE_LIBRARY=build/sanitized/libumadvise.so \
+	GCOV_PREFIX=$(CURDIR)/build/not-counted ASAN_OPTIONS=detect_leaks=0 UMADVISE_LIBRARY=build/sanitized/libumadvise.so \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	python -m pytest -q tests/integration/test_bit_identity.py::test_before_inside_and_after
 
