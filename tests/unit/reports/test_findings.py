@@ -6,6 +6,7 @@ import pytest
 
 from umadvise.records.fault_profile import (
     BIN_COUNT,
+    Exported,
     FaultProfile,
     Finding,
     OversizedOp,
@@ -313,6 +314,57 @@ def test_unordered_faults(make: Any) -> None:
     raw = make.environment(counting="raw")
     assert found(make.profile(counters=counted, environment=raw), "unordered-faults") is None
     assert found(make.profile(), "unordered-faults") is None
+
+
+def exporting(make: Any, bytes_: int, **fields: Any) -> FaultProfile:
+    """Half of each step waits; with nothing exported a step would take so long."""
+    exported = (Exported(role="input", name=None, birth_op="aten::ones", bytes=bytes_),)
+    predictions = (
+        RungPrediction(rung="advise", step_ns=SECOND),
+        RungPrediction(rung="advise", step_ns=SECOND // 2, change="unpinned"),
+    )
+    return stalled(make, 0.5, **{"exported": exported, "predictions": predictions, **fields})
+
+
+def test_exported_memory(make: Any) -> None:
+    finding = found(exporting(make, 64 * MIB), "exported-memory")
+    assert finding is not None
+    assert "64.00 MiB cannot leave the device" in finding.message
+    assert "most of it is made by aten::ones (64.00 MiB)" in finding.message
+    assert "tensor.cpu().numpy(): 425.00 ms to 575.00 ms a step by simulation, instead of 1.00 s." in finding.advice
+    assert finding.evidence == {
+        "held_bytes": 64 * MIB,
+        "explained_ns": SECOND // 2,
+        "promised_least_ns": 425_000_000,
+        "promised_most_ns": 575_000_000,
+    }
+    assert found(exporting(make, 20 * MIB), "exported-memory") is None  # less than 2 % of a GiB
+    little = RungPrediction(rung="advise", step_ns=SECOND * 97 // 100, change="unpinned")
+    no_matter = (RungPrediction(rung="advise", step_ns=SECOND), little)
+    assert found(exporting(make, 64 * MIB, predictions=no_matter), "exported-memory") is None
+    assert found(exporting(make, 64 * MIB, counters=make.counters()), "exported-memory") is None  # nobody waits
+
+
+def test_a_cause_that_explains_most_comes_before_what_only_says_that_there_are_waits(make: Any) -> None:
+    tables = parameters(make)  # all that anything waited for was for parameters
+    by_cause = exporting(make, 64 * MIB, tables=tables)
+    assert [each.id for each in examine(by_cause)][:3] == [
+        "exported-memory",
+        "parameters-fault-every-step",
+        "fault-stall",
+    ]
+    others = make.role(role="gradient", service_ns=SECOND)
+    little = make.tables(role=(*tables.role.rows, others))
+    ids = [each.id for each in examine(stalled(make, 0.5, tables=little))]
+    assert ids[:2] == ["fault-stall", "parameters-fault-every-step"]
+
+
+def test_only_steady_steps_are_judged(make: Any) -> None:
+    slow = make.counters(fault_service_ns=SECOND // 2)
+    begins = stalled(make, 0.5, steps=make.steps(slow, slow, make.counters(), make.counters()), step_count=4)
+    assert found(begins, "fault-stall") is None
+    goes_on = stalled(make, 0.5, steps=make.steps(make.counters(), make.counters(), slow, slow), step_count=4)
+    assert found(goes_on, "fault-stall") is not None
 
 
 def test_warnings_come_first(make: Any) -> None:

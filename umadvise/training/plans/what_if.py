@@ -69,20 +69,16 @@ def stateless(step: RecordedStep) -> RecordedStep:
     updates = ops.phase == Phase.OPTIMIZER
     on_parameters = np.zeros(len(ops), bool)
     on_parameters[accesses.op[role[accesses.storage] == Role.PARAMETER]] = True
-    stays = ~updates | on_parameters
-    kept = (role != Role.OPTIMIZER_STATE) & ~np.append(updates, False)[trace.births]  # before the step: the last entry
-    number, was_op = np.cumsum(stays) - 1, events.op >= 0
+    # The last entry, [-1], is what is there before the first op.
+    stays = np.append(~updates | on_parameters, True)
+    kept = (role != Role.OPTIMIZER_STATE) & ~np.append(updates, False)[trace.births]
+    number = np.append(np.cumsum(stays[:-1]) - 1, -1)
     use = stays[accesses.op] & kept[accesses.storage]
     shorter = replace(
         trace,
-        ops=rows(ops, stays),
+        ops=rows(ops, stays[:-1]),
         accesses=rows(accesses, use, op=number[accesses.op[use]]),
-        events=rows(
-            events,
-            ...,
-            op=np.where(was_op, number[events.op], -1),
-            inside=np.where(was_op & stays[events.op], events.inside, 0),
-        ),
+        events=rows(events, ..., op=number[events.op], inside=np.where(stays[events.op], events.inside, 0)),
     )
     chosen = np.flatnonzero(kept)
     changed = renumbered(shorter, chosen)
