@@ -157,7 +157,7 @@ def that_fits() -> FaultProfile:
     return watched(training(model, optimizer, 1024), model, optimizer, policy="auto")
 
 
-def well_planned(budget: str = "112MiB") -> FaultProfile:
+def well_planned(budget: str = "116MiB") -> FaultProfile:
     """A training that swaps a little of its activations, behind ops that take longer."""
     model = layers(8, 1024)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
