@@ -54,7 +54,7 @@ void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flag
   running_op = running;
   const OnError end([&] { end_op(nullptr, 0); });  // the caller ends only what has begun
   if (device_.backend.ordered() && touch(*running)) settle(*running);
-  if (device_.observation.swaps.on) {
+  if (device_.times.on()) {
     const um_device::Locked locked = device_.lock();
     device_.times.turn(UM_TIME_COMPUTE);
   }

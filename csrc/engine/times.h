@@ -19,6 +19,7 @@ class Times {
   // ---- the lock is held ----
   // Counts from now on, or no longer; nothing where ops run later than they are called.
   void set(bool on) noexcept;
+  bool on() const noexcept { return on_; }
   // From now on it is this kind. Returns how much of the last one there was since the turn before.
   int64_t turn(um_time kind) noexcept;
   // No op runs in any thread: what that time is for.

@@ -814,7 +814,7 @@ typedef struct um_unified_options {
   uint32_t service; /* um_service */
   uint32_t iterations;
   uint32_t caching; /* 1: torch's caching allocator gives managed memory out, and keeps it; 0: as um_allocate */
-  uint32_t reserved;
+  uint32_t beside;  /* 1: no op waits for a prefetch of which it uses nothing, as in virtual time; 0: streams do */
 } um_unified_options;
 
 /* One iteration, or (step 0) what lies before the trace's first op. Blocks are whole in `counters`; the next five say

@@ -48,6 +48,7 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
   space_ = &space_of(backend.ordinal);
   device_ = um_device::open_owned(backend, process_owners());
   space_->migrator.clock = &clock_;
+  space_->migrator.lane = lane();
 }
 
 Replay::~Replay() {
@@ -268,7 +269,7 @@ void Replay::act(uint64_t row) {
   if (plan_->kind[row] == UM_PLAN_PREFETCH) {
     space_->migrator.lane = Lane::beside;
     um::prefetch(reinterpret_cast<const void*>(at), bytes, argument != 0, nullptr);
-    space_->migrator.lane = Lane::ops;
+    space_->migrator.lane = lane();
   } else if (plan_->kind[row] == UM_PLAN_DISCARD) {
     space_->managed.discard(at, bytes);
   } else {

@@ -43,6 +43,8 @@ class Replay {
   void close_step(um_simulation& out);
 
   um_concurrency concurrency(int32_t op) const;
+  // Of prefetches that are not the plan's: the guard's, and those of new memory.
+  Lane lane() const { return options_.beside != 0 ? Lane::beside : Lane::ops; }
   bool lives(int32_t storage) const { return addresses_[static_cast<size_t>(storage)] != 0; }
   uint64_t address(int32_t storage) const { return addresses_[static_cast<size_t>(storage)]; }
   void* pointer(int32_t storage) const { return reinterpret_cast<void*>(address(storage)); }

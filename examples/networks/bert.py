@@ -6,7 +6,8 @@ from torch import nn
 from umadvise.recording.workload import Workload, training_step
 
 
-def _loss(model: nn.Module, tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def masked_loss(model: nn.Module, tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of masked language modelling, with its graph."""
     # Added to the scores, as Devlin et al.'s own code has it; transformers would read the values of a plain mask.
     added_mask = (1.0 - mask[:, None, None, :].to(torch.float32)) * torch.finfo(torch.float32).min
     loss: torch.Tensor = model(input_ids=tokens, attention_mask=added_mask, labels=labels).loss
@@ -52,4 +53,4 @@ def bert_large(
     tokens = torch.randint(vocabulary, (batch, length))
     mask = torch.ones(batch, length, dtype=torch.int64)
     labels = torch.randint(vocabulary, (batch, length))
-    return training_step(model, optimizer, _loss, tokens, mask, labels, name="bert_large")
+    return training_step(model, optimizer, masked_loss, tokens, mask, labels, name="bert_large")

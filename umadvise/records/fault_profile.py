@@ -41,6 +41,7 @@ MOST_RUNGS = 64
 MOST_UNDRIVEN = 64
 MOST_PLACES = 128
 """Roles, kinds of memory and words of advice, all combinations."""
+MOST_EXPORTED = 64
 MOST_FILE_BYTES = 64 << 20
 """A full profile (every table at MOST_ROWS) is under a tenth of this."""
 
@@ -255,12 +256,25 @@ class PlannedSteps(Record, frozen=True):
 class RungPrediction(Record, frozen=True):
     """What the simulator says that a step of this run takes on a rung, when the rung's plan drives it.
 
-    With `more_bytes` more of device memory than the run had.
+    With `more_bytes` more of device memory than the run had, or after a `change` of the program: intermediates are
+    freed once nothing uses them ("freed_sooner"), the optimizer keeps no state ("stateless"), or no address of a tensor
+    is held outside of torch ("unpinned"). `about` is where most of what is freed sooner is made: op and module.
     """
 
     rung: Name
     step_ns: Count
     more_bytes: Count = 0
+    change: Literal["freed_sooner", "stateless", "unpinned"] | None = None
+    about: Name | None = None
+
+
+class Exported(Record, frozen=True):
+    """Tensors of one role and name whose addresses were held outside of torch when the profile was made."""
+
+    role: RoleWord
+    name: Name | None
+    birth_op: Name | None
+    bytes: Count
 
 
 class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
@@ -274,7 +288,8 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     None where there were no chunks. `placed` says in what memory, and with what advice, tensors really lay. `planned`
     is None where steps follow no plans, `predictions` is empty where nobody asked the simulator. `steps_are_found`:
     nobody marked the steps, and they begin where ops come again. `times` is what the steps' duration went into.
-    `picture` is one step in time; None where none ended.
+    `picture` is one step in time; None where none ended. `exported` has the largest tensors that cannot leave the
+    device, as somebody outside of torch holds their addresses.
     """
 
     environment: RunEnvironment
@@ -300,6 +315,7 @@ class FaultProfile(Record, frozen=True, tag_field="schema", tag=SCHEMA):
     steps_are_found: bool = False
     times: SpentTime | None = None
     picture: StepPicture | None = None
+    exported: Annotated[tuple[Exported, ...], msgspec.Meta(max_length=MOST_EXPORTED)] = ()
 
     @property
     def pages(self) -> bool:

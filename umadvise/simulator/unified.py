@@ -150,6 +150,7 @@ def simulate_unified(
     service: Service = Service.GUARD,
     concurrency: Concurrency | None = None,
     allocator: Allocator = "umadvise",
+    beside: bool = False,
 ) -> UnifiedSimulation:
     """Repeats a trace under unified memory with advice by role.
 
@@ -171,6 +172,8 @@ def simulate_unified(
         allocator: what gives managed memory out: "umadvise" as a session does, where an arena that is empty goes back;
             "caching" is torch's allocator with managed segments, as in programs that only replace its cudaMalloc: what
             is freed there stays, is evicted with a copy, and comes back with one.
+        beside: whether no op waits for a prefetch of which it uses nothing, as on the emulated device in virtual time;
+            else those of the guard and of new memory are in the ops' order, as in a stream.
 
     Raises:
         PolicyError: the device cannot page unified memory.
@@ -191,6 +194,7 @@ def simulate_unified(
         service=service,
         concurrency=concurrency,
         allocator=allocator,
+        beside=beside,
     )
 
 
@@ -229,6 +233,7 @@ def _simulate(
     service: Service = Service.GUARD,
     concurrency: Concurrency | None = None,
     allocator: Allocator = "umadvise",
+    beside: bool = False,
 ) -> UnifiedSimulation:
     if not 1 <= iterations <= _MOST_ITERATIONS:
         raise UsageError(f"{iterations} iterations: expected 1 to {_MOST_ITERATIONS}")
@@ -250,6 +255,7 @@ def _simulate(
         "service": service,
         "iterations": iterations,
         "caching": allocator == "caching",
+        "beside": beside,
     }
     try:
         simulation = _native.simulate_unified(trace, plan.actions if plan is not None else None, **options)

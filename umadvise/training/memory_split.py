@@ -152,9 +152,10 @@ class MemorySplit:
 
     def for_plans(self, memory: Memory) -> PlanMemory:
         """What a plan may use, in chunks or in unified memory, if new tensors are there."""
-        if memory != Memory.CHUNKED:
-            return PlanMemory(self.room_bytes)
         device = self._state.device
+        if memory != Memory.CHUNKED:
+            capacity_bytes = device.info().total_bytes
+            return PlanMemory(self.room_bytes, device_bytes=capacity_bytes if self.room_bytes < capacity_bytes else 0)
         if not self._in_chunks:  # what lives goes there then
             return PlanMemory(self.room_bytes, self.chunk_bytes)
         elsewhere = frozenset(each.serial for each in device.allocations() if each.memory != Memory.CHUNKED)

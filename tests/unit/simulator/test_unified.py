@@ -405,3 +405,18 @@ def test_plain_memory_holds_what_it_has_room_for(device: DeviceProfile) -> None:
 def test_plain_memory_needs_no_page_faults() -> None:
     kepler = load_device("k40")
     assert simulate_plain(sweep(2, 64 * MIB), kepler, capacity_bytes=128 * MIB).steps[-1].compute_ns == 2 * MS
+
+
+def test_what_runs_beside_the_ops_is_counted_alike_and_waited_for_less() -> None:
+    """The guard's budget on a larger device sends pages away: in the ops' order they wait for it, beside them not."""
+    trace = sweep(20, 32 * MIB)
+    in_order, beside = (
+        simulate_unified(trace, "v100-16gb", capacity_bytes="2GiB", budget_bytes="256MiB", beside=each).steps[-1]
+        for each in (False, True)
+    )
+    for name in ("fault_groups", "bytes_h2d", "bytes_d2h"):
+        assert getattr(in_order.counters, name) == getattr(beside.counters, name)
+    assert in_order.counters.bytes_d2h is not None
+    assert in_order.counters.bytes_d2h.user > 0
+    assert beside.duration_ns < in_order.duration_ns
+    assert beside.wait_copy_ns < in_order.wait_copy_ns

@@ -158,7 +158,7 @@ def test_counters_are_of_the_sampled_steps_and_ops_of_all(make: Any) -> None:
     assert [step.counters.fault_groups for step in profile.steps] == [None, 2, None, 4, None, 6]
     assert profile.outside is not None
     assert (profile.outside.op_count, profile.outside.fault_groups) == (1, None)
-    assert Facts(profile).stall_share == pytest.approx(12 * 30 / 450)
+    assert Facts(profile).waits.paging_share == pytest.approx((4 + 6) * 30 / 300)  # of steps 4 and 6, the steady ones
     assert decode(encode(profile)) == profile
 
 

@@ -92,6 +92,8 @@ def score(
     plan: Plan,
     *,
     budget_bytes: int | None = None,
+    device_bytes: int = 0,
+    beside: bool = False,
     iterations: int = ITERATIONS,
     planning_ns: int | None = None,
 ) -> Score:
@@ -102,6 +104,9 @@ def score(
         device: profile of the device to simulate.
         plan: plan of swaps and recomputation, or one for unified memory.
         budget_bytes: bytes that tensors may take on the device; None is the plan's budget.
+        device_bytes: bytes of a larger device, on which the guard keeps that budget; 0: the device has no more, and its
+            driver evicts. The guard sends away what leaves before an op begins, and knows of no discards.
+        beside: whether ops wait for no prefetch of which they use nothing, see `simulate_unified`.
         iterations: number of simulated steps of unified memory, the warm-up included.
         planning_ns: nanoseconds that making the plan took; None where that is not known.
 
@@ -112,7 +117,9 @@ def score(
     """
     budget_bytes = plan.budget_bytes if budget_bytes is None else budget_bytes
     if pages(plan):
-        step, rest = _paged(trace, device, plan, budget_bytes, iterations)
+        kept = {"budget_bytes": budget_bytes} if budget_bytes < device_bytes else {}
+        capacity_bytes = max(budget_bytes, device_bytes)
+        step, rest = _paged(trace, device, plan, iterations, capacity_bytes=capacity_bytes, beside=beside, **kept)
     else:
         step, rest = _swapped(trace, device, plan, budget_bytes)
     unlimited_ns = unlimited_step_ns(trace, device)
@@ -138,16 +145,16 @@ def _swapped(trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int)
 
 
 def _paged(
-    trace: Trace, device: DeviceProfile, plan: Plan, budget_bytes: int, iterations: int
+    trace: Trace, device: DeviceProfile, plan: Plan, iterations: int, **options: Any
 ) -> tuple[SteadyStep, dict[str, int]]:
     simulation = simulate_unified(
         trace,
         device,
-        capacity_bytes=budget_bytes,
         # Given as memory is made: no anchor of a plan is early enough.
         advice=by_role(plan) if made_by(plan) in PAGING_PLANNERS else None,
         plan=None if made_by(plan) == "advice" else plan,
         iterations=iterations,
+        **options,
     )
     memory = [step.memory for step in simulation.steady]
     return mean_step(simulation), {

@@ -26,6 +26,7 @@ from umadvise.records.fault_profile import (
     MOST_RUNGS,
     MOST_STEPS,
     MOST_UNDRIVEN,
+    Exported,
     FaultProfile,
     MeasuredStep,
     PlannedSteps,
@@ -235,6 +236,7 @@ class ProfileBuilder:
         swaps: Swaps = NO_SWAPS,
         chunks: Chunks | None = None,
         placed: Sequence[Placed] = (),
+        exported: Sequence[Exported] = (),
         predictions: Sequence[RungPrediction] = (),
         steps_are_found: bool = False,
         known: KnownStep | None = None,
@@ -249,6 +251,7 @@ class ProfileBuilder:
             swaps: what explicit swapping has done until now.
             chunks: size and use of the device memory that is for chunks; None where there are no chunks.
             placed: bytes by role, kind of memory and advice: where tensors lay.
+            exported: tensors whose addresses somebody outside of torch holds.
             predictions: predicted time of a step on other rungs.
             steps_are_found: whether steps begin where ops come again, as nobody marks them.
             known: a recorded step, for the picture of the one that was seen last.
@@ -280,6 +283,7 @@ class ProfileBuilder:
             outside_swaps=outside_swaps if chunks else None,
             chunks=chunks,
             placed=tuple(placed),
+            exported=tuple(exported),
             planned=planned if planned.driven or planned.undriven else None,
             predictions=tuple(predictions),
             steps_are_found=steps_are_found,

@@ -17,6 +17,7 @@ _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     swapping.steps_without_plans,
     whole_step.fits_without_unified,
     whole_step.oversized_ops,
+    by_role.exported_memory,
     by_role.parameters_fault_every_step,
     by_role.read_mostly_collapses,
     by_role.optimizer_state_round_trip,
@@ -29,14 +30,33 @@ _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
 )
 
 
+_MOST = 0.5
+"""Part of the waits that a cause must explain to be named before what only says that there are waits."""
+
+
 def stands_still(profile: FaultProfile) -> bool:
     """Whether faults or swaps take so much of the steps that other rungs are worth a look."""
     facts = Facts(profile)
-    return max(facts.stall_share or 0.0, facts.swap_stall_share or 0.0) >= FAULT_THRESHOLD and not facts.fits
+    return max(facts.waits.paging_share or 0.0, facts.waits.swap_share or 0.0) >= FAULT_THRESHOLD and not facts.fits
+
+
+def budget_that_fits(profile: FaultProfile) -> int | None:
+    """Budget in bytes, headroom included, with which nothing would have to leave; None where that is unknown."""
+    return Facts(profile).enough_bytes
 
 
 def examine(profile: FaultProfile) -> tuple[Finding, ...]:
-    """All findings of a profile, warnings first; those that the profile holds already are not looked at."""
+    """All findings of a profile, those that the profile holds already are not looked at.
+
+    Warnings come first. Among them causes do that explain most of what steps wait for, the largest part first; then
+    what only says that they wait, and then all other causes.
+    """
     facts = Facts(profile)
+
+    def order(finding: Finding) -> tuple[bool, int, int]:
+        explained_ns = finding.evidence.get("explained_ns")
+        group = 1 if explained_ns is None else 0 if explained_ns >= _MOST * facts.waits.ns else 2
+        return finding.severity != "warning", group, -(explained_ns or 0)
+
     found = [finding for rule in _RULES for finding in rule(facts)]
-    return tuple(sorted(found, key=lambda finding: finding.severity != "warning")[:MOST_FINDINGS])
+    return tuple(sorted(found, key=order)[:MOST_FINDINGS])

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from umadvise.records.counters import PHASES, RoleWord
 from umadvise.records.fault_profile import Finding
 from umadvise.records.units import BLOCK_BYTES, format_bytes
-from umadvise.reports.findings.facts import Facts, role_words
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, role_words
+from umadvise.reports.findings.outlook import after, more_room, predicted, promised, saved_ns
 
 
 def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
@@ -29,12 +30,14 @@ def parameters_fault_every_step(facts: Facts) -> Iterator[Finding]:
         subject="parameter",
         message=f"Parameters fault in every step, {facts.a_step(fetched)} a step come to the device: each step "
         "evicts them again, because eviction takes what was serviced longest ago, not what is used least.",
-        advice=f"{facts.more_room()} {call}",
+        advice=f"{more_room(facts)} {call}",
         evidence={
             "fault_groups": row.fault_groups,
             "faulted_steps": row.faulted_steps,
             "fetched_bytes": fetched,
             "paged_out_bytes": facts.paged_out(row),
+            "explained_ns": facts.part_of_waits_ns(row),
+            **promised(facts, more_bytes=facts.missing_bytes),
         },
     )
 
@@ -76,6 +79,10 @@ def optimizer_state_round_trip(facts: Facts) -> Iterator[Finding]:
     # Half of it: in the first step it is made, not fetched, and in the last it may stay.
     if min(fetched, paged_out) < max(state_bytes // 2, BLOCK_BYTES) * facts.steps or not facts.matters(row):
         return
+    saved = saved_ns(facts, "stateless")
+    explained_ns = facts.part_of_waits_ns(row) if saved is None else saved
+    if not facts.is_worth_a_line(explained_ns):
+        return
     yield Finding(
         id="optimizer-state-round-trip",
         severity="warning",
@@ -83,31 +90,83 @@ def optimizer_state_round_trip(facts: Facts) -> Iterator[Finding]:
         message=f"The optimizer's state ({format_bytes(state_bytes)}) comes in and goes out once a step: "
         f"{facts.a_step(fetched)} to the device and {facts.a_step(paged_out)} back. It is used once, and everything "
         "else passes through in between.",
-        advice="No advice keeps it on the device. An optimizer with less state (torch.optim.SGD, Adafactor) moves "
-        f"less. {facts.more_room()}",
-        evidence={"fetched_bytes": fetched, "paged_out_bytes": paged_out, "state_bytes": state_bytes},
+        advice="An optimizer without state, torch.optim.SGD(model.parameters(), ...), moves none"
+        f"{after(facts, 'stateless')}. One with less (Adafactor) moves less; no advice keeps it on the device. "
+        f"{more_room(facts)}",
+        evidence={
+            "fetched_bytes": fetched,
+            "paged_out_bytes": paged_out,
+            "state_bytes": state_bytes,
+            "explained_ns": explained_ns,
+            **promised(facts, change="stateless"),
+        },
     )
 
 
 def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
-    """Intermediates that nothing read again were copied to the host: the driver cannot know that they were dead."""
+    """Intermediates that nothing reads again are copied to the host: nobody can know that they are dead."""
     if facts.profile.tables is None:
         return
     rows = [row for row in facts.profile.tables.tensor.rows if row.role == "intermediate"]
     copied = sum(facts.paged_out(row) for row in rows)
     unread = sum(max(facts.paged_out(row) - facts.fetched(row), 0) for row in rows)
-    if unread < max(BLOCK_BYTES * facts.steps, copied / 4) or not facts.much_paged_out(unread):
+    freed = predicted(facts, change="freed_sooner")
+    # Where the memory of dead ones is used again at once it comes back too, with bytes that nobody reads.
+    suspect = copied if freed is not None else unread
+    if suspect < max(BLOCK_BYTES * facts.steps, copied / 4) or not facts.much_paged_out(suspect):
+        return
+    if freed is not None:
+        explained_ns, made = saved_ns(facts, "freed_sooner") or 0, freed.about
+        dead = "much of what takes the room was dead by then"
+    elif facts.profile.predictions:
+        return  # nothing is held longer than it is used
+    else:
+        explained_ns, made = facts.waits.ns * unread // max(_moved_bytes(facts), 1), None
+        dead = f"{facts.a_step(unread)} of that never came back: they were dead or about to be"
+    if not facts.is_worth_a_line(explained_ns):
         return
     yield Finding(
         id="dead-intermediates-copied",
-        severity="info",
+        severity="warning" if explained_ns >= FAULT_THRESHOLD * facts.waits.mean_ns else "info",
         subject="intermediate",
-        message=f"To make room, each step copied {facts.a_step(copied)} of intermediates to the host, and "
-        f"{facts.a_step(unread)} of that never came back: they were dead or about to be. "
-        "The driver copies what it evicts.",
-        advice="Free them sooner (del, inplace=True, optimizer.zero_grad(set_to_none=True)) or save fewer "
-        "(torch.utils.checkpoint.checkpoint).",
-        evidence={"paged_out_bytes": copied, "unread_bytes": unread},
+        message=f"To make room, each step copied {facts.a_step(copied)} of intermediates to the host, and {dead}"
+        f"{f', most of it made by {made}' if made else ''}. What leaves is copied, as nobody knows that it is dead.",
+        advice=f"Free what nobody reads again sooner (del, no list that keeps it){after(facts, 'freed_sooner')}. Or "
+        "have less (inplace=True, optimizer.zero_grad(set_to_none=True), torch.utils.checkpoint.checkpoint).",
+        evidence={
+            "paged_out_bytes": copied,
+            "unread_bytes": unread,
+            "explained_ns": explained_ns,
+            **promised(facts, change="freed_sooner"),
+        },
+    )
+
+
+def _moved_bytes(facts: Facts) -> int:
+    rows = facts.profile.tables.role.rows if facts.profile.tables else ()
+    return sum(facts.fetched(row) + facts.paged_out(row) for row in rows)
+
+
+def exported_memory(facts: Facts) -> Iterator[Finding]:
+    """Addresses of tensors are held outside of torch, so that they cannot leave, and others do in their place."""
+    exported = facts.profile.exported
+    held_bytes = sum(each.bytes for each in exported)
+    if held_bytes < max(BLOCK_BYTES, MATTERS * facts.limit_bytes) or facts.waits.share < FAULT_THRESHOLD:
+        return
+    explained_ns = saved_ns(facts, "unpinned")
+    if explained_ns is None or not facts.is_worth_a_line(explained_ns):
+        return
+    most = max(exported, key=lambda each: each.bytes)
+    what = most.name or f"made by {most.birth_op}" if most.name or most.birth_op else role_words(most.role)
+    yield Finding(
+        id="exported-memory",
+        severity="warning",
+        subject=most.role,
+        message=f"{format_bytes(held_bytes)} cannot leave the device, as addresses of tensors are held outside of "
+        f"torch (numpy(), data_ptr(), DLPack): most of it is {what} ({format_bytes(most.bytes)}). Others leave in "
+        "their place.",
+        advice=f"Give away a copy, tensor.cpu().numpy(){after(facts, 'unpinned')}. Or drop the array when it is used.",
+        evidence={"held_bytes": held_bytes, "explained_ns": explained_ns, **promised(facts, change="unpinned")},
     )
 
 

@@ -5,36 +5,31 @@ from collections.abc import Iterator
 from umadvise.records.fault_profile import Finding
 from umadvise.records.units import format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts, percent, role_words
-
-_WARM_UP = 3
-"""Steps that a run takes before plans can drive: one makes the optimizer's state, one is recorded, and one to spare."""
+from umadvise.reports.findings.outlook import as_planned, more_room, promised
 
 
 def steps_without_plans(facts: Facts) -> Iterator[Finding]:
     """Most steps were not driven by the plans that the rung is there for."""
     planned = facts.profile.planned
-    if planned is None or not planned.undriven:
+    if planned is None or not facts.waits.mostly_undriven or facts.waits.share < FAULT_THRESHOLD:
         return
-    undriven = sum(each.last - each.first + 1 for each in planned.undriven)
-    count = planned.driven + undriven
-    if count <= _WARM_UP or undriven <= max(_WARM_UP, count / 2):
-        return
-    latest = planned.undriven[-1]
+    latest, count = planned.undriven[-1], planned.driven + sum(each.last - each.first + 1 for each in planned.undriven)
     yield Finding(
         id="steps-without-plans",
         severity="warning",
         subject="step",
         message=f"Plans drove {planned.driven:,} of {count:,} steps: in the others what an op needs comes when the op "
         f"begins. The latest, step {latest.last}: {latest.reason}.",
-        advice="Plans are for steps that repeat: the same ops on tensors of the same sizes, as batches padded to one "
-        'length have. For steps that never repeat, policy="advise" needs no plans.',
-        evidence={"driven": planned.driven, "steps": count},
+        advice="Plans are for steps that repeat: the same ops in the same order, on tensors of the same sizes, as "
+        f"batches padded to one length have{as_planned(facts)}. For steps that never repeat, "
+        'umadvise.session(..., policy="advise") needs no plans.',
+        evidence={"driven": planned.driven, "steps": count, "explained_ns": facts.waits.ns, **promised(facts)},
     )
 
 
 def swap_stall(facts: Facts) -> Iterator[Finding]:
     """Ops waited for copies or for room longer than the threshold."""
-    share, swaps, profile = facts.swap_stall_share, facts.profile.swaps, facts.profile
+    share, swaps, profile = facts.waits.swap_share, facts.profile.swaps, facts.profile
     if share is None or swaps is None or share < FAULT_THRESHOLD:
         return
     waited_ns = swaps.wait_copy_ns + swaps.wait_room_ns
@@ -47,11 +42,10 @@ def swap_stall(facts: Facts) -> Iterator[Finding]:
         id="swap-stall",
         severity="warning",
         subject="step",
-        message=f"Ops stand still for swaps for {percent(share)} of the step, "
-        f"{format_duration_ns(waited_ns // profile.step_count)} of "
-        f"{format_duration_ns(profile.duration_ns // profile.step_count)}{whose}."
+        message=f"Ops stand still for swaps for {percent(share)} of a steady step, "
+        f"{format_duration_ns(int(share * facts.waits.mean_ns))} of {format_duration_ns(facts.waits.mean_ns)}{whose}."
         f"{on_demand if demanded_ns else ''}",
-        advice=facts.more_room(),
+        advice=more_room(facts),
         evidence={
             "wait_copy_ns": swaps.wait_copy_ns,
             "wait_room_ns": swaps.wait_room_ns,

@@ -6,6 +6,7 @@ from umadvise.records.counters import PhaseWord
 from umadvise.records.fault_profile import Finding, OversizedOp
 from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, percent, role_words
+from umadvise.reports.findings.outlook import more_room
 
 _CLEAR_DIFFERENCE = 0.1
 """Stall shares of two phases that differ by less are called equal; the paper's figure 11 shows 0.2."""
@@ -28,7 +29,7 @@ def events_dropped(facts: Facts) -> Iterator[Finding]:
 
 def fault_stall(facts: Facts) -> Iterator[Finding]:
     """Faults cost more than the threshold, and the data does not fit."""
-    share, counters = facts.stall_share, facts.profile.counters
+    share, counters = facts.waits.paging_share, facts.profile.counters
     if share is None or share < FAULT_THRESHOLD or facts.fits:
         return
     service_ns = counters.fault_service_ns or 0
@@ -39,10 +40,9 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
         id="fault-stall",
         severity="warning",
         subject="step",
-        message=f"Page-fault service takes {percent(share)} of the step: "
-        f"{format_duration_ns(service_ns // facts.steps)} of "
-        f"{format_duration_ns(facts.profile.counted_ns // facts.steps)}{whose}.",
-        advice=facts.more_room(),
+        message=f"Faults and late prefetches take {percent(share)} of a steady step: "
+        f"{format_duration_ns(int(share * facts.waits.mean_ns))} of {format_duration_ns(facts.waits.mean_ns)}{whose}.",
+        advice=more_room(facts),
         evidence={"fault_service_ns": service_ns, "duration_ns": facts.profile.counted_ns},
     )
 
@@ -52,7 +52,7 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
     faults = facts.profile.counters.fault_groups
     if not facts.fits or facts.need_bytes is None or not faults or facts.profile.environment.policy == "resident":
         return
-    share = facts.stall_share or 0.0
+    share = facts.waits.paging_share or 0.0
     if share < MATTERS:
         return
     yield Finding(
@@ -105,7 +105,7 @@ def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
     forward, backward = shares["forward"], shares["backward"]
     if pattern is None or forward is None or backward is None:
         return
-    if backward < FAULT_THRESHOLD or backward - forward < _CLEAR_DIFFERENCE:
+    if min(backward, facts.waits.paging_share or 0.0) < FAULT_THRESHOLD or backward - forward < _CLEAR_DIFFERENCE:
         return
     fetched = facts.role_in("intermediate", "backward")
     fetched_bytes = (fetched.bytes_h2d.total or 0) if fetched else 0
@@ -136,7 +136,7 @@ def first_touches_dominate(facts: Facts) -> Iterator[Finding]:
     # the first touches of prefetches. So these are at least so many.
     in_all_steps = sum(row.first_touches or 0 for row in profile.tables.role.rows)
     first_touches = in_all_steps - min(first.first_touches or 0, first.fault_groups or 0)
-    if first_touches <= 0 or first_touches * 2 < fault_groups or (facts.stall_share or 0.0) < MATTERS:
+    if first_touches <= 0 or first_touches * 2 < fault_groups or (facts.waits.paging_share or 0.0) < MATTERS:
         return
     if facts.advised("intermediate", "prefetch"):
         call = "The intermediates are prefetched already; what is left is new memory of other roles."

@@ -157,6 +157,8 @@ def predicted(profile: FaultProfile) -> str:
     measured = _measured(profile)
     rows = []
     for each in profile.predictions:
+        if each.more_bytes or each.change is not None:  # of another run than this one
+            continue
         steps_ns = measured.get(each.rung, [])
         mean_ns = sum(steps_ns) // len(steps_ns) if steps_ns else None
         apart = (each.step_ns - mean_ns) / mean_ns if mean_ns else None

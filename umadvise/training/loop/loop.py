@@ -14,7 +14,7 @@ from umadvise.records.fault_profile import FaultProfile, RungChange, RungPredict
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Target, Trace
 from umadvise.reports.counters.step_picture import KnownStep
-from umadvise.reports.findings import stands_still
+from umadvise.reports.findings import budget_that_fits, stands_still
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.runtime import Runtime
@@ -213,9 +213,13 @@ class Loop:
         program, step = self.cycle.program, self.cycle.step
         return None if program is None or step is None else self._planner.predicted(step, program)
 
-    def predictions(self) -> tuple[RungPrediction, ...]:
-        """Simulated time of the steady step on each rung; nothing where no step was recorded."""
-        return () if self.cycle.step is None else self._planner.predictions(self.cycle.step)
+    def predictions(self, enough_bytes: int | None = None) -> tuple[RungPrediction, ...]:
+        """Simulated time of the steady step on each rung; nothing where no step was recorded.
+
+        Args:
+            enough_bytes: budget with which everything fits; None where it is not known.
+        """
+        return () if self.cycle.step is None else self._planner.predictions(self.cycle.step, enough_bytes)
 
     def profile(self, *, predict: bool) -> FaultProfile:
         """The fault profile so far.
@@ -227,4 +231,6 @@ class Loop:
         step = self.cycle.step
         known = None if step is None else KnownStep(step.trace, self._planner.link_bytes_per_s)
         profile = self.observer.profile(known=known)
-        return self.observer.profile(self.predictions(), known) if predict and stands_still(profile) else profile
+        if not (predict and stands_still(profile)):
+            return profile
+        return self.observer.profile(self.predictions(budget_that_fits(profile)), known)

@@ -1,6 +1,7 @@
 """What plans the steps of a session: planners for the course that it is on, and marked regions that run again."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.search import PlanSearch
+from umadvise.training.plans.what_if import freed_sooner, held_for_nothing, maker_of, stateless, without
 from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.degraded import CHUNKS, MIGRATION
 from umadvise.training.recompute.choice import choose, ops_of
@@ -240,10 +242,14 @@ class StepPlanner:
         memory = replace(memory, elsewhere=memory.elsewhere | on_host)
         return self.maker.simulate(step, plan, memory, np.array(addresses, np.uint64))
 
-    def predictions(self, step: RecordedStep) -> tuple[RungPrediction, ...]:
+    def predictions(self, step: RecordedStep, enough_bytes: int | None = None) -> tuple[RungPrediction, ...]:
         """Simulated times of a steady step on the rungs that it can run on, for the report.
 
-        And on the one in force with more memory, parts of what the step lacks.
+        And on the one in force with more memory, parts of what the step lacks, and after changes of the program.
+
+        Args:
+            step: the recorded step.
+            enough_bytes: budget with which everything fits; None where it is not known.
         """
         features, device = self.state.device.features(), planning_device(self.state.device)
         rungs = [
@@ -251,16 +257,31 @@ class StepPlanner:
             for rung in (ADVISE, WINDOW, SWAP)
             if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
         ]
-        maker = PlanMaker(device, PlanCache.of_user())
+        maker = self._maker or PlanMaker(device, PlanCache.of_user())  # ours knows better plans
+        exported = [each for each in self.state.device.allocations() if each.exports]
+        held_bytes = sum(each.reserved_bytes for each in exported)
         memory = {rung.name: self.split.for_plans(rung.memory) for rung in rungs}
-        asked = [(rung, 0) for rung in memory]
-        if self.rung in memory:
-            lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
-            asked += [(self.rung, int(part * lacking_bytes)) for part in _MORE if lacking_bytes]
-        found = []
-        for rung, more_bytes in asked:
-            with_more = replace(memory[rung], budget_bytes=memory[rung].budget_bytes + more_bytes)
-            step_ns = maker.predict(step, {rung: with_more}).get(rung, 0)
+        held = without(step, frozenset(each.serial for each in exported))
+
+        def predicted(rung: str, of: RecordedStep, more_bytes: int, **what: Any) -> Iterator[RungPrediction]:
+            asked = replace(memory[rung], budget_bytes=max(memory[rung].budget_bytes + more_bytes - what_is_held, 0))
+            step_ns = maker.predict(of, {rung: asked}).get(rung, 0)
             if step_ns > 0:
-                found.append(RungPrediction(rung=rung, step_ns=step_ns, more_bytes=more_bytes))
+                yield RungPrediction(rung=rung, step_ns=step_ns, more_bytes=more_bytes, **what)
+
+        what_is_held = held_bytes
+        found = [each for rung in memory for each in predicted(rung, held, 0)]
+        if self.rung not in memory:
+            return tuple(found)
+        lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
+        more = [int(part * lacking_bytes) for part in _MORE if lacking_bytes]
+        if enough_bytes is not None:
+            more.append(enough_bytes - self.split.room_bytes)
+        found += [each for more_bytes in more if more_bytes > 0 for each in predicted(self.rung, held, more_bytes)]
+        if len(idle := held_for_nothing(step)):
+            found += predicted(self.rung, freed_sooner(held), 0, change="freed_sooner", about=maker_of(step, idle))
+        found += predicted(self.rung, stateless(held), 0, change="stateless")
+        if exported:
+            what_is_held = 0
+            found += predicted(self.rung, step, 0, change="unpinned")
         return tuple(found)

@@ -31,12 +31,14 @@ class PlanningDevice:
             twice, and make no plan wrong: such a device goes by its name.
         synchronous: whether an op ends before the next one begins, as on the emulated device.
         small: what tensors of half a chunk and less do.
+        beside: whether ops wait for no prefetch of which they use nothing, as in virtual time.
     """
 
     profile: DeviceProfile
     key: str
     synchronous: bool
     small: Small = Small.STAY
+    beside: bool = False
 
 
 def planning_device(device: _native.Device) -> PlanningDevice:
@@ -46,7 +48,7 @@ def planning_device(device: _native.Device) -> PlanningDevice:
     synchronous = info.provider == "emulated"
     if charged is not None:
         key = hashlib.sha256(catalogue.encode(charged)).hexdigest()
-        return PlanningDevice(charged, key, synchronous, device.small)
+        return PlanningDevice(charged, key, synchronous, device.small, device.keeps_time)
     key = f"measured {info.provider} {info.name}"
     if key not in _measured:
         stand_in = catalogue.load_device(_STAND_IN)

@@ -206,7 +206,15 @@ class PlanMaker:
         else:
             planned = self._plan_if_any if without_plans else self._planned
             return round(self.simulate(step, planned(step, course, memory), memory).mean_step_ns)
-        return score(trace, profile, plan, budget_bytes=memory.budget_bytes).step_ns or 0
+        scored = score(
+            trace,
+            profile,
+            plan,
+            budget_bytes=memory.budget_bytes,
+            device_bytes=memory.device_bytes,
+            beside=self.device.beside,
+        )
+        return scored.step_ns or 0
 
     def _planned(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan:
         return self._plan(self._request(step, course, memory))

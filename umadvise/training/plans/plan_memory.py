@@ -41,12 +41,15 @@ class PlanMemory:
         chunk_bytes: size of a chunk; 0 where the driver pages.
         staying_bytes: bytes of the budget that memory took at most in the step that never leaves its chunks.
         elsewhere: serial numbers of allocations that lie in no chunks.
+        device_bytes: bytes of the whole device, where the driver pages and the guard keeps the budget; 0 where the
+            driver has no more memory than that.
     """
 
     budget_bytes: int
     chunk_bytes: int = 0
     staying_bytes: int = 0
     elsewhere: frozenset[int] = field(default_factory=frozenset)
+    device_bytes: int = 0
 
 
 def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:

@@ -7,8 +7,10 @@ import msgspec
 from umadvise import _native
 from umadvise._native.abi import Memory
 from umadvise._native.readings import placed_from
-from umadvise.records.counters import Chunks, Counters, MemoryStats, Placed, Sampling, Swaps
+from umadvise.records.counters import ROLES, Chunks, Counters, MemoryStats, Placed, RoleWord, Sampling, Swaps
 from umadvise.records.enums import Advice, Role
+from umadvise.records.fault_profile import MOST_EXPORTED, Exported
+from umadvise.records.names import clean_name
 from umadvise.training.watch.sampling import Sampler
 
 Placements = dict[tuple[Role, Memory, Advice], int]
@@ -25,6 +27,20 @@ class Readings:
     swaps: Swaps
     chunks: Chunks | None
     placed: Placements
+    exported: tuple[Exported, ...]
+
+
+def _exported(device: _native.Device) -> tuple[Exported, ...]:
+    bytes_: dict[tuple[RoleWord, str | None, str | None], int] = {}
+    for each in device.allocations():
+        if each.exports:
+            kind = ROLES[each.role], each.name or None, each.birth_op or None
+            bytes_[kind] = bytes_.get(kind, 0) + each.reserved_bytes
+    largest = sorted(bytes_, key=lambda kind: -bytes_[kind])[:MOST_EXPORTED]
+    return tuple(
+        Exported(role=role, name=clean_name(name or "") or None, birth_op=op, bytes=bytes_[role, name, op])
+        for role, name, op in largest
+    )
 
 
 class DeviceReader:
@@ -54,6 +70,7 @@ class DeviceReader:
             msgspec.convert(swapped := device.swap_counters(), Swaps, from_attributes=True),
             msgspec.convert(swapped, Chunks, from_attributes=True) if swapped.chunk_bytes else None,
             device.placed(),
+            _exported(device),
         )
 
     def begin(self) -> Readings:
@@ -69,6 +86,10 @@ class DeviceReader:
         """Where tensors lay, and with what advice: those that there were at `begin`, and all since."""
         now, before = self.now().placed, self._placed_before
         return placed_from({kind: now.get(kind, 0) - before.get(kind, 0) for kind in {**now, **before}})
+
+    def exported(self) -> tuple[Exported, ...]:
+        """Tensors whose addresses somebody outside of torch holds now."""
+        return self.now().exported
 
     def close(self) -> None:
         """Keeps what the device says now: it may go."""

@@ -124,6 +124,7 @@ class Observer:
             swaps=readings.swaps,
             chunks=readings.chunks,
             placed=self.reader.placed(),
+            exported=self.reader.exported(),
             predictions=predictions,
             steps_are_found=self.clock.steps_are_found,
             known=known,

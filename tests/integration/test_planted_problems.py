@@ -1,0 +1,99 @@
+"""What a report says first is what is wrong, and doing what it says has the effect that it promises.
+
+Five loops have one problem each (`planted`). Virtual time repeats, so that what is promised is compared with what is
+measured in a second run, which does what the first finding names. Loops with nothing wrong have no finding.
+"""
+
+from collections.abc import Callable, Iterator
+from statistics import median_low
+
+import planted
+import pytest
+
+import umadvise
+from umadvise.records.fault_profile import FaultProfile
+from umadvise.torch_seam import runtime
+
+
+@pytest.fixture(autouse=True)
+def unpatched() -> Iterator[None]:
+    yield
+    if runtime.is_patched():
+        umadvise.unpatch()
+
+
+def with_more(profile: FaultProfile) -> FaultProfile:
+    """The run with the budget that its first finding names."""
+    budget = profile.findings[0].advice.partition('budget="')[2].partition('"')[0]
+    return planted.evicted_parameters(budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("plant", "finding", "named", "done"),
+    [
+        (planted.evicted_parameters, "parameters-fault-every-step", "budget=", with_more),
+        (
+            planted.dead_activations,
+            "dead-intermediates-copied",
+            "made by aten::addmm in",
+            lambda _: planted.dead_activations(keeps=False),
+        ),
+        (
+            planted.heavy_optimizer,
+            "optimizer-state-round-trip",
+            "torch.optim.SGD",
+            lambda _: planted.heavy_optimizer(state=False),
+        ),
+        (
+            planted.exported_tensor,
+            "exported-memory",
+            "tensor.cpu().numpy()",
+            lambda _: planted.exported_tensor(exports=False),
+        ),
+        (
+            planted.leaving_loop,
+            "steps-without-plans",
+            "the same ops in the same order",
+            lambda _: planted.leaving_loop(shuffles=False),
+        ),
+    ],
+)
+def test_the_first_finding_is_the_problem_and_its_promise_holds(
+    plant: Callable[[], FaultProfile], finding: str, named: str, done: Callable[[FaultProfile], FaultProfile]
+) -> None:
+    profile = plant()
+    first = profile.findings[0]
+    assert first.id == finding
+    assert named in first.message + first.advice
+    assert " a step by simulation, instead of " in first.advice
+    least_ns, most_ns = first.evidence["promised_least_ns"], first.evidence["promised_most_ns"]
+    before_ns = usual_ns(profile)
+    assert most_ns < before_ns
+    after_ns = usual_ns(done(profile))
+    assert least_ns <= after_ns <= most_ns
+
+
+def usual_ns(profile: FaultProfile) -> int:
+    """What a step takes once plans drive."""
+    durations = [step.duration_ns for step in profile.steps]
+    return median_low(durations[len(durations) // 2 :])
+
+
+def test_another_rung_takes_what_the_report_says_of_it() -> None:
+    """Whoever runs on unified memory is told what swapping would take, and what a plan of prefetches would."""
+    advised = planted.heavy_optimizer()
+    said = {each.rung: each.step_ns for each in advised.predictions if not (each.more_bytes or each.change)}
+    for rung, tolerance in (("advise", 0.15), ("window", 0.15), ("swap", 0.1)):
+        assert usual_ns(planted.heavy_optimizer(policy=rung)) == pytest.approx(said[rung], rel=tolerance)
+
+
+@pytest.mark.parametrize("plant", [planted.that_fits, planted.well_planned, planted.inference])
+def test_nothing_is_found_where_nothing_is_wrong(
+    plant: Callable[[], FaultProfile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMADVISE_PLAN_SEARCH", "")  # virtual time waits for it, so the plan is the same each time
+    profile = plant()
+    assert profile.findings == ()
+    if plant is planted.well_planned:
+        assert profile.swaps is not None
+        assert profile.swaps.swap_out_bytes > 0

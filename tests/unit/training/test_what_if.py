@@ -1,0 +1,79 @@
+"""Steps as they would be after a change of the program: what is there when, worked out by hand, and random ones."""
+
+import numpy as np
+from hypothesis import given, settings
+from traces import traces
+
+from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.enums import Phase, Role
+from umadvise.records.trace import Access, Trace
+from umadvise.records.trace_check import check
+from umadvise.training.plans.what_if import freed_sooner, held_for_nothing, maker_of, stateless, without
+
+MIB = 1 << 20
+
+
+def recorded(trace: Trace) -> RecordedStep:
+    return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64), "host")
+
+
+def live_after_each_op(trace: Trace) -> list[int]:
+    """MiB that are live when each op and what follows it have ended, counted storage by storage."""
+    births, deaths = trace.births, trace.deaths
+    return [
+        int(sum(trace.storages.bytes[i] for i in range(len(births)) if births[i] <= op < deaths[i])) // MIB
+        for op in range(len(trace.ops))
+    ]
+
+
+def test_what_is_kept_on_a_list_is_freed_after_its_last_use() -> None:
+    builder, kept = TraceBuilder(), []
+    for index in range(8):
+        builder.begin_op("aten::addmm", module=f"layer.{index}", duration_ns=1000)
+        for before in kept[-1:]:
+            builder.access(before, Access.READ)
+        kept.append(builder.allocate(MIB, Role.INTERMEDIATE))
+        builder.access(kept[-1], Access.WRITE | Access.WHOLE)
+        builder.end_op()
+    for each in kept:
+        builder.free(each)
+    step = recorded(builder.finish(target="cpu", source="synthetic"))
+    assert live_after_each_op(step.trace) == [1, 2, 3, 4, 5, 6, 7, 0]
+    assert maker_of(step, held_for_nothing(step)) == "aten::addmm in layer.0"
+    # The last layers' are freed a few ops after their last use: that is torch's own doing.
+    assert live_after_each_op(freed_sooner(step).trace) == [1, 1, 1, 1, 2, 3, 4, 0]
+
+
+def test_an_optimizer_without_state_only_changes_parameters() -> None:
+    builder = TraceBuilder()
+    weight = builder.allocate(4 * MIB, Role.PARAMETER)
+    moment = builder.allocate(4 * MIB, Role.OPTIMIZER_STATE)
+    builder.begin_op("aten::mm", phase=Phase.FORWARD, duration_ns=1000)
+    builder.access(weight, Access.READ)
+    builder.end_op()
+    builder.begin_op("aten::lerp_", phase=Phase.OPTIMIZER, duration_ns=1000)
+    builder.access(moment, Access.READ | Access.WRITE | Access.IN_PLACE)
+    scratch = builder.allocate(4 * MIB, Role.INTERMEDIATE)
+    builder.access(scratch, Access.WRITE)
+    builder.end_op()
+    builder.begin_op("aten::addcdiv_", phase=Phase.OPTIMIZER, duration_ns=1000)
+    builder.access(weight, Access.READ | Access.WRITE | Access.IN_PLACE)
+    builder.access(scratch, Access.READ)
+    builder.end_op()
+    builder.free(scratch)
+    changed = stateless(recorded(builder.finish(target="cpu", source="synthetic")))
+    assert [changed.trace.op(index).name for index in range(2)] == ["aten::mm", "aten::addcdiv_"]
+    assert len(changed.trace.ops) == 2
+    assert changed.trace.storages.bytes.tolist() == [4 * MIB]
+    assert changed.serials.tolist() == [weight + 1]
+
+
+@settings(max_examples=60)
+@given(traces())
+def test_any_step_stays_possible(trace: Trace) -> None:
+    step = recorded(trace)
+    for changed in (freed_sooner(step), stateless(step), without(step, frozenset({1, 3}))):
+        check(changed.trace)
+        assert len(changed.serials) == len(changed.trace.storages)
+        assert changed.trace.peak_bytes <= trace.peak_bytes

@@ -1,0 +1,143 @@
+"""What a step would take after a change, as the simulator says, in the sentences that rules share."""
+
+from umadvise.records.fault_profile import RungPrediction
+from umadvise.records.units import format_bytes, format_duration_ns
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, HEADROOM, Facts, percent
+
+_MOST_OF_IT = 0.5
+"""Part of the waits that more memory must remove to be worth a line."""
+_UNCERTAIN = {"advise": 0.15, "window": 0.15, "swap": 0.1}
+"""Part by which a prediction is uncertain even where the simulator is right about this run's steps: in virtual time it
+was at most that far off (tests/integration/test_planted_problems.py). The driver's costs of paging are shaped after a
+GPU's kernels, and are charged otherwise on the emulated device; plans of swaps change while a run goes on."""
+_COMPARED = ("advise", "window", "swap")
+
+
+def more_room(facts: Facts) -> str:
+    """What makes everything fit, or makes up for it: a budget, less to hold, or another rung of the ladder."""
+    if facts.need_bytes is None or facts.enough_bytes is None:
+        return f"A larger budget stops this: umadvise.session(..., budget=...). {other_rungs(facts)}".rstrip()
+    if facts.fits:
+        return 'All that is live at once would fit: umadvise.session(..., policy="resident").'
+    live, capacity_bytes = format_bytes(facts.need_bytes), facts.profile.environment.capacity_bytes
+    if facts.enough_bytes <= capacity_bytes:
+        fitting = predicted(facts, more_bytes=facts.missing_bytes)
+        enough = (
+            f"Up to {live} are live at once, {format_bytes(facts.limit_bytes)} may be on the device: "
+            f'umadvise.session(..., budget="{facts.enough_bytes >> 20}MiB") stops this'
+            f"{'.' if fitting is None else f': {instead(facts, fitting)}.'}"
+        )
+        return f"{enough} {other_rungs(facts)}".rstrip() if facts.profile.predictions else enough
+    too_much = f"Up to {live} are live at once, too much for a device of {format_bytes(capacity_bytes)}{_less(facts)}"
+    return f"{too_much} {other_rungs(facts)}".rstrip()
+
+
+def _less(facts: Facts) -> str:
+    """What makes less live at once, where that can be enough; a batch changes nothing about parameters."""
+    memory = facts.profile.memory
+    assert memory is not None
+    assert facts.need_bytes is not None
+    peaks = memory.requested_peak_by_role
+    missing_bytes = facts.need_bytes - int(facts.limit_bytes * (1 - HEADROOM))
+    if peaks.intermediate + peaks.input < missing_bytes:
+        sizes = {"parameters": peaks.parameter, "gradients": peaks.gradient, "state": peaks.optimizer_state}
+        *first, last = [word for word, size in sizes.items() if size] or ["what stays"]
+        words = f"{', '.join(first)} and {last}" if first else last
+        return f": {words} alone take {format_bytes(sum(sizes.values()))}, and a smaller batch needs as much of that."
+    if peaks.gradient == 0:
+        return ": a smaller batch makes it less."
+    return ": a smaller batch or torch.utils.checkpoint.checkpoint makes it less."
+
+
+def predicted(facts: Facts, more_bytes: int = 0, change: str | None = None) -> RungPrediction | None:
+    """What was predicted of the rung that the run was on last."""
+    asked = (facts.rung, more_bytes, change)
+    found = (each for each in facts.profile.predictions if (each.rung, each.more_bytes, each.change) == asked)
+    return next(found, None)
+
+
+def other_rungs(facts: Facts) -> str:
+    """What the simulator says would make the step shorter: another rung, or a part of the memory that it lacks.
+
+    Nothing where it was asked and knows nothing.
+    """
+    here = [each for each in facts.profile.predictions if each.more_bytes == 0 and each.change is None]
+    if not here:
+        rungs = " or ".join(f'"{rung}"' for rung in _COMPARED if rung != facts.rung)
+        return f"Whether policy={rungs} is faster say `umadvise run --record FILE` and `umadvise compare FILE`."
+    now = predicted(facts)
+    if now is None:
+        return ""
+    said = []
+    fastest = min(here, key=lambda each: each.step_ns)
+    if _is_worth_it(facts, fastest):
+        said.append(f'umadvise.session(..., policy="{fastest.rung}"): {instead(facts, fastest)}.')
+    more = [each for each in facts.profile.predictions if 0 < each.more_bytes < facts.missing_bytes]
+    helps = [each for each in more if each.rung == facts.rung and _is_worth_it(facts, each)]
+    enough = [each for each in helps if now.step_ns - each.step_ns >= _MOST_OF_IT * facts.waits.ns]
+    if enough and facts.waits.ns:
+        least = min(enough, key=lambda each: each.more_bytes)
+        part = percent(min((now.step_ns - least.step_ns) / facts.waits.ns, 1.0))
+        said.append(f"{format_bytes(least.more_bytes)} more removes {part} of the waits: {instead(facts, least)}.")
+    return " ".join(said)
+
+
+def _is_worth_it(facts: Facts, what: RungPrediction) -> bool:
+    """Whether a step would be shorter by more than is uncertain about it."""
+    now = predicted(facts)
+    most_ns = bounds_ns(facts, what)[1]
+    shorter = now is not None and what.step_ns <= now.step_ns * (1 - FAULT_THRESHOLD)
+    return shorter and most_ns < facts.waits.usual_ns if facts.waits.usual_ns else shorter
+
+
+def saved_ns(facts: Facts, change: str) -> int | None:
+    """Nanoseconds of a step that a change of the program saves by simulation; None where it was not asked.
+
+    0 where that is less than what is uncertain.
+    """
+    now, after = predicted(facts), predicted(facts, change=change)
+    if now is None or after is None:
+        return None
+    return now.step_ns - after.step_ns if _is_worth_it(facts, after) else 0
+
+
+def after(facts: Facts, change: str) -> str:
+    """What a step would take after a change of the program; nothing where the simulator was not asked."""
+    found = predicted(facts, change=change)
+    return "" if found is None else f": {instead(facts, found)}"
+
+
+def as_planned(facts: Facts) -> str:
+    """What a step takes that the rung's plan drives; nothing where the simulator was not asked."""
+    found = predicted(facts)
+    return "" if found is None else f": {instead(facts, found)}"
+
+
+def promised(facts: Facts, more_bytes: int = 0, change: str | None = None) -> dict[str, int]:
+    """What a step would take after what a finding names first, for its evidence; empty where nobody was asked."""
+    found = predicted(facts, more_bytes, change)
+    if found is None:
+        return {}
+    least_ns, most_ns = bounds_ns(facts, found)
+    return {"promised_least_ns": least_ns, "promised_most_ns": most_ns}
+
+
+def bounds_ns(facts: Facts, what: RungPrediction) -> tuple[int, int]:
+    """The least and the most that a step would take.
+
+    As much more or less as the simulator is wrong about the steps that there were, and at least as uncertain as
+    it is about the rung.
+    """
+    now = predicted(facts)
+    wrong = _UNCERTAIN.get(what.rung, max(_UNCERTAIN.values()))
+    if now is not None and facts.waits.usual_ns and not facts.waits.mostly_undriven:
+        wrong = max(wrong, abs(now.step_ns / facts.waits.usual_ns - 1))
+    return round(what.step_ns * (1 - min(wrong, 1.0))), round(what.step_ns * (1 + wrong))
+
+
+def instead(facts: Facts, what: RungPrediction) -> str:
+    """What a step would take, and what it takes: "5.00 s to 6.00 s a step by simulation, instead of 9.00 s"."""
+    now = predicted(facts)
+    measured_ns = facts.waits.usual_ns or (now.step_ns if now is not None else 0)
+    least, most = map(format_duration_ns, bounds_ns(facts, what))
+    return f"{least} to {most} a step by simulation, instead of {format_duration_ns(measured_ns)}"
