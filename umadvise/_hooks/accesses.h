@@ -150,18 +150,20 @@ inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& s
   }
 }
 
+inline void add_output(const c10::TensorImpl& tensor, ShownList& outputs) {
+  if (c10::StorageImpl* const storage = storage_of_ours(tensor)) {
+    outputs.push_back({address_of(*storage), owner_of(tensor, storage)});
+  } else if (tensor.has_storage()) {
+    const char* const foreign = address_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
+    if (foreign != nullptr) outputs.push_back({foreign, nullptr});
+  }
+}
+
 // Their addresses stay what they are until the op has ended: it was given each of them, or has made it.
 inline void gather_outputs(const OperatorInfo& info, const torch::jit::Stack& stack, ShownList& outputs) {
   const c10::IValue* const results = stack.data() + (stack.size() - info.return_count);
   for (uint32_t index = 0; index < info.return_count; ++index) {
-    each_tensor(results[index], [&](const c10::TensorImpl& tensor) {
-      if (c10::StorageImpl* const storage = storage_of_ours(tensor)) {
-        outputs.push_back({address_of(*storage), owner_of(tensor, storage)});
-      } else if (tensor.has_storage()) {
-        const char* const foreign = address_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
-        if (foreign != nullptr) outputs.push_back({foreign, nullptr});
-      }
-    });
+    each_tensor(results[index], [&](const c10::TensorImpl& tensor) { add_output(tensor, outputs); });
   }
 }
 

@@ -82,4 +82,22 @@ UM_API void um_hooks_phase_set(uint32_t phase);
 // belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
+// ---- compiled regions ---------------------------------------------------------------------------------------------
+// One run of a graph that torch.compile has compiled, as one op: its kernels reach memory by address, in no op of
+// torch's. Objects are Python's, and these functions are called with Python's lock (ctypes.PyDLL).
+//
+// What they need to know of Python's tensors: the class of tensors and that of parameters, and the bytes of an object
+// before its own fields (object.__basicsize__). UM_UNSUPPORTED where `sample`, a tensor, is not laid out as expected:
+// its C++ object has another address than `implementation`.
+UM_API um_status um_hooks_python_set(void* tensor_class, void* parameter_class, uint64_t header_bytes, void* sample,
+                                     const void* implementation);
+// A graph: its name (interned), and the indices of the inputs that it writes. `gradients`: it is a backward's, which
+// may write whatever is no parameter. Never NULL; it lasts for the life of the process.
+UM_API void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, int32_t gradients);
+// Begins a run with a list of inputs, of which those count that are tensors. 1: it has begun; 0: nobody guards this
+// thread's ops now; negative: it is refused, -UM_OUT_OF_DEVICE_MEMORY among them.
+UM_API int32_t um_hooks_region_begin(const void* region, void* inputs);
+// Ends the run that has begun in this thread. `outputs`: a sequence, or NULL where it failed.
+UM_API void um_hooks_region_end(void* outputs);
+
 }  // extern "C"

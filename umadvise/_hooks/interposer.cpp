@@ -87,26 +87,43 @@ struct OpDescription {
   uint32_t op, phase, module, flags;  // names are interned
 };
 
+// A call of an operator.
+struct Call {
+  const OperatorInfo& info;
+  const torch::jit::Stack& stack;
+
+  uint32_t name() const { return info.name; }
+  bool creates() const { return info.kind == Kind::creation; }
+  static bool records_gradients() { return c10::GradMode::is_enabled(); }
+  void gather(AccessList& accesses) const { gather_accesses(info, stack, accesses); }
+  template <class Visit>
+  void each(const Visit& visit) const {
+    each_operand(info, stack, visit);
+  }
+};
+
 // Whether autograd takes note of an op outside of modules; nobody wants to know it where nobody looks for steps.
-bool is_differentiated(const OperatorInfo& info, const torch::jit::Stack& stack) {
+template <class Op>
+bool is_differentiated(const Op& op) {
   if (tell_of_edge.load(std::memory_order_relaxed) == nullptr) return false;
-  if (forward_module() != 0 || !c10::GradMode::is_enabled()) return false;
+  if (forward_module() != 0 || !op.records_gradients()) return false;
   bool found = false;
-  each_operand(info, stack, [&](const c10::TensorImpl& tensor) { found = found || tensor.requires_grad(); });
+  op.each([&](const c10::TensorImpl& tensor) { found = found || tensor.requires_grad(); });
   return found;
 }
 
-OpDescription describe(const OperatorInfo& info, const torch::jit::Stack& stack) {
-  uint32_t flags = info.kind == Kind::creation ? UM_OP_CREATES : 0;
+template <class Op>
+OpDescription describe(const Op& op) {
+  uint32_t flags = op.creates() ? UM_OP_CREATES : 0;
   if (beside) flags |= UM_OP_BESIDE;
   if (at_edge) flags |= UM_OP_AT_EDGE;
-  if (is_differentiated(info, stack)) flags |= UM_OP_DIFFERENTIATED;
+  if (is_differentiated(op)) flags |= UM_OP_DIFFERENTIATED;
   if (thread_phase != UM_PHASE_OPTIMIZER) {
     if (const BackwardNode node = current_backward_node(); node.running) {
-      return {info.name, UM_PHASE_BACKWARD, node.module, flags};
+      return {op.name(), UM_PHASE_BACKWARD, node.module, flags};
     }
   }
-  return {info.name, thread_phase, forward_module(), flags};
+  return {op.name(), thread_phase, forward_module(), flags};
 }
 
 um_status begin(um_device* device, const OpDescription& op, AccessList& accesses) {
@@ -126,8 +143,10 @@ um_status begin_step(um_device* device, const OpDescription& op, AccessList& acc
   return begin(device, op, accesses);
 }
 
-void begin_or_throw(um_device* device, OpDescription op, const OperatorInfo& info, const torch::jit::Stack& stack,
-                    AccessList& accesses) {
+template <class Op>
+void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
+  OpDescription op = describe(what);
+  throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   um_status status = begin(device, op, accesses);
   op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
   if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
@@ -137,10 +156,10 @@ void begin_or_throw(um_device* device, OpDescription op, const OperatorInfo& inf
     const auto move = [&](const c10::TensorImpl& tensor) {
       if (c10::StorageImpl* const storage = storage_of_ours(tensor)) move_out_of_chunks(*storage, device);
     };
-    const um_status moved = guarded([&] { each_operand(info, stack, move); });
+    const um_status moved = guarded([&] { what.each(move); });
     throw_as_torch(moved, um_hooks_last_error);
     accesses.clear();
-    gather_accesses(info, stack, accesses);
+    what.gather(accesses);
     status = begin(device, op, accesses);
   } else if (put_off(status, device)) {
     status = begin(device, op, accesses);
@@ -163,14 +182,13 @@ class RunningOp {
 };
 
 void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Stack* stack, const OperatorInfo& info) {
+  const Call call{info, *stack};
   AccessList accesses;
-  gather_accesses(info, *stack, accesses);
+  call.gather(accesses);
   if (accesses.empty() && um_route_device() == nullptr) return op.redispatchBoxed(below, stack);
 
-  const OpDescription description = describe(info, *stack);
-  throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   um_device* const device = interposed_device.load(std::memory_order_relaxed);
-  begin_or_throw(device, description, info, *stack, accesses);
+  begin_or_throw(device, call, accesses);
   RunningOp running(device);
   op.redispatchBoxed(below, stack);
   gather_outputs(info, *stack, running.outputs);
@@ -222,6 +240,28 @@ void work_beside(bool on) {
 bool interposing_outside_ops() {
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   return keys.included_.has(kKey) && !keys.excluded_.has(kKey);
+}
+
+um_device* begin_region(const RegionRun& run) {
+  if (!interposing_outside_ops()) return nullptr;  // it belongs to the op that runs, or nobody guards
+  if (beside && interposing_threads.load(std::memory_order_relaxed) == 0) return nullptr;
+  AccessList accesses;
+  run.gather(accesses);
+  if (accesses.empty() && um_route_device() == nullptr) return nullptr;
+  um_device* const device = interposed_device.load(std::memory_order_relaxed);
+  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+  try {
+    begin_or_throw(device, run, accesses);
+  } catch (...) {
+    c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+    throw;
+  }
+  return device;
+}
+
+void end_region(um_device* device, const ShownList& outputs) {
+  um_op_end(device, outputs.data(), static_cast<uint32_t>(outputs.size()));
+  c10::impl::tls_set_dispatch_key_excluded(kKey, false);
 }
 
 }  // namespace um::hooks

@@ -1,10 +1,40 @@
 // The interposer: see interposer.cpp.
 #pragma once
 
+#include <c10/util/ArrayRef.h>
+
+#include "accesses.h"
+
 namespace um::hooks {
 
 // True while this thread interposes and runs no op. Memory that torch makes then is the CPU's own, as it is with a GPU:
 // the tensor that stands for a Python number, a storage that a file is read into.
 bool interposing_outside_ops();
+
+// What a compiled region is given in one run; `index`: among what its graph is called with.
+struct RegionInput {
+  const c10::TensorImpl* tensor;
+  uint32_t index;
+  bool write;
+};
+struct RegionRun {
+  uint32_t region;  // its name, interned
+  c10::ArrayRef<RegionInput> inputs;
+
+  uint32_t name() const { return region; }
+  static bool creates() { return false; }
+  static bool records_gradients() { return true; }  // what calls it has turned them off already
+  void gather(AccessList& accesses) const {
+    for (const RegionInput& input : inputs) add_access(*input.tensor, input.write, false, input.index, accesses);
+  }
+  template <class Visit>
+  void each(const Visit& visit) const {
+    for (const RegionInput& input : inputs) visit(*input.tensor);
+  }
+};
+// From here to `end_region` everything in this thread belongs to one op. nullptr: nobody guards it, and nothing is to
+// end. Throws what torch throws for an op that is refused.
+um_device* begin_region(const RegionRun& run);
+void end_region(um_device* device, const ShownList& outputs);
 
 }  // namespace um::hooks

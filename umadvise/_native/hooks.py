@@ -4,7 +4,8 @@ Every function raises HooksUnavailableError where the extension cannot be compil
 """
 
 import ctypes
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,43 @@ def set_phase(phase: Phase) -> None:
 def set_module(module: str) -> str:
     """Sets the module whose forward runs in this thread from now on; returns the previous one."""
     return string(int(hooks_library().um_hooks_module_set(intern(module))))
+
+
+def region(name: str, written: Sequence[int], *, gradients: bool) -> int:
+    """What stands for a compiled graph in `region_functions`.
+
+    Args:
+        name: what recordings and reports call its runs.
+        written: indices of the inputs that a run writes.
+        gradients: it computes gradients, and may write whatever is no parameter.
+    """
+    return int(hooks_library().um_hooks_region(intern(name), (ctypes.c_uint32 * len(written))(*written), len(written), gradients))
+
+
+@functools.cache
+def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any], int], Callable[[Any], None]]:
+    """What begins a run of a compiled graph, and what ends it: um_hooks_region_begin and um_hooks_region_end.
+
+    They are called from hot code, so they are ctypes' functions themselves.
+
+    Args:
+        tensor: the class of tensors, from which one can be made.
+        parameter: that of parameters.
+
+    Raises:
+        NativeError: Python's tensors are not laid out as expected.
+    """
+    sample = tensor()
+    hooks_library().um_hooks_python_set(
+        id(tensor), id(parameter), object.__basicsize__, id(sample), sample._cdata
+    )
+    library = ctypes.PyDLL(str(hooks_path()))  # whose functions are called with Python's lock
+    begin, end = library.um_hooks_region_begin, library.um_hooks_region_end
+    begin.argtypes, begin.restype = [ctypes.c_void_p, ctypes.py_object], ctypes.c_int32
+    end.argtypes, end.restype = [ctypes.c_void_p], None
+    return begin, end
+
+
+def hooks_error() -> str:
+    """Message of this thread's last failed call of the extension."""
+    return str(hooks_library().um_hooks_last_error().decode(errors="replace"))

@@ -7,7 +7,7 @@ from umadvise.devices.budget import Budget, budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.errors import StateError
 from umadvise.records.units import parse_bytes
-from umadvise.torch_seam import cuda_allocator, doors, runtime, threads, torch_api, traced
+from umadvise.torch_seam import cuda_allocator, doors, regions, runtime, threads, torch_api, traced
 from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.runtime import Runtime
 
@@ -75,6 +75,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
             device.set_budget(state.budget_bytes or 0)
         torch_api.install(state)
         traced.install(state)
+        regions.install(state)
         threads.install(state.replaced)
         if state.emulated:
             doors.install(state)
