@@ -7,6 +7,7 @@ they need when they are first used.
     unpatch()                    ends that
     session(model, optimizer)    a training loop under a budget: roles, advice and the fault profile by itself
     EmulatedDevice(...)          a device with real page faults, in this process's memory
+    compile(model)               torch.compile, block by block: graphs that a budget can hold
     held(tensor, ...)            keeps tensors in place while code that is no op of torch uses their addresses
     on_device(tensor)            whether a tensor's bytes are on a device of umadvise
     read_counters()              what the patched device counted
@@ -21,6 +22,7 @@ from umadvise._version import __version__
 
 if TYPE_CHECKING:
     from umadvise.devices.open_device import EmulatedDevice
+    from umadvise.torch_seam.compiling import compile
     from umadvise.torch_seam.doors import held
     from umadvise.torch_seam.patching import patch, unpatch
     from umadvise.torch_seam.runtime import on_device
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EmulatedDevice",
     "__version__",
+    "compile",
     "errors",
     "held",
     "memory_stats",
@@ -42,6 +45,7 @@ __all__ = [
 
 _HOMES = {
     "EmulatedDevice": ("devices.open_device", "EmulatedDevice"),
+    "compile": ("torch_seam.compiling", "compile"),
     "held": ("torch_seam.doors", "held"),
     "patch": ("torch_seam.patching", "patch"),
     "unpatch": ("torch_seam.patching", "unpatch"),

@@ -73,8 +73,11 @@ class DeviceUnavailableError(UmadviseError):
         )
 
 
-class UntranslatedError(UmadviseError):
-    """A program written for CUDA uses something that the emulated device has no translation for."""
+class UntranslatedError(UmadviseError, RuntimeError):
+    """A program written for CUDA uses something that the emulated device has no translation for.
+
+    torch itself catches RuntimeErrors where it only asks whether there is CUDA.
+    """
 
     def __init__(self, what: str, why: str, what_to_do: str) -> None:
         super().__init__(f"{what} cannot be used on the emulated device: {why}; {what_to_do}")

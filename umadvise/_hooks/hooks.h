@@ -99,5 +99,7 @@ UM_API void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t co
 UM_API int32_t um_hooks_region_begin(const void* region, void* inputs);
 // Ends the run that has begun in this thread. `outputs`: a sequence, or NULL where it failed.
 UM_API void um_hooks_region_end(void* outputs);
+// Whether a run of one has begun in this thread: what it is given stays at its addresses.
+UM_API int32_t um_hooks_region_runs(void);
 
 }  // extern "C"

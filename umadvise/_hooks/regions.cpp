@@ -144,3 +144,5 @@ void um_hooks_region_end(void* outputs) {
   const WithoutPython meanwhile;
   end_region(std::exchange(guarding, nullptr), shown);
 }
+
+int32_t um_hooks_region_runs(void) { return guarding != nullptr ? 1 : 0; }

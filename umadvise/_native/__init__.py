@@ -15,6 +15,7 @@ from umadvise._native.hooks import (
     plain_cuda_device,
     region,
     region_functions,
+    region_runs,
     serve_cuda,
     set_edge,
     set_module,

@@ -158,6 +158,11 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
     return begin, end
 
 
+def region_runs() -> bool:
+    """Whether a compiled graph runs in this thread, which was begun by `region_functions`."""
+    return bool(hooks_library().um_hooks_region_runs())
+
+
 def hooks_error() -> str:
     """Message of this thread's last failed call of the extension."""
     return str(hooks_library().um_hooks_last_error().decode(errors="replace"))

@@ -89,8 +89,8 @@ def _asker() -> str:
 def _for_life(
     address: Callable[[Any], int], original: Callable[..., Any], self: Any, *arguments: Any, **named: Any
 ) -> Any:
-    """A door whose user cannot be followed."""
-    if _asker() not in _COMPARERS:
+    """A door whose user cannot be followed, but for the kernels of a compiled graph."""
+    if _asker() not in _COMPARERS and not _native.region_runs():
         _export_for_life(address(self))
     return original(self, *arguments, **named)
 

@@ -8,15 +8,17 @@ counts as written that is no parameter.
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from umadvise import _native
 from umadvise._native.abi import Status
+from umadvise.torch_seam.compiling import GraphCompiler
 from umadvise.torch_seam.runtime import Runtime
 
-_HOME = "torch._inductor.output_code"
+_HOME, _KEPT = "torch._inductor.output_code", "_umadvise_region"
 
 
 class _Region:
@@ -36,45 +38,49 @@ class _Region:
 
 
 def install(runtime: Runtime) -> None:
-    """Has graphs run as regions from now on, those among them that were compiled before."""
+    """Has graphs run as regions from now on. Those that are there already are compiled again when they are used next.
+
+    That takes them out of Inductor's cache; they are not kept as they are because they may be too large.
+    """
+    compiler = GraphCompiler(runtime)
     if _HOME in sys.modules:
-        _install(runtime)
-    else:  # nothing can have been compiled
+        _guard_graphs(runtime)
+        torch._dynamo.reset_code_caches()
 
-        def compile_first(original: Any, *arguments: Any, **named: Any) -> Any:
-            if not installed:
-                _install(runtime)
-                installed.append(True)
-            return original(*arguments, **named)
+    def compile_graph(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        _guard_graphs(runtime)
+        return compiler.compile(original, *arguments, **named)
 
-        installed: list[bool] = []
-        runtime.replaced.around(torch._TorchCompileInductorWrapper, "__call__", compile_first)
+    runtime.replaced.around(torch._TorchCompileInductorWrapper, "__call__", compile_graph)
 
 
-def _install(runtime: Runtime) -> None:
-    graph = importlib.import_module(_HOME).CompiledFxGraph
+def _guard_graphs(runtime: Runtime) -> None:
+    graphs = importlib.import_module(_HOME).CompiledFxGraph
+    if getattr(graphs.__call__, "umadvise", False):
+        return
     begin, end = _native.region_functions(torch.Tensor, torch.nn.Parameter)
-    original = graph.__call__
+    original = graphs.__call__
 
-    def run(self: Any, inputs: Any) -> Any:
-        region = self.__dict__.get("_umadvise_region") or _describe(self)
+    def run(graph: Any, inputs: Any) -> Any:
+        region = graph.__dict__.get(_KEPT) or _describe(graph)
         begun = begin(region.handle, inputs)
         if begun <= 0:
             if begun < 0:
                 raise _refused(-begun)
-            return original(self, inputs)
+            return original(graph, inputs)
         outputs = None
         try:
-            outputs = original(self, inputs)
+            outputs = original(graph, inputs)
             return outputs
         finally:
             end(None if outputs is None else id(outputs))
 
-    runtime.replaced.put(graph, "__call__", run)
+    vars(run)["umadvise"] = True
+    runtime.replaced.put(graphs, "__call__", run)
 
 
 def _describe(graph: Any) -> _Region:
-    graph._umadvise_region = found = _Region(graph)
+    found = vars(graph)[_KEPT] = _Region(graph)
     return found
 
 

@@ -20,6 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from umadvise.records.units import taken_bytes
 from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.traced import unless_compiled
 
 # The modules of torch.optim (2.9 to 2.15) whose functional form, which has the module's name, has a `foreach` or fused
 # variant. An optimizer's step finds it there.
@@ -50,9 +51,8 @@ def install(replaced: Replacements, limit_bytes: Callable[[], int | None], unit_
 def _splitting(original: Update, *, limit_bytes: Callable[[], int | None], unit_bytes: int) -> Update:
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def update(*args: Any, **kwargs: Any) -> None:
-        limit = None if torch.compiler.is_compiling() else limit_bytes()
+        limit = limit_bytes()
         if limit is None:
             return original(*args, **kwargs)
         call = signature.bind(*args, **kwargs).arguments
@@ -69,7 +69,7 @@ def _splitting(original: Update, *, limit_bytes: Callable[[], int | None], unit_
                 lists[name][part] = values
         return None
 
-    return update
+    return unless_compiled(update, original)
 
 
 def _lists(signature: inspect.Signature, call: dict[str, Any]) -> dict[str, Entry]:

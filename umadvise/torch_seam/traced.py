@@ -5,6 +5,7 @@ break. What ends in the native core cannot be traced, and shall not be: it is ab
 a trace.
 """
 
+import functools
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,16 @@ def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
             hook(*arguments)
 
     return hooked
+
+
+def unless_compiled(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is `original` to torch's compilers, and `replacement` to everybody else."""
+
+    @functools.wraps(original)
+    def chosen(*arguments: Any, **named: Any) -> Any:
+        return (original if torch.compiler.is_compiling() else replacement)(*arguments, **named)
+
+    return chosen
 
 
 def is_rehearsed() -> bool:
