@@ -21,7 +21,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.norm, self.wide, self.narrow = nn.BatchNorm1d(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm, self.wide, self.narrow = (
+            nn.BatchNorm1d(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = functional.gelu(self.wide(self.norm(x)))

@@ -131,7 +131,11 @@ def region(name: str, written: Sequence[int], *, gradients: bool) -> int:
         written: indices of the inputs that a run writes.
         gradients: it computes gradients, and may write whatever is no parameter.
     """
-    return int(hooks_library().um_hooks_region(intern(name), (ctypes.c_uint32 * len(written))(*written), len(written), gradients))
+    return int(
+        hooks_library().um_hooks_region(
+            intern(name), (ctypes.c_uint32 * len(written))(*written), len(written), gradients
+        )
+    )
 
 
 @functools.cache
@@ -148,9 +152,7 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
         NativeError: Python's tensors are not laid out as expected.
     """
     sample = tensor()
-    hooks_library().um_hooks_python_set(
-        id(tensor), id(parameter), object.__basicsize__, id(sample), sample._cdata
-    )
+    hooks_library().um_hooks_python_set(id(tensor), id(parameter), object.__basicsize__, id(sample), sample._cdata)
     library = ctypes.PyDLL(str(hooks_path()))  # whose functions are called with Python's lock
     begin, end = library.um_hooks_region_begin, library.um_hooks_region_end
     begin.argtypes, begin.restype = [ctypes.c_void_p, ctypes.py_object], ctypes.c_int32

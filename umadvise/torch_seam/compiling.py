@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils._triton import has_triton_package
 
 from umadvise.records.units import format_bytes
 from umadvise.torch_seam.runtime import Runtime
@@ -73,6 +74,9 @@ class GraphCompiler:
 
     def compile(self, original: Callable[..., Any], backend: Any, graph: Any, inputs: Any, **named: Any) -> Any:
         """Compiles a graph of Dynamo's (`Replacements.around`, of `torch._TorchCompileInductorWrapper.__call__`)."""
+        if not self._runtime.emulated and not has_triton_package():
+            self._warn("torch.compile needs Triton for a GPU, which is not installed: what it is given runs eagerly")
+            return graph.forward
         wanted = backend.config
         if wanted.get(_CUDA_GRAPHS, torch._inductor.config.triton.cudagraphs):
             self._warn("torch.compile uses no CUDA graphs here: they keep addresses, and tensors move")

@@ -14,7 +14,6 @@ from umadvise import _native
 from umadvise.errors import DeviceUnavailableError, StateError
 from umadvise.torch_seam import cuda_limits
 from umadvise.torch_seam.cuda_memory import CudaMemory, answer_free_memory
-from umadvise.torch_seam.eager_compile import Compiler
 from umadvise.torch_seam.memory_peaks import Peaks
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
@@ -23,7 +22,6 @@ _installed = False
 _for_good = Replacements()
 """What torch cannot do, or say of memory, with this allocator: like the allocator it stays."""
 _memory = CudaMemory()
-_compiler: Compiler | None = None
 
 
 def install(ordinal: int) -> None:
@@ -54,24 +52,17 @@ def install(ordinal: int) -> None:
 
 
 def attend(state: Runtime) -> None:
-    """Lets torch's questions about memory be answered from the patched device, and `torch.compile` pass through."""
-    global _compiler
+    """Lets torch's questions about memory be answered from the patched device."""
     peaks = Peaks(state.device)  # a session starts the device's own peaks again at each step
     peaks.install(state.replaced)
     _memory.add(state.ordinal, peaks)
     answer_free_memory(state)
-    _compiler = Compiler()
-    state.replaced.around(torch, "compile", _compiler.compile)
 
 
 def release() -> None:
-    """Ends the routing: torch's CUDA memory is plain device memory from now on, and what is compiled runs compiled."""
-    global _compiler
+    """Ends the routing: torch's CUDA memory is plain device memory from now on."""
     _native.serve_cuda(None)
     _clear_workspaces()
-    if _compiler is not None:
-        _compiler.undo()
-    _compiler = None
 
 
 def _clear_workspaces() -> None:

@@ -1,7 +1,6 @@
-"""`torch.compile` passes through while umadvise is in use: what it gives is the same module or function, run eagerly.
+"""`torch.compile` passes through in scripts that were written for CUDA and run on the emulated device, eagerly.
 
-Compiled kernels reach memory without torch's dispatcher, where the budget is kept and what was swapped out is brought
-in; on the emulated device they are made for a GPU that is not there.
+What such a script says of its tensors is for a GPU that is not there, and so would be the code that is compiled.
 """
 
 import logging
