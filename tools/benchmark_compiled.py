@@ -6,8 +6,8 @@ Each network is trained compiled without umadvise first. Then it is in sessions 
 that is a share of what it needs in chunks. A row says whether the losses and all parameters and buffers are those
 of the plain compiled run to the last bit, how many compiled graphs ran, and which part of the swap-ins was ordered
 ahead of the op that used them, from the fourth step on. --large takes BERT-Large, GPT-2 and ResNet-50 as they are (a
-small batch, 20 GB of memory); otherwise they are of the same kind and small. Inductor's cache is $TORCHINDUCTOR_CACHE_DIR.
-The exit status is 3 where a row falls short.
+small batch, 20 GB of memory); otherwise they are of the same kind and small. Inductor keeps what it compiles in
+$TORCHINDUCTOR_CACHE_DIR. The exit status is 3 where a row falls short.
 """
 
 import sys
@@ -15,20 +15,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import torch
 from harness import command_line
 
 import umadvise
+from umadvise.recording.workload import Workload
 from umadvise.records.counters import SwapCounters
 from umadvise.records.units import format_bytes
-from umadvise.recording.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from networks.bert import bert_large  # noqa: E402  # the examples are no package
-from networks.gpt2 import gpt2  # noqa: E402
-from networks.resnet import resnet50  # noqa: E402
+from networks.bert import bert_large  # the examples are no package
+from networks.gpt2 import gpt2
+from networks.resnet import resnet50
 
 SMALL: dict[str, Callable[[], Workload]] = {
     "bert": lambda: bert_large(4, length=64, layers=4, hidden=256, heads=4, vocabulary=2000),
@@ -45,7 +46,7 @@ _PLANNED = 0.9
 _ROOMY = {True: 10 << 30, False: 2 << 30}
 
 
-class Run(msgspec.Struct, frozen=True):
+class Training(msgspec.Struct, frozen=True):
     """What a training came to.
 
     Attributes:
@@ -74,14 +75,11 @@ def counted_graphs() -> Iterator[list[int]]:
         count[0] += 1
         return original(graph, inputs)
 
-    CompiledFxGraph.__call__ = run  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(CompiledFxGraph, "__call__", run):
         yield count
-    finally:
-        CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
 
 
-def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int = 0) -> Run:
+def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int = 0) -> Training:
     """Trains a network from its beginning; without a policy as plain torch does."""
     torch.manual_seed(0)
     workload = build()
@@ -90,7 +88,7 @@ def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int =
     with counted_graphs() as graphs:
         if policy is None:
             losses = [workload.step() for _ in range(STEPS)]
-            return Run(_kept(workload, losses), graphs[0])
+            return Training(_kept(workload, losses), graphs[0])
         device = umadvise.EmulatedDevice(budget_bytes + (512 << 20))
         session = umadvise.session(
             workload.modules, workload.optimizers, device=device, budget=budget_bytes, policy=policy
@@ -103,7 +101,7 @@ def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int =
                 seen.append(um.swap_counters())
             moved = seen[-1].swap_ins + um.counters().fault_groups
             kept = _kept(workload, losses)
-        return Run(kept, graphs[0], _planned(seen[FIRST - 1], seen[-1]), moved, seen[-1].used_peak_bytes)
+        return Training(kept, graphs[0], _planned(seen[FIRST - 1], seen[-1]), moved, seen[-1].used_peak_bytes)
 
 
 def _kept(workload: Workload, losses: list[Any]) -> list[torch.Tensor]:

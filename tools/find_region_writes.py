@@ -9,23 +9,23 @@ memory that is mapped read-only: a graph that writes there kills the process, an
 found. Only Inductor's code for the CPU is seen.
 """
 
+import importlib
 import signal
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from find_silent_writes import can_be_protected, read_only
 from harness import command_line
 
 _SECONDS = 900
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
 
 def train_protected(name: str, announced_too: bool) -> None:
     """Trains a program whose graphs are given read-only memory."""
-    import compiled_programs
     import torch
     from torch._inductor.output_code import CompiledFxGraph
 
@@ -43,8 +43,13 @@ def train_protected(name: str, announced_too: bool) -> None:
         inputs[:] = [protect(graph, *each) for each in enumerate(inputs)]
         return original(graph, inputs)
 
-    CompiledFxGraph.__call__ = run  # type: ignore[method-assign]
-    getattr(compiled_programs, name)().train(nullcontext, lambda tensor: tensor)
+    with mock.patch.object(CompiledFxGraph, "__call__", run):
+        getattr(_programs(), name)().train(nullcontext, lambda tensor: tensor)
+
+
+def _programs() -> Any:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
+    return importlib.import_module("compiled_programs")
 
 
 def main() -> int:
@@ -57,10 +62,8 @@ def main() -> int:
     if options.here:
         train_protected(options.programs[0], options.announced_too)
         return 0
-    import compiled_programs
-
     found = False
-    for name in options.programs or [each.__name__ for each in compiled_programs.PROGRAMS]:
+    for name in options.programs or [each.__name__ for each in _programs().PROGRAMS]:
         command = [sys.executable, __file__, "--here", name, *(["--announced-too"] if options.announced_too else [])]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if ended.returncode == -signal.SIGSEGV:

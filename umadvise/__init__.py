@@ -22,7 +22,7 @@ from umadvise._version import __version__
 
 if TYPE_CHECKING:
     from umadvise.devices.open_device import EmulatedDevice
-    from umadvise.torch_seam.compiling import compile
+    from umadvise.torch_seam.compiling import compile  # noqa: A004  # as torch has it
     from umadvise.torch_seam.doors import held
     from umadvise.torch_seam.patching import patch, unpatch
     from umadvise.torch_seam.runtime import on_device

@@ -1,4 +1,4 @@
-"""One run of a compiled graph is one op: it is recorded, planned and guarded as one, and its bits are those of plain torch.
+"""One run of a compiled graph is one op: recorded, planned and guarded as one, and its bits are those of plain torch.
 
 Most of this is about a backend that has torch's kernels run in graphs, as that takes no time to compile. What Inductor
 makes for the CPU is tried on one program, and with UMADVISE_FULL=1 on all of them.
@@ -185,6 +185,14 @@ def test_cuda_graphs_stay_off(caplog: pytest.LogCaptureFixture) -> None:
     assert backend.seen == {"triton.cudagraphs": False, "max_autotune": True}
     assert backend.config == {"triton.cudagraphs": True, "max_autotune": True}
     assert any("CUDA graphs" in line for line in caplog.messages)
+
+
+def test_modules_of_torchs_own_are_compiled() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = umadvise.compile(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), backend=regions)
+    before = runs[0]
+    model(torch.ones(2, 3, 8)).sum().backward()
+    assert runs[0] == before + 2 * 3
 
 
 inductor = Inductor()

@@ -8,9 +8,13 @@ from typing import Any
 import torch
 import training_variants
 from fast_networks import FAST_NETWORKS
+from region_backend import regions
 from small_networks import Batch, Cnn, Network
 from torch import nn
 from training_variants import Loop
+
+import umadvise
+from umadvise.torch_seam.compiling import compile_module
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 NETWORKS = {name: FAST_NETWORKS[name] for name in ("transformer", "lstm", "mlp")}
@@ -227,7 +231,21 @@ class ReadBack(OnCuda):
 
 _OF_ANY_DEVICE = ["plain", "accumulation", "checkpoint", "checkpoint-reentrant", "retain-graph", "double-backward"]
 _OF_ANY_DEVICE += ["in-place", "clipped", "evaluation", "last-batch", "other-branch"]
+
+
+class Compiled(OnCuda):
+    """In graphs as Inductor makes them, forward and backward, but with torch's kernels."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        torch._dynamo.reset()
+        for child in self.model.children():
+            made = umadvise.compile if next(child.children(), None) is not None else compile_module
+            made(child, backend=regions)
+
+
 VARIANTS: dict[str, type[OnCuda]] = {
+    "compiled": Compiled,
     "float16": Float16Scaled,
     "two-streams": TwoStreams,
     "copy-stream": CopyStream,

@@ -75,7 +75,8 @@ const c10::TensorImpl* implementation_of(const void* object) {
   return tensor_in(*reinterpret_cast<const PythonsTensor*>(held)).unsafeGetTensorImpl();
 }
 
-// Calls `visit(const c10::TensorImpl&, uint32_t index, bool parameter)` for the tensors of a sequence, which keeps them.
+// Calls `visit(const c10::TensorImpl&, uint32_t index, bool parameter)` for the tensors of a sequence, which keeps
+// them.
 template <class Visit>
 void each_tensor_of(void* sequence, const Visit& visit) {
   const ptrdiff_t count = PySequence_Size(sequence);
@@ -122,7 +123,8 @@ um_status um_hooks_python_set(void* tensor_class, void* parameter_class, uint64_
   return guarded([&] {
     python = {tensor_class, parameter_class, header_bytes};
     const char* const held = static_cast<const char*>(sample) + header_bytes;
-    const bool at_start = std::memcmp(held + sizeof(PythonsTensor) - sizeof(void*), &implementation, sizeof(void*)) == 0;
+    const bool at_start =
+        std::memcmp(held + sizeof(PythonsTensor) - sizeof(void*), &implementation, sizeof(void*)) == 0;
     if (at_start && class_of(sample) == tensor_class && implementation_of(sample) == implementation) return;
     throw CoreError{UM_UNSUPPORTED, "this Python's or torch's tensors are laid out in another way than is known"};
   });

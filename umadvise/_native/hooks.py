@@ -146,7 +146,7 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
 
     Args:
         tensor: the class of tensors, from which one can be made.
-        parameter: that of parameters.
+        parameter: the class of parameters.
 
     Raises:
         NativeError: Python's tensors are not laid out as expected.

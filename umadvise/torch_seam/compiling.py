@@ -23,7 +23,7 @@ _PARTS = 8
 """A graph that is too large is cut so that the budget holds this many parts of it."""
 
 
-def compile(model: torch.nn.Module, **options: Any) -> torch.nn.Module:
+def compile(model: torch.nn.Module, **options: Any) -> torch.nn.Module:  # noqa: A001  # as torch has it
     """Compiles a model's repeated blocks, each for itself; a model without any as a whole.
 
     A compiled graph is one op to umadvise. What is one graph from end to end leaves nothing to swap; blocks do, and
@@ -40,10 +40,19 @@ def compile(model: torch.nn.Module, **options: Any) -> torch.nn.Module:
     """
     blocks = list(_blocks(model)) or [model]
     for block in blocks:
-        block.compile(**options)
+        compile_module(block, **options)
     limit = max(torch._dynamo.config.recompile_limit, 2 * len(blocks))
     torch._dynamo.config.recompile_limit = limit  # one for each kind of block, in training and in evaluation
     return model
+
+
+def compile_module(module: torch.nn.Module, **options: Any) -> None:
+    """`module.compile`, also for modules of torch's own: there that leaves them as they are, and says nothing."""
+    module.compile(**options)
+    if type(module).__module__.startswith("torch.nn."):
+        from torch._dynamo.external_utils import wrap_inline
+
+        module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), **options)
 
 
 def _blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -74,7 +83,7 @@ class GraphCompiler:
 
     def compile(self, original: Callable[..., Any], backend: Any, graph: Any, inputs: Any, **named: Any) -> Any:
         """Compiles a graph of Dynamo's (`Replacements.around`, of `torch._TorchCompileInductorWrapper.__call__`)."""
-        if not self._runtime.emulated and not has_triton_package():
+        if any(_on_gpu(each) for each in inputs) and not has_triton_package():
             self._warn("torch.compile needs Triton for a GPU, which is not installed: what it is given runs eagerly")
             return graph.forward
         wanted = backend.config
@@ -126,6 +135,10 @@ def _parameter_bytes(graph: torch.fx.GraphModule) -> int:
     given = (node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder"))
     parameters = [each for each in given if isinstance(each, torch.nn.Parameter)] or list(graph.parameters())
     return sum(each.nbytes for each in parameters if each.requires_grad)
+
+
+def _on_gpu(given: Any) -> bool:
+    return isinstance(given, torch.Tensor) and given.is_cuda
 
 
 def _number(size: int | torch.SymInt) -> int:

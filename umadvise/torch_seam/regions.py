@@ -1,8 +1,8 @@
 """Compiled regions as ops: one run of a graph that Inductor has compiled is one op to the guard.
 
-Its kernels reach memory by address, without torch's dispatcher. So what the graph is given is brought in and stays until
-the run has ended, what it makes inside is its own, and its results are born in it. Which inputs it writes is what the
-graph says itself (`mutated_input_idxs`); a backward also reuses what forward has saved for it, so there everything
+Its kernels reach memory by address, without torch's dispatcher. So what the graph is given is brought in and stays
+until the run has ended, what it makes inside is its own, and its results are born in it. Which inputs it writes is what
+the graph says itself (`mutated_input_idxs`); a backward also reuses what forward has saved for it, so there everything
 counts as written that is no parameter.
 """
 

@@ -208,13 +208,10 @@ def test_torchs_own_figures_are_ours(cuda_device: _native.Device, monkeypatch: p
 
 
 @pytest.mark.usefixtures("cuda_device")
-def test_what_needs_torchs_own_allocator_stays_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_needs_torchs_own_allocator_stays_refused() -> None:
     with pytest.raises(UnsupportedError, match="a CUDA graph cannot be used"):
         torch.cuda.CUDAGraph()
-    assert torch.compile(lambda: 1)() == 1
-    assert "torch.compile is passed through" in caplog.text
     patching.stop(runtime.current())
-    assert torch.compile.__module__ == "torch"
     with pytest.raises(UnsupportedError, match="a snapshot of torch's CUDA memory cannot be used"):
         torch.cuda.memory_snapshot()
 
