@@ -99,7 +99,7 @@ def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int =
                 with um.step():
                     losses.append(workload.step())
                 seen.append(um.swap_counters())
-            moved = seen[-1].swap_ins + um.counters().fault_groups
+            moved = seen[-1].swap_ins + (um.counters().fault_groups or 0)
             kept = _kept(workload, losses)
         return Training(kept, graphs[0], _planned(seen[FIRST - 1], seen[-1]), moved, seen[-1].used_peak_bytes)
 

@@ -66,6 +66,29 @@ def streams() -> Any:
     return wrong
 
 
+def compiled() -> Any:
+    """Blocks that Inductor compiles, with room for everything and in half of it; without Triton they run eagerly."""
+
+    def train(policy: str, budget: str | None) -> tuple[list[float], int]:
+        torch.manual_seed(0)
+        block = (torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) for _ in range(8))
+        model = umadvise.compile(torch.nn.Sequential(*block))
+        optimizer = torch.optim.AdamW(model.parameters())
+        with umadvise.session(model, optimizer, device="cuda", policy=policy, budget=budget) as um:
+            losses = []
+            for _ in range(5):
+                with um.step():
+                    loss = model(um.to_device(torch.linspace(-1, 1, 1 << 20).reshape(1024, 1024))).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(loss.item())
+            return losses, um.swap_counters().swap_ins
+
+    (roomy, _), (tight, moved) = train("resident", None), train("swap", "96MiB")
+    return {"same": roomy == tight, "moved": moved}
+
+
 def too_late() -> Any:
     torch.cuda.mem_get_info()
     try:
@@ -89,6 +112,12 @@ def test_a_budget_sends_the_oldest_to_the_host(run: Callable[..., Any]) -> None:
 
 def test_memory_changes_hands_between_streams_in_order(run: Callable[..., Any]) -> None:
     assert run("test_cuda_only.py", "streams") == 0
+
+
+def test_compiled_blocks_train_in_less_memory(run: Callable[..., Any]) -> None:
+    seen = run("test_cuda_only.py", "compiled")
+    assert seen["same"]
+    assert seen["moved"]
 
 
 def test_too_late_is_a_clear_error(run: Callable[..., Any]) -> None:

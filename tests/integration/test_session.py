@@ -459,9 +459,7 @@ def test_resident_keeps_the_budget_too(budget: str, fits: bool) -> None:
     refused = pytest.raises(torch.OutOfMemoryError, match="beyond the limit of 7 MiB")
     with (
         nullcontext() if fits else refused,
-        umadvise.session(
-            model, optimizer, device="emulated", capacity="64MiB", budget=budget, policy="resident"
-        ) as um,
+        umadvise.session(model, optimizer, device="emulated", capacity="64MiB", budget=budget, policy="resident") as um,
     ):
         small_steps(model, optimizer, 2)
         torch.ones(2 * MIB)  # 8 MiB
