@@ -29,7 +29,8 @@ def compile(model: torch.nn.Module, **options: Any) -> torch.nn.Module:  # noqa:
     A compiled graph is one op to umadvise. What is one graph from end to end leaves nothing to swap; blocks do, and
     blocks that are alike are compiled once. Blocks are modules with submodules of their own, of which a container
     (`ModuleList`, `Sequential`, `ModuleDict`) holds two with parameters of the same shapes; of blocks within blocks the
-    outermost count. What lies between them runs eagerly. It needs no session.
+    outermost count. What lies between them runs eagerly. It needs no session. Dynamo's limit of compilations of one
+    function is raised, where need be, to two for each block.
 
     Args:
         model: any module; it is compiled in place.
