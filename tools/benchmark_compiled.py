@@ -46,7 +46,7 @@ _PLANNED = 0.9
 _ROOMY = {True: 10 << 30, False: 2 << 30}
 
 
-class Training(msgspec.Struct, frozen=True):
+class CompiledRun(msgspec.Struct, frozen=True):
     """What a training came to.
 
     Attributes:
@@ -79,7 +79,7 @@ def counted_graphs() -> Iterator[list[int]]:
         yield count
 
 
-def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int = 0) -> Training:
+def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int = 0) -> CompiledRun:
     """Trains a network from its beginning; without a policy as plain torch does."""
     torch.manual_seed(0)
     workload = build()
@@ -88,7 +88,7 @@ def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int =
     with counted_graphs() as graphs:
         if policy is None:
             losses = [workload.step() for _ in range(STEPS)]
-            return Training(_kept(workload, losses), graphs[0])
+            return CompiledRun(_kept(workload, losses), graphs[0])
         device = umadvise.EmulatedDevice(budget_bytes + (512 << 20))
         session = umadvise.session(
             workload.modules, workload.optimizers, device=device, budget=budget_bytes, policy=policy
@@ -101,7 +101,7 @@ def train(build: Callable[[], Workload], policy: str | None, budget_bytes: int =
                 seen.append(um.swap_counters())
             moved = seen[-1].swap_ins + (um.counters().fault_groups or 0)
             kept = _kept(workload, losses)
-        return Training(kept, graphs[0], _planned(seen[FIRST - 1], seen[-1]), moved, seen[-1].used_peak_bytes)
+        return CompiledRun(kept, graphs[0], _planned(seen[FIRST - 1], seen[-1]), moved, seen[-1].used_peak_bytes)
 
 
 def _kept(workload: Workload, losses: list[Any]) -> list[torch.Tensor]:
