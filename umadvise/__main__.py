@@ -9,6 +9,7 @@ from pathlib import Path
 
 from umadvise._version import __version__
 from umadvise.commands import _messages, commands
+from umadvise.devices.ranks import ranks
 from umadvise.errors import UmadviseError
 
 
@@ -34,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by who started this
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the end
     try:
-        with _messages.shown(arguments.verbosity):
+        with _messages.shown(arguments.verbosity if ranks().speaks else -1):
             code: int = arguments.run(arguments)
         sys.stdout.flush()
     except UmadviseError as error:

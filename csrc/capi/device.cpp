@@ -9,6 +9,7 @@
 #include "engine/owners.h"
 #include "engine/routes.h"
 #include "memory/features.h"
+#include "memory/host_memory.h"
 #include "memory/managed_cap.h"
 #include "memory/names.h"
 #include "memory/process.h"
@@ -91,6 +92,8 @@ const char* um_device_feature(um_device* device, uint32_t index, const char** re
 um_status um_discard_set(um_device* device, int32_t on) {
   return guarded([&] { alive(device)->backend.discards = on != 0; });
 }
+
+void um_host_shared_set(uint32_t processes) { um::share_host(processes); }
 
 void um_most_managed_set(uint64_t bytes) { um::managed_cap::most_bytes = bytes; }
 

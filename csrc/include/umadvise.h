@@ -82,6 +82,9 @@ UM_API const char* um_device_feature(um_device* device, uint32_t index, const ch
 /* Whether what is freed may be discarded, where the driver can. On CUDA it is off until it is switched on: what a
  * discard may take with it is up to the driver. */
 UM_API um_status um_discard_set(um_device* device, int32_t on);
+/* So many processes of one training divide the host's memory: from now on each counts on an equal part of what the
+ * machine has, and of what is available there. 1 or 0: this one is alone. */
+UM_API void um_host_shared_set(uint32_t processes);
 /* How much managed memory the process may have of CUDA's drivers at once, over all devices; 0: as much as host and
  * device had free together when each device was opened, which is the most in any case. */
 UM_API void um_most_managed_set(uint64_t bytes);

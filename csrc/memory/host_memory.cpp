@@ -1,6 +1,7 @@
 #include "memory/host_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 
@@ -8,6 +9,8 @@
 
 namespace um {
 namespace {
+
+std::atomic<uint32_t> sharers{1};
 
 uint64_t meminfo_bytes(const char* field) {
   std::FILE* file = std::fopen("/proc/meminfo", "re");
@@ -25,8 +28,9 @@ uint64_t meminfo_bytes(const char* field) {
 
 }  // namespace
 
-uint64_t available_host_bytes() { return meminfo_bytes("MemAvailable"); }
-uint64_t total_host_bytes() { return meminfo_bytes("MemTotal"); }
+void share_host(uint32_t processes) { sharers = std::max(processes, uint32_t{1}); }
+uint64_t available_host_bytes() { return meminfo_bytes("MemAvailable") / sharers; }
+uint64_t total_host_bytes() { return meminfo_bytes("MemTotal") / sharers; }
 
 uint64_t spare_host_bytes(uint64_t available_bytes) {
   constexpr uint64_t kLeastLeft = uint64_t{1} << 30;

@@ -7,6 +7,8 @@
 namespace um {
 
 // MemAvailable of /proc/meminfo: what the kernel can give without swapping. Throws um::Error where it does not tell.
+// So many processes of one training divide the host among them: what follows is this one's part.
+void share_host(uint32_t processes);
 uint64_t available_host_bytes();
 uint64_t total_host_bytes();
 // All but a tenth of what is available, and but 1 GiB at least.

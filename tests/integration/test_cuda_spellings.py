@@ -219,7 +219,6 @@ def test_files(tmp_path: Path) -> None:
 REFUSALS: dict[str, Callable[[], Any]] = {
     "cuda:1": lambda: torch.zeros(2, device="cuda:1"),
     "cuda:2": lambda: torch.cuda.set_device(2),
-    "nccl": lambda: torch.distributed.init_process_group("nccl"),
     "torch.cuda.CUDAGraph": lambda: torch.cuda.CUDAGraph(),
     "torch.cuda.make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),

@@ -1,4 +1,4 @@
-"""Tensors without memory of their own are refused by name, before anything is moved."""
+"""Tensors without memory of their own are refused by name, before anything is moved; but for DTensors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor, init_device_mesh
 from torch.masked import masked_tensor
 from torch.utils._pytree import tree_map_only
 
 import umadvise
+from umadvise import _native
 from umadvise.errors import UsageError
+from umadvise.records.enums import Role
+from umadvise.torch_seam import runtime
 
 
 class Sum(torch.Tensor):
@@ -48,25 +51,23 @@ def with_weight(weight: torch.Tensor) -> nn.Module:
     return model
 
 
-def test_dtensors(mesh: Any) -> None:
-    weight = distribute_tensor(torch.ones(10, 10), mesh, [Replicate()])
-    model = with_weight(weight)
-    with (
-        pytest.raises(UsageError, match=r"'0\.weight' is a DTensor \(fully_shard.*before it was distributed"),
-        umadvise.session(model, device="emulated", capacity="16MiB", policy="swap"),
-    ):
-        pass
-    assert not umadvise.torch_seam.runtime.is_patched()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with (
-        pytest.raises(UsageError, match="a parameter of the optimizer is a DTensor"),
-        umadvise.session([], optimizer, device="emulated", capacity="16MiB"),
-    ):
-        pass
-    with umadvise.session(nn.Linear(2, 2), device="emulated", capacity="16MiB") as um:
-        with pytest.raises(UsageError, match=r"of the batch is a DTensor.*to_local\(\)"):
-            um.to_device({"x": weight})
-        assert umadvise.on_device(um.to_device(weight.to_local()))
+def test_dtensors_are_taken_by_their_local_tensors(mesh: Any) -> None:
+    model = with_weight(distribute_tensor(torch.ones(10, 10), mesh, [Replicate()]))
+    batch = distribute_tensor(torch.ones(3, 10), mesh, [Replicate()])
+    with umadvise.session(model, device="emulated", capacity="16MiB", policy="swap") as um:
+        weight = model[0].weight
+        found = _native.allocation_at(runtime.address_of(weight.to_local()))
+        assert found is not None
+        assert (found.name, found.role) == ("0.weight", Role.PARAMETER)
+        moved = um.to_device({"x": batch})["x"]
+        assert umadvise.on_device(moved)
+        assert umadvise.on_device(moved @ weight)
+        assert torch.equal((moved @ weight).to_local(), torch.full((3, 10), 10.0))
+        summed_later = DTensor.from_local(um.to_device(torch.ones(2)), mesh, [Partial()])
+        assert summed_later.to("cpu").placements == (Partial(),)
+        with pytest.raises(UsageError, match="the model has DTensors"):
+            um.plan_ahead(lambda: model(moved))
+    assert not umadvise.on_device(model[0].weight)
 
 
 def test_tensors_that_are_made_of_others() -> None:

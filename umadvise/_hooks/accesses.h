@@ -9,6 +9,7 @@
 
 #include "operator_info.h"
 #include "umadvise.h"
+#include "wrappers.h"
 
 namespace um::hooks {
 
@@ -92,10 +93,20 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
+// Whether a tensor is a Python object that is made of others (a DTensor), whose ops run in Python, on those.
+inline bool is_wrapper(const c10::TensorImpl& tensor) {
+  if (!tensor.key_set().has(c10::DispatchKey::Python)) return false;
+  return !tensor.has_storage() || address_of(*tensor.unsafe_storage().unsafeGetStorageImpl()) == nullptr;
+}
+
 // Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of
-// where it is sparse. A wrapper of a sparse tensor has its layout, but is none.
+// where it is sparse or a wrapper. A wrapper of a sparse tensor has its layout, but is none.
 template <class Visit>
 void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
+  if (is_wrapper(tensor)) {
+    for (const c10::TensorImpl* part : parts_of(tensor)) each_part(*part, visit);
+    return;
+  }
   const auto visit_all = [&](const auto&... parts) { (visit(*parts.unsafeGetTensorImpl()), ...); };
   if (tensor.is_sparse()) {
     if (const auto* found = dynamic_cast<const at::SparseTensorImpl*>(&tensor)) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 
+#include "collectives.h"
 #include "cuda_allocator.h"
 #include "errors.h"
 #include "hooks.h"
@@ -26,6 +27,8 @@ namespace {
 c10::Allocator* previous_allocator = nullptr;
 c10::DeleterFnPtr previous_free = nullptr;
 
+thread_local bool routes_outside_ops = false;
+
 void release(void* pointer) {
   if (um_free(pointer) == 0) previous_free(pointer);
 }
@@ -35,11 +38,13 @@ c10::DataPtr with_our_deleter(void* block) { return {block, block, &release, c10
 class RoutingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0 || serves_cuda() || um_route_device() == nullptr || interposing_outside_ops()) {
+    if (bytes == 0 || serves_cuda() || um_route_device() == nullptr ||
+        (interposing_outside_ops() && !routes_outside_ops)) {
       return ordinary_data(bytes);
     }
     void* block = nullptr;
     um_status status = um_allocate_routed(bytes, nullptr, &block);
+    if (status == UM_OUT_OF_DEVICE_MEMORY && wait_for_work()) status = um_allocate_routed(bytes, nullptr, &block);
     if (status != UM_OK) {
       const std::string refusal = um_last_error();
       if (rescued(status) || put_off(status, um_route_device())) status = um_allocate_routed(bytes, nullptr, &block);
@@ -89,3 +94,5 @@ void install_allocator() {
 }  // namespace um::hooks
 
 um_status um_hooks_allocator_install(void) { return um::hooks::guarded(um::hooks::install_allocator); }
+
+void um_hooks_route_outside_ops(int32_t on) { um::hooks::routes_outside_ops = on != 0; }

@@ -45,6 +45,9 @@ UM_API um_device* um_hooks_cuda_plain_device(int32_t ordinal);
 //
 // Moves its bytes into memory of `device`; a storage that is there already moves to the new placement.
 UM_API um_status um_hooks_storage_adopt(void* storage, um_device* device, const um_placement* placement);
+// Whether memory that torch makes in this thread goes by its route outside of ops too (a storage that is given its
+// bytes back); it does not otherwise while the thread interposes.
+UM_API void um_hooks_route_outside_ops(int32_t on);
 // Moves its bytes out into ordinary CPU memory; nothing to do for a storage that is not in ours.
 UM_API um_status um_hooks_storage_give_back(void* storage);
 
@@ -68,6 +71,11 @@ UM_API void um_hooks_rescuer_set(um_hooks_rescuer rescuer);
 // with the words of um_last_error if it is UM_OUT_OF_DEVICE_MEMORY. NULL: nobody wants to know.
 typedef int32_t (*um_hooks_edge)(void);
 UM_API void um_hooks_edge_set(um_hooks_edge edge);
+// Called for an operand or a result that is a Python object made of other tensors (`tensor`: the PyObject): writes the
+// addresses of their c10::TensorImpl, at most `capacity`, and returns how many there are. NULL: such tensors count as
+// none.
+typedef uint32_t (*um_hooks_parts)(void* tensor, void** parts, uint32_t capacity);
+UM_API void um_hooks_parts_set(um_hooks_parts tell);
 // Ops on lists that go by element run from now on as several, so that the storages of each, in whole units where they
 // are above half a one and in parts of one where they are not, take no more than the limit. A single element may take
 // more. The unit is the chunk of explicit swapping; 1 counts bytes. A limit of 0 ends it.

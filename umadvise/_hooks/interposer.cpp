@@ -11,12 +11,14 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <string>
 
 #include "accesses.h"
 #include "backward.h"
+#include "collectives.h"
 #include "cuda_allocator.h"
 #include "errors.h"
 #include "hooks.h"
@@ -45,6 +47,14 @@ constexpr DispatchKeySet kReentering =
 // whole, and what its handler calls never arrives here: torch excludes all keys above Python for it.
 bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
   return info.composite(keys) && (!keys.has(DispatchKey::Python) || keys.has_any(c10::autograd_dispatch_keyset));
+}
+
+// A view of a tensor that is made of others may touch them: a DTensor may be redistributed for it.
+bool is_given_wrappers(const OperatorInfo& info, const torch::jit::Stack& stack) {
+  const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
+  return std::any_of(arguments, arguments + info.argument_count, [](const c10::IValue& value) {
+    return value.isTensor() && is_wrapper(*value.unsafeToTensorImpl());
+  });
 }
 
 // One device for the process: autograd's threads work for whichever thread interposes.
@@ -150,6 +160,7 @@ void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
   um_status status = begin(device, op, accesses);
   op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
   if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
+  if (status == UM_OUT_OF_DEVICE_MEMORY && wait_for_work()) status = begin(device, op, accesses);
   if (status == UM_OK) return;
   const std::string refusal = um_last_error();
   if (rescued(status)) {
@@ -182,6 +193,7 @@ class RunningOp {
 };
 
 void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Stack* stack, const OperatorInfo& info) {
+  ask_for_ended_work();
   const Call call{info, *stack};
   AccessList accesses;
   call.gather(accesses);
@@ -201,7 +213,9 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   const OperatorInfo& info = operator_info(op);
   if (comes_apart(info, keys)) return op.redispatchBoxed(below, stack);
   const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
-  if (info.kind == Kind::untouching) return op.redispatchBoxed(below, stack);
+  if (info.kind == Kind::untouching && !(keys.has(DispatchKey::Python) && is_given_wrappers(info, *stack))) {
+    return op.redispatchBoxed(below, stack);
+  }
   if (info.split.by_element) {
     const auto run = [&](DispatchKeySet part_keys, torch::jit::Stack* part) { run_op(op, part_keys, part, info); };
     um_device* const device = interposed_device.load(std::memory_order_relaxed);
@@ -220,6 +234,7 @@ void register_fallback() {
 void interpose_thread(um_device* device) {
   if (device != nullptr) {
     register_fallback();
+    hold_for_collectives();
     membership.join(device);
   } else {
     membership.leave();
@@ -237,10 +252,9 @@ void work_beside(bool on) {
 
 }  // namespace
 
-bool interposing_outside_ops() {
-  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  return keys.included_.has(kKey) && !keys.excluded_.has(kKey);
-}
+bool interposes() { return c10::impl::tls_local_dispatch_key_set().included_.has(kKey); }
+bool inside_op() { return interposes() && c10::impl::tls_local_dispatch_key_set().excluded_.has(kKey); }
+bool interposing_outside_ops() { return interposes() && !inside_op(); }
 
 um_device* begin_region(const RegionRun& run) {
   if (!interposing_outside_ops()) return nullptr;  // it belongs to the op that runs, or nobody guards

@@ -10,6 +10,10 @@ namespace um::hooks {
 // True while this thread interposes and runs no op. Memory that torch makes then is the CPU's own, as it is with a GPU:
 // the tensor that stands for a Python number, a storage that a file is read into.
 bool interposing_outside_ops();
+// Whether the guard sees ops of this thread, unless they are part of another one.
+bool interposes();
+// Whether an op of this thread's runs that the guard has seen.
+bool inside_op();
 
 // What a compiled region is given in one run; `index`: among what its graph is called with.
 struct RegionInput {

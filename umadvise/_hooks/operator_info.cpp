@@ -77,7 +77,9 @@ bool returns_view(const c10::FunctionSchema& schema) {  // an alias that is not 
   });
 }
 
-bool is_aten(const c10::OperatorHandle& op) { return op.operator_name().name.rfind("aten::", 0) == 0; }
+bool is_in(const c10::OperatorHandle& op, std::string_view library) {
+  return op.operator_name().name.rfind(library, 0) == 0;
+}
 
 // Whether an operator's schema can be believed about what it writes. torch's own kernels are searched for what their
 // schemas keep quiet about (tools/find_silent_writes.py). Elsewhere a schema without any alias is as often one that
@@ -87,7 +89,7 @@ bool is_aten(const c10::OperatorHandle& op) { return op.operator_name().name.rfi
 bool says_what_it_writes(const c10::OperatorHandle& op) {
   const auto annotated = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
   const c10::FunctionSchema& schema = op.schema();
-  return is_aten(op) || std::any_of(schema.arguments().begin(), schema.arguments().end(), annotated) ||
+  return is_in(op, "aten::") || std::any_of(schema.arguments().begin(), schema.arguments().end(), annotated) ||
          std::any_of(schema.returns().begin(), schema.returns().end(), annotated) ||
          (op.hasTag(at::Tag::pt2_compliant_tag) && schema.name().back() != '_');
 }
@@ -99,9 +101,14 @@ Kind kind_of(const c10::OperatorHandle& op) {
   if (contains(kResizes, name)) return Kind::operation;
   const bool has_tensors = any_may_hold_tensors(schema.arguments()) || any_may_hold_tensors(schema.returns());
   if (!has_tensors) return Kind::untouching;
-  if (!is_aten(op)) return Kind::operation;  // one that returns an alias may have read it first
+  if (!is_in(op, "aten::")) return Kind::operation;  // one that returns an alias may have read it first
   if (returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
   return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
+}
+
+// Schemas of c10d have no aliases, but their arguments have names.
+bool is_read_by_collective(std::string_view op, const c10::Argument& argument) {
+  return op == "c10d::send" || op == "c10d::barrier" || argument.name().rfind("input", 0) == 0;
 }
 
 Write write_of(std::string_view op, const c10::Argument& argument) {
@@ -138,7 +145,9 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
       info->shapes.push_back(index);
       continue;
     }
-    const Write write = believed ? write_of(op.operator_name().name, argument) : Write::always;
+    const std::string& name = op.operator_name().name;
+    const bool only_reads = is_in(op, "c10d::") && is_read_by_collective(name, argument);
+    const Write write = only_reads ? Write::never : believed ? write_of(name, argument) : Write::always;
     info->tensors.push_back({index, write, resizes});
   }
   return info;

@@ -139,8 +139,10 @@ class WorkingSet {
 
  private:
   void add(const c10::TensorImpl& tensor) {
-    const c10::StorageImpl* const storage = storage_of_ours(tensor);
-    if (storage != nullptr && storages_.insert(storage).second) bytes_ += in_units(storage->nbytes());
+    each_part(tensor, [this](const c10::TensorImpl& part) {
+      const c10::StorageImpl* const storage = storage_of_ours(part);
+      if (storage != nullptr && storages_.insert(storage).second) bytes_ += in_units(storage->nbytes());
+    });
   }
 
   const Call& call_;

@@ -16,9 +16,11 @@ from umadvise._native.hooks import (
     region,
     region_functions,
     region_runs,
+    routed_outside_ops,
     serve_cuda,
     set_edge,
     set_module,
+    set_parts,
     set_phase,
     set_rescuer,
     set_split,
@@ -34,6 +36,7 @@ from umadvise._native.machine import (
     cuda_unavailable_reason,
     cupti_library,
     set_most_managed,
+    share_host,
 )
 from umadvise._native.memory import (
     allocation_at,

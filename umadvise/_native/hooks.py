@@ -5,7 +5,8 @@ Every function raises HooksUnavailableError where the extension cannot be compil
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,33 @@ def set_edge(edge: Callable[[], int] | None) -> None:
     _set_callback("edge", edge)
 
 
-def _set_callback(name: str, function: Callable[[], int] | None) -> None:
+def set_parts(parts: Callable[[Any], Sequence[int]]) -> None:
+    """Sets what is asked which tensors a tensor is made of that is a Python object around others.
+
+    Args:
+        parts: given such a tensor, the addresses of the C++ tensors in it, which torch gives as `Tensor._cdata`.
+    """
+
+    def tell(tensor: int, out: int, capacity: int) -> int:
+        found = parts(ctypes.cast(tensor, ctypes.py_object).value)[:capacity]
+        for place, address in enumerate(found):
+            (ctypes.c_void_p * capacity).from_address(out)[place] = address
+        return len(found)
+
+    _set_callback("parts", tell)
+
+
+@contextmanager
+def routed_outside_ops() -> Iterator[None]:
+    """Memory that torch makes in this thread goes by its route outside of ops too, until the end of the `with`."""
+    hooks_library().um_hooks_route_outside_ops(1)
+    try:
+        yield
+    finally:
+        hooks_library().um_hooks_route_outside_ops(0)
+
+
+def _set_callback(name: str, function: Callable[..., int] | None) -> None:
     callback = header.hooks().types[f"um_hooks_{name}"]
     before, _called[name] = _called.get(name), callback() if function is None else callback(function)
     getattr(hooks_library(), f"um_hooks_{name}_set")(_called[name])

@@ -42,6 +42,11 @@ def cupti_library() -> CuptiLibrary:
     return filled(CuptiLibrary, core_library().um_cupti_describe)
 
 
+def share_host(processes: int) -> None:
+    """Says how many processes of one training divide the host's memory: each has an equal part from now on."""
+    core_library().um_host_shared_set(processes)
+
+
 def set_most_managed(most_bytes: int) -> None:
     """Limits the CUDA managed memory of the process, in bytes; 0: what host and device had free at opening."""
     core_library().um_most_managed_set(most_bytes)

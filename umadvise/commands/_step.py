@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from umadvise.records.device import DeviceProfile
     from umadvise.records.trace import Trace
 
+MOST_RANKS = 64
+
 
 def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """A step of a trace, or of several, and a device."""
@@ -21,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> 
     else:
         parser.add_argument("trace", metavar="TRACE", help="a trace")
     parser.add_argument("--target", metavar="NAME", help="a device of the catalogue, or a device file; the trace's own")
+    parser.add_argument(
+        "--ranks", type=int, default=1, metavar="N", help="devices of a host that train at once and share its link; 1"
+    )
     parser.add_argument(
         "--step", type=int, metavar="N", help="which step, where the trace holds several; the last whole one"
     )
@@ -62,7 +67,9 @@ def read_step(path: str, arguments: argparse.Namespace) -> "tuple[Trace, DeviceP
             raise UsageError(f"the trace has no step {chosen}: expected one of {steps[0]} to {steps[-1]}")
         trace = cut.step(trace, chosen)
     device = load_device(arguments.target) if arguments.target is not None else _own_device(trace)
-    return (trace if trace.device == device.name else retimed(trace, device)), device
+    if not 1 <= arguments.ranks <= MOST_RANKS:
+        raise UsageError(f"--ranks {arguments.ranks}: expected 1 to {MOST_RANKS} devices of one host")
+    return (trace if trace.device == device.name else retimed(trace, device)), device.among(arguments.ranks)
 
 
 def parse_budget(word: str, trace: "Trace", device: "DeviceProfile") -> int:

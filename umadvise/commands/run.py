@@ -1,4 +1,7 @@
-"""Run a training script in unified memory and write its page-fault profile, without changing the script."""
+"""Run a training script in unified memory and write its page-fault profile, without changing the script.
+
+Under torchrun each process writes files of its own: FILE with its rank in the name.
+"""
 
 import argparse
 import importlib.util
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umadvise.commands._messages import COMMAND
+from umadvise.devices.ranks import ranks
 from umadvise.errors import UmadviseError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     script = _found_module(arguments.script) if arguments.module else Path(arguments.script)
     if not script.is_file() and not (script / "__main__.py").is_file():
         raise UsageError(f"no script {str(script)!r}: expected a Python file, or a folder with a __main__.py")
-    _check_places(script, arguments.profile, arguments.record)
+    here = ranks()
+    profile = here.own(arguments.profile)
+    record = None if arguments.record is None else here.own(arguments.record)
+    _check_places(script, profile, record)
     if arguments.capacity is not None and arguments.device != "emulated":
         raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
 
@@ -76,19 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.budget,
         arguments.policy,
         arguments.script,
-        record=arguments.record is not None,
+        record=record is not None,
         sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
     ) as watched:
         ended = False
         try:
-            with _shown(watched) if arguments.live and sys.stderr.isatty() else nullcontext():
+            with _shown(watched) if arguments.live and sys.stderr.isatty() and here.speaks else nullcontext():
                 code = _run_script(arguments.script, arguments.words, module=arguments.module)
             ended = True
         finally:
             if not watched.forked:  # as a child of the script is that left like its parent
-                _report(watched, arguments.profile, predict=ended)
-                if arguments.record is not None:
-                    _keep(watched, arguments.record)
+                _report(watched, profile, predict=ended)
+                if record is not None:
+                    _keep(watched, record)
     return code
 
 

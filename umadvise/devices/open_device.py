@@ -4,11 +4,12 @@ import os
 from dataclasses import dataclass
 
 from umadvise import _native
-from umadvise._native.abi import Counting, EmulatedOptions, Small
+from umadvise._native.abi import Counting, EmulatedOptions, Small, Status
 from umadvise.devices import discard_proof
 from umadvise.devices.catalogue import load_device
 from umadvise.devices.link import driver_costs, native_link
-from umadvise.errors import DeviceUnavailableError, InvalidSizeError, UsageError
+from umadvise.devices.ranks import ranks
+from umadvise.errors import DeviceUnavailableError, InvalidSizeError, NativeError, UsageError
 from umadvise.records.device import DeviceProfile
 from umadvise.records.units import format_bytes, parse_bytes
 
@@ -77,15 +78,18 @@ class EmulatedDevice:
     def link_profile(self) -> DeviceProfile | None:
         """The catalogue device whose link copies must pass, by its times; None without one.
 
+        Of several processes on a host each has its part of the link.
+
         Raises:
             UsageError: the catalogue has no such device, or its file does not say how long ops take.
             UmadviseError: its file cannot be read, or is refused.
         """
+        sharers = ranks().local_count
         if self.clock is None:
-            return None if self.link is None else load_device(self.link)
+            return None if self.link is None else load_device(self.link).among(sharers)
         if self.link is not None:
             raise UsageError("link= makes copies take real time, clock= virtual time: expected one of them")
-        profile = load_device(self.clock)
+        profile = load_device(self.clock).among(sharers)
         if profile.achievable_memory_bytes_per_s is None:
             raise UsageError(f"clock={str(self.clock)!r}: the device's file has no memory bandwidth to time ops by")
         return profile
@@ -114,10 +118,15 @@ class EmulatedDevice:
 def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
     """Opens "auto" (CUDA where there is one), "cuda", "cuda:<index>", "emulated", or an EmulatedDevice.
 
+    Of several processes of a training (`devices.ranks`) each opens a device of its own, and has an equal part of the
+    host's memory.
+
     Raises:
         DeviceUnavailableError: no CUDA device, with the reason and both ways out.
         UsageError: no such kind of device.
     """
+    here = ranks()
+    _native.share_host(here.local_count)
     if isinstance(wanted, EmulatedDevice):
         return wanted.open()
     if wanted == "emulated":
@@ -129,7 +138,19 @@ def open_device(wanted: "str | EmulatedDevice") -> _native.Device:
         )
     if (reason := _native.cuda_unavailable_reason()) is not None:
         raise DeviceUnavailableError(reason)
-    device = _native.Device.open_cuda(int(index or 0))
+    device = _open_cuda(int(index) if index else None, here.local_rank)
     if discard_proof.is_proved():
         device.set_discards(True)
     return device
+
+
+def _open_cuda(index: int | None, local_rank: int) -> _native.Device:
+    """Without an index a rank's own GPU, or the only one that it can see."""
+    if index is not None or local_rank == 0:
+        return _native.Device.open_cuda(index or 0)
+    try:
+        return _native.Device.open_cuda(local_rank)
+    except NativeError as error:
+        if error.code != Status.INVALID_ARGUMENT:
+            raise
+        return _native.Device.open_cuda(0)

@@ -6,6 +6,7 @@ Bytes are integers, times nanoseconds, rates a second.
 from typing import Annotated, Generic, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from umadvise.errors import PolicyError
 from umadvise.records.counters import Record
@@ -102,12 +103,22 @@ class LinkDirection(Record, frozen=True):
 
 
 class Link(Record, frozen=True):
-    """The link to the host. `pageable_share`: speed of copies from pageable memory, as a part of the others' speed."""
+    """The link to the host.
+
+    Attributes:
+        kind: what it is, such as "pcie4-x16".
+        h2d: the way to the device.
+        d2h: the way to the host.
+        pageable_share: speed of copies from pageable memory, as a part of the others' speed.
+        shared_by: number of devices of one host that divide the link's bandwidth when all of them copy; without a value
+            all that are in use do.
+    """
 
     kind: Name
     h2d: LinkDirection
     d2h: LinkDirection
     pageable_share: Fact[Share]
+    shared_by: FactOrNone[Number] = FactOrNone(source="nobody has said who shares the link")
 
 
 class FaultCosts(Record, frozen=True):
@@ -171,6 +182,15 @@ class ManagedMemory(Record, frozen=True, kw_only=True):
     supported: FactOrNone[bool]
     coherent: FactOrNone[bool]
     system_page_bytes: Fact[Literal[4096, 16384, 65536]]
+
+
+Known = TypeVar("Known", Fact[float], FactOrNone[float])
+
+
+def _divided(rate: Known, sharers: int) -> Known:
+    if rate.value is None:
+        return rate
+    return replace(rate, value=rate.value / sharers, source=f"{rate.source[:900]}; divided among {sharers} devices")
 
 
 class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
@@ -256,6 +276,26 @@ class DeviceProfile(Record, frozen=True, kw_only=True, tag_field="schema", tag=S
                 f"{self.label} cannot page unified memory: {self.unified_memory.supported.source}. "
                 "Expected a device with page faults (Pascal or newer); plan explicit swaps for this one"
             )
+
+    def among(self, ranks: int) -> "DeviceProfile":
+        """The device as one of several that are in use on a host, which copy at the same time over what they share.
+
+        Args:
+            ranks: number of devices in use there, this one among them.
+        """
+        sharers = min(ranks, self.link.shared_by.value or ranks)
+        if sharers <= 1:
+            return self
+        ways = (self.link.h2d, self.link.d2h)
+        h2d, d2h = (
+            replace(
+                way,
+                bytes_per_s=_divided(way.bytes_per_s, sharers),
+                both_bytes_per_s=_divided(way.both_bytes_per_s, sharers),
+            )
+            for way in ways
+        )
+        return replace(self, link=replace(self.link, h2d=h2d, d2h=d2h))
 
     def fits(self, bytes_: int) -> bool:
         """Whether so many bytes are on the device at once."""

@@ -154,12 +154,19 @@ def write_atomically(path: str | os.PathLike[str], document: bytes) -> None:
 
 
 def _write_durably(path: Path, document: bytes) -> None:
+    """Writes a new file, which has no name before it is whole, where the file system can: a kill leaves none behind."""
     # 0o666 is cut by the user's umask, as for any file they make.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        descriptor, named = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666), False
+    except OSError:
+        descriptor, named = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), True
     with os.fdopen(descriptor, "wb") as file:
         file.write(document)
         file.flush()
         os.fsync(descriptor)
+        if not named:
+            # With a descriptor Python calls linkat, which alone follows.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
 
 def _sync_directory(path: Path) -> None:

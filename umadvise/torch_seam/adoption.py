@@ -1,6 +1,6 @@
 """The tensors of models and optimizers: onto the device, and back as ordinary ones."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +14,7 @@ from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime, torch_api
 from umadvise.torch_seam.placement import copy_of_bytes
 from umadvise.torch_seam.runtime import HOST, on_device, routed
-from umadvise.torch_seam.tensors import strided_parts, tensors_of_state
+from umadvise.torch_seam.tensors import local_part, strided_parts, tensors_of_state
 
 
 class Adoption:
@@ -119,23 +119,24 @@ class Adoption:
         return parameters
 
 
+def as_list(value: Any) -> list[Any]:
+    """One thing or an iterable of them, as a list; None is none."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, torch.nn.Module) else [value]
+
+
 def check_kind(tensor: torch.Tensor, what: str) -> None:
-    """Refuses a tensor that has no memory of its own: ops on it run in Python, where the guard does not see them.
+    """Refuses a tensor that has no memory of its own; of a DTensor, this process's part is looked at.
 
     Args:
         tensor: tensor to check, of any class.
         what: what the error calls it.
 
     Raises:
-        UsageError: it is a DTensor, or of another class that is made of other tensors.
+        UsageError: it is of a class that is made of other tensors.
     """
-    kinds = type(tensor).__mro__
-    if any(kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed") for kind in kinds):
-        raise UsageError(
-            f"{what} is a DTensor (fully_shard, distribute_tensor, parallelize_module), which lies in several "
-            "processes; a session keeps the budget of one. Open it with the model as it was before it was distributed, "
-            "or train this one without umadvise; of a tensor, to_local() is the part of this process"
-        )
+    tensor = local_part(tensor)
     if is_traceable_wrapper_subclass(tensor) or any(map(_is_hollow, strided_parts(tensor))):
         raise UsageError(
             f"{what} is a {type(tensor).__name__}, a tensor that is made of others and has no memory of its own, which "

@@ -74,7 +74,11 @@ def _release(address: int) -> None:
         _native.release_export(address)
 
 
-_COMPARERS = ("torch._tensor", "torch.serialization", "torch.nn.modules.rnn")
+_COMPARERS = (
+    *("torch._tensor", "torch.serialization", "torch.nn.modules.rnn", "torch.distributed.utils"),
+    *("torch.distributed.fsdp._fully_shard._fsdp_param", "torch.distributed.fsdp._flat_param"),
+    *("torch.distributed.fsdp._runtime_utils", "torch.distributed._state_dict_utils"),
+)
 """Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
 
 

@@ -5,11 +5,13 @@ from umadvise._native.abi import Route, RouteState
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import Budget, budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.devices.ranks import ranks
 from umadvise.errors import StateError
 from umadvise.records.units import parse_bytes
-from umadvise.torch_seam import cuda_allocator, doors, regions, runtime, threads, torch_api, traced
+from umadvise.torch_seam import cuda_allocator, doors, regions, resized, runtime, threads, torch_api, traced
 from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.tensors import addresses_of_parts
 
 
 def patch(
@@ -65,7 +67,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
     info = device.info()
     state = Runtime(device, info.provider == "emulated", max(info.ordinal, 0), budget_on(device, budget))
     if state.emulated:
-        state.ordinal = 0  # the only one that a script can see
+        state.ordinal = ranks().local_rank  # the only one that a script can see
         _native.install_allocator()
     else:
         cuda_allocator.install(state.ordinal)
@@ -79,10 +81,12 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
         threads.install(state.replaced)
         if state.emulated:
             doors.install(state)
+            resized.install(state.replaced)
         else:
             doors.install_on_cuda(state)
             cuda_allocator.attend(state)
         state.set_policy(state.policy)
+        _native.set_parts(addresses_of_parts)
         if state.emulated:  # whose copies have threads of their own
             state.team = SleepingTeam()
         _native.interpose(device)

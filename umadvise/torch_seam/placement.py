@@ -1,6 +1,7 @@
 """Moving tensors between the emulated device and ordinary memory, as `.to("cuda...")` and `.to("cpu")` do."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from umadvise import _native
 from umadvise.errors import NativeError
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
-from umadvise.torch_seam.tensors import is_dense
+from umadvise.torch_seam.tensors import is_dense, is_distributed, with_local
 
 _to = torch._C.TensorBase.to
 _clone = torch._C.TensorBase.clone
@@ -34,6 +35,9 @@ def to_device(
         copy: whether to copy a tensor that is there already.
         memory_format: layout of the copy, one of torch's memory formats.
     """
+    if is_distributed(tensor):
+        move = partial(to_device, role=role, advice=advice, dtype=dtype, copy=copy, memory_format=memory_format)
+        return with_local(tensor, move)
     same_type = dtype is None or dtype == tensor.dtype
     if same_type and not copy and memory_format == torch.preserve_format and _is_placed(tensor, advice):
         return tensor
@@ -61,6 +65,8 @@ def to_host(
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """A tensor's values in ordinary memory, through the copy engine: no page moves and none faults."""
+    if is_distributed(tensor):
+        return with_local(tensor, partial(to_host, dtype=dtype, memory_format=memory_format))
     copied = _copy_out_traced(tensor) if tensor.requires_grad else copy_of_bytes(tensor)
     with routed(HOST):
         return _to(copied, dtype=dtype or tensor.dtype, memory_format=memory_format)

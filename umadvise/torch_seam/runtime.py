@@ -14,6 +14,7 @@ from umadvise.errors import StateError
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.tensors import local_part
 
 # torch's own, whatever is patched on the classes below them.
 _data_ptr = torch._C.TensorBase.data_ptr
@@ -167,8 +168,9 @@ HOST = Route(RouteState.OFF)
 def address_of(tensor: torch.Tensor) -> int:
     """Address of the tensor's first element, of a sparse tensor's first value; 0 where there is none (meta, empty).
 
-    Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it.
+    Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it. Of a DTensor it is this process's part.
     """
+    tensor = local_part(tensor)
     with torch._C.DisableTorchFunction():  # a mode, as `with torch.device(...)`, or a subclass would call that one
         try:
             if tensor.layout is torch.sparse_coo:

@@ -20,6 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from umadvise.records.units import taken_bytes
 from umadvise.torch_seam.replacements import Replacements
+from umadvise.torch_seam.tensors import local_part
 from umadvise.torch_seam.traced import unless_compiled
 
 # The modules of torch.optim (2.9 to 2.15) whose functional form, which has the module's name, has a `foreach` or fused
@@ -163,7 +164,7 @@ def _storages(entry: Sequence[torch.Tensor | None], unit_bytes: int) -> dict[int
     sizes: dict[int, int] = {}
     for tensor in entry:
         if tensor is not None:
-            storage = tensor.untyped_storage()
+            storage = local_part(tensor).untyped_storage()
             sizes[storage._cdata] = taken_bytes(storage.nbytes(), unit_bytes)
     return sizes
 
@@ -193,8 +194,8 @@ def _overlaps(
         return
     ranges: dict[int, list[tuple[int, int, int]]] = {key: [] for key in shared}
     for index, entry in enumerate(entries):
-        for tensor in entry:
-            if tensor is not None and tensor.numel() and (key := tensor.untyped_storage()._cdata) in shared:
+        for tensor in (local_part(each) for each in entry if each is not None):
+            if tensor.numel() and (key := tensor.untyped_storage()._cdata) in shared:
                 start = int(tensor.storage_offset()) * tensor.itemsize
                 ranges[key].append((start, start + _span(tensor) * tensor.itemsize, index))
     for found in ranges.values():

@@ -83,7 +83,7 @@ def _is_another_gpu(target: Target) -> bool:
     """Not the one in use: by its index, or, as torch means it without one, because another is the current one."""
     ordinal = current().ordinal
     if target.index is not None:
-        return target.index != ordinal
+        return target.index != ordinal and not (current().emulated and target.index == 0)
     alone = current().emulated or target.advice is not None or torch.cuda.device_count() < 2
     return not alone and torch.cuda.current_device() != ordinal
 

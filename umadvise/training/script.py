@@ -19,6 +19,7 @@ from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, MeasuredStep
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
+from umadvise.torch_seam.tensors import strided_parts
 from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
@@ -110,8 +111,9 @@ class ScriptRun:
         original(optimizer, group)
         self._optimizers.add(optimizer)
         for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
-            if parameter.layout is torch.strided and parameter.device.type == "cpu":
-                self._runtime.take_in(parameter.untyped_storage(), Role.PARAMETER)
+            for part in strided_parts(parameter):
+                if part.device.type == "cpu":
+                    self._runtime.take_in(part.untyped_storage(), Role.PARAMETER)
 
     def watch(self, watcher: Callable[[MeasuredStep, MemoryStats, str], None]) -> None:
         """Has a function told of each step when it has ended, with the memory that there was and the rung it ran on."""

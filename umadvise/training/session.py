@@ -14,6 +14,7 @@ from umadvise._native.abi import GpuStep
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.devices.ranks import ranks
 from umadvise.devices.rungs import Policy
 from umadvise.errors import BudgetError, StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats, SwapCounters
@@ -24,7 +25,7 @@ from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes, parse_bytes
 from umadvise.reports.reporters import text
 from umadvise.torch_seam import patching, runtime, signals
-from umadvise.torch_seam.adoption import Adoption, check_kind
+from umadvise.torch_seam.adoption import Adoption, as_list, check_kind
 from umadvise.torch_seam.placement import to_device
 from umadvise.torch_seam.torch_api import moved_in
 from umadvise.training.loop.loop import Loop
@@ -98,8 +99,8 @@ class Session:
         self._device = device
         self._budget = parse_budget(budget)
         self._most_managed = None if most_managed is None else parse_bytes(most_managed)
-        self._models: list[torch.nn.Module] = _as_list(model)
-        self._optimizers: list[torch.optim.Optimizer] = _as_list(optimizer)
+        self._models: list[torch.nn.Module] = as_list(model)
+        self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
         self._records = record
         self._sample_every = check_every(sample_every)
@@ -117,7 +118,7 @@ class Session:
         """Moves the model and the optimizer's state, and starts to watch.
 
         Raises:
-            UsageError: a tensor among them has no memory of its own, as a DTensor.
+            UsageError: a tensor among them has no memory of its own, as one that is made of others.
         """
         self._adoption.check()
         self._owns_patch = not runtime.is_patched()
@@ -299,7 +300,7 @@ class Session:
         """A batch's tensors on the device, with the role of inputs; containers keep their form.
 
         Raises:
-            UsageError: one of them has no memory of its own, as a DTensor.
+            UsageError: one of them has no memory of its own, as one that is made of others.
         """
 
         def move(leaf: Any) -> Any:
@@ -336,11 +337,15 @@ class Session:
         return self._open_loop().observer.recorder.trace(step)
 
     def report(self, path: str | Path | None = None) -> None:
-        """Prints the report, and writes the profile to a file for `umadvise report` where one is named."""
-        profile = self.profile(predict=True)
+        """Prints the report, and writes the profile to a file for `umadvise report` where one is named.
+
+        Of several processes the first prints, and each has a file of its own: `umadvise.devices.ranks.Ranks.own`.
+        """
+        profile, here = self.profile(predict=True), ranks()
         if path is not None:
-            write(profile, Path(path))
-        print(text.render(profile))  # noqa: T201  # a report is asked for
+            write(profile, here.own(Path(path)))
+        if here.speaks:
+            print(text.render(profile))  # noqa: T201  # a report is asked for
 
     def counters(self) -> Counters:
         """The device's totals since it was opened; None for what cannot be seen."""
@@ -391,10 +396,3 @@ def _opened(part: Part | None) -> Part:
     if part is None:
         raise StateError("the session is not open: use it as `with umadvise.session(...) as um:`")
     return part
-
-
-def _as_list(value: Any) -> list[Any]:
-    """One thing or an iterable of them, as a list; None is none."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, torch.nn.Module) else [value]

@@ -70,6 +70,19 @@ def test_what_does_not_fit_moves_and_stalls(tmp_path: Path, capsys: pytest.Captu
         assert ways[name]["step_ns"] - ways[name]["compute_ns"] >= sum(ways[name]["stalls"].values()) * 0.99
 
 
+def test_ranks_divide_the_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(chain(tmp_path / "b.trace", 6, 4 * GIB))
+
+    def stalled_ns(*words: str) -> float:
+        code, out, _ = simulate(capsys, path, "--target", "v100-16gb", "--json", *words)
+        assert code == 0
+        way = next(way for way in json.loads(out)["ways"] if way["name"] == "swap")
+        return float(way["step_ns"] - way["compute_ns"])
+
+    assert stalled_ns("--ranks", "8") > 7 * stalled_ns()
+    assert stalled_ns("--ranks", "1") == stalled_ns()
+
+
 def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = simulate(capsys, str(chain(tmp_path / "c.trace", 6, 4 * GIB)), "--target", "k40")
     assert code == 0
@@ -90,6 +103,7 @@ def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--target", "v100-16gb", "--step", "7"], 2, "no step 7"),
         (["--target", "v100-16gb", "--input-advice", "hurry"], 2, "unknown advice 'hurry'"),
         (["--target", "v100-16gb", "--iterations", "0"], 2, "0 iterations"),
+        (["--target", "v100-16gb", "--ranks", "0"], 2, "--ranks 0: expected 1 to 64"),
     ],
 )
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str) -> None:

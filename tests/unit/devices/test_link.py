@@ -129,3 +129,35 @@ def test_time_is_real_or_virtual(tmp_path: Path) -> None:
     unknown.write_bytes(catalogue.encode(replace(V100, memory=memory)))
     with pytest.raises(UsageError, match="memory bandwidth"):
         EmulatedDevice(clock=unknown).open()
+
+
+def test_devices_of_a_host_divide_a_link() -> None:
+    one = V100
+    assert one.among(1) is one
+    several = one.among(8)
+    for way, shared in ((one.link.h2d, several.link.h2d), (one.link.d2h, several.link.d2h)):
+        assert shared.bytes_per_s.value == way.bytes_per_s.value / 8
+        assert shared.both_bytes_per_s.value == (way.both_bytes_per_s.value or 0) / 8
+        assert shared.fixed_ns == way.fixed_ns
+        assert "divided among 8 devices" in shared.bytes_per_s.source
+    assert several.transfer_ns("h2d", 1 << 30) > 7 * one.transfer_ns("h2d", 1 << 30)
+    assert catalogue.decode(catalogue.encode(several)) == several
+
+
+def test_a_device_file_says_how_many_divide_it(tmp_path: Path) -> None:
+    words = catalogue.encode(V100).decode()
+    said = words.replace("shared_by = {", 'shared_by = { value = 2, source = "one switch for two" } #')
+    (tmp_path / "pair.toml").write_text(said)
+    pair = catalogue.load_device(tmp_path / "pair.toml")
+    assert pair.among(8) == pair.among(2) != pair
+    assert pair.among(8).bandwidth_h2d == pair.bandwidth_h2d / 2
+
+
+def test_an_emulated_device_of_several_ranks_has_its_part_of_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = EmulatedDevice("16MiB", link="v100-16gb")
+    whole = device.link_profile()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    part = device.link_profile()
+    assert whole is not None
+    assert part == whole.among(4)

@@ -33,7 +33,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Target
 from umadvise.torch_seam.runtime import HOST, routed, storage_address
-from umadvise.torch_seam.tensors import tensors_of_state
+from umadvise.torch_seam.tensors import is_distributed, tensors_of_state
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class Rehearsal:
             step: function that runs one whole step.
 
         Raises:
-            UsageError: the step needs values, which are not there.
+            UsageError: the step needs values, which are not there, or the model has DTensors.
         """
+        if any(is_distributed(each) for module in self.modules for each in module.parameters()):
+            raise UsageError(
+                "the step cannot be recorded before it runs: the model has DTensors (fully_shard, parallelize_module), "
+                "which have no stand-ins. Leave plan_ahead out: steps are recorded as they run"
+            )
         in_place.counts_of_sole_owner()
         with ExitStack() as stack:
             stack.enter_context(routed(HOST))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch.jit import _builtins
 
-from umadvise.torch_seam.cuda_spellings import device, factories, loading, precision, refused, tensors
+from umadvise.torch_seam.cuda_spellings import device, distributed, factories, loading, precision, refused, tensors
 from umadvise.torch_seam.eager_compile import Compiler
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
@@ -33,6 +33,8 @@ def translated(runtime: Runtime) -> Iterator[None]:
         for part in (factories, tensors, precision, loading, refused):
             part.install(replaced)
         device.install(replaced, runtime)
+        if torch.distributed.is_available():
+            distributed.install(replaced)
         replaced.around(torch, "compile", compiler.compile)
         for name in factories.FACTORIES:  # TorchScript knows them by identity
             identity = id(getattr(torch, name))

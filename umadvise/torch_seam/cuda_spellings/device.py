@@ -1,4 +1,4 @@
-"""The functions of `torch.cuda`: one GPU that says it is emulated; what has no meaning is refused by name."""
+"""The functions of `torch.cuda`: one GPU a process, said to be emulated; what has no meaning is refused by name."""
 
 import contextlib
 import importlib
@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from umadvise.devices.ranks import ranks
 from umadvise.errors import UntranslatedError
 from umadvise.torch_seam.cuda_spellings import streams
 from umadvise.torch_seam.cuda_spellings.memory import MemoryFunctions
-from umadvise.torch_seam.cuda_spellings.words import asked_by_torch, check_index, target_of
+from umadvise.torch_seam.cuda_spellings.words import asked_by_torch, check_index, own_index, target_of
 from umadvise.torch_seam.replacements import Replacements, refusing
 from umadvise.torch_seam.runtime import Runtime
 
@@ -116,7 +117,7 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         **memory.functions(),
     }
     of_nothing = {
-        "current_device": lambda: 0,
+        "current_device": own_index,
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda: True,
         "is_current_stream_capturing": lambda: False,
@@ -185,7 +186,7 @@ def install(replaced: Replacements, runtime: Runtime) -> None:
     memory = MemoryFunctions(runtime.device)
     memory.peaks.install(replaced)
     functions = _functions(runtime, memory)
-    answers = {"is_available": True, "device_count": 1}
+    answers = {"is_available": True, "device_count": ranks().local_count}
     for name in sorted(torch.cuda.__all__):
         if name in functions:
             _replace_everywhere(replaced, name, functions[name])
@@ -212,10 +213,10 @@ def _install_accelerator(replaced: Replacements, functions: dict[str, Any]) -> N
     """`torch.accelerator` says the same in newer words."""
     answers = {
         "is_available": True,
-        "device_count": 1,
+        "device_count": ranks().local_count,
         "current_accelerator": torch.device("cuda"),
-        "current_device_index": 0,
-        "current_device_idx": 0,
+        "current_device_index": own_index(),
+        "current_device_idx": own_index(),
     }
     for name, answer in answers.items():
         replaced.around(torch.accelerator, name, partial(_unless_torch_asks, answer))

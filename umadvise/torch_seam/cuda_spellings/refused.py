@@ -19,14 +19,6 @@ class NoTritonError(UntranslatedError, ModuleNotFoundError):
     """`import triton`: packages that can do without it see that it is not there."""
 
 
-def _init_process_group(backend: Any = None, *_arguments: Any, **_named: Any) -> None:
-    raise UntranslatedError(
-        f"torch.distributed.init_process_group({backend!r})",
-        "it is one GPU in one process, and neither NCCL nor Gloo can read its memory",
-        "start the script without torchrun, or leave the process group out",
-    )
-
-
 def _load_inline(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     if named.get("cuda_sources") or len(arguments) > 2:
         _no_extension()
@@ -69,8 +61,6 @@ class _NoTriton(importlib.abc.MetaPathFinder):
 
 def install(replaced: Replacements) -> None:
     """Replaces what is refused."""
-    if torch.distributed.is_available():
-        replaced.put(torch.distributed, "init_process_group", _init_process_group)
     replaced.around(torch.nn.DataParallel, "__init__", _data_parallel)
     with contextlib.suppress(ImportError):  # it needs setuptools, which not everybody has
         from torch.utils import cpp_extension

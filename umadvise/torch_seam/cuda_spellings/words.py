@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from umadvise._native.abi import Route
+from umadvise.devices.ranks import ranks
 from umadvise.errors import UntranslatedError
 from umadvise.records.advice import Target, parse_target
 from umadvise.records.enums import Role
@@ -43,13 +44,19 @@ def target_of(device: Any) -> Target | None:
 
 
 def check_index(index: Any) -> None:
-    """Refuses any GPU but the first.
+    """Refuses any GPU but this process's: the first, or that of its local rank.
 
     Raises:
         UntranslatedError: it is another.
     """
-    if index not in (None, 0):
-        raise UntranslatedError(f"cuda:{index}", "it is one GPU, cuda:0", "use cuda:0, or train on one GPU")
+    if index not in (None, 0, own_index()):
+        own = f"cuda:{own_index()}"
+        raise UntranslatedError(f"cuda:{index}", f"it is one GPU a process, {own}", f"use {own}")
+
+
+def own_index() -> int:
+    """Index of the GPU that this process has."""
+    return ranks().local_rank
 
 
 def check_process() -> None:

@@ -1,0 +1,230 @@
+// Collectives, sends and receives: they return at once, and threads of the process group's (gloo) or streams of its own
+// (NCCL) go on with the addresses that they were given. So whatever an op of c10d is given is exported, which keeps it
+// where it is, resident and writable, from before the op begins until its work has ended.
+//
+// This is done in kernels above those of the backends alone: at BackendSelect, which no op of c10d has, and which torch
+// keeps where Python runs an op (a DTensor that is redistributed), so that the interposer sees nothing of it.
+#include "collectives.h"
+
+#if __has_include(<torch/csrc/distributed/c10d/Work.hpp>)
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "accesses.h"
+#include "cuda_streams.h"
+#include "errors.h"
+#include "hooks.h"
+#include "interposer.h"
+
+namespace um::hooks {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+constexpr DispatchKey kKey = DispatchKey::BackendSelect;
+constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
+
+// Allocations that stay where they are until it ends, and the storages that they belong to.
+class Lease {
+ public:
+  Lease() = default;
+  ~Lease() { end(); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  bool empty() const { return held_.empty(); }
+
+  // UM_OUT_OF_DEVICE_MEMORY: it finds no room.
+  um_status take(const c10::TensorImpl& tensor) {
+    c10::StorageImpl* const storage = storage_of_ours(tensor);
+    const auto is_it = [&](const Held& each) { return each.storage.unsafeGetStorageImpl() == storage; };
+    if (storage == nullptr || std::any_of(held_.begin(), held_.end(), is_it)) return UM_OK;
+    held_.reserve(held_.size() + 1);
+    for (;;) {  // outside of ops another thread's allocation may move it
+      const void* const address = address_of(*storage);
+      const um_status status = um_export(address);
+      if (address != address_of(*storage)) {
+        if (status == UM_OK) um_export_release(address);
+        continue;
+      }
+      if (status == UM_UNSUPPORTED) return UM_OK;  // of a GPU, which uses it wherever it is
+      um_allocation found{};
+      if (status == UM_OK && um_allocation_at(address, &found) == UM_OK)
+        held_.push_back({tensor.storage(), address, found.serial});
+      return status;
+    }
+  }
+
+  // On a GPU the stream that is current comes after the work: whoever gets the memory waits for it.
+  void order_by_stream() const {
+    for (const Held& each : held_) {
+      const c10::Device device = each.storage.device();
+      if (device.is_cuda()) um_stream_uses(each.address, current_cuda_stream(device.index()));
+    }
+  }
+
+  void end() noexcept {
+    for (const Held& each : std::exchange(held_, {})) {
+      um_allocation found{};  // another one, where torch has resized the storage meanwhile
+      if (um_allocation_at(each.address, &found) == UM_OK && found.serial == each.serial)
+        um_export_release(each.address);
+    }
+  }
+
+ private:
+  struct Held {
+    c10::Storage storage;
+    const void* address;
+    uint64_t serial;
+  };
+  std::vector<Held> held_;
+};
+using SharedLease = std::shared_ptr<Lease>;
+
+// nullptr: nobody can be told when it ends, as of gloo's sends and receives.
+FuturePtr future_of(c10d::Work& work) {
+  try {
+    return work.getFuture();
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
+// Work that is going on.
+class Going {
+ public:
+  void follow(const WorkPtr& work, const SharedLease& lease) {
+    const FuturePtr future = future_of(*work);
+    {
+      const std::lock_guard<std::mutex> lock(lock_);
+      if (future) told_.push_back(future);
+      if (!future) asked_.emplace_back(work, lease);
+      asked_count_ = asked_.size();
+    }
+    if (!future) return;
+    future->addCallback([this, lease](c10::ivalue::Future& ended) {
+      if (!interposes()) um_hooks_beside(1);  // what follows in a thread of the group's may be a callback of the user's
+      static_cast<void>(guarded([&] { lease->order_by_stream(); }));
+      lease->end();
+      const std::lock_guard<std::mutex> lock(lock_);
+      const auto is_it = [&](const FuturePtr& each) { return each.get() == &ended; };
+      told_.erase(std::remove_if(told_.begin(), told_.end(), is_it), told_.end());
+      some_ended_.notify_all();
+    });
+  }
+
+  // Work that its user has waited for or let go of.
+  void ask() {
+    if (asked_count_.load(std::memory_order_relaxed) == 0) return;
+    std::vector<std::pair<WorkPtr, SharedLease>> ended;  // let go of without the lock
+    const std::lock_guard<std::mutex> lock(lock_);
+    const auto goes_on = [](const auto& each) { return !each.first->isCompleted() && each.first.use_count() > 1; };
+    const auto first = std::stable_partition(asked_.begin(), asked_.end(), goes_on);
+    std::move(first, asked_.end(), std::back_inserter(ended));
+    asked_.erase(first, asked_.end());
+    asked_count_ = asked_.size();
+  }
+
+  // Until all that goes on now holds nothing any more.
+  bool wait() {
+    std::unique_lock<std::mutex> lock(lock_);
+    const std::vector<FuturePtr> all = told_;
+    const auto goes_on = [&](const FuturePtr& each) {
+      return std::find(told_.begin(), told_.end(), each) != told_.end();
+    };
+    some_ended_.wait(lock, [&] { return std::none_of(all.begin(), all.end(), goes_on); });
+    return !all.empty();
+  }
+
+ private:
+  std::mutex lock_;
+  std::condition_variable some_ended_;
+  std::vector<FuturePtr> told_;
+  std::vector<std::pair<WorkPtr, SharedLease>> asked_;
+  std::atomic<size_t> asked_count_{0};
+};
+
+Going& going() {
+  static auto* const all = new Going;  // threads of process groups may outlive every static
+  return *all;
+}
+
+// Whether the guard holds what is in chunks until the op that runs now has ended, be it on the host.
+bool is_held_by_op(const c10::TensorImpl& tensor) {
+  um_allocation found{};
+  return inside_op() && um_allocation_at(address_of(*storage_of_ours(tensor)), &found) == UM_OK &&
+         found.memory == UM_MEMORY_CHUNKED;
+}
+
+// False: not all of it finds room, and the rest is good until the op has ended.
+bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lease& lease) {
+  bool all = true;
+  const auto take = [&](const c10::TensorImpl& tensor) {
+    um_status status = lease.take(tensor);
+    if (status == UM_OUT_OF_DEVICE_MEMORY && going().wait()) status = lease.take(tensor);
+    const std::string refusal = status == UM_OK ? "" : um_last_error();
+    if (status == UM_OUT_OF_DEVICE_MEMORY && is_held_by_op(tensor)) {
+      all = false;
+    } else {
+      throw_as_torch(status, refusal);
+    }
+  };
+  const size_t count = op.schema().arguments().size();
+  for (size_t index = stack.size() - count; index < stack.size(); ++index) each_tensor(stack[index], take);
+  return all;
+}
+
+void hold(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto lease = std::make_shared<Lease>();
+  const bool all = take_all(op, *stack, *lease);
+  op.redispatchBoxed(keys & kBelow, stack);
+  if ((lease->empty() && all) || !stack->back().isObject()) return;
+  const WorkPtr work = stack->back().toCustomClass<c10d::Work>();
+  if (!all) work->wait();
+  if (!lease->empty()) going().follow(work, lease);
+}
+
+}  // namespace
+
+void hold_for_collectives() {
+  static const auto* const registrations = [] {
+    auto* const all = new std::vector<c10::RegistrationHandleRAII>;
+    c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (name.name.rfind("c10d::", 0) != 0 || !op || op->schema().returns().empty()) continue;
+      if (op->schema().returns().back().type()->kind() != c10::TypeKind::ClassType) continue;  // no work
+      all->push_back(dispatcher.registerImpl(name, kKey, c10::KernelFunction::makeFromBoxedFunction<&hold>(),
+                                             std::nullopt, nullptr, "umadvise"));
+    }
+    return all;
+  }();
+  static_cast<void>(registrations);
+}
+
+void ask_for_ended_work() { going().ask(); }
+bool wait_for_work() { return going().wait(); }
+
+}  // namespace um::hooks
+
+#else  // a torch without torch.distributed
+
+namespace um::hooks {
+void hold_for_collectives() {}
+void ask_for_ended_work() {}
+bool wait_for_work() { return false; }
+}  // namespace um::hooks
+
+#endif
