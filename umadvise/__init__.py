@@ -11,6 +11,8 @@ they need when they are first used.
     on_device(tensor)            whether a tensor's bytes are on a device of umadvise
     read_counters()              what the patched device counted
     memory_stats()               what it holds
+
+In a notebook `%load_ext umadvise` adds `%umadvise`; `umadvise.integrations` has callbacks for frameworks.
 """
 
 import importlib
@@ -21,6 +23,7 @@ from umadvise._version import __version__
 
 if TYPE_CHECKING:
     from umadvise.devices.open_device import EmulatedDevice
+    from umadvise.integrations.notebook import load_ipython_extension
     from umadvise.torch_seam.doors import held
     from umadvise.torch_seam.patching import patch, unpatch
     from umadvise.torch_seam.runtime import on_device
@@ -32,6 +35,7 @@ __all__ = [
     "__version__",
     "errors",
     "held",
+    "load_ipython_extension",
     "memory_stats",
     "on_device",
     "patch",
@@ -43,6 +47,7 @@ __all__ = [
 _HOMES = {
     "EmulatedDevice": ("devices.open_device", "EmulatedDevice"),
     "held": ("torch_seam.doors", "held"),
+    "load_ipython_extension": ("integrations.notebook", "load_ipython_extension"),
     "patch": ("torch_seam.patching", "patch"),
     "unpatch": ("torch_seam.patching", "unpatch"),
     "on_device": ("torch_seam.runtime", "on_device"),
