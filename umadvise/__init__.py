@@ -23,7 +23,6 @@ from umadvise._version import __version__
 
 if TYPE_CHECKING:
     from umadvise.devices.open_device import EmulatedDevice
-    from umadvise.integrations.notebook import load_ipython_extension
     from umadvise.torch_seam.doors import held
     from umadvise.torch_seam.patching import patch, unpatch
     from umadvise.torch_seam.runtime import on_device
@@ -35,7 +34,6 @@ __all__ = [
     "__version__",
     "errors",
     "held",
-    "load_ipython_extension",
     "memory_stats",
     "on_device",
     "patch",

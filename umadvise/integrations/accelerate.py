@@ -26,8 +26,8 @@ class AcceleratedSession(Session):
         Args:
             accelerator: what has prepared them. Prepare before the session opens: it moves what it prepares.
             model: the module to train.
-            optimizer: its optimizer.
-            **options: those of `umadvise.session`, such as `budget`, `policy` and `device`.
+            optimizer: optimizer of the module's parameters.
+            **options: options of `umadvise.session`, such as `budget`, `policy` and `device`.
 
         Raises:
             PolicyError: no such policy.
@@ -42,7 +42,7 @@ class AcceleratedSession(Session):
         """`accelerator.accumulate(*models)`; batches up to the one after which gradients are in sync are one step.
 
         Args:
-            *models: as for accelerate's own.
+            *models: modules that accelerate's own takes.
         """
         self._marks.begin(self)
         try:

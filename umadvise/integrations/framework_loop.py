@@ -49,7 +49,7 @@ class FrameworkLoop:
 
         Args:
             profile: file for the fault profile, written when a training has ended; None writes none.
-            options: of `umadvise.session`, all but the model and the optimizer.
+            options: what `umadvise.session` takes beside the model and the optimizer.
 
         Raises:
             PolicyError: no such policy.

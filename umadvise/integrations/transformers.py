@@ -22,7 +22,7 @@ class UmadviseCallback(TrainerCallback):
 
         Args:
             profile: file for the fault profile, written when training has ended; None writes none.
-            **options: those of `umadvise.session`, such as `budget`, `policy` and `device`.
+            **options: options of `umadvise.session`, such as `budget`, `policy` and `device`.
 
         Raises:
             PolicyError: no such policy.
