@@ -12,6 +12,8 @@ they need when they are first used.
     on_device(tensor)            whether a tensor's bytes are on a device of umadvise
     read_counters()              what the patched device counted
     memory_stats()               what it holds
+
+In a notebook `%load_ext umadvise` adds `%umadvise`; `umadvise.integrations` has callbacks for frameworks.
 """
 
 import importlib
@@ -47,6 +49,7 @@ _HOMES = {
     "EmulatedDevice": ("devices.open_device", "EmulatedDevice"),
     "compile": ("torch_seam.compiling", "compile"),
     "held": ("torch_seam.doors", "held"),
+    "load_ipython_extension": ("integrations.notebook", "load_ipython_extension"),
     "patch": ("torch_seam.patching", "patch"),
     "unpatch": ("torch_seam.patching", "unpatch"),
     "on_device": ("torch_seam.runtime", "on_device"),

@@ -64,6 +64,23 @@ def test_tensors_are_made_on_the_device() -> None:
     assert torch.as_tensor(like.numpy(), device="cuda").data_ptr() != like.data_ptr()
 
 
+def test_a_session_translates_if_asked_to() -> None:
+    """From its entry to its end, also beneath `umadvise run`, which translates already."""
+    model = nn.Linear(4, 2)
+    with umadvise.session(model, device="emulated", cuda_spellings=True) as um, um.step():
+        made = torch.ones(3, 4, device="cuda")
+        assert umadvise.on_device(made)
+        assert torch.cuda.is_available()
+        model.to(torch.device("cuda"))(made).sum().backward()
+    assert not torch.cuda.is_available()
+    with umadvise.session(model, device="emulated"):
+        assert not torch.cuda.is_available()
+    with ScriptRun("emulated", None, "advise", "script.py"):
+        with umadvise.session(model, cuda_spellings=True):
+            assert torch.cuda.is_available()
+        assert torch.cuda.is_available()
+
+
 @pytest.mark.usefixtures("translated")
 def test_explicit_advice_in_a_factory(allocation: Callable[[torch.Tensor], Allocation | None]) -> None:
     placed = allocation(torch.zeros(4, device="cuda:readmostly"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from small_networks import same_bits
 from torch import nn
@@ -372,6 +373,19 @@ def test_ops_find_room_where_every_address_is_out(policy: str, caplog: pytest.Lo
     assert losses == expected
     said = [record for record in caplog.records if "gave way for room" in record.getMessage()]
     assert (ended > 0, len(said)) == (True, 1)
+
+
+def test_safetensors_writes_more_than_the_device_holds(tmp_path: Path) -> None:
+    """It asks for every address before it writes, and pins nothing: the model can leave the device with the session."""
+    model, _ = made()
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    device = umadvise.EmulatedDevice(capacity="22MiB")
+    with umadvise.session(model, device=device, policy="swap"):
+        safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
+        written = safetensors.torch.load_file(tmp_path / "model.safetensors")
+        assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
+        assert sum(map(exports, model.parameters())) == 0
+    assert not any(map(umadvise.on_device, model.parameters()))
 
 
 @pytest.mark.usefixtures("device")

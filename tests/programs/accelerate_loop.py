@@ -1,10 +1,19 @@
-"""accelerate: a language model with accumulation, clipping, a schedule, a checkpoint and evaluations."""
+"""accelerate: a language model with accumulation, clipping, a schedule, a checkpoint and evaluations.
 
+python accelerate_loop.py [bf16]
+"""
+
+import os
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from emulated_session import asked
 from real_data import Passages
 from telling import SHORT, tell, tell_state
 from torch import nn
@@ -33,9 +42,23 @@ def loss_of(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(model(words)[:, :-1].flatten(0, 1), words[:, 1:].flatten())
 
 
+@contextmanager
+def accumulating(accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    """accelerate's own `accumulate`, or that of a session, where one is asked for."""
+    if not asked():
+        yield accelerator.accumulate
+        return
+    from umadvise.integrations.accelerate import AcceleratedSession
+
+    with AcceleratedSession(accelerator, model, optimizer, **asked()) as um:
+        yield um.accumulate
+        um.report(os.environ["PROFILE"])
+
+
 def main() -> None:
     set_seed(2)
-    accelerator = Accelerator(gradient_accumulation_steps=2)
+    precision = "bf16" if "bf16" in sys.argv[1:] else "no"
+    accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision=precision)
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=STEPS)
@@ -45,11 +68,11 @@ def main() -> None:
     )
     unseen = accelerator.prepare(DataLoader(Passages(2 * BATCH, LENGTH, VOCABULARY, first=900), batch_size=BATCH))
     tell("begin")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, accumulating(accelerator, model, optimizer) as accumulate:
         for epoch in range(2):
             model.train()
             for batch in loader:
-                with accelerator.accumulate(model):
+                with accumulate(model):
                     loss = loss_of(model, batch["input_ids"])
                     accelerator.backward(loss)
                     if accelerator.sync_gradients:

@@ -18,15 +18,22 @@ class _Plain:
         return batch
 
 
+def asked() -> dict[str, Any]:
+    """Options of the session that the environment asks for; none where it asks for plain PyTorch."""
+    if "POLICY" not in os.environ:
+        return {}
+    return {"device": "emulated", "budget": os.environ["BUDGET"] or None, "policy": os.environ["POLICY"]}
+
+
 @contextmanager
 def session(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Any]:
     """A session with the policy and budget of the environment, whose profile is left where that says."""
-    if "POLICY" not in os.environ:
+    options = asked()
+    if not options:
         yield _Plain()
         return
     import umadvise
 
-    budget, policy = os.environ["BUDGET"] or None, os.environ["POLICY"]
-    with umadvise.session(model, optimizer, device="emulated", budget=budget, policy=policy) as um:
+    with umadvise.session(model, optimizer, **options) as um:
         yield um
         um.report(os.environ["PROFILE"])

@@ -1,5 +1,10 @@
-"""Lightning: a convolutional network is fitted and validated, resumed from its checkpoint, and asked."""
+"""Lightning: a convolutional network is fitted and validated, resumed from its checkpoint, and asked.
 
+python lightning_fit.py [bf16]: in bfloat16, with accumulated gradients
+"""
+
+import os
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -7,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
+from emulated_session import asked
 from real_data import enlarged_digits
 from telling import SHORT, tell, tell_state
 from torch import nn
@@ -14,6 +20,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
+BF16 = "bf16" in sys.argv[1:]
+WIDTH = 256 if BF16 else 512  # AdamW's op on the largest weight takes three times that
 SIDE, BATCH, STEPS = 24, 32, 4 if SHORT else 8
 warnings.filterwarnings("ignore", module="pytorch_lightning")
 
@@ -26,7 +34,7 @@ class Digits(lightning.LightningModule):
         self.network = nn.Sequential(
             *(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
             *(nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
-            *(nn.Flatten(), nn.Linear(64 * (SIDE // 2) ** 2, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 10)),
+            *(nn.Flatten(), nn.Linear(64 * (SIDE // 2) ** 2, WIDTH), nn.ReLU(), nn.Dropout(0.1), nn.Linear(WIDTH, 10)),
         )
         self.accuracy = MulticlassAccuracy(10)
 
@@ -64,7 +72,19 @@ def trainer_of(folder: str, epochs: int) -> lightning.Trainer:
         enable_model_summary=False,
         gradient_clip_val=1.0,
         num_sanity_val_steps=1,
+        callbacks=callbacks(),
+        precision="bf16-mixed" if BF16 else "32-true",
+        accumulate_grad_batches=2 if BF16 else 1,
     )
+
+
+def callbacks() -> list[lightning.Callback]:
+    """Ours, where a session is asked for."""
+    if not asked():
+        return []
+    from umadvise.integrations.lightning import UmadviseCallback
+
+    return [UmadviseCallback(profile=os.environ["PROFILE"], **asked())]
 
 
 def told(trainer: lightning.Trainer) -> None:

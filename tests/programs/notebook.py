@@ -8,16 +8,12 @@ from nbclient import NotebookClient
 PLAIN = ("um = None", "", "inputs, wanted = batch(step)", "train(step)")
 SESSION = (
     """
-import os
-import umadvise
-
-budget, policy = os.environ["BUDGET"] or None, os.environ["POLICY"]
-session = umadvise.session(model, optimizer, device="emulated", budget=budget, policy=policy)
-um = session.__enter__()
+%load_ext umadvise
+%umadvise model optimizer --device emulated {budget} --policy {policy}
 """,
     """
-um.report(os.environ["PROFILE"])
-session.__exit__(None, None, None)
+%umadvise --report {profile}
+%umadvise --close
 """,
     "inputs, wanted = um.to_device(batch(step))",
     """
@@ -73,8 +69,16 @@ tell_state(model, optimizer)
     ]
 
 
+def session() -> tuple[str, str, str, str]:
+    """The same with what the environment asks for."""
+    begin, end, *between = SESSION
+    limit = f"--budget {os.environ['BUDGET']}" if os.environ["BUDGET"] else ""
+    begin = begin.format(budget=limit, policy=os.environ["POLICY"])
+    return begin, end.format(profile=os.environ["PROFILE"]), *between
+
+
 def main() -> None:
-    sources = cells(*(SESSION if "POLICY" in os.environ else PLAIN))
+    sources = cells(*(session() if "POLICY" in os.environ else PLAIN))
     assert len(sources) == 10
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source.strip()) for source in sources])
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()

@@ -22,8 +22,14 @@ PROGRAMS = {
             "llama": "Llama, LoRA by peft",
         }.items()
     },
+    "transformers, GPT-2, callback": Program("transformers_trainer.py", ("gpt2",), session=True),
+    "transformers, BERT, callback": Program("transformers_trainer.py", ("bert",), session=True),
     "accelerate": Program("accelerate_loop.py"),
+    "accelerate, session": Program("accelerate_loop.py", session=True),
+    "accelerate, bfloat16, session": Program("accelerate_loop.py", ("bf16",), session=True),
     "Lightning": Program("lightning_fit.py"),
+    "Lightning, callback": Program("lightning_fit.py", session=True),
+    "Lightning, bfloat16, callback": Program("lightning_fit.py", ("bf16",), session=True),
     **{f"timm, {name}": Program("timm_families.py", (name,), session=True) for name in FAMILIES},
     **{
         f"torch_geometric, {kind}": Program("geometric.py", (kind,), session=True) for kind in ("GCN", "GAT", "batches")
@@ -35,5 +41,13 @@ PROGRAMS = {
     "gpytorch": Program("gaussian_process.py"),
     "stable-baselines3, PPO": Program("reinforcement.py"),
 }
-IN_CI = ("transformers, GPT-2, accumulation", "Lightning", "timm, resnet18", "torch_geometric, GCN", "notebook")
-"""A library each of those that differ most."""
+IN_CI = (
+    "transformers, GPT-2, accumulation",
+    "transformers, BERT, callback",
+    "accelerate, session",
+    "Lightning, bfloat16, callback",
+    "timm, resnet18",
+    "torch_geometric, GCN",
+    "notebook",
+)
+"""A library each of those that differ most, and each way in of docs/frameworks.md."""

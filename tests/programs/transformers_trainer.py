@@ -3,6 +3,7 @@
 python transformers_trainer.py gpt2|bert|t5|llama
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from emulated_session import asked
 from peft import LoraConfig, get_peft_model
 from real_data import Passages
 from telling import SHORT, tell, tell_state
@@ -108,7 +110,17 @@ def trainer_of(name: str, folder: str, steps: int) -> Trainer:
         ),
         train_dataset=Passages(256, LENGTH, VOCABULARY),
         eval_dataset=Passages(8, LENGTH, VOCABULARY, first=256),
+        callbacks=callbacks(),
     )
+
+
+def callbacks() -> list[transformers.TrainerCallback]:
+    """Ours, where a session is asked for."""
+    if not asked():
+        return []
+    from umadvise.integrations.transformers import UmadviseCallback
+
+    return [UmadviseCallback(profile=os.environ["PROFILE"], **asked())]
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import umadvise
 ROOT = Path(umadvise.__file__).parent
 FLOORS = (
     "__main__ commands",
+    "integrations",
     "training",
     "reports",
     "doctor",

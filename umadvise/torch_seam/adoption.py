@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -12,9 +12,11 @@ from umadvise import _native
 from umadvise.errors import StateError, UsageError
 from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime, torch_api
-from umadvise.torch_seam.placement import copy_of_bytes
+from umadvise.torch_seam.placement import copy_of_bytes, to_device
 from umadvise.torch_seam.runtime import HOST, on_device, routed
 from umadvise.torch_seam.tensors import local_part, strided_parts, tensors_of_state
+
+Batch = TypeVar("Batch")
 
 
 class Adoption:
@@ -143,6 +145,28 @@ def check_kind(tensor: torch.Tensor, what: str) -> None:
             "a session cannot keep a budget for. Give the session a model of ordinary tensors (before it is quantized, "
             "for one), and of a batch the tensors that it is made of"
         )
+
+
+def batch_moved_in(state: runtime.Runtime, batch: Batch, *, keep_meta: bool) -> Batch:
+    """A batch's tensors on the device, with the role of inputs; containers keep their form.
+
+    Args:
+        state: patched state of the process.
+        batch: tensors in any containers that torch's pytrees know.
+        keep_meta: whether tensors of the meta device stay there, as in a rehearsal.
+
+    Raises:
+        UsageError: one of them has no memory of its own, as one that is made of others.
+    """
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or (keep_meta and leaf.is_meta):
+            return leaf
+        check_kind(leaf, "a tensor of the batch")
+        return to_device(leaf, Role.INPUT, None) if state.emulated else torch_api.moved_in(leaf, Role.INPUT)
+
+    moved: Batch = pytree.tree_map(move, batch)
+    return moved
 
 
 def _is_hollow(tensor: torch.Tensor) -> bool:

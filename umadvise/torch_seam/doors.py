@@ -4,10 +4,12 @@ The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise n
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
 a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
 those give way when something finds no room: a swapped tensor then moves again, and the address that was given out is
-stale. Where torch itself hands bytes to the kernel, it gets a copy in ordinary memory. All else that runs in this
+stale. Where torch itself hands bytes to the kernel, it gets a copy in ordinary memory, and so does safetensors, which
+asks for the addresses of a whole model before it writes. All else that runs in this
 process (item, print, comparisons) finds the bytes where the tensor is now, or faults and is served.
 """
 
+import importlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from umadvise import _native
 from umadvise._native.abi import Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.torch_seam import signals
-from umadvise.torch_seam.placement import host_storage
+from umadvise.torch_seam.placement import host_storage, to_host
 from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address
 
 
@@ -74,11 +76,17 @@ def _release(address: int) -> None:
         _native.release_export(address)
 
 
-_COMPARERS = (
-    *("torch._tensor", "torch.serialization", "torch.nn.modules.rnn", "torch.distributed.utils"),
-    *("torch.distributed.fsdp._fully_shard._fsdp_param", "torch.distributed.fsdp._flat_param"),
-    *("torch.distributed.fsdp._runtime_utils", "torch.distributed._state_dict_utils"),
-)
+_COMPARERS = {
+    "accelerate.utils.modeling",
+    "torch._tensor",
+    "torch.distributed._state_dict_utils",
+    "torch.distributed.fsdp._flat_param",
+    "torch.distributed.fsdp._fully_shard._fsdp_param",
+    "torch.distributed.fsdp._runtime_utils",
+    "torch.distributed.utils",
+    "torch.nn.modules.rnn",
+    "torch.serialization",
+}
 """Modules that ask for an address only to compare it, as in deepcopy and save: that must not pin a model."""
 
 
@@ -135,6 +143,23 @@ def _on_host(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any
         return original(*arguments, **named)
 
 
+def _install_safetensors(runtime: Runtime) -> None:
+    """Has safetensors read copies in ordinary memory, made one after the other, as it does for a GPU's tensors."""
+    try:
+        module = importlib.import_module("safetensors.torch")
+    except ImportError:
+        return
+    for name in ("_to_ndarray", "_tobytes"):  # since 0.8, and before
+        if hasattr(module, name):
+            runtime.replaced.around(module, name, _read_by_safetensors)
+            _COMPARERS.add(module.__name__)  # all that it still asks addresses for itself
+
+
+def _read_by_safetensors(original: Callable[..., Any], tensor: torch.Tensor, *arguments: Any) -> Any:
+    ours = _native.owns(address_of(tensor))
+    return original(to_host(tensor.detach()) if ours else tensor, *arguments)
+
+
 def _install_lasting(runtime: Runtime) -> None:
     """Replaces the doors whose users cannot be followed."""
     replaced, of_tensor = runtime.replaced, partial(_for_life, address_of)
@@ -154,6 +179,7 @@ def install(runtime: Runtime) -> None:
     replaced.around(torch.UntypedStorage, "clone", _clone_storage)
     replaced.around(torch._C.PyTorchFileWriter, "write_record", _write_record)
     replaced.around(torch, "load", _on_host)
+    _install_safetensors(runtime)
     signals.install()
 
 

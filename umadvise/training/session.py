@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from umadvise._native.abi import GpuStep
 from umadvise.devices import open_device as devices
@@ -18,16 +17,13 @@ from umadvise.devices.ranks import ranks
 from umadvise.devices.rungs import Policy
 from umadvise.errors import BudgetError, StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats, SwapCounters
-from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, write
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes, parse_bytes
 from umadvise.reports.reporters import text
-from umadvise.torch_seam import patching, runtime, signals
-from umadvise.torch_seam.adoption import Adoption, as_list, check_kind
-from umadvise.torch_seam.placement import to_device
-from umadvise.torch_seam.torch_api import moved_in
+from umadvise.torch_seam import cuda_spellings, patching, runtime, signals
+from umadvise.torch_seam.adoption import Adoption, as_list, batch_moved_in
 from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import AUTO, course_of
 from umadvise.training.policy.degraded import fit_course
@@ -60,6 +56,7 @@ class Session:
         fault_threshold: float = FAULT_THRESHOLD,
         sample_every: int = SAMPLE_EVERY,
         most_managed: int | str | None = None,
+        cuda_spellings: bool = False,
     ) -> None:
         """Checks the arguments; nothing happens before the `with`.
 
@@ -83,6 +80,8 @@ class Session:
                 step.
             most_managed: bytes of CUDA's unified memory that this process may have at once, over all devices, as a
                 number or text; None leaves it as `umadvise.patch` has set it.
+            cuda_spellings: whether code in the session that is written for a GPU, as by `device="cuda"`, means the
+                emulated device, as it does under `umadvise run`; on CUDA it means what it says anyhow.
 
         Raises:
             PolicyError: another policy.
@@ -103,6 +102,8 @@ class Session:
         self._optimizers: list[torch.optim.Optimizer] = as_list(optimizer)
         self._adoption = Adoption(self._models, self._optimizers)
         self._records = record
+        self._spells_cuda = cuda_spellings
+        self._translation = ExitStack()
         self._sample_every = check_every(sample_every)
         self._owns_patch = False
         self._unified = True  # the budget is for unified memory too
@@ -152,6 +153,8 @@ class Session:
 
     def _begin(self, state: runtime.Runtime) -> None:
         signals.keep()
+        if self._spells_cuda and state.emulated and Loop.shared is None:  # else `umadvise run` has it translated
+            self._translation.enter_context(cuda_spellings.translated(state))
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
         if budget_bytes is not None and self._unified:
             state.device.set_budget(budget_bytes)
@@ -202,6 +205,7 @@ class Session:
         signals.keep()  # tensors are touched on the way out
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
+            stack.callback(self._translation.close)
             if not state.forked:
                 self._end_loop(state, stack)
             for handle in self._handles:
@@ -302,15 +306,7 @@ class Session:
         Raises:
             UsageError: one of them has no memory of its own, as one that is made of others.
         """
-
-        def move(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or (self._rehearses and leaf.is_meta):
-                return leaf
-            check_kind(leaf, "a tensor of the batch")
-            return to_device(leaf, Role.INPUT, None) if _opened(self._runtime).emulated else moved_in(leaf, Role.INPUT)
-
-        moved: Batch = pytree.tree_map(move, batch)
-        return moved
+        return batch_moved_in(_opened(self._runtime), batch, keep_meta=self._rehearses)
 
     # ---- what happened --------------------------------------------------------------------------------------------
 
