@@ -83,9 +83,9 @@ def callbacks() -> list[lightning.Callback]:
     """Ours, where a session is asked for."""
     if not asked():
         return []
-    from umadvise.integrations.lightning import UmadviseCallback
+    from umadvise.integrations.lightning import LightningCallback
 
-    return [UmadviseCallback(profile=os.environ["PROFILE"], **asked())]
+    return [LightningCallback(profile=os.environ["PROFILE"], **asked())]
 
 
 def told(trainer: lightning.Trainer) -> None:

@@ -12,8 +12,8 @@ except ImportError:  # the same library by its other name
     from lightning.pytorch import Callback
 
 
-class UmadviseCallback(Callback):
-    """Trains under a budget: `Trainer(..., callbacks=[UmadviseCallback(budget="8GiB")])`.
+class LightningCallback(Callback):
+    """Trains under a budget: `Trainer(..., callbacks=[LightningCallback(budget="8GiB")])`.
 
     A session opens when `fit` begins to train, after a checkpoint has been loaded, and closes when that ends or raises.
     A step is what lies between two steps of the optimizer, however many batches are accumulated; validation and
