@@ -13,11 +13,13 @@ from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
 from umadvise.recording.builder import TraceBuilder
+from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
-from umadvise.training.plans.view import PlanningView, transferred, view_of
+from umadvise.training.plans.plan_memory import PlanMemory, storages_in_chunks
+from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
 
 MIB = 1 << 20
 SWAPPERS = ("belady", "best", "lru", "vdnn-all", "window")
@@ -64,8 +66,8 @@ def test_the_budget_is_what_may_leave() -> None:
         view_of(trace, budget_bytes=4 * MIB, chunk_bytes=2 * MIB, staying_bytes=3 * MIB)
 
 
-def test_what_is_made_between_steps_has_contents() -> None:
-    """A batch that was made after the last op by an op of no step: else planners drop what they think is nothing."""
+def batch_after_batch() -> Trace:
+    """A batch that is freed in the step, and one that is made after its last op by an op of no step."""
     builder = TraceBuilder()
     before = builder.allocate(4 * MIB, Role.INPUT)
     builder.begin_op("aten::relu_", duration_ns=1000)
@@ -74,11 +76,25 @@ def test_what_is_made_between_steps_has_contents() -> None:
     builder.free(before)
     batch = builder.allocate(4 * MIB, Role.INPUT)
     builder.set_successor(before, batch)
-    trace = builder.finish(target="cuda", source="synthetic")
+    return builder.finish(target="cuda", source="synthetic")
+
+
+@pytest.mark.parametrize(("elsewhere", "in_chunks"), [(1, True), (2, False)])
+def test_what_is_replaced_is_next_time_where_its_successor_is(elsewhere: int, in_chunks: bool) -> None:
+    trace = batch_after_batch()
+    step = RecordedStep(trace, np.array([1, 2], np.uint64), "host")
+    found = storages_in_chunks(step, PlanMemory(1 << 30, 2 * MIB, 0, frozenset([elsewhere])))
+    assert found.tolist() == [in_chunks, in_chunks]
+    check(executed(trace, found))
+
+
+def test_what_is_made_between_steps_has_contents() -> None:
+    """Else planners drop what they think is nothing."""
+    trace = batch_after_batch()
     view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=2 * MIB).trace
     check(view)
     assert view.events.kind.tolist() == [*trace.events.kind.tolist(), EventKind.HOST_WRITE]
-    assert view.events.storage[-1] == batch
+    assert view.events.storage[-1] == 1
     assert view.events.bytes[-1] == 4 * MIB
 
 

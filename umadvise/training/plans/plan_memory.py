@@ -60,16 +60,19 @@ def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_
     trace = step.trace
     fleeting = trace.births == trace.deaths  # inside one op: it counts there, and no plan is about it
     movable: NDArray[np.bool_] = (trace.storages.role != Role.WORKSPACE) | fleeting
-    movable &= storages_in_chunks(step, memory)
-    replaced = np.flatnonzero(trace.storages.successor >= 0)  # next time it is what its successor is now
-    movable[replaced] = movable[trace.storages.successor[replaced]]
-    return movable
+    return _as_the_next_time(trace, movable) & storages_in_chunks(step, memory)
 
 
 def storages_in_chunks(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
     """Which storages of a step lie in chunks, or will."""
-    found: NDArray[np.bool_] = ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64))
-    return found
+    return _as_the_next_time(step.trace, ~np.isin(step.serials, np.array(sorted(memory.elsewhere), np.uint64)))
+
+
+def _as_the_next_time(trace: Trace, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """What has been replaced in the step is next time what its successor is now."""
+    replaced = np.flatnonzero(trace.storages.successor >= 0)
+    flags[replaced] = flags[trace.storages.successor[replaced]]
+    return flags
 
 
 def staying_bytes(trace: Trace) -> int:
