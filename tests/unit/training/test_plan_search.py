@@ -113,6 +113,19 @@ def test_the_plan_that_drives_stays_where_the_engine_is_faster_with_it(present: 
     assert list(plan_file.decode(packed, trace)) == list(plans["window"])
 
 
+def test_what_cannot_be_written_down_is_not_searched_for(
+    opened: Callable[..., PlanSearch[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> bytes:
+        raise ValueError("no step")
+
+    found = opened()
+    found.ask("broken", broken, "about")
+    assert "no better plan is searched for: no step" in caplog.text
+    found.ask("key", quick(), "about")
+    assert len(until(found.ended)) == 1
+
+
 def test_edges_do_not_wait_for_it(opened: Callable[..., PlanSearch[str]]) -> None:
     running = opened()
     running.ask("key", endless, "about")

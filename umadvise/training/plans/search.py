@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Generic, TypeVar
 
+from umadvise.errors import UmadviseError
+
 log = logging.getLogger("umadvise")
 
 SWITCH = "UMADVISE_PLAN_SEARCH"
@@ -126,6 +128,8 @@ class PlanSearch(Generic[About]):
             except OSError as error:
                 log.info("no process can be started that searches for better plans: %s", error)
                 self._able = False
+            except (UmadviseError, ValueError) as error:  # a step that cannot be written down: it keeps its plan
+                log.warning("no better plan is searched for: %s", error)
 
     def _result(self, running: _Running[About]) -> bytes | None:
         code = running.process.returncode
