@@ -1,5 +1,7 @@
 #include "memory/fence.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/on_error.h"
 #include "memory/room.h"
@@ -152,12 +154,20 @@ void Fences::wait(Fence fence, Wait name) {
 void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
   if (left_out(name)) return;
   if (!counted(fence)) return wait(fence, name);
-  if (entries_[fence - 1].legacy && is_legacy(stream)) return;
-  for (const CUevent event : entries_[fence - 1].events) {
+  ++orders_;
+  order_once(stream, fence);
+}
+
+// Fences that are joined again and again share most of what they are made of: a walk that came by each of their ways
+// would take twice as long for each of them.
+void Fences::order_once(driver::CUstream stream, Fence fence) {
+  Entry& entry = entries_[fence - 1];
+  if (std::exchange(entry.ordered, orders_) == orders_ || (entry.legacy && is_legacy(stream))) return;
+  for (const CUevent event : entry.events) {
     before_wait_(stream);
     backend_.check(backend_.call().stream_wait_event(stream, event, 0), "ordering a stream after an event");
   }
-  for (const Fence each : entries_[fence - 1].joined) order(stream, each, name);
+  for (const Fence each : entry.joined) order_once(stream, each);
 }
 
 void Fences::retain(Fence fence) noexcept {

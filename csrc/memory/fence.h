@@ -61,11 +61,13 @@ class Fences {
     std::vector<Fence> joined;            // likewise, fences of which there is a reference here
     bool legacy = false;                  // of the legacy stream alone
     uint32_t references = 0;
+    uint64_t ordered = 0;  // the last `order` that came by
   };
   Fence prepared();
   driver::CUevent take_event();
   bool record_event(driver::CUevent event, driver::CUstream stream);
   driver::CUresult query(Fence fence) noexcept;
+  void order_once(driver::CUstream stream, Fence fence);
   void recycle(Entry& entry) noexcept;
   static bool counted(Fence fence) { return fence != 0 && fence != kWholeDevice; }
 
@@ -73,7 +75,7 @@ class Fences {
   std::vector<Entry> entries_;  // of fence 1, 2, ...
   std::vector<Fence> unused_;   // both have room for all there are
   std::vector<driver::CUevent> idle_;
-  uint64_t event_count_ = 0;
+  uint64_t event_count_ = 0, orders_ = 0;
   std::function<void(driver::CUstream)> before_wait_ = [](driver::CUstream) {};
 };
 
