@@ -21,9 +21,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
-import accelerate.hooks
+import accelerate.hooks  # type: ignore[import-untyped]
 import msgspec
 import torch
 import transformers
@@ -94,15 +95,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def build(network: str) -> transformers.GPT2LMHeadModel:
     """The network with random weights."""
     sizes, dtype = NETWORKS[network]
-    torch.manual_seed(0)
     with torch.device("meta"):
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, eos_token_id=None)).to(dtype)
-    model = model.to_empty(device="cpu").eval()
+        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config.from_dict({**sizes, "eos_token_id": None}))
+    model = model.to(dtype).to_empty(device="cpu").eval()
     model.tie_weights()
+    torch.manual_seed(0)
     with torch.no_grad():
         for each in model.parameters():
             each.uniform_(-0.03, 0.03)
-    return model
+    built: transformers.GPT2LMHeadModel = model
+    return built
 
 
 def timed(model: transformers.GPT2LMHeadModel, ask: Ask, now_ns: Callable[[], int]) -> Run:
