@@ -214,4 +214,4 @@ def test_a_refusal_ends_the_script_and_names_its_line(run: Run) -> None:
     finished = run("import torch\ntorch.zeros(2, device='cuda:1')\n")
     assert finished.returncode == 1
     assert 'train.py", line 2' in finished.stderr
-    assert "cuda:1 cannot be used on the emulated device: it is one GPU, cuda:0" in finished.stderr
+    assert "cuda:1 cannot be used on the emulated device: it is one GPU a process, cuda:0" in finished.stderr

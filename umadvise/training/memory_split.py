@@ -66,8 +66,8 @@ class MemorySplit:
                 raise
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
             self._divide_whole_model_ops(self.room_bytes, 1)
-        plain = policy.memory in (Memory.DEVICE, Memory.PREFER_DEVICE)
-        self._state.device.limit_plain(self.room_bytes if plain else 0)
+        # Of `auto` resident is a wish, for a step that fits: what is too much for it would be paged.
+        self._state.device.limit_plain(self.room_bytes if policy.memory == Memory.DEVICE else 0)
         self._state.set_policy(policy)
 
     def divide(self) -> None:

@@ -35,7 +35,8 @@ def freed_sooner(step: RecordedStep) -> RecordedStep:
     last = np.maximum(_last_uses(trace), trace.births)
     left_behind = held[last[held] < 0]
     held = held[trace.births[held] >= 0]
-    trace = executed(trace, ~np.isin(np.arange(len(trace.storages)), left_behind))
+    gone = np.isin(np.arange(len(trace.storages)), left_behind)
+    trace = executed(trace, ~gone)
     events = trace.events
     kept = (events.kind != EventKind.FREE) | ~np.isin(events.storage, held)
     columns = {name: getattr(events, name)[kept] for name in events.DTYPES}
@@ -43,7 +44,7 @@ def freed_sooner(step: RecordedStep) -> RecordedStep:
     new |= {"kind": np.full(len(held), EventKind.FREE), "op": last[held], "storage": held}
     both = {name: np.concatenate([columns[name], new[name]]).astype(columns[name].dtype) for name in columns}
     order = np.lexsort((np.arange(len(both["op"])), both["inside"] == 0, both["op"]))
-    successor = np.where(np.isin(trace.storages.successor, held), -1, trace.storages.successor)
+    successor = np.where(gone | np.isin(trace.storages.successor, held), -1, trace.storages.successor)
     changed = replace(
         trace,
         storages=rows(trace.storages, ..., successor=successor),
