@@ -157,8 +157,9 @@ def test_the_device_file_is_of_the_catalogue_and_has_what_was_measured(data: dic
 
 def test_the_model_evicts_what_was_not_prefetched_again(data: dict[str, Any]) -> None:
     seen = data["eviction"]  # csrc/um/model.h: a prefetch of what is resident makes it the youngest
-    assert seen["as_it_came"]["first"]["came_back_bytes"] == 24 * MIB
-    assert seen["prefetched_again"]["second"]["came_back_bytes"] == 24 * MIB
+    for came_back in (seen["as_it_came"]["first"], seen["prefetched_again"]["second"]):
+        assert 20 * MIB < came_back["came_back_bytes"] <= 24 * MIB  # less what finds room in plain memory that is there
+    assert seen["as_it_came"]["second"]["came_back_bytes"] == seen["prefetched_again"]["first"]["came_back_bytes"] == 0
     assert seen["prefetch_refreshes"] is True
 
 
