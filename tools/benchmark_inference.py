@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Any
 from unittest import mock
 
-import accelerate.hooks  # type: ignore[import-untyped]
+import accelerate.hooks
 import msgspec
 import torch
 import transformers
@@ -58,7 +58,7 @@ MODES: dict[str, dict[str, object]] = {
 Ask = Callable[[], torch.Tensor]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceRun(msgspec.Struct, frozen=True, kw_only=True):
     """A generation of some tokens.
 
     Attributes:
@@ -75,7 +75,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(self.steps_ns[FIRST:])
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run one network in a mode."""
 
     network: str
@@ -83,7 +83,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     way: str
     budget_bytes: int
     bound_ns: float
-    run: Run
+    run: InferenceRun
     bits: bool
 
     @property
@@ -107,7 +107,7 @@ def build(network: str) -> transformers.GPT2LMHeadModel:
     return built
 
 
-def timed(model: transformers.GPT2LMHeadModel, ask: Ask, now_ns: Callable[[], int]) -> Run:
+def timed(model: transformers.GPT2LMHeadModel, ask: Ask, now_ns: Callable[[], int]) -> InferenceRun:
     """Generates, and looks at a clock whenever the model is called."""
     seen_ns: list[int] = []
     handle = model.register_forward_pre_hook(lambda *_: seen_ns.append(now_ns()))
@@ -115,7 +115,7 @@ def timed(model: transformers.GPT2LMHeadModel, ask: Ask, now_ns: Callable[[], in
         tokens = ask().tolist()
     finally:
         handle.remove()
-    return Run(tokens=tokens, steps_ns=[end - begin for begin, end in pairwise((*seen_ns, now_ns()))])
+    return InferenceRun(tokens=tokens, steps_ns=[end - begin for begin, end in pairwise((*seen_ns, now_ns()))])
 
 
 @contextmanager
@@ -140,13 +140,13 @@ def _charged(device: DeviceProfile) -> Iterator[Callable[[], int]]:
         yield lambda: spent_ns[0]
 
 
-def plain(model: transformers.GPT2LMHeadModel, ask: Ask, device: DeviceProfile) -> Run:
+def plain(model: transformers.GPT2LMHeadModel, ask: Ask, device: DeviceProfile) -> InferenceRun:
     """Plain PyTorch, of which only ops take time; with hooks of accelerate's on the model, what they bring too."""
     with _charged(device) as now_ns:
         return timed(model, ask, now_ns)
 
 
-def session(model: transformers.GPT2LMHeadModel, ask: Ask, policy: str, budget_bytes: int, clock: str) -> Run:
+def session(model: transformers.GPT2LMHeadModel, ask: Ask, policy: str, budget_bytes: int, clock: str) -> InferenceRun:
     """A session without an optimizer, which finds the steps itself."""
     device = umadvise.EmulatedDevice(budget_bytes + _MOST_BYTES, clock=clock)
     with umadvise.session(model, device=device, policy=policy, budget=budget_bytes):
@@ -169,7 +169,7 @@ def offload(model: transformers.GPT2LMHeadModel, way: str, budget_bytes: int) ->
     )
 
 
-def measure(network: str, mode: str, part: float, count: int, policies: list[str], clock: str) -> Iterator[Row]:
+def measure(network: str, mode: str, part: float, count: int, policies: list[str], clock: str) -> Iterator[Generated]:
     """The rows of a network in a mode."""
     model, device = build(network), load_device(clock)
     weights_bytes = sum(each.nbytes for each in model.parameters())
@@ -186,8 +186,8 @@ def measure(network: str, mode: str, part: float, count: int, policies: list[str
     link_ns = (weights_bytes - budget_bytes) * 1e9 / device.bandwidth_h2d
     bound_ns = max(expected.steady_ns, link_ns)
 
-    def row(way: str, run: Run) -> Row:
-        return Row(
+    def row(way: str, run: InferenceRun) -> Generated:
+        return Generated(
             network=network,
             mode=mode,
             way=way,
@@ -206,7 +206,7 @@ def measure(network: str, mode: str, part: float, count: int, policies: list[str
         model.tie_weights()
 
 
-def text(row: Row) -> str:
+def text(row: Generated) -> str:
     """One line."""
     ns = row.run.steady_ns
     return (
