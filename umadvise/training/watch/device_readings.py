@@ -27,7 +27,6 @@ class Readings:
     swaps: Swaps
     chunks: Chunks | None
     placed: Placements
-    exported: tuple[Exported, ...]
 
 
 def _exported(device: _native.Device) -> tuple[Exported, ...]:
@@ -54,6 +53,7 @@ class DeviceReader:
         """Reads the device from now on."""
         self._device = device
         self._last: Readings | None = None
+        self._last_exported: tuple[Exported, ...] = ()
         self._placed_before: Placements = {}
         self.sampler: Sampler | None = None
 
@@ -70,7 +70,6 @@ class DeviceReader:
             msgspec.convert(swapped := device.swap_counters(), Swaps, from_attributes=True),
             msgspec.convert(swapped, Chunks, from_attributes=True) if swapped.chunk_bytes else None,
             device.placed(),
-            _exported(device),
         )
 
     def begin(self) -> Readings:
@@ -88,11 +87,12 @@ class DeviceReader:
         return placed_from({kind: now.get(kind, 0) - before.get(kind, 0) for kind in {**now, **before}})
 
     def exported(self) -> tuple[Exported, ...]:
-        """Tensors whose addresses somebody outside of torch holds now."""
-        return self.now().exported
+        """Tensors whose addresses somebody outside of torch holds now; after the device was closed, then."""
+        return _exported(self._device) if self._last is None else self._last_exported
 
     def close(self) -> None:
         """Keeps what the device says now: it may go."""
+        self._last_exported = self.exported()
         self._last = self.now()
         if self.sampler is not None:
             self.sampler.close()
