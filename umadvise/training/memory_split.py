@@ -50,8 +50,12 @@ class MemorySplit:
         self._unit_bytes = 0  # of what ops on lists are divided by; 0: they are whole
         self._replaced = Replacements()
 
-    def use(self, policy: Policy) -> None:
+    def use(self, policy: Policy, *, limited: bool = True) -> None:
         """Gives new tensors the memory of a policy from now on.
+
+        Args:
+            policy: policy of the new tensors.
+            limited: whether plain device memory keeps the budget.
 
         Raises:
             NativeError: there is no memory for it.
@@ -67,7 +71,7 @@ class MemorySplit:
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
             self._divide_whole_model_ops(self.room_bytes, 1)
         # Of `auto` resident is a wish, for a step that fits: what is too much for it would be paged.
-        self._state.device.limit_plain(self.room_bytes if policy.memory == Memory.DEVICE else 0)
+        self._state.device.limit_plain(self.room_bytes if limited and policy.memory == Memory.DEVICE else 0)
         self._state.set_policy(policy)
 
     def divide(self) -> None:

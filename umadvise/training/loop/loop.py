@@ -83,7 +83,7 @@ class Loop:
         plans = governor is not None or course.planner is not None
         self._planner = StepPlanner(state, self.split, course, plans=plans, chooses=governor is not None)
         try:
-            self.split.use(LADDER[self.rung])
+            self.split.use(LADDER[self.rung], limited=course.keeps_budget)
             parts_of_cycle = state.device, observer.recorder, self._planner.planning
             self.cycle = PlanCycle(*parts_of_cycle, h2d_bytes_per_s=self._planner.h2d_bytes_per_s)
         except BaseException:

@@ -19,11 +19,13 @@ class Course:
         rung: rung of the ladder; None for `auto`, whose rung the governor chooses.
         planner: name of the planner of its steps; None where nothing is planned.
         recomputes: whether plans may have tensors made again.
+        keeps_budget: whether what finds no room within the budget is refused, and not given what the device has.
     """
 
     rung: str | None
     planner: str | None
     recomputes: bool = False
+    keeps_budget: bool = True
 
 
 def course_of_rung(rung: str) -> Course:

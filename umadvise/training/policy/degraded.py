@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from umadvise import _native
 from umadvise._native.abi import Memory
@@ -46,7 +47,7 @@ def possible_course(course: Course, features: Mapping[str, str | None]) -> Cours
     if course.rung is None:
         left = SWAP if features[CHUNKS] is None else RESIDENT
         log.warning("policy auto is %s on this device: %s", left.name, reason)
-        return course_of_rung(left.name)
+        return replace(course_of_rung(left.name), keeps_budget=left is not RESIDENT)  # `auto` refuses no step
     if course.rung == WINDOW.name:
         raise PolicyError(f"policy window needs prefetches: {reason}. Use swap, or resident where everything fits")
     if course.rung == ADVISE.name:
