@@ -110,3 +110,25 @@ class FrameworkLoop:
             self._marks.end(error)
             if report and error is None:
                 self.session.report(self._profile)
+
+
+class SessionOwner:
+    """What the callbacks of frameworks have in common."""
+
+    def __init__(self, *, profile: str | Path | None = None, **options: Any) -> None:
+        """Checks the options; nothing happens before the framework trains.
+
+        Args:
+            profile: file for the fault profile, written when training has ended; None writes none.
+            **options: options of `umadvise.session`, such as `budget`, `policy` and `device`.
+
+        Raises:
+            PolicyError: no such policy.
+            UsageError: a size or another option that makes no sense.
+        """
+        self._loop = FrameworkLoop(profile, options)
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the training that runs, or of the last one, whose profile it still has; None before both."""
+        return self._loop.session

@@ -1,10 +1,8 @@
 """A session inside the `Trainer` of Lightning."""
 
-from pathlib import Path
 from typing import Any
 
-from umadvise.integrations.framework_loop import FrameworkLoop
-from umadvise.training.session import Session
+from umadvise.integrations.framework_loop import SessionOwner
 
 try:
     from pytorch_lightning import Callback
@@ -12,7 +10,7 @@ except ImportError:  # the same library by its other name
     from lightning.pytorch import Callback
 
 
-class LightningCallback(Callback):
+class LightningCallback(SessionOwner, Callback):
     """Trains under a budget: `Trainer(..., callbacks=[LightningCallback(budget="8GiB")])`.
 
     A session opens when `fit` begins to train, after a checkpoint has been loaded, and closes when that ends or raises.
@@ -20,24 +18,7 @@ class LightningCallback(Callback):
     checkpoints lie between steps. At the end the report is printed.
     """
 
-    def __init__(self, *, profile: str | Path | None = None, **options: Any) -> None:
-        """Checks the options; nothing happens before `Trainer.fit()`.
-
-        Args:
-            profile: file for the fault profile, written when training has ended; None writes none.
-            **options: options of `umadvise.session`, such as `budget`, `policy` and `device`.
-
-        Raises:
-            PolicyError: no such policy.
-            UsageError: a size or another option that makes no sense.
-        """
-        self._loop = FrameworkLoop(profile, options)
-        self._optimizer_steps = 0
-
-    @property
-    def session(self) -> Session | None:
-        """The session of the training that runs, or of the last one, whose profile it still has; None before both."""
-        return self._loop.session
+    _optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens a session."""

@@ -1,39 +1,19 @@
 """A session inside the `Trainer` of transformers."""
 
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from umadvise.integrations.framework_loop import FrameworkLoop
-from umadvise.training.session import Session
+from umadvise.integrations.framework_loop import SessionOwner
 
 
-class UmadviseCallback(TrainerCallback):
+class UmadviseCallback(SessionOwner, TrainerCallback):
     """Trains under a budget: `Trainer(..., callbacks=[UmadviseCallback(budget="8GiB")])`.
 
     A session opens when training begins, after a checkpoint has been loaded, and closes when it ends. A step is what
     lies between two steps of the optimizer, however many micro-batches are accumulated; evaluations and checkpoints lie
     between steps. At the end the report is printed.
     """
-
-    def __init__(self, *, profile: str | Path | None = None, **options: Any) -> None:
-        """Checks the options; nothing happens before `Trainer.train()`.
-
-        Args:
-            profile: file for the fault profile, written when training has ended; None writes none.
-            **options: options of `umadvise.session`, such as `budget`, `policy` and `device`.
-
-        Raises:
-            PolicyError: no such policy.
-            UsageError: a size or another option that makes no sense.
-        """
-        self._loop = FrameworkLoop(profile, options)
-
-    @property
-    def session(self) -> Session | None:
-        """The session of the training that runs, or of the last one, whose profile it still has; None before both."""
-        return self._loop.session
 
     def close(self) -> None:
         """Closes the session of a training that raised: Trainer tells callbacks nothing of that."""
