@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from small_networks import same_bits
 from torch import nn
 
@@ -376,11 +377,15 @@ def test_ops_find_room_where_every_address_is_out(policy: str, caplog: pytest.Lo
 
 
 def test_safetensors_writes_more_than_the_device_holds(tmp_path: Path) -> None:
-    """It asks for every address before it writes, and pins nothing: the model can leave the device with the session."""
+    """It asks for every address before it writes, and pins nothing: the model can leave the device with the session.
+
+    So does what divides a model into files.
+    """
     model, _ = made()
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     device = umadvise.EmulatedDevice(capacity="22MiB")
     with umadvise.session(model, device=device, policy="swap"):
+        assert len(split_torch_state_dict_into_shards(model.state_dict()).filename_to_tensors) == 1
         safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
         written = safetensors.torch.load_file(tmp_path / "model.safetensors")
         assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())

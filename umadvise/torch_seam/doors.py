@@ -78,6 +78,7 @@ def _release(address: int) -> None:
 
 _COMPARERS = {
     "accelerate.utils.modeling",
+    "huggingface_hub.serialization._torch",
     "torch._tensor",
     "torch.distributed._state_dict_utils",
     "torch.distributed.fsdp._flat_param",
