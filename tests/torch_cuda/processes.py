@@ -38,7 +38,8 @@ def batch(step: int) -> torch.Tensor:
 
 
 def session(model: nn.Module, optimizer: Any, policy: str, budget: str = "36MiB") -> Any:
-    return umadvise.session(model, optimizer, device="cuda", budget=budget, policy=policy)
+    kept = None if policy == "resident" else budget  # there everything must fit
+    return umadvise.session(model, optimizer, device="cuda", budget=kept, policy=policy)
 
 
 def trained(
