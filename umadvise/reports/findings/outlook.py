@@ -101,15 +101,12 @@ def saved_ns(facts: Facts, change: str) -> int | None:
     return now.step_ns - after.step_ns if _is_worth_it(facts, after) else 0
 
 
-def after(facts: Facts, change: str) -> str:
-    """What a step would take after a change of the program; nothing where the simulator was not asked."""
+def after(facts: Facts, change: str | None = None) -> str:
+    """What a step would take after a change of the program, or as the rung's plan has it.
+
+    Nothing where the simulator was not asked.
+    """
     found = predicted(facts, change=change)
-    return "" if found is None else f": {instead(facts, found)}"
-
-
-def as_planned(facts: Facts) -> str:
-    """What a step takes that the rung's plan drives; nothing where the simulator was not asked."""
-    found = predicted(facts)
     return "" if found is None else f": {instead(facts, found)}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from umadvise.records.fault_profile import Finding
 from umadvise.records.units import format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts, percent, role_words
-from umadvise.reports.findings.outlook import as_planned, more_room, promised
+from umadvise.reports.findings.outlook import after, more_room, promised
 
 
 def steps_without_plans(facts: Facts) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def steps_without_plans(facts: Facts) -> Iterator[Finding]:
         message=f"Plans drove {planned.driven:,} of {count:,} steps: in the others what an op needs comes when the op "
         f"begins. The latest, step {latest.last}: {latest.reason}.",
         advice="Plans are for steps that repeat: the same ops in the same order, on tensors of the same sizes, as "
-        f"batches padded to one length have{as_planned(facts)}. For steps that never repeat, "
+        f"batches padded to one length have{after(facts)}. For steps that never repeat, "
         'umadvise.session(..., policy="advise") needs no plans.',
         evidence={"driven": planned.driven, "steps": count, "explained_ns": facts.waits.ns, **promised(facts)},
     )

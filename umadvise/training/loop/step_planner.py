@@ -263,14 +263,15 @@ class StepPlanner:
         memory = {rung.name: self.split.for_plans(rung.memory) for rung in rungs}
         held = without(step, frozenset(each.serial for each in exported))
 
-        def predicted(rung: str, of: RecordedStep, more_bytes: int, **what: Any) -> Iterator[RungPrediction]:
-            asked = replace(memory[rung], budget_bytes=max(memory[rung].budget_bytes + more_bytes - what_is_held, 0))
+        def predicted(
+            rung: str, of: RecordedStep, more_bytes: int = 0, *, less_bytes: int = held_bytes, **what: Any
+        ) -> Iterator[RungPrediction]:
+            asked = replace(memory[rung], budget_bytes=max(memory[rung].budget_bytes + more_bytes - less_bytes, 0))
             step_ns = maker.predict(of, {rung: asked}).get(rung, 0)
             if step_ns > 0:
                 yield RungPrediction(rung=rung, step_ns=step_ns, more_bytes=more_bytes, **what)
 
-        what_is_held = held_bytes
-        found = [each for rung in memory for each in predicted(rung, held, 0)]
+        found = [each for rung in memory for each in predicted(rung, held)]
         if self.rung not in memory:
             return tuple(found)
         lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
@@ -279,9 +280,8 @@ class StepPlanner:
             more.append(enough_bytes - self.split.room_bytes)
         found += [each for more_bytes in more if more_bytes > 0 for each in predicted(self.rung, held, more_bytes)]
         if len(idle := held_for_nothing(step)):
-            found += predicted(self.rung, freed_sooner(held), 0, change="freed_sooner", about=maker_of(step, idle))
-        found += predicted(self.rung, stateless(held), 0, change="stateless")
+            found += predicted(self.rung, freed_sooner(held), change="freed_sooner", about=maker_of(step, idle))
+        found += predicted(self.rung, stateless(held), change="stateless")
         if exported:
-            what_is_held = 0
-            found += predicted(self.rung, step, 0, change="unpinned")
+            found += predicted(self.rung, step, less_bytes=0, change="unpinned")
         return tuple(found)
