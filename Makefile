@@ -145,8 +145,8 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 $(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(NATIVE)
 	test -x $(CUDA_VENV)/bin/pip || $(PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_PYTHON) -m pip install '$(TORCH_CUDA)'
-	$(CUDA_PYTHON) -m pip uninstall --yes triton  # what it compiles asks a driver for more than the stand-ins have
 	$(CUDA_PYTHON) tests/torch_cuda/install.py
+	$(CUDA_PYTHON) -m pip uninstall --yes triton  # what it compiles asks a driver for more than the stand-ins have
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
