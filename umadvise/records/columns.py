@@ -14,8 +14,9 @@ class Columns:
     DTYPES: ClassVar[dict[str, type[np.generic]]]
 
     def __init_subclass__(cls) -> None:
-        arrays = {name: get_args(hint) for name, hint in cls.__annotations__.items() if get_args(hint)}
-        cls.DTYPES = {name: get_args(dtype)[0] for name, (_, dtype) in arrays.items()}
+        # NDArray[T] is ndarray[shape, dtype[T]], and from numpy 2.5 on an alias of its own, whose argument is T.
+        arrays = {name: get_args(hint)[-1] for name, hint in cls.__annotations__.items() if get_args(hint)}
+        cls.DTYPES = {name: next(iter(get_args(dtype)), dtype) for name, dtype in arrays.items()}
 
     def __post_init__(self) -> None:
         for name, dtype in self.DTYPES.items():
