@@ -74,6 +74,12 @@ int64_t EventSpans::length_ns(Number number) const noexcept {
   return events_.between_ns(spans_[index].begin, spans_[index].end);
 }
 
+int64_t EventSpans::apart_ns(Number first, Number second) const noexcept {
+  const size_t from = index_of(first), to = index_of(second);
+  if (from >= spans_.size() || to >= spans_.size()) return UM_UNKNOWN;
+  return events_.between_ns(spans_[from].begin, spans_[to].begin);
+}
+
 void EventSpans::clear() noexcept {
   spans_.clear();
   events_.reuse();

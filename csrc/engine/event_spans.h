@@ -44,6 +44,8 @@ class EventSpans {
   void end(Number number, driver::CUstream stream) noexcept;
   // UM_UNKNOWN until it has ended on the device.
   int64_t length_ns(Number number) const noexcept;
+  // From the beginning of one to that of another; UM_UNKNOWN likewise.
+  int64_t apart_ns(Number first, Number second) const noexcept;
   size_t count() const { return spans_.size(); }
   // Numbers that were given out stand for nothing from now on.
   void clear() noexcept;

@@ -29,35 +29,69 @@ OpDurations::OpDurations(um_device& device, Tape& tape)
 void OpDurations::begin_op(RunningOp& op) {
   if (op.recorded == 0) return;
   const CurrentContext current(backend_);
-  op.timed = kept(ops_, {op.recorded, spans_.begin(op.stream)});
+  const Number span = spans_.begin(op.stream);
+  op.timed = kept(ops_, {op.recorded, span, backend_.now_ns()});
 }
 
 void OpDurations::end_op(RunningOp& op) noexcept {
   if (op.timed == 0) return;
   const CurrentContext current(backend_);
+  if (Op* const ended = find(op.timed)) ended->ended_ns = backend_.now_ns();
   spans_.end(op.timed, op.stream);
+}
+
+OpDurations::Op* OpDurations::find(Number span) noexcept {
+  const auto op = std::lower_bound(ops_.begin(), ops_.end(), span,
+                                   [](const Op& each, Number number) { return each.span < number; });
+  return op != ops_.end() && op->span == span ? &*op : nullptr;
 }
 
 void OpDurations::end_step() {
   if (spans_.count() > kMostUnsettled) settle();
 }
 
+void OpDurations::start() noexcept {
+  const CurrentContext current(backend_);
+  static_cast<void>(wait());
+  begin_anew();
+}
+
+bool OpDurations::wait() const noexcept {
+  return left_out(Wait::recording_settled) || backend_.call().ctx_synchronize() == driver::CUDA_SUCCESS;
+}
+
+void OpDurations::begin_anew() noexcept {
+  clear();
+  idle_ = spans_.begin(nullptr);
+  idle_ns_ = backend_.now_ns();
+}
+
 // What the op was given before has ended when a pause begins, so that this is the time in which nothing of it ran.
 void OpDurations::settle() noexcept {
-  if (spans_.count() == 0) return;
+  if (ops_.empty()) return;
   const CurrentContext current(backend_);
-  if (!left_out(Wait::recording_settled) && backend_.call().ctx_synchronize() != driver::CUDA_SUCCESS) return clear();
+  if (!wait()) return clear();
   for (const Pause& pause : pauses_) {
-    const auto op = std::lower_bound(ops_.begin(), ops_.end(), pause.op,
-                                     [](const Op& each, Number number) { return each.span < number; });
     const int64_t stood_ns = spans_.length_ns(pause.span);
-    if (op != ops_.end() && op->span == pause.op && stood_ns != UM_UNKNOWN) op->stood_ns += stood_ns;
+    Op* const op = find(pause.op);
+    if (op != nullptr && stood_ns != UM_UNKNOWN) op->stood_ns += stood_ns;
+  }
+  // The device was never less behind than when it had nothing left to do.
+  int64_t idle_lag_ns = 0;
+  for (Op& op : ops_) {
+    const int64_t since_idle_ns = spans_.apart_ns(idle_, op.span);
+    op.lag_ns = since_idle_ns == UM_UNKNOWN ? kUnknownLag : since_idle_ns - (op.begun_ns - idle_ns_);
+    idle_lag_ns = std::min(idle_lag_ns, op.lag_ns);
   }
   for (const Op& op : ops_) {
     const int64_t length_ns = spans_.length_ns(op.span);
-    if (length_ns != UM_UNKNOWN) tape_.ran(op.ticket, std::max<int64_t>(0, length_ns - op.stood_ns));
+    if (length_ns == UM_UNKNOWN) continue;
+    const int64_t ran_ns = std::max<int64_t>(0, length_ns - op.stood_ns);
+    const int64_t launch_ns = op.ended_ns - op.begun_ns - op.stood_ns;
+    const int64_t late_ns = std::max<int64_t>(0, launch_ns - (op.lag_ns - idle_lag_ns));
+    tape_.ran(op.ticket, std::max(ran_ns - late_ns, ran_ns / kLeastPart));
   }
-  clear();
+  begin_anew();
 }
 
 void OpDurations::clear() noexcept {

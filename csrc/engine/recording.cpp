@@ -24,7 +24,10 @@ void Recording::set(bool on) {
   std::sort(present.begin(), present.end(),
             [](const auto& one, const auto& other) { return one.allocation < other.allocation; });
   device_.guard.join(*this);
-  if (!device_.backend.hooks->in_host) device_.guard.join(durations);
+  if (!device_.backend.hooks->in_host) {
+    device_.guard.join(durations);
+    durations.start();
+  }
   tape_.start(present);
   dropped_before_ = device_.backend.hooks->dropped(device_.backend.ordinal);
 }

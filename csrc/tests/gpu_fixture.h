@@ -63,9 +63,19 @@ struct Gpu {
     device->close();
   }
   static um::Backend open() {
+    static const um::emulated::Hooks in_virtual_time = [] {
+      um::emulated::Hooks hooks = um::emulated::kSilent;
+      hooks.now_ns = [](int32_t ordinal) {
+        const um::simulator::Gpu* const opened = um::simulator::space_of(ordinal).gpu;
+        return opened != nullptr ? opened->clock.host_ns() : 0;
+      };
+      return hooks;
+    }();
     um_emulated_options options{};
     options.capacity_bytes = 256 * kMiB;
-    return um::Backend::open_simulated_gpu(options);
+    um::Backend opened = um::Backend::open_simulated_gpu(options);
+    opened.hooks = &in_virtual_time;
+    return opened;
   }
 
   void run(const Kernel& kernel, bool write = false) {

@@ -1,5 +1,4 @@
-// How long recorded ops ran, on a simulated GPU whose kernels take what the test says, of virtual time: the host runs
-// ahead of them, and its own times, the machine's, are microseconds.
+// How long recorded ops ran, on a simulated GPU whose kernels take what the test says, of virtual time, as does its host.
 #include <string>
 
 #include "gpu_fixture.h"
@@ -46,6 +45,15 @@ TEST(a_step_that_stalls_is_recorded_as_one_that_does_not) {
 TEST(nor_do_launches_and_calls_within_an_op_count) {
   Gpu gpu(4, 7000, 36000);  // published costs of mapping; the device runs dry in each op
   check_lengths(gpu.recording_of(kernels()), kernels(), 0.02);
+}
+
+TEST(nor_does_the_time_in_which_the_device_waits_for_a_slow_host) {
+  Gpu gpu(64, 60000, 0);
+  std::vector<Kernel> all(32, {{1}, 10000});
+  all.push_back({{0}, 5000000});
+  all.resize(64, {{2}, 40000});  // launched long before it ends
+  const std::vector<um_recorded_op> ops = gpu.recording_of(all);
+  check_lengths(ops, all, 0.05);
 }
 
 TEST(what_was_recorded_is_true_while_the_recording_goes_on) {
