@@ -58,6 +58,7 @@ class Notes:
     refuses: bool = False
     unreadable: bool = False
     size: int = 100
+    budget_bytes: int = 0
     planned: list[str] = field(default_factory=list)
     added: int = 0
     replaced: list[int] = field(default_factory=list)
@@ -83,6 +84,7 @@ class Notes:
             "step_ops": 1,
             "unknown_ops": 0 if is_known else 1,
             "made_bytes": self.size << 20,
+            "budget_bytes": self.budget_bytes,
             "program_made_bytes": 100 << 20,
         }
         return SwapCounters(**numbers | of_step | {"diverged_expected": "", "diverged_found": ""})
@@ -200,9 +202,12 @@ def test_an_odd_step_is_caught_when_it_comes_again() -> None:
     assert notes.planned == ["a", "b"]
 
 
-@pytest.mark.parametrize(("size", "known"), [(100, True), (95, True), (90, False), (103, False)])
-def test_a_step_that_is_larger_or_much_smaller_is_planned_anew(size: int, known: bool) -> None:
-    notes = Notes()
+@pytest.mark.parametrize(
+    ("size", "known", "budget_gib"),
+    [(100, True, 0), (95, True, 0), (90, False, 0), (103, False, 0), (103, True, 1), (125, False, 1)],
+)
+def test_a_step_that_is_larger_or_much_smaller_is_planned_anew(size: int, known: bool, budget_gib: int) -> None:
+    notes = Notes(budget_bytes=budget_gib << 30)
     cycle = cycle_of(notes)
     drive(cycle, notes, "a")
     notes.size = size

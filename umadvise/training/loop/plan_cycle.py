@@ -32,6 +32,8 @@ log = logging.getLogger("umadvise")
 
 _LARGER, _SMALLER = 1.02, 0.93
 """What a step's ops may make, beside what those of its program do, and be the same step."""
+_LARGER_SHARE = 0.02
+"""Likewise, in parts of the device memory for chunks: a generated token makes little beside the weights that it reads."""
 _SMALL_BYTES = 1 << 19
 _OTHER_OPS = 1 / 8
 """Part of a told step's ops that may be missing, or be added, where it comes."""
@@ -293,4 +295,5 @@ class PlanCycle:
 def _of_its_size(counters: SwapCounters) -> bool:
     """Whether a step made about as much as the program that it was like."""
     made, programs = counters.made_bytes, counters.program_made_bytes
-    return abs(made - programs) <= _SMALL_BYTES or _SMALLER * programs <= made <= _LARGER * programs
+    small = max(_SMALL_BYTES, int(_LARGER_SHARE * counters.budget_bytes))
+    return abs(made - programs) <= small or _SMALLER * programs <= made <= _LARGER * programs
