@@ -16,6 +16,7 @@ from umadvise.devices.rungs import LADDER, Policy
 from umadvise.devices.rungs import UNADVISED as UNADVISED_POLICY
 from umadvise.records.counters import Counters, Swaps, subtract
 from umadvise.torch_seam.runtime import current
+from umadvise.training.plans.plan_memory import chunk_bytes_of
 from umadvise.training.session import Session
 
 CAPACITY = "1GiB"
@@ -117,7 +118,7 @@ def _place(policy: Policy, budget_bytes: int | None) -> None:
     state = current()
     if policy.memory == Memory.CHUNKED:
         room_bytes = budget_bytes or state.device.info().free_bytes
-        state.device.set_chunks(ChunkOptions(room_bytes))
+        state.device.set_chunks(ChunkOptions(room_bytes, chunk_bytes=chunk_bytes_of(room_bytes)))
     state.set_policy(policy)
 
 

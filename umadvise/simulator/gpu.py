@@ -45,44 +45,37 @@ class CallCost:
         return round(self.ns * factor), round(self.ns_per_mib * factor)
 
 
-_VATTENTION = "vAttention (Prabhu et al. 2025, table 3): an A100, for 2 MiB"
-_PER_CHUNK = "; grows with the number of chunks, not with their size (pytorch/pytorch#96995)"
-_EVENTS = "harrism/cuda_event_benchmark, V100: 10 times 400,000 a second without timing (NVIDIA/NVTX#3)"
-_LIKE_EVENTS = "assumed: as an event that is recorded"
+_H100 = "an H100 SXM with driver 580.159, in a virtual machine (profiles/measured/h100-sxm-80gb-2026-11-26.json): "
+_PER_MAPPING = _H100 + "chunks, driver_costs; as much for each mapping that a call is about (several_mappings)"
+_IN_STEPS = _H100 + "calls of a step of BERT-Large"
 CALL_COSTS: Mapping[str, CallCost] = MappingProxyType(
     {
-        "cuMemAddressReserve": CallCost(18_000, _VATTENTION),
-        "cuMemAddressFree": CallCost(35_000, _VATTENTION),
-        "cuMemCreate": CallCost(29_000, _VATTENTION),
-        "cuMemRelease": CallCost(23_000, _VATTENTION),
-        "cuMemMap": CallCost(2_000, _VATTENTION + _PER_CHUNK),
-        "cuMemSetAccess": CallCost(38_000, _VATTENTION + _PER_CHUNK),
-        "cuMemUnmap": CallCost(34_000, _VATTENTION + _PER_CHUNK),
-        "cuMemHostAlloc": CallCost(
-            10_000, "16 GB in 8 s (NVIDIA/cudf#23477); 32 MB in 11.6 ms (dask-cuda#106)", 500_000
-        ),
-        "cuMemFreeHost": CallCost(10_000, "115 ms for 512 MiB (kekzl/imp#1653)", 225_000),
-        "cuMemcpyHtoDAsync": CallCost(
-            3_000, "assumed: as the launch of a kernel, about 3 us (facebookincubator/velox#6096)"
-        ),
-        "cuMemcpyDtoHAsync": CallCost(
-            3_000, "assumed: as the launch of a kernel, about 3 us (facebookincubator/velox#6096)"
-        ),
-        "cuEventCreate": CallCost(1_000, "assumed: more than recording it"),
-        "cuEventDestroy": CallCost(1_000, "assumed: as making it"),
-        "cuEventRecord": CallCost(250, _EVENTS),
-        "cuEventQuery": CallCost(250, _LIKE_EVENTS),
-        "cuEventElapsedTime": CallCost(250, _LIKE_EVENTS),
+        "cuMemAddressReserve": CallCost(18_000, "vAttention (Prabhu et al. 2025, table 3): an A100, for 2 MiB"),
+        "cuMemAddressFree": CallCost(35_000, "vAttention (Prabhu et al. 2025, table 3): an A100, for 2 MiB"),
+        "cuMemCreate": CallCost(18_000, _H100 + "chunks, driver_costs"),
+        "cuMemRelease": CallCost(16_000, _H100 + "chunks of 2 MiB, driver_costs"),
+        "cuMemMap": CallCost(4_700, _PER_MAPPING),
+        "cuMemSetAccess": CallCost(31_000, _PER_MAPPING),
+        "cuMemUnmap": CallCost(22_000, _PER_MAPPING),
+        "cuMemHostAlloc": CallCost(10_000, _H100 + "84 ms for 256 MiB, pinned", 330_000),
+        "cuMemFreeHost": CallCost(10_000, _H100 + "24 ms for 256 MiB, pinned", 92_000),
+        "cuMemcpyHtoDAsync": CallCost(7_200, _IN_STEPS),
+        "cuMemcpyDtoHAsync": CallCost(9_400, _IN_STEPS),
+        "cuEventCreate": CallCost(3_100, _H100 + "events"),
+        "cuEventDestroy": CallCost(1_300, _H100 + "events"),
+        "cuEventRecord": CallCost(1_130, _IN_STEPS),
+        "cuEventQuery": CallCost(1_600, _IN_STEPS),
+        "cuEventElapsedTime": CallCost(1_250, _IN_STEPS),
         "cuEventSynchronize": CallCost(1_000, "assumed: beside the wait"),
-        "cuStreamWaitEvent": CallCost(250, _LIKE_EVENTS),
+        "cuStreamWaitEvent": CallCost(620, _IN_STEPS),
         "cuStreamSynchronize": CallCost(1_000, "assumed: beside the wait"),
-        "cuStreamQuery": CallCost(250, _LIKE_EVENTS),
+        "cuStreamQuery": CallCost(1_100, _H100 + "events"),
         "cuCtxSynchronize": CallCost(1_000, "assumed: beside the wait"),
-        "cuCtxGetCurrent": CallCost(20, "assumed: a thread-local variable behind a call"),
-        "cuCtxSetCurrent": CallCost(50, "assumed: a thread-local variable behind a call"),
+        "cuCtxGetCurrent": CallCost(70, _IN_STEPS),
+        "cuCtxSetCurrent": CallCost(70, "assumed: as asking which one is current"),
     }
 )
-"""By function; all as measured on other machines, so what rests on them should hold for half and twice."""
+"""By function. Other machines take other times, so what rests on them should hold for half and twice."""
 OP_NS = 7_000
 """Of the host thread for an op: about 5 us of torch in eager mode and a launch, and 2 us of the interposer; assumed."""
 QUEUE_OPS = 1_024

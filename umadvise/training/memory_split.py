@@ -17,7 +17,7 @@ from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
-from umadvise.training.plans.plan_memory import CHUNK_BYTES, PlanMemory, spare_bytes
+from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, spare_bytes
 
 log = logging.getLogger("umadvise")
 
@@ -42,7 +42,8 @@ class MemorySplit:
         self._state = state
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, state.limit_bytes or capacity)
-        self.chunk_bytes = state.device.swap_counters().chunk_bytes or CHUNK_BYTES  # those that there are stay
+        present = state.device.swap_counters().chunk_bytes  # those that there are stay
+        self.chunk_bytes = present or chunk_bytes_of(self.room_bytes)
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
         self._ops_before: int | None = 0  # when they went there

@@ -26,6 +26,12 @@ void Gpu::charge_bytes(uint64_t bytes) {
   clock.call(more_ns);
 }
 
+void Gpu::charge_mappings(uint64_t count) {
+  const int64_t more_ns = costs_[current_].ns * (static_cast<int64_t>(count) - 1);
+  counts_[current_].ns += more_ns;
+  clock.call(more_ns);
+}
+
 void Gpu::end_call() {
   const int64_t waited_ns = queues.take_waited_ns();
   if (waited_ns == 0) return;
@@ -103,13 +109,18 @@ CUresult mem_map(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocati
 }
 
 CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
-  gpu().charge_bytes(bytes);
-  return gpu().mappings.unmap(address, bytes);
+  const uint64_t count = gpu().mappings.count(address, bytes);
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  gpu().charge_mappings(count);
+  gpu().mappings.unmap(address, bytes);
+  return CUDA_SUCCESS;
 }
 
 CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
-  gpu().charge_bytes(bytes);
-  return gpu().mappings.set_access(address, bytes);
+  const uint64_t count = gpu().mappings.count(address, bytes);
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  gpu().charge_mappings(count);
+  return CUDA_SUCCESS;
 }
 
 CUresult mem_get_allocation_granularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {

@@ -51,6 +51,8 @@ class Gpu {
   void call(driver::Function function);
   // More of the same call.
   void charge_bytes(uint64_t bytes);
+  // It is about so many mappings, and takes each as long as one: so it was on an H100 (profiles/measured).
+  void charge_mappings(uint64_t count);
   // What the host waited for since it began is counted with it.
   void end_call();
   CallCounts take_counts() { return std::exchange(counts_, {}); }

@@ -60,18 +60,12 @@ CUresult Mappings::map(uint64_t address, uint64_t bytes, uint64_t handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult Mappings::unmap(uint64_t address, uint64_t bytes) {
-  if (!mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+void Mappings::unmap(uint64_t address, uint64_t bytes) {
   const uint64_t end = address + bytes;
   for (auto each = mapped_.find(address); each != mapped_.end() && each->first < end; each = mapped_.erase(each)) {
     --handles_.at(each->second.handle).mappings;
     drop_unused(each->second.handle);
   }
-  return CUDA_SUCCESS;
-}
-
-CUresult Mappings::set_access(uint64_t address, uint64_t bytes) const {
-  return mapped(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 // Within one reservation.
@@ -82,13 +76,12 @@ bool Mappings::reserved(uint64_t address, uint64_t bytes) const {
   return address + bytes <= first + size;
 }
 
-// By whole mappings without a gap.
-bool Mappings::mapped(uint64_t address, uint64_t bytes) const {
+uint64_t Mappings::count(uint64_t address, uint64_t bytes) const {
   const uint64_t end = address + bytes;
-  uint64_t at = address;
-  for (auto each = mapped_.find(address); at < end && each != mapped_.end() && each->first == at; ++each)
+  uint64_t at = address, found = 0;
+  for (auto each = mapped_.find(address); at < end && each != mapped_.end() && each->first == at; ++each, ++found)
     at += each->second.bytes;
-  return at == end && bytes > 0;
+  return at == end ? found : 0;
 }
 
 bool Mappings::overlaps(uint64_t address, uint64_t bytes) const {

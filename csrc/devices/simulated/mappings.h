@@ -21,9 +21,10 @@ class Mappings {
   driver::CUresult create(uint64_t bytes, uint64_t* handle);
   driver::CUresult release(uint64_t handle);
   driver::CUresult map(uint64_t address, uint64_t bytes, uint64_t handle);
-  // One or more whole mappings without a gap.
-  driver::CUresult unmap(uint64_t address, uint64_t bytes);
-  driver::CUresult set_access(uint64_t address, uint64_t bytes) const;
+  // How many whole mappings these are without a gap; 0: they are not.
+  uint64_t count(uint64_t address, uint64_t bytes) const;
+  // Such ones.
+  void unmap(uint64_t address, uint64_t bytes);
 
  private:
   struct Handle {
@@ -36,7 +37,6 @@ class Mappings {
   };
 
   bool reserved(uint64_t address, uint64_t bytes) const;
-  bool mapped(uint64_t address, uint64_t bytes) const;
   bool overlaps(uint64_t address, uint64_t bytes) const;
   void drop_unused(uint64_t handle);
 

@@ -18,7 +18,7 @@ from umadvise.records.enums import Role
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
-from umadvise.training.plans.plan_memory import PlanMemory, storages_in_chunks
+from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, storages_in_chunks
 from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
 
 MIB = 1 << 20
@@ -215,3 +215,8 @@ def test_a_write_of_all_bytes_is_one_in_chunks_too() -> None:
     view = view_of(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB)
     assert int(view.trace.accesses.bytes[0]) == 4 * MIB
     assert int(view.trace.accesses.flags[0]) == Access.WRITE | Access.WHOLE
+
+
+@pytest.mark.parametrize(("budget_mib", "chunk_mib"), [(6, 2), (4096, 2), (4097, 4), (8193, 8), (1 << 20, 8)])
+def test_chunks_are_larger_where_there_would_be_many(budget_mib: int, chunk_mib: int) -> None:
+    assert chunk_bytes_of(budget_mib * MIB) == chunk_mib * MIB

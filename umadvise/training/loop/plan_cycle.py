@@ -33,7 +33,7 @@ log = logging.getLogger("umadvise")
 _LARGER, _SMALLER = 1.02, 0.93
 """What a step's ops may make, beside what those of its program do, and be the same step."""
 _LARGER_SHARE = 0.02
-"""Likewise, in parts of the device memory for chunks: a generated token makes little beside the weights that it reads."""
+"""Likewise, in parts of the device memory for chunks: a generated token makes little beside the weights it reads."""
 _SMALL_BYTES = 1 << 19
 _OTHER_OPS = 1 / 8
 """Part of a told step's ops that may be missing, or be added, where it comes."""

@@ -31,7 +31,7 @@ from umadvise.torch_seam.replacements import Replacements
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.maker import PlanMaker
-from umadvise.training.plans.plan_memory import CHUNK_BYTES, PlanMemory, spare_bytes, staying_bytes
+from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, spare_bytes, staying_bytes
 from umadvise.training.plans.plan_request import request_of
 from umadvise.training.policy.course import course_of_rung
 
@@ -199,16 +199,21 @@ class Fitting:
     def _target(self) -> Target:
         return "cpu" if self.device.synchronous else "cuda"
 
+    @property
+    def _chunk_bytes(self) -> int:
+        return chunk_bytes_of(self.budget_bytes)
+
     def _memory(self, rung: str) -> PlanMemory:
-        return PlanMemory(self.budget_bytes, CHUNK_BYTES if LADDER[rung].memory == Memory.CHUNKED else 0)
+        return PlanMemory(self.budget_bytes, self._chunk_bytes if LADDER[rung].memory == Memory.CHUNKED else 0)
 
     def _step(self, batch: int) -> "_Step":
         if batch not in self._steps:
             whole = self._recorded(batch)
             divided = whole
             if any(name.startswith(_AT_ONCE) for name in whole.strings):
-                left_bytes = self.budget_bytes - spare_bytes(self.budget_bytes, CHUNK_BYTES) - staying_bytes(whole)
-                with _divided(max(left_bytes // 2, CHUNK_BYTES)):
+                spare = spare_bytes(self.budget_bytes, self._chunk_bytes)
+                left_bytes = self.budget_bytes - spare - staying_bytes(whole)
+                with _divided(max(left_bytes // 2, self._chunk_bytes), self._chunk_bytes):
                     divided = self._recorded(batch)
             self._steps[batch] = _Step(whole, _steady(divided))
         return self._steps[batch]
@@ -232,10 +237,10 @@ def _steady(trace: Trace) -> RecordedStep:
 
 
 @contextmanager
-def _divided(limit_bytes: int) -> Iterator[None]:
+def _divided(limit_bytes: int, chunk_bytes: int) -> Iterator[None]:
     """Optimizers take as many parameters at a time as `umadvise.training.memory_split` lets them."""
     replaced = Replacements()
-    split_updates.install(replaced, lambda: limit_bytes, CHUNK_BYTES)
+    split_updates.install(replaced, lambda: limit_bytes, chunk_bytes)
     try:
         yield
     finally:
