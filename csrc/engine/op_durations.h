@@ -1,8 +1,8 @@
 // How long recorded ops ran on a device whose host runs ahead, by the device's own clock. What an op waits for before
 // it begins is no part of it, nor is the time in which the device stood still for what is allocated within it, or for
-// the host to launch it: a step that stalls, or whose host is late, is recorded as if it did not. An H100 had BERT-Large
-// recorded at 70 us an op more than its kernels took, as its host was slower than they: so nothing seemed worth making
-// again (profiles/measured).
+// the host to launch it: a step that stalls, or whose host is late, is recorded as if it did not. An H100 had
+// BERT-Large recorded at 70 us an op more than its kernels took, as its host was slower than they: so nothing seemed
+// worth making again (profiles/measured).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ class OpDurations final : public Participant {
   struct Pause {
     Number op, span;
   };
-  // A device that waits for an op's kernels tells no more of them than that they are shorter. So much is theirs at least.
+  // A device that waits for an op's kernels tells no more of them than that they are shorter. At least so much is
+  // theirs.
   static constexpr int64_t kLeastPart = 8;
   static constexpr int64_t kUnknownLag = INT64_MAX / 2;  // nobody can say that the host was late
   Op* find(Number span) noexcept;

@@ -1,4 +1,5 @@
-// How long recorded ops ran, on a simulated GPU whose kernels take what the test says, of virtual time, as does its host.
+// How long recorded ops ran, on a simulated GPU whose kernels, and whose host, take what the test says, of virtual
+// time.
 #include <string>
 
 #include "gpu_fixture.h"
