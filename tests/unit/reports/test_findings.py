@@ -65,7 +65,7 @@ def test_a_budget_is_recommended_only_where_the_device_has_it(make: Any) -> None
     finding = found(stalled(make, 0.5, environment=environment), "fault-stall")
     assert finding is not None
     # 3 GiB and a tenth of the whole for blocks that are only partly used: 3072 / 0.9 = 3413.4 MiB
-    assert 'umadvise.session(..., budget="3414MiB")' in finding.advice
+    assert "umadvise run --budget 3414MiB" in finding.advice
     finding = found(stalled(make, 0.5, environment=environment, memory=None), "fault-stall")
     assert finding is not None
     assert "budget=..." in finding.advice
@@ -75,7 +75,7 @@ def test_fits_without_unified(make: Any) -> None:
     fits = make.memory(requested_peak_bytes=900 * MIB)
     finding = found(stalled(make, 0.02, memory=fits), "fits-without-unified")
     assert finding is not None
-    assert (finding.severity, 'policy="resident"' in finding.advice) == ("info", True)
+    assert (finding.severity, "umadvise run --policy resident" in finding.advice) == ("info", True)
     costly = found(stalled(make, 0.5, memory=fits), "fits-without-unified")
     assert costly is not None
     assert costly.severity == "warning"
@@ -88,7 +88,11 @@ def test_fits_without_unified(make: Any) -> None:
 
 @pytest.mark.parametrize(
     ("op", "advice"),
-    [("aten::_foreach_addcdiv_", "foreach=False"), ("aten::_fused_adamw_", "foreach=False"), ("aten::mm", '"1026MiB"')],
+    [
+        ("aten::_foreach_addcdiv_", "foreach=False"),
+        ("aten::_fused_adamw_", "foreach=False"),
+        ("aten::mm", "--budget 1026MiB"),
+    ],
 )
 def test_oversized_op(make: Any, op: str, advice: str) -> None:
     oversized = OversizedOp(op=op, module="head", phase="forward", bytes=1025 * MIB, count=4)
@@ -397,6 +401,16 @@ def test_a_smaller_batch_is_not_advised_where_parameters_are_what_does_not_fit(m
     assert "a smaller batch or torch.utils.checkpoint.checkpoint makes it less." in finding.advice
 
 
+def test_advice_is_spelled_as_the_run_was_made(make: Any) -> None:
+    faster = (RungPrediction(rung="advise", step_ns=SECOND), RungPrediction(rung="window", step_ns=SECOND // 2))
+    session = make.environment(script=None, capacity_bytes=8 * GIB, budget_bytes=GIB)
+    finding = found(stalled(make, 0.5, environment=session, predictions=faster), "fault-stall")
+    assert finding is not None
+    assert 'umadvise.session(..., budget="3414MiB")' in finding.advice
+    assert 'umadvise.session(..., policy="window")' in finding.advice
+    assert "umadvise run" not in finding.advice
+
+
 def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> None:
     def predicted(**step_ns: int) -> tuple[RungPrediction, ...]:
         return tuple(RungPrediction(rung=rung, step_ns=time_ns) for rung, time_ns in step_ns.items())
@@ -404,7 +418,7 @@ def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> No
     finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND // 2)), "fault-stall")
     assert finding is not None
     assert finding.advice.endswith(
-        'umadvise.session(..., policy="window"): 425.00 ms to 575.00 ms a step by simulation, instead of 1.00 s.'
+        "umadvise run --policy window: 425.00 ms to 575.00 ms a step by simulation, instead of 1.00 s."
     )
     finding = found(inference(make, predictions=predicted(advise=SECOND, window=SECOND * 99 // 100)), "fault-stall")
     assert finding is not None

@@ -424,6 +424,40 @@ def test_a_rung_that_swaps_shows_swaps_and_no_faults(swapping: FaultProfile) -> 
     assert text.render(swapping) == EXPECTED_SWAPPING
 
 
+BY_PHASE_PAGING = """\
+By phase, per step: paging
+             resident       ops
+phase            peak       run  faults  to device  to host  evictions  of step
+optimizer  142.00 MiB  75.00 ms      21        0 B      0 B         15     0.0%
+
+"""
+BY_PHASE_SWAPS = """\
+By phase, per step: swaps
+             swapped         on     swapped              waits
+phase             in     demand         out     waits  of step
+optimizer  73.00 MiB  41.00 MiB  135.00 MiB  10.00 ms     1.0%
+
+"""
+
+
+def test_names_have_room_beside_paging_and_swaps(make: Any) -> None:
+    row = make.phase(
+        phase="optimizer",
+        resident_peak_bytes=142 * MIB,
+        compute_ns=150 * MS,
+        fault_groups=42,
+        evictions=30,
+        swap_in_bytes=146 * MIB,
+        on_demand_bytes=82 * MIB,
+        swap_out_bytes=270 * MIB,
+        wait_copy_ns=20 * MS,
+    )
+    tables = make.tables(phase=(row,))
+    both = make.profile(step_count=2, duration_ns=2000 * MS, tables=tables, swaps=make.swaps(swap_ins=2))
+    shown = text.render(both, 80)
+    assert re.findall(r"^By phase.*?\n\n", shown, re.DOTALL | re.MULTILINE) == [BY_PHASE_PAGING, BY_PHASE_SWAPS]
+
+
 def test_residency_that_nobody_knows_is_not_zero(make: Any) -> None:
     tables = make.tables(role=(make.role(role="parameter"), make.role(role=None)))
     rendered = text.render(make.profile(tables=tables))

@@ -80,6 +80,12 @@ class Facts:
         """The rung that the run was on last; None where nobody says."""
         return self.profile.rungs[-1].rung if self.profile.rungs else self.profile.environment.policy
 
+    def call(self, setting: str, value: str) -> str:
+        """How the same run is made with another policy or budget, the way that this one was made."""
+        if self.profile.environment.script is not None:
+            return f"umadvise run --{setting} {value}"
+        return f'umadvise.session(..., {setting}="{value}")'
+
     def matters(self, row: Tally) -> bool:
         """Whether what waited for the memory of a row took enough of the step."""
         served_ns, waited_ns = row.service_ns, row.wait_copy_ns + row.wait_room_ns

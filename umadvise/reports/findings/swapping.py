@@ -22,7 +22,7 @@ def steps_without_plans(facts: Facts) -> Iterator[Finding]:
         f"begins. The latest, step {latest.last}: {latest.reason}.",
         advice="Plans are for steps that repeat: the same ops in the same order, on tensors of the same sizes, as "
         f"batches padded to one length have{after(facts)}. For steps that never repeat, "
-        'umadvise.session(..., policy="advise") needs no plans.',
+        f"{facts.call('policy', 'advise')} needs no plans.",
         evidence={"driven": planned.driven, "steps": count, "explained_ns": facts.waits.ns, **promised(facts)},
     )
 

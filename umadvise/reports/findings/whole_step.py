@@ -61,7 +61,7 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
         subject="step",
         message=f"Up to {format_bytes(facts.need_bytes)} are live at once and {format_bytes(facts.limit_bytes)} may be "
         f"on the device: it all fits, yet there were {faults:,} fault groups ({percent(share)} of the step).",
-        advice='Plain device memory is faster here: umadvise.session(..., policy="resident"), or leave '
+        advice=f"Plain device memory is faster here: {facts.call('policy', 'resident')}, or leave "
         "torch.cuda.set_unified() out.",
         evidence={"requested_peak_bytes": facts.need_bytes, "limit_bytes": facts.limit_bytes, "fault_groups": faults},
     )
@@ -78,12 +78,13 @@ def oversized_ops(facts: Facts) -> Iterator[Finding]:
             message=f"{op.op or 'An op'}{where} touches up to {format_bytes(op.bytes)} at once, "
             f"{format_bytes(facts.limit_bytes)} may be on the device ({op.count} times): "
             "it pages out what it is about to use.",
-            advice=_smaller_working_set(op, facts.profile.environment.capacity_bytes),
+            advice=_smaller_working_set(op, facts),
             evidence={"bytes": op.bytes, "limit_bytes": facts.limit_bytes, "count": op.count},
         )
 
 
-def _smaller_working_set(op: OversizedOp, capacity_bytes: int) -> str:
+def _smaller_working_set(op: OversizedOp, facts: Facts) -> str:
+    capacity_bytes = facts.profile.environment.capacity_bytes
     name = op.op or ""
     if "_foreach_" in name or "_fused_" in name:
         return (
@@ -93,7 +94,7 @@ def _smaller_working_set(op: OversizedOp, capacity_bytes: int) -> str:
     budget_mib = -(-op.bytes // BLOCK_BYTES) * (BLOCK_BYTES >> 20)
     if budget_mib << 20 > capacity_bytes:
         return f"No budget on a device of {format_bytes(capacity_bytes)} holds it: smaller tensors, or a larger device."
-    return f'A budget of at least its working set, umadvise.session(..., budget="{budget_mib}MiB"), or a smaller batch.'
+    return f"A budget of at least its working set, {facts.call('budget', f'{budget_mib}MiB')}, or a smaller batch."
 
 
 def backward_stalls_more(facts: Facts) -> Iterator[Finding]:

@@ -104,14 +104,14 @@ def columns_of(rows: Sequence[ResidentTally], scales: Mapping[str, PerStep]) -> 
 
 
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
-    """The five tables of a profile."""
+    """The five tables of a profile; each is two where it tells of paging and of swaps: names need the room."""
     scales = scales_of(profile)
     per_step = ", per step" if len(scales) > 1 else ""
-    yield _grid(f"By role{per_step}", ("role",), tables.role, lambda row: (word(row.role),), scales)
-    yield _grid(f"By phase{per_step}", ("phase",), tables.phase, lambda row: (word(row.phase),), scales)
-    yield _grid(f"By module{per_step}", ("module",), tables.module, lambda row: (word(row.module),), scales)
-    yield _grid(f"By tensor{per_step}", ("tensor",), tables.tensor, tensor_cells, scales)
-    yield _grid(f"By op{per_step}", ("op", "phase"), tables.op, op_cells, scales)
+    yield from _grids(f"By role{per_step}", ("role",), tables.role, lambda row: (word(row.role),), scales)
+    yield from _grids(f"By phase{per_step}", ("phase",), tables.phase, lambda row: (word(row.phase),), scales)
+    yield from _grids(f"By module{per_step}", ("module",), tables.module, lambda row: (word(row.module),), scales)
+    yield from _grids(f"By tensor{per_step}", ("tensor",), tables.tensor, tensor_cells, scales)
+    yield from _grids(f"By op{per_step}", ("op", "phase"), tables.op, op_cells, scales)
 
 
 def swap_sums(tables: Tables | None) -> Tally | None:
@@ -156,16 +156,33 @@ def op_cells(row: OpRow) -> tuple[str, ...]:
     return (word(row.op), word(row.phase))
 
 
-def _grid(
+def _grids(
     title: str,
     subject: Sequence[str],
     table: Table[Row],
     cells: Callable[[Row], tuple[str, ...]],
     scales: Mapping[str, PerStep],
+) -> Iterator[Grid]:
+    columns = columns_of(table.rows[:MOST_ROWS_SHOWN], scales)
+    swaps = [column for column in columns if column.about == "swaps"]
+    if "paging" in scales and swaps:
+        others = [column for column in columns if column.about != "swaps"]
+        yield _grid(f"{title}: paging", subject, table, cells, others, scales)
+        yield _grid(f"{title}: swaps", subject, table, cells, swaps, scales)
+    else:
+        yield _grid(title, subject, table, cells, columns, scales)
+
+
+def _grid(
+    title: str,
+    subject: Sequence[str],
+    table: Table[Row],
+    cells: Callable[[Row], tuple[str, ...]],
+    columns: Sequence[TallyColumn],
+    scales: Mapping[str, PerStep],
 ) -> Grid:
     grid = new_grid(title)
     rows = table.rows[:MOST_ROWS_SHOWN]
-    columns = columns_of(rows, scales)
     for index, heading in enumerate(subject):
         # Only the first column gives way when the terminal is narrow, and it loses nothing: it takes more lines.
         grid.add_column(heading, overflow="fold", no_wrap=index > 0)
