@@ -21,6 +21,9 @@ BUILD = MAKEFLAGS= cmake --build
 # tests a file has: files of few are the slowest, and one process would wait for the other.
 PYTEST = pytest -q --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 BROWSER := .venv-browser
+WHEEL := .venv-wheel
+# Where test-wheel trains with torch too: $(TORCH) may be gigabytes in each Python.
+TORCH_ON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # What ThreadSanitizer looks at in CI; THREADED= is everything.
 THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads engine_stream_wait memory_heap memory_helper \
@@ -42,7 +45,7 @@ SHORT ?=
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
-.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs test-browser check lint tidy format docs ctest ctest-sanitized ctest-threads pytest-sanitized clean
+.PHONY: demo ratios test test-full coverage coverage-core test-torch-cuda test-programs test-browser wheel test-wheel check lint tidy format docs ctest ctest-sanitized ctest-threads pytest-sanitized clean
 
 demo: $(VENV)/.installed
 	python tools/demo.py
@@ -89,6 +92,17 @@ test-browser: $(BROWSER)/.installed $(VENV)/.installed
 	OMP_WAIT_POLICY=passive python tests/browser/reports.py build/browser
 	python tools/benchmark_report.py --html build/browser/long.html
 	CHROMIUM=$(CHROMIUM) REPORTS=$(CURDIR)/build/browser $(BROWSER)/bin/python -m pytest -q -p no:cacheprovider --confcutdir tests/browser tests/browser
+
+# dist/umadvise-*.whl, with the tag of the oldest Linux that has what the core needs: auditwheel works it out.
+wheel: $(WHEEL)/.installed
+	rm -rf build/wheel-untagged dist/umadvise-*.whl
+	$(WHEEL)/bin/python -m pip wheel --no-deps --config-settings=build-dir=build/wheel \
+		--config-settings=cmake.define.UMADVISE_STATIC_LIBSTDCXX=ON --wheel-dir build/wheel-untagged .
+	PATH="$(CURDIR)/$(WHEEL)/bin:$$PATH" auditwheel repair --wheel-dir dist build/wheel-untagged/umadvise-*.whl
+
+# In an empty environment of each Python from 3.11 to 3.14 that is here.
+test-wheel: wheel
+	$(PYTHON) tests/wheel/fresh.py dist/umadvise-*.whl --torch '$(TORCH)' --torch-on $(TORCH_ON)
 
 check: lint ctest-sanitized ctest-threads pytest-sanitized tidy
 
@@ -171,6 +185,11 @@ $(BROWSER)/.installed: pyproject.toml
 	$(call REQUIRED,optional["browser"]) | xargs $(BROWSER)/bin/python -m pip install
 	touch $@
 
+$(WHEEL)/.installed: pyproject.toml
+	test -x $(WHEEL)/bin/pip || $(PYTHON) -m venv $(WHEEL)
+	$(call REQUIRED,optional["wheel"]) | xargs $(WHEEL)/bin/python -m pip install
+	touch $@
+
 # Without torch and the core: descriptions are read out of the sources.
 $(DOCS)/.installed: pyproject.toml
 	test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
@@ -178,4 +197,4 @@ $(DOCS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf build $(VENV) $(CUDA_VENV) $(PROGRAMS) $(BROWSER) $(DOCS)
+	rm -rf build dist $(VENV) $(CUDA_VENV) $(PROGRAMS) $(BROWSER) $(WHEEL) $(DOCS)

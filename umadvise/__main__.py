@@ -41,6 +41,15 @@ def main(words: Sequence[str] | None = None) -> int:
     except UmadviseError as error:
         print(f"umadvise {arguments.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print(
+            f"umadvise {arguments.command}: this needs PyTorch, which {sys.executable} has not: install torch 2.9 or "
+            "later there. Planning, simulating and reporting work without it",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         if arguments.command == "run":  # the script's to handle
             raise

@@ -10,14 +10,14 @@ from umadvise import __main__, commands
 from umadvise.errors import CheckFailedError, UmadviseError, UsageError
 
 
-def fake_command(result: int | UmadviseError) -> SimpleNamespace:
+def fake_command(result: int | Exception) -> SimpleNamespace:
     """A command module that returns or raises `result`."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--answer", type=int, default=0)
 
     def run(arguments: argparse.Namespace) -> int:
-        if isinstance(result, UmadviseError):
+        if isinstance(result, Exception):
             raise result
         return result + int(arguments.answer)
 
@@ -95,3 +95,19 @@ def test_results_that_nobody_takes(redirection: str, said: str) -> None:
     """A reader that has seen enough, a full disk, and no output at all."""
     command = f"{sys.executable} -m umadvise devices --json {redirection}"
     assert subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stderr == said
+
+
+def test_without_torch_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ModuleNotFoundError("No module named 'torch'", name="torch")
+    monkeypatch.setattr(__main__, "commands", lambda: {"fake": fake_command(missing)})
+    assert __main__.main(["fake"]) == 1
+    assert "umadvise fake: this needs PyTorch" in capsys.readouterr().err
+
+
+def test_a_missing_module_of_someone_else_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'torchvision'", name="torchvision")
+    monkeypatch.setattr(__main__, "commands", lambda: {"fake": fake_command(missing)})
+    with pytest.raises(ModuleNotFoundError):
+        __main__.main(["fake"])
