@@ -1,6 +1,8 @@
 """An installed umadvise trains on the emulated device, in less memory than a step needs: plain PyTorch's losses."""
 
+import io
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -41,9 +43,11 @@ def main() -> None:
         for _ in range(STEPS):
             with um.step():
                 within.append(train(model, optimizer, um.to_device(batch)))
-        um.report("with_torch.json")
+        with redirect_stdout(io.StringIO()) as printed:
+            um.report("with_torch.json")
     assert within == plain, f"{within} is not {plain}"
     assert len(set(plain)) == STEPS, f"nothing was learnt: {plain}"
+    assert "Memory traffic" in printed.getvalue()
     print(f"with torch {torch.__version__}: {STEPS} steps in {CAPACITY_BYTES >> 20} MiB, the same losses")
 
 

@@ -1,5 +1,6 @@
 """What an installed umadvise does where nothing else is installed: plans, predictions and reports."""
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import umadvise
+from umadvise._native.library import library_path
 from umadvise.recording.builder import TraceBuilder
 from umadvise.records import fault_profile, trace_file
 from umadvise.records.counters import CAUSES, ROLES, BytesByCause, BytesByRole, Counters, MemoryStats
@@ -82,6 +84,7 @@ def main() -> None:
     """Runs the commands that do without torch, and one that does not."""
     assert importlib.util.find_spec("torch") is None
     assert Path(umadvise.__file__).is_relative_to(sys.prefix), umadvise.__file__
+    assert not hasattr(ctypes.CDLL(str(library_path())), "_ZSt9terminatev"), "others could find the core's libstdc++"
     assert said("--version").split() == ["umadvise", importlib.metadata.version("umadvise")]
     assert "torch" in said("doctor")
     assert "rtx-4090" in said("devices")
