@@ -80,12 +80,6 @@ class Facts:
         """The rung that the run was on last; None where nobody says."""
         return self.profile.rungs[-1].rung if self.profile.rungs else self.profile.environment.policy
 
-    def call(self, setting: str, value: str) -> str:
-        """How the same run is made with another policy or budget, the way that this one was made."""
-        if self.profile.environment.script is not None:
-            return f"umadvise run --{setting} {value}"
-        return f'umadvise.session(..., {setting}="{value}")'
-
     def matters(self, row: Tally) -> bool:
         """Whether what waited for the memory of a row took enough of the step."""
         served_ns, waited_ns = row.service_ns, row.wait_copy_ns + row.wait_room_ns
@@ -137,3 +131,10 @@ class Facts:
     def a_step(self, total: int) -> str:
         """Bytes over all steps as those of one: "1.50 GiB"."""
         return format_bytes(total // self.steps)
+
+
+def call(facts: Facts, setting: str, value: str) -> str:
+    """How the same run is made with another policy or budget, the way that this one was made."""
+    if facts.profile.environment.script is not None:
+        return f"umadvise run --{setting} {value}"
+    return f'umadvise.session(..., {setting}="{value}")'

@@ -2,7 +2,7 @@
 
 from umadvise.records.fault_profile import RungPrediction
 from umadvise.records.units import format_bytes, format_duration_ns
-from umadvise.reports.findings.facts import FAULT_THRESHOLD, HEADROOM, Facts, percent
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, HEADROOM, Facts, call, percent
 
 _MOST_OF_IT = 0.5
 """Part of the waits that more memory must remove to be worth a line."""
@@ -18,13 +18,13 @@ def more_room(facts: Facts) -> str:
     if facts.need_bytes is None or facts.enough_bytes is None:
         return f"A larger budget stops this, budget=... or --budget. {other_rungs(facts)}".rstrip()
     if facts.fits:
-        return f"All that is live at once would fit: {facts.call('policy', 'resident')}."
+        return f"All that is live at once would fit: {call(facts, 'policy', 'resident')}."
     live, capacity_bytes = format_bytes(facts.need_bytes), facts.profile.environment.capacity_bytes
     if facts.enough_bytes <= capacity_bytes:
         fitting = predicted(facts, more_bytes=facts.missing_bytes)
         enough = (
             f"Up to {live} are live at once, {format_bytes(facts.limit_bytes)} may be on the device: "
-            f"{facts.call('budget', f'{facts.enough_bytes >> 20}MiB')} stops this"
+            f"{call(facts, 'budget', f'{facts.enough_bytes >> 20}MiB')} stops this"
             f"{'.' if fitting is None else f': {instead(facts, fitting)}.'}"
         )
         return f"{enough} {other_rungs(facts)}".rstrip() if facts.profile.predictions else enough
@@ -71,7 +71,7 @@ def other_rungs(facts: Facts) -> str:
     said = []
     fastest = min(here, key=lambda each: each.step_ns)
     if _is_worth_it(facts, fastest):
-        said.append(f"{facts.call('policy', fastest.rung)}: {instead(facts, fastest)}.")
+        said.append(f"{call(facts, 'policy', fastest.rung)}: {instead(facts, fastest)}.")
     more = [each for each in facts.profile.predictions if 0 < each.more_bytes < facts.missing_bytes]
     helps = [each for each in more if each.rung == facts.rung and _is_worth_it(facts, each)]
     enough = [each for each in helps if now.step_ns - each.step_ns >= _MOST_OF_IT * facts.waits.ns]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from umadvise.records.fault_profile import Finding
 from umadvise.records.units import format_duration_ns
-from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts, percent, role_words
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts, call, percent, role_words
 from umadvise.reports.findings.outlook import after, more_room, promised
 
 
@@ -22,7 +22,7 @@ def steps_without_plans(facts: Facts) -> Iterator[Finding]:
         f"begins. The latest, step {latest.last}: {latest.reason}.",
         advice="Plans are for steps that repeat: the same ops in the same order, on tensors of the same sizes, as "
         f"batches padded to one length have{after(facts)}. For steps that never repeat, "
-        f"{facts.call('policy', 'advise')} needs no plans.",
+        f"{call(facts, 'policy', 'advise')} needs no plans.",
         evidence={"driven": planned.driven, "steps": count, "explained_ns": facts.waits.ns, **promised(facts)},
     )
 

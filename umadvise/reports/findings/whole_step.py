@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from umadvise.records.counters import PhaseWord
 from umadvise.records.fault_profile import Finding, OversizedOp
 from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
-from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, percent, role_words
+from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, call, percent, role_words
 from umadvise.reports.findings.outlook import more_room
 
 _CLEAR_DIFFERENCE = 0.1
@@ -61,7 +61,7 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
         subject="step",
         message=f"Up to {format_bytes(facts.need_bytes)} are live at once and {format_bytes(facts.limit_bytes)} may be "
         f"on the device: it all fits, yet there were {faults:,} fault groups ({percent(share)} of the step).",
-        advice=f"Plain device memory is faster here: {facts.call('policy', 'resident')}, or leave "
+        advice=f"Plain device memory is faster here: {call(facts, 'policy', 'resident')}, or leave "
         "torch.cuda.set_unified() out.",
         evidence={"requested_peak_bytes": facts.need_bytes, "limit_bytes": facts.limit_bytes, "fault_groups": faults},
     )
@@ -94,7 +94,7 @@ def _smaller_working_set(op: OversizedOp, facts: Facts) -> str:
     budget_mib = -(-op.bytes // BLOCK_BYTES) * (BLOCK_BYTES >> 20)
     if budget_mib << 20 > capacity_bytes:
         return f"No budget on a device of {format_bytes(capacity_bytes)} holds it: smaller tensors, or a larger device."
-    return f"A budget of at least its working set, {facts.call('budget', f'{budget_mib}MiB')}, or a smaller batch."
+    return f"A budget of at least its working set, {call(facts, 'budget', f'{budget_mib}MiB')}, or a smaller batch."
 
 
 def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
