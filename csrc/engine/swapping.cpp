@@ -36,6 +36,7 @@ void Swapping::set(const um_chunk_options& options) {
   made->mover.last_resort = [this] { return find_room(); };
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
+  device_.observation.swaps.chunks = &chunks_->memory.ranges.chunks;
   device_.guard.join(*this);
   device_.backend.hooks->set_describer(tell_stray_access);
   device_.backend.hooks->set_owner(serve_stray_access);
@@ -48,6 +49,11 @@ void Swapping::change(const um_chunk_options& options) {
   static_cast<void>(device_.allocations->trim_small());
   chunks_->memory.copies.set_budget(options.host_budget_bytes);
   chunks_->mover.set_budget(chunks_->memory.whole_chunks(options.budget_bytes));
+}
+
+void Swapping::close() noexcept {
+  device_.observation.swaps.chunks = nullptr;
+  chunks_.reset();
 }
 
 void Swapping::look_ahead(const Outlook* outlook) {
