@@ -83,6 +83,7 @@ void Swapping::read(um_swap_counters* out) {
     memory.staying.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
+    out->laid_out = device_.backend.hooks->in_host || is_laid_out();
   }
   out->silent_writes = device_.backend.totals().silent_writes;
   device_.follower.tell(out);
