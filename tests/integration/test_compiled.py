@@ -135,6 +135,30 @@ def transformed(model: nn.Module) -> torch.Tensor:
     return torch.stack([*(each.sum() for each in gradients.values()), rows.sum(), tangent])
 
 
+class Cubed(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+        context.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (x,) = context.saved_tensors
+        return 3 * x**2 * gradients[0]
+
+
+def higher_order(model: nn.Module) -> torch.Tensor:
+    """torch dispatches such operators in Python."""
+    per_row = torch.func.vmap(torch.func.grad(lambda row: Cubed.apply(row).sum()))(batch())
+    chosen = torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (per_row,))
+    return model(chosen)
+
+
 def broken_graph(model: nn.Module) -> torch.Tensor:
     """After a graph break Dynamo compiles whatever frames run: those of the doors too."""
 
@@ -153,6 +177,7 @@ TRACERS = {
     "fx": lambda model: torch.fx.symbolic_trace(model)(batch()),
     "make_fx": lambda model: make_fx(model)(batch())(batch()),
     "func": transformed,
+    "higher order": higher_order,
     "update": compiled_update,
     "backward": compiled_backward,
     "graph break": broken_graph,

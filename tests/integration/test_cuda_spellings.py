@@ -133,6 +133,7 @@ def test_what_the_device_says_of_itself() -> None:
     cuda.synchronize()
     with cuda.device(0):
         cuda.manual_seed_all(3)
+    cuda.set_per_process_memory_fraction(1.0, 0)
     assert torch.equal(cuda.get_rng_state(), torch.get_rng_state())
     free, total = cuda.mem_get_info()
     assert free <= total == 32 << 20
@@ -231,6 +232,11 @@ def test_files(tmp_path: Path) -> None:
         assert torch.equal(loaded["weight"], torch.arange(4.0))
     for map_location in (None, "cpu", lambda storage, _: storage):
         assert not umadvise.on_device(torch.load(tmp_path / "kept.pt", map_location=map_location)["weight"])
+    torch.jit.save(torch.jit.script(nn.Linear(4, 2)), tmp_path / "script.pt")
+    for map_location, there in (("cuda", True), (torch.device("cuda:0"), True), ("cpu", False), (None, False)):
+        scripted = torch.jit.load(tmp_path / "script.pt", map_location=map_location)
+        assert umadvise.on_device(scripted.weight) == there
+        assert scripted(torch.ones(3, 4)).shape == (3, 2)
 
 
 REFUSALS: dict[str, Callable[[], Any]] = {

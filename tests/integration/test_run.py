@@ -284,6 +284,26 @@ def test_children_of_the_script_write_nothing(
     assert profile_in(tmp_path).step_count == 0
 
 
+def test_children_train_what_lies_in_shared_memory(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    script = """
+    import os, torch
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(300, 300)
+    model.share_memory()
+    before = model.weight.clone()
+    child = os.fork()
+    if child == 0:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(4, 300)).sum().backward()
+        optimizer.step()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not torch.equal(model.weight, before)
+    """
+    finished = run(script)
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_a_module_or_package_runs_as_python_runs_it(tmp_path: Path) -> None:
     package = tmp_path / "trainer"
     package.mkdir()

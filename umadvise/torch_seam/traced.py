@@ -19,6 +19,8 @@ from umadvise.torch_seam.runtime import Runtime
 
 _left_alone = False
 _rehearses = False
+_KEY: Any = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+"""The interposer's (`_hooks/interposer.cpp`)."""
 
 
 def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +63,11 @@ def rehearsing() -> Iterator[None]:
 
 
 def install(runtime: Runtime) -> None:
-    """Has Dynamo leave our functions alone: now, or when it is first used."""
+    """Has Dynamo leave our functions alone (now, or when it is first used), and higher-order operators our key.
+
+    torch dispatches those in Python, by the keys that hold for the thread: of ours they would want a kernel.
+    """
+    runtime.replaced.around(torch._ops, "key_extractor", lambda original, *of: original(*of).remove(_KEY))
     if "torch._dynamo" in sys.modules:  # as soon as there is an optimizer
         _leave_alone()
     else:

@@ -110,7 +110,8 @@ class ScriptRun:
         """What an optimizer trains has the role of a parameter, wherever the script put it."""
         original(optimizer, group)
         self._optimizers.add(optimizer)
-        for parameter in optimizer.param_groups[-1]["params"] if self._runtime.emulated else ():
+        here = self._runtime.emulated and not self.forked
+        for parameter in optimizer.param_groups[-1]["params"] if here else ():
             for part in strided_parts(parameter):
                 if part.device.type == "cpu":
                     self._runtime.take_in(part.untyped_storage(), Role.PARAMETER)

@@ -7,7 +7,7 @@ from traces import traces
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Phase, Role
-from umadvise.records.trace import Access, Trace
+from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
 from umadvise.training.plans.what_if import freed_sooner, held_for_nothing, maker_of, stateless, without
 
@@ -43,6 +43,22 @@ def test_what_is_kept_on_a_list_is_freed_after_its_last_use() -> None:
     assert maker_of(step, held_for_nothing(step)) == "aten::addmm in layer.0"
     # The last layers' are freed a few ops after their last use: that is torch's own doing.
     assert live_after_each_op(freed_sooner(step).trace) == [1, 1, 1, 1, 2, 3, 4, 0]
+
+
+def test_a_fault_between_ops_is_a_use() -> None:
+    builder = TraceBuilder()
+    saved = builder.allocate(MIB, Role.INTERMEDIATE)
+    for index in range(8):
+        builder.begin_op("aten::relu", duration_ns=1000)
+        if index == 0:
+            builder.access(saved, Access.WRITE)
+        builder.end_op()
+        if index == 5:
+            builder.event(EventKind.SERVICE_READ, saved, bytes_=MIB)
+    builder.free(saved)
+    step = recorded(builder.finish(target="cpu", source="synthetic"))
+    assert held_for_nothing(step).tolist() == []
+    check(freed_sooner(step).trace)
 
 
 def test_an_optimizer_without_state_reads_gradients_and_changes_parameters() -> None:

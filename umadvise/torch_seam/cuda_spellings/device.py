@@ -127,7 +127,6 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         "initial_seed": torch.initial_seed,
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "get_per_process_memory_fraction": lambda: 1.0,
-        "set_per_process_memory_fraction": _set_memory_fraction,
         # There is no cache of its own, and no generator of its own: torch.manual_seed seeds the one that it draws from.
         **dict.fromkeys(
             ("init", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_stream"),
@@ -140,6 +139,7 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         **{name: _of_nothing(answer) for name, answer in of_nothing.items()},
         "set_rng_state": _set_rng_state,
         "set_rng_state_all": _set_rng_state_all,
+        "set_per_process_memory_fraction": _set_memory_fraction,
         "device": DeviceContext,
         "device_of": DeviceContext,
         "stream": streams.StreamContext,
@@ -157,12 +157,20 @@ def _refused(name: str, original: Any) -> Any:
     return type(original.__name__, (), {"__new__": refuse}) if isinstance(original, type) else refuse
 
 
-_set_memory_fraction = refusing(
+_no_fraction = refusing(
     UntranslatedError,
     "torch.cuda.set_per_process_memory_fraction",
     "its memory is what --capacity says",
     "use --budget instead",
 )
+
+
+def _set_memory_fraction(fraction: float, device: Any = None) -> None:
+    target_of(device)
+    if fraction < 1:  # all of it is what it is already
+        _no_fraction()
+
+
 _lazy_init = refusing(
     UntranslatedError,
     "this use of CUDA (the line is in the traceback)",

@@ -1,4 +1,4 @@
-"""Files and data loaders: `torch.load(..., map_location="cuda")`, and the worker processes of a DataLoader."""
+"""Files and data loaders: `torch.load` and `torch.jit.load` onto the GPU, and the worker processes of a DataLoader."""
 
 import gc
 import types
@@ -39,6 +39,13 @@ def _load(original: Callable[..., Any], f: Any, map_location: Any = None, *argum
         if storage.nbytes() > 0:
             current().take_in(storage, Role.INPUT)
     return loaded
+
+
+def _load_script(original: Callable[..., Any], f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
+    """TorchScript places what it reads in C++; what goes to the GPU moves there when all is read."""
+    if target_of(map_location) is None:
+        return original(f, map_location, *arguments, **named)
+    return original(f, torch.device("cpu"), *arguments, **named).to(map_location)
 
 
 def _named(map_location: Any, location: str) -> Any:
@@ -95,8 +102,9 @@ def _in_worker(original: Callable[..., None], *arguments: Any, **named: Any) -> 
 
 
 def install(replaced: Replacements) -> None:
-    """Replaces `torch.load` and what a DataLoader does about memory."""
+    """Replaces `torch.load`, `torch.jit.load` and what a DataLoader does about memory."""
     replaced.around(torch, "load", _load)
+    replaced.around(torch.jit, "load", _load_script)
     replaced.around(dataloader._BaseDataLoaderIter, "__init__", _without_pinning)
     replaced.around(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_workers)
     replaced.around(_utils.worker, "_worker_loop", _in_worker)

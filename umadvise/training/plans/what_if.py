@@ -102,9 +102,9 @@ def without(step: RecordedStep, serials: frozenset[int]) -> RecordedStep:
 
 
 def _last_uses(trace: Trace) -> NDArray[np.int64]:
-    """The last op that uses each storage, or after which the host copies it; -1 where there is none."""
+    """The last op that uses each storage, or after which somebody outside of ops does; -1 where there is none."""
     last = np.full(len(trace.storages), -1, np.int64)
     np.maximum.at(last, trace.accesses.storage, trace.accesses.op)
-    copies = (trace.events.kind == EventKind.HOST_READ) | (trace.events.kind == EventKind.HOST_WRITE)
-    np.maximum.at(last, trace.events.storage[copies], trace.events.op[copies])
+    uses = (trace.events.kind != EventKind.ALLOCATE) & (trace.events.kind != EventKind.FREE)
+    np.maximum.at(last, trace.events.storage[uses], trace.events.op[uses])
     return last
