@@ -8,11 +8,12 @@ namespace um {
 
 namespace {
 
-// Of a storage's size: a plan is as good for a step that differs by so little, such as one with a cache that has grown.
-constexpr int64_t kNearPart = 12;
+// Of a storage's size, or in all: a plan is as good for a step that differs by so little, such as one with a cache that
+// has grown. Many small differences are noticed when something has to leave for room that the plan had not made.
+constexpr int64_t kNearPart = 12, kNearBytes = int64_t{256} << 10;
 
 bool as_large(const Block& block, int64_t bytes) {
-  return std::abs(static_cast<int64_t>(block.record.bytes) - bytes) <= bytes / kNearPart;
+  return std::abs(static_cast<int64_t>(block.record.bytes) - bytes) <= std::max(bytes / kNearPart, kNearBytes);
 }
 
 }  // namespace
