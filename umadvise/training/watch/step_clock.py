@@ -142,6 +142,12 @@ class StepClock:
                 raise
             self.refusal = error.message
 
+    def forget_found(self) -> None:
+        """Those who train mark steps from now on: what was found before, in an evaluation or a loader, was none."""
+        if self.steps_are_found:
+            self._builder.forget_steps()
+        self.steps_are_found = False
+
     def check(self) -> None:
         """Raises what the step that has ended was refused for; to be called when everybody knows that it has.
 

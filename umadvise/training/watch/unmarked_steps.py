@@ -106,7 +106,7 @@ class UnmarkedSteps:
             self._drop()
 
     def leave_to_marks(self) -> None:
-        """A step is about to be marked: none is looked for any more, and those that were found count for nothing."""
+        """A step is about to be marked: none is looked for any more."""
         self.detach()
         self._clock.steps_are_found = False
 
@@ -153,11 +153,11 @@ class UnmarkedSteps:
             return
         self._leave_repetition()
         if self._clock.in_step:
-            self._end()
+            self._drop() if self._clock.steps_are_found else self._end()
         elif not self._stepped:  # a first one may be there to warm up, before steps are marked
             self._stepped = True
             return
-        self._clock.steps_are_found = False
+        self._clock.forget_found()
         self._begin_next()
 
     def _call(self, module: torch.nn.Module) -> None:
