@@ -95,7 +95,7 @@ um_event Observation::attribute(const emulated::Event& from, const OpIdentity& o
 void Observation::begin_op(RunningOp& op) {
   collect();
   set_context(contexts_.begin(op.identity));
-  residency_.note(op.identity);
+  swaps.note(op.identity);
 }
 
 void Observation::end_op(RunningOp& op) noexcept {
@@ -138,7 +138,7 @@ void Observation::follow(const emulated::Event& event, const OpIdentity& op) noe
   const Arena* const arena = device_.own_arena(event.address);
   if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // whoever moves it tells
   if (event.change == Change::arrived) residency_.arrived(event.address, arena);
-  residency_.note(op);
+  swaps.note(op);
   if (event.change == Change::left) residency_.left(event.address, arena);
 }
 

@@ -110,7 +110,10 @@ Programs::Place Programs::same_beginning(const Pursuit& pursuit) const {
     if (!std::equal(history.begin(), history.end(), signatures.begin())) continue;
     const int32_t before = each->told()[history.size() - 1] - 1;
     const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(before));
-    if (unlike < least) best = {each.get(), history.size() - 1, pursuit.unbroken()}, least = unlike;
+    const bool longer = best.program != nullptr && signatures.size() > best.program->signatures().size();
+    if (unlike < least || (unlike == least && longer)) {
+      best = {each.get(), history.size() - 1, pursuit.unbroken()}, least = unlike;
+    }
   }
   return best;
 }

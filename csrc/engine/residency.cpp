@@ -54,14 +54,17 @@ void Residency::change(uint32_t tracked, int64_t bytes) noexcept {
   if (changes_.size() >= kMostChanges) sum_up();
 }
 
-void Residency::arrived(uint64_t address, const Arena* arena) noexcept {
+void Residency::arrived(uint64_t address, const Arena* arena, bool shows_chunks) noexcept {
   bool is_new = false;
   keep([&] { is_new = on_device_.insert(address / kBlockBytes).second; });
-  if (is_new) change(address, arena, 1);
+  if (!is_new) return;
+  if (!shows_chunks) counted_bytes_ += kBlockBytes;
+  change(address, arena, 1);
 }
 
-void Residency::left(uint64_t address, const Arena* arena) noexcept {
+void Residency::left(uint64_t address, const Arena* arena, bool shows_chunks) noexcept {
   if (!known_ || on_device_.erase(address / kBlockBytes) == 0) return;
+  if (!shows_chunks) counted_bytes_ -= kBlockBytes;
   change(address, arena, -1);
 }
 
@@ -127,10 +130,10 @@ void Residency::add_up() {
   }
 }
 
-void Residency::note(const OpIdentity& op) noexcept {
+void Residency::note(const OpIdentity& op, uint64_t chunk_bytes) noexcept {
   keep([&] {
     uint64_t& peak_bytes = ops_[{op.op, op.module, op.phase}].peak_bytes;
-    peak_bytes = std::max(peak_bytes, total_bytes());
+    peak_bytes = std::max(peak_bytes, counted_bytes_ + chunk_bytes);
     if (ops_.size() > kMostSubjects) give_up();
   });
 }

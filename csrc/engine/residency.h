@@ -31,16 +31,17 @@ class Residency {
   void give_up() noexcept;
 
   // The block at `address`, a multiple of 2 MiB, has a device copy from now on, or none; `arena` is what lies there,
-  // nullptr when it is gone. What is so already may be said again.
-  void arrived(uint64_t address, const Arena* arena) noexcept;
-  void left(uint64_t address, const Arena* arena) noexcept;
+  // nullptr when it is gone. What is so already may be said again. Where the block shows chunks, which others may show
+  // too, it does not count in what ops find on the device.
+  void arrived(uint64_t address, const Arena* arena, bool shows_chunks = false) noexcept;
+  void left(uint64_t address, const Arena* arena, bool shows_chunks = false) noexcept;
   // An allocation counts from now on, or no longer, or has another label. Where several blocks' news wait, they come
   // before an allocation's.
   void add(Block* block) noexcept;
   void remove(Block* block) noexcept;
   void relabelled(const Block& block) noexcept;
-  // The op runs now; all 0 stands for what happens outside of ops.
-  void note(const OpIdentity& op) noexcept;
+  // The op runs now, and so many bytes of chunks are taken; all 0 stands for what happens outside of ops.
+  void note(const OpIdentity& op, uint64_t chunk_bytes) noexcept;
   // It has run for so long.
   void ran(const OpIdentity& op, int64_t compute_ns) noexcept;
 
@@ -74,7 +75,6 @@ class Residency {
   };
 
   static Tensor tensor_of(const Record& record);
-  uint64_t total_bytes() const { return on_device_.size() * kBlockBytes; }
   uint64_t resident_bytes(const Block& block) const;
   void change(uint64_t address, const Arena* arena, int64_t sign) noexcept;
   void change(uint32_t tracked, int64_t bytes) noexcept;
@@ -85,13 +85,14 @@ class Residency {
   void add_up();
 
   std::unordered_set<uint64_t> on_device_;  // blocks, by their numbers in the address space
+  uint64_t counted_bytes_ = 0;              // of those that show no chunks
   Level roles_[UM_ROLE_COUNT];
   std::vector<Tracked> tracked_;
   std::vector<uint32_t> unused_;  // of tracked_
   std::vector<Change> changes_;   // in order
   std::map<Tensor, Level> tensors_;
   struct OpSums {
-    uint64_t peak_bytes;  // of total_bytes()
+    uint64_t peak_bytes;  // of counted_bytes_ and of chunks
     int64_t compute_ns;
   };
   std::map<Op, OpSums> ops_;

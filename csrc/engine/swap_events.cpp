@@ -36,8 +36,13 @@ void SwapEvents::tell(um_event_kind kind, um_swap_cause cause, const Block& bloc
 void SwapEvents::placed(const Block& block, bool there) noexcept {
   if (residency == nullptr) return;
   for (uint64_t at = block.address / kBlockBytes * kBlockBytes; at < block.end(); at += kBlockBytes) {
-    there ? residency->arrived(at, block.arena) : residency->left(at, block.arena);
+    there ? residency->arrived(at, block.arena, true) : residency->left(at, block.arena, true);
   }
+  note(op);
+}
+
+void SwapEvents::note(const OpIdentity& running) noexcept {
+  if (residency != nullptr) residency->note(running, chunks == nullptr ? 0 : chunks->taken_bytes());
 }
 
 }  // namespace um

@@ -7,6 +7,7 @@
 #include "engine/op_identity.h"
 #include "engine/residency.h"
 #include "memory/arena.h"
+#include "memory/chunks.h"
 #include "umadvise.h"
 
 namespace um {
@@ -22,11 +23,14 @@ class SwapEvents {
 
   // What lies there has a place on the device from now on, or none.
   void placed(const Block& block, bool there) noexcept;
+  // The op runs now.
+  void note(const OpIdentity& running) noexcept;
 
   um_swap_counters counted{};      // the totals that are of moves; how long a GPU waited, once its Stalls have settled
   int64_t on_demand_ns = 0;        // of wait_copy_ns: for what nobody had ordered
   bool on = false;                 // the queue is told
   Residency* residency = nullptr;  // while that is followed
+  const Chunks* chunks = nullptr;  // that blocks show; nullptr: none
   OpIdentity op;                   // that runs now
 
  private:

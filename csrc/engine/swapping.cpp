@@ -36,6 +36,7 @@ void Swapping::set(const um_chunk_options& options) {
   made->mover.last_resort = [this] { return find_room(); };
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
+  device_.observation.swaps.chunks = &chunks_->memory.ranges.chunks;
   device_.guard.join(*this);
   device_.backend.hooks->set_describer(tell_stray_access);
   device_.backend.hooks->set_owner(serve_stray_access);
@@ -48,6 +49,11 @@ void Swapping::change(const um_chunk_options& options) {
   static_cast<void>(device_.allocations->trim_small());
   chunks_->memory.copies.set_budget(options.host_budget_bytes);
   chunks_->mover.set_budget(chunks_->memory.whole_chunks(options.budget_bytes));
+}
+
+void Swapping::close() noexcept {
+  device_.observation.swaps.chunks = nullptr;
+  chunks_.reset();
 }
 
 void Swapping::look_ahead(const Outlook* outlook) {
@@ -77,6 +83,7 @@ void Swapping::read(um_swap_counters* out) {
     memory.staying.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
+    out->laid_out = device_.backend.hooks->in_host || is_laid_out();
   }
   out->silent_writes = device_.backend.totals().silent_writes;
   device_.follower.tell(out);

@@ -27,7 +27,7 @@ class Swapping final : public Participant {
   // The step has ended. Throws um::Error where it was refused anything.
   void end_put_off();
   // The context is current.
-  void close() noexcept { chunks_.reset(); }
+  void close() noexcept;
   // The driver does not take it back: it stays for good.
   void abandon() noexcept { static_cast<void>(chunks_.release()); }
 

@@ -638,6 +638,7 @@ typedef struct um_swap_counters {
    * those of the program did. */
   uint32_t program_number, step_ops, unknown_ops, jumps;
   int64_t made_bytes, program_made_bytes;
+  uint32_t laid_out; /* 0: kernels run elsewhere, and steps have not found their places in chunks: they map anew */
 } um_swap_counters;
 UM_API um_status um_swap_read(um_device* device, um_swap_counters* out);
 

@@ -21,6 +21,7 @@ class ChunkPool {
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
 
+  uint64_t chunk_bytes() const { return chunk_bytes_; }
   uint64_t budget() const { return budget_; }
   void set_budget(uint64_t chunks);
   // The most that there can be at once: less than the budget once the driver had no more.

@@ -37,6 +37,7 @@ class Chunks {
 
   ChunkPool pool;
   Level taken;  // chunks that somebody has
+  uint64_t taken_bytes() const { return taken.now * pool.chunk_bytes(); }
 
   Chunk* at(uint32_t number) const { return number < made_.size() ? made_[number].get() : nullptr; }
   bool empty() const { return made_.empty(); }

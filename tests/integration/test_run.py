@@ -50,6 +50,23 @@ def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     return started
 
 
+def test_under_a_clock_a_script_takes_the_time_of_a_card(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    durations = []
+    for _ in range(2):
+        finished = run(TRAIN + "main()", options=("--clock", "rtx-4090"))
+        assert finished.returncode == 0, finished.stderr
+        profile = profile_in(tmp_path)
+        durations.append([step.duration_ns for step in profile.steps])
+    assert durations[0] == durations[1]
+    assert profile.steps[-1].times is not None
+    assert profile.steps[-1].times.script_ns == 0
+    refused = run(TRAIN + "main()", options=("--clock", "a-card-of-nobody"))
+    assert refused.returncode == 2
+    assert "no device 'a-card-of-nobody' in the catalogue" in refused.stderr
+
+
 def umadvise_run(*options: str) -> list[str]:
     return [sys.executable, "-m", "umadvise", "run", "--device", "emulated", "--capacity", "16MiB", *options]
 

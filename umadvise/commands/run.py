@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--capacity", metavar="BYTES", help='memory of the emulated device, such as "2GiB"')
     parser.add_argument(
+        "--clock",
+        metavar="CARD",
+        help="on the emulated device time is that of this card, virtual: a name of `umadvise devices`, or a file",
+    )
+    parser.add_argument(
         "--budget",
         metavar="BYTES",
         help="what unified memory may keep on the device; auto: what a shared card can spare",
@@ -70,14 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
     profile = here.own(arguments.profile)
     record = None if arguments.record is None else here.own(arguments.record)
     _check_places(script, profile, record)
-    if arguments.capacity is not None and arguments.device != "emulated":
-        raise UsageError("--capacity goes with --device emulated: a GPU has its own; limit it with --budget")
+    emulated = {name: each for name in ("capacity", "clock") if (each := getattr(arguments, name)) is not None}
+    if emulated and arguments.device != "emulated":
+        option = next(iter(emulated))
+        raise UsageError(f"--{option} goes with --device emulated: a GPU has its own; limit it with --budget")
 
     from umadvise.devices.open_device import EmulatedDevice
     from umadvise.training.script import ScriptRun
     from umadvise.training.watch.sampling import SAMPLE_EVERY
 
-    device = arguments.device if arguments.capacity is None else EmulatedDevice(capacity=arguments.capacity)
+    device = EmulatedDevice(**emulated) if emulated else arguments.device
     with ScriptRun(
         device,
         arguments.budget,

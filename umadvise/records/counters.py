@@ -125,7 +125,8 @@ class SwapCounters(Swaps, frozen=True):
     like in the end (0: none), how many ops it had that were given something and how many of these no program knew, how
     often it went on somewhere else than in order, and what its ops and those of the program made. Of the swap-ins that
     were not on demand `late_swap_ins` were ordered when the op that used them began, and `unused_swap_ins` left again
-    before any did.
+    before any did. `laid_out` is 0 on a GPU as long as places in chunks are sought for a step's tensors: steps take
+    longer then, as chunks are mapped anew.
     """
 
     late_swap_ins: Count
@@ -154,6 +155,7 @@ class SwapCounters(Swaps, frozen=True):
     jumps: Count
     made_bytes: Count
     program_made_bytes: Count
+    laid_out: int
 
 
 class SpentTime(Record, frozen=True):

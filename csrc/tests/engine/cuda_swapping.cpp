@@ -116,7 +116,9 @@ TEST(a_program_drives_a_step_of_asynchronous_kernels) {
     CHECK_OK(um_step_set(device, step));
     for (size_t i = 0; i < 4; ++i) device.expect(nullptr, blocks[i], kChunk, static_cast<unsigned char>(i + 1));
     CHECK_OK(um_step_set(device, 0));
+    if (step == 1) CHECK_EQ(device.swaps().laid_out, 0u);  // nobody knows yet what comes where
   }
+  CHECK_EQ(device.swaps().laid_out, 1u);
   device.check_kernels();
   const um_swap_counters swaps = device.swaps();
   CHECK_EQ(swaps.program, uint32_t{UM_PROGRAM_WAITING});

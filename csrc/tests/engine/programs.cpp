@@ -108,6 +108,17 @@ TEST(what_is_left_out_added_or_repeated_is_gone_on_after) {
   CHECK_EQ(found.jumps, 0u);
 }
 
+TEST(of_programs_that_may_still_be_right_the_longest_is_followed) {
+  Steps steps(Swapping::open(0), 4);
+  const uint32_t once = steps.add({0, 1, 7});
+  const uint32_t twice = steps.add({0, 1, 0, 1, 7});
+  const uint32_t often = steps.add({0, 1, 0, 1, 0, 1, 0, 1, 7});
+  steps.add({0, 1, 0, 1, 0, 1, 7});
+  CHECK_EQ(steps.run({0, 1, 7}).program_number, once);
+  CHECK_EQ(steps.run({0, 1, 0}).program_number, often);
+  CHECK_EQ(steps.run({0, 1, 0, 1, 7}).program_number, twice);
+}
+
 TEST(an_operator_that_no_program_has_is_known_nowhere) {
   Steps steps(Swapping::open(0), 4);
   steps.add({0, 1, 2, 3});

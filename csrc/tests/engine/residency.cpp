@@ -9,6 +9,7 @@
 #include "devices/emulated/hooks.h"
 #include "driver/driver.h"
 #include "engine_fixture.h"
+#include "swapping_fixture.h"
 
 using test::advised;
 using test::Device;
@@ -180,6 +181,27 @@ TEST(plain_memory_is_there_while_it_lives) {
   CHECK_EQ(role_peak(device, UM_ROLE_INTERMEDIATE), uint64_t{0});
 }
 
+TEST(storages_that_share_a_chunk_count_it_once) {
+  test::Swapping device(4);
+  um_events_enable(device, 1);
+  constexpr uint64_t kBytes = test::kChunk / 4;
+  std::vector<test::Moving> blocks;
+  device.op(
+      {},
+      [&] {
+        for (int i = 0; i < 8; ++i) blocks.push_back(device.allocate(kBytes, test::kChunked));
+      },
+      "makes");
+  device.op({read(blocks[0], kBytes)}, [] {}, "reads");
+  CHECK_EQ(op_peak(device, "makes"), 2 * test::kChunk);
+  CHECK_EQ(op_peak(device, "reads"), 2 * test::kChunk);
+  CHECK_EQ(role_peak(device, UM_ROLE_INTERMEDIATE), 8 * kBytes);
+  for (int i = 0; i < 4; ++i) device.free(blocks[static_cast<size_t>(i)]);
+  um_memory_reset_peaks(device);
+  device.op({read(blocks[7], kBytes)}, [] {}, "reads after half is gone");
+  CHECK_EQ(op_peak(device, "reads after half is gone"), test::kChunk);
+}
+
 TEST(only_what_is_recorded_is_known) {
   Device device(8 * kPage);
   unsigned char* weight = device.allocate(kPage, kParameter);
@@ -201,9 +223,9 @@ TEST(only_what_is_recorded_is_known) {
 TEST(too_many_to_tell_apart_are_unknown_until_it_is_cleared) {
   um::Residency residency;
   residency.arrived(kPage, nullptr);
-  for (uint32_t op = 0; op < um::Residency::kMostSubjects; ++op) residency.note({1, 1, op, 0, 0});
+  for (uint32_t op = 0; op < um::Residency::kMostSubjects; ++op) residency.note({1, 1, op, 0, 0}, 0);
   CHECK_EQ(residency.read(nullptr, 0), uint64_t{UM_ROLE_COUNT + um::Residency::kMostSubjects});
-  residency.note({1, 1, 0, 1, 0});
+  residency.note({1, 1, 0, 1, 0}, 0);
   CHECK(!residency.known());
   CHECK_EQ(residency.read(nullptr, 0), uint64_t{0});
   residency.arrived(0, nullptr);

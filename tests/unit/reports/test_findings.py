@@ -177,7 +177,7 @@ def test_optimizer_state_round_trip(make: Any) -> None:
     finding = found(optimizer_state(make, h2d=GIB, d2h=2 * GIB), "optimizer-state-round-trip")
     assert finding is not None
     assert "(1.00 GiB) comes in and goes out once a step: 512.00 MiB to the device and 1.00 GiB back" in finding.message
-    assert "no advice keeps it" in finding.advice
+    assert "No advice keeps it" in finding.advice
     cheap = optimizer_state(make, h2d=GIB, d2h=2 * GIB, service_ns=SECOND // 50)
     assert found(cheap, "optimizer-state-round-trip") is None
     assert found(optimizer_state(make, h2d=GIB - 2, d2h=2 * GIB), "optimizer-state-round-trip") is None
@@ -387,7 +387,7 @@ def inference(make: Any, **fields: Any) -> FaultProfile:
 def test_a_smaller_batch_is_not_advised_where_parameters_are_what_does_not_fit(make: Any) -> None:
     finding = found(inference(make), "fault-stall")
     assert finding is not None
-    assert "parameters alone take 3.00 GiB, and a smaller batch needs as much of that." in finding.advice
+    assert "3.00 GiB of parameters alone, and a smaller batch needs as much of that." in finding.advice
     assert "checkpoint" not in finding.advice
     activations = make.by_role(parameter=GIB // 2, intermediate=5 * GIB // 2)
     memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=activations)

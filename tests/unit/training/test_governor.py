@@ -13,6 +13,7 @@ from umadvise.training.policy.governor import (
     HYSTERESIS,
     MOST_ODD,
     MOST_SAMPLES,
+    MOST_SETTLING,
     MOST_STRUCTURES,
     SAMPLES,
     WARM_UP,
@@ -28,9 +29,15 @@ MOST_SWITCHES = 4 * len(RUNGS) * (MOST_STRUCTURES + 1)
 
 
 def record(
-    number: int, stall: float = 0.0, groups: int | None = 0, *, typical: bool = True, duration: float = 100
+    number: int,
+    stall: float = 0.0,
+    groups: int | None = 0,
+    *,
+    typical: bool = True,
+    settling: bool = False,
+    duration: float = 100,
 ) -> StepRecord:
-    return StepRecord(number, round(duration * MS), round(stall * duration * MS), groups, typical)
+    return StepRecord(number, round(duration * MS), round(stall * duration * MS), groups, typical, settling)
 
 
 def steps(governor: Governor, count: int, stall: float = 0.0, duration: float = 100, first: int = 1) -> Switch | None:
@@ -77,6 +84,23 @@ def test_a_rung_whose_steps_are_never_as_it_means_them_is_measured_all_the_same(
     assert switch is not None
     assert switch.rung == "advise"
     assert switch.reason == "a step takes 4000.0 ms on swap, advise is predicted 60.0 ms"
+
+
+def test_steps_whose_chunks_have_no_places_yet_are_not_what_a_rung_gives() -> None:
+    """On an H100 GPT-2's steps took 337 to 545 ms until then, and 90 from then on; 98 were predicted."""
+    governor = Governor("advise", "a guess")
+    governor.choose(1, {"advise": 700 * MS, "window": 490 * MS, "swap": 98 * MS})
+    for number in range(1, 7):
+        assert governor.observe(record(number, settling=True, duration=500)) is None
+    assert steps(governor, ENOUGH, duration=90, first=7) is None
+    assert governor.measured_ns == {"swap": 90 * MS}
+
+
+def test_a_rung_whose_chunks_never_find_their_places_is_measured_all_the_same() -> None:
+    governor = Governor("swap", "a guess")
+    for number in range(MOST_SETTLING + ENOUGH):
+        governor.observe(record(number + 1, settling=True, duration=500))
+    assert governor.measured_ns == {"swap": 500 * MS}
 
 
 def test_nothing_is_above_the_last_rung() -> None:

@@ -61,28 +61,34 @@ def test_a_fault_between_ops_is_a_use() -> None:
     check(freed_sooner(step).trace)
 
 
-def test_an_optimizer_without_state_only_changes_parameters() -> None:
+def test_an_optimizer_without_state_reads_gradients_and_changes_parameters() -> None:
     builder = TraceBuilder()
     weight = builder.allocate(4 * MIB, Role.PARAMETER)
+    gradient = builder.allocate(4 * MIB, Role.GRADIENT)
     moment = builder.allocate(4 * MIB, Role.OPTIMIZER_STATE)
     builder.begin_op("aten::mm", phase=Phase.FORWARD, duration_ns=1000)
     builder.access(weight, Access.READ)
     builder.end_op()
     builder.begin_op("aten::lerp_", phase=Phase.OPTIMIZER, duration_ns=1000)
     builder.access(moment, Access.READ | Access.WRITE | Access.IN_PLACE)
+    builder.access(gradient, Access.READ)
+    builder.end_op()
+    builder.begin_op("aten::sqrt", phase=Phase.OPTIMIZER, duration_ns=1000)
+    builder.access(moment, Access.READ)
     scratch = builder.allocate(4 * MIB, Role.INTERMEDIATE)
     builder.access(scratch, Access.WRITE)
     builder.end_op()
-    builder.begin_op("aten::addcdiv_", phase=Phase.OPTIMIZER, duration_ns=1000)
+    builder.begin_op("aten::addcdiv_", phase=Phase.OPTIMIZER, duration_ns=900)
     builder.access(weight, Access.READ | Access.WRITE | Access.IN_PLACE)
     builder.access(scratch, Access.READ)
     builder.end_op()
     builder.free(scratch)
     changed = stateless(recorded(builder.finish(target="cpu", source="synthetic")))
-    assert [changed.trace.op(index).name for index in range(2)] == ["aten::mm", "aten::addcdiv_"]
-    assert len(changed.trace.ops) == 2
-    assert changed.trace.storages.bytes.tolist() == [4 * MIB]
-    assert changed.serials.tolist() == [weight + 1]
+    ops = [(changed.trace.op(index).name, changed.trace.op(index).duration_ns) for index in range(3)]
+    assert ops == [("aten::mm", 1000), ("aten::lerp_", 333), ("aten::addcdiv_", 600)]
+    assert len(changed.trace.ops) == 3
+    assert changed.trace.storages.bytes.tolist() == [4 * MIB, 4 * MIB]
+    assert changed.serials.tolist() == [weight + 1, gradient + 1]
 
 
 @settings(max_examples=60)

@@ -90,9 +90,9 @@ def optimizer_state_round_trip(facts: Facts) -> Iterator[Finding]:
         message=f"The optimizer's state ({format_bytes(state_bytes)}) comes in and goes out once a step: "
         f"{facts.a_step(fetched)} to the device and {facts.a_step(paged_out)} back. It is used once, and everything "
         "else passes through in between.",
-        advice="An optimizer without state, torch.optim.SGD(model.parameters(), ...), moves none, but trains otherwise"
-        f"{after(facts, 'stateless')}. One with less (Adafactor) moves less; no advice keeps it on the device. "
-        f"{more_room(facts)}",
+        advice=f"{more_room(facts)} No advice keeps it on the device. An optimizer without state, "
+        "torch.optim.SGD(model.parameters(), ...), moves none, but trains otherwise"
+        f"{after(facts, 'stateless')}; one with less (Adafactor) moves less.",
         evidence={
             "fetched_bytes": fetched,
             "paged_out_bytes": paged_out,

@@ -43,7 +43,7 @@ def _less(facts: Facts) -> str:
         sizes = {"parameters": peaks.parameter, "gradients": peaks.gradient, "state": peaks.optimizer_state}
         *first, last = [word for word, size in sizes.items() if size] or ["what stays"]
         words = f"{', '.join(first)} and {last}" if first else last
-        return f": {words} alone take {format_bytes(sum(sizes.values()))}, and a smaller batch needs as much of that."
+        return f": {format_bytes(sum(sizes.values()))} of {words} alone, and a smaller batch needs as much of that."
     if peaks.gradient == 0:
         return ": a smaller batch makes it less."
     return ": a smaller batch or torch.utils.checkpoint.checkpoint makes it less."

@@ -9,7 +9,7 @@ from umadvise.recording.recorded_step import RecordedStep, renumbered
 from umadvise.recording.tables import rows
 from umadvise.records.enums import Phase, Role
 from umadvise.records.names import clean_name
-from umadvise.records.trace import EventKind, Events, Trace
+from umadvise.records.trace import UNKNOWN, Access, EventKind, Events, Trace
 from umadvise.records.trace_check import check
 from umadvise.training.plans.view import executed
 
@@ -64,20 +64,28 @@ def maker_of(step: RecordedStep, storages: NDArray[np.int64]) -> str | None:
 
 
 def stateless(step: RecordedStep) -> RecordedStep:
-    """The optimizer keeps no state, and runs only the ops that change parameters."""
+    """The optimizer keeps no state, and runs only ops that use parameters or gradients.
+
+    Each takes as much less time as it reads and writes fewer bytes.
+    """
     trace = step.trace
     ops, accesses, events, role = trace.ops, trace.accesses, trace.events, trace.storages.role
     updates = ops.phase == Phase.OPTIMIZER
-    on_parameters = np.zeros(len(ops), bool)
-    on_parameters[accesses.op[role[accesses.storage] == Role.PARAMETER]] = True
+    used = np.isin(role[accesses.storage], (Role.PARAMETER, Role.GRADIENT))
+    both = Access.READ | Access.WRITE
+    traffic = accesses.bytes * np.where(accesses.flags & both == both, 2, 1)
+    all_bytes = np.bincount(accesses.op, traffic, len(ops))
+    used_bytes = np.bincount(accesses.op[used], traffic[used], len(ops))
+    timed = updates & (all_bytes > 0) & (ops.duration_ns != UNKNOWN)
+    part = np.where(timed, used_bytes / np.maximum(all_bytes, 1), 1.0)
     # The last entry, [-1], is what is there before the first op.
-    stays = np.append(~updates | on_parameters, True)
+    stays = np.append(~updates | (used_bytes > 0), True)
     kept = (role != Role.OPTIMIZER_STATE) & ~np.append(updates, False)[trace.births]
     number = np.append(np.cumsum(stays[:-1]) - 1, -1)
     use = stays[accesses.op] & kept[accesses.storage]
     shorter = replace(
         trace,
-        ops=rows(ops, stays[:-1]),
+        ops=rows(ops, stays[:-1], duration_ns=np.rint(ops.duration_ns * part).astype(np.int64)[stays[:-1]]),
         accesses=rows(accesses, use, op=number[accesses.op[use]]),
         events=rows(events, ..., op=number[events.op], inside=np.where(stays[events.op], events.inside, 0)),
     )

@@ -30,6 +30,8 @@ SAMPLES = 3
 MOST_SAMPLES = 24
 MOST_ODD = 4
 """Steps in a row that are not typical, after which such steps are what the rung gives."""
+MOST_SETTLING = 12
+"""Steps on a rung whose chunks are still sought places, after which such steps are what the rung gives."""
 MOST_STRUCTURES = 4
 """Times that a step may become another one before that changes nothing any more."""
 
@@ -45,6 +47,7 @@ class StepRecord:
         fault_groups: blocks of 2 MiB served; None where nobody can count them.
         typical: whether the step ran as the rung means it to. One that was recorded, or had no plan, or left its plan,
             says little about the rung.
+        settling: whether its chunks were still sought places, which takes a GPU's host longer than later steps.
     """
 
     number: int
@@ -52,6 +55,7 @@ class StepRecord:
     stall_ns: int | None
     fault_groups: int | None
     typical: bool = True
+    settling: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Governor:
     def _begin(self) -> None:
         """On a rung: nothing is known of its steps."""
         self._durations_ns: list[int] = []
-        self._over = self._odd = 0
+        self._over = self._odd = self._settling = 0
 
     def has(self, rung: str) -> bool:
         """Whether there is such a rung."""
@@ -141,6 +145,9 @@ class Governor:
         """Takes note of a step; returns the switch that its successor runs after, if there is one."""
         self._odd = 0 if step.typical else self._odd + 1
         if not step.typical and self._odd <= MOST_ODD:
+            return None
+        self._settling += step.settling
+        if step.settling and self._settling <= MOST_SETTLING:
             return None
         excess = self._excess(step)
         if step.stall_ns is not None:
