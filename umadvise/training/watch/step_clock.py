@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
@@ -17,6 +16,7 @@ from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam import signals
+from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.device_readings import DeviceReader
@@ -156,7 +156,7 @@ class StepClock:
         """
         refusal, self.refusal = self.refusal, None
         if refusal is not None:
-            raise torch.OutOfMemoryError(refusal)
+            raise out_of_memory(refusal)
 
     def note_plan(self, step: int, reason: str | None) -> None:
         """Takes note of a step that a plan was to drive, and whether it did.

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from umadvise import _native
 from umadvise._native.abi import Status
+from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
@@ -135,7 +136,7 @@ class UnmarkedSteps:
         refusal, self._clock.refusal = self._clock.refusal, None
         self.begin()
         if refusal is not None:
-            raise torch.OutOfMemoryError(refusal)
+            raise out_of_memory(refusal)
 
     def _end(self) -> None:
         self._clock.end_step()
