@@ -22,6 +22,7 @@ from umadvise.errors import UntranslatedError
 from umadvise.records.enums import Advice
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.cuda_spellings.factories import FACTORIES, METHODS
+from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE
 from umadvise.torch_seam.runtime import HOST, Runtime, routed
 from umadvise.training.script import ScriptRun
 
@@ -238,6 +239,14 @@ def test_files(tmp_path: Path) -> None:
         scripted = torch.jit.load(tmp_path / "script.pt", map_location=map_location)
         assert umadvise.on_device(scripted.weight) == there
         assert scripted(torch.ones(3, 4)).shape == (3, 2)
+
+
+@pytest.mark.usefixtures("translated")
+def test_lazy_modules_move_before_they_have_shapes() -> None:
+    for move in (lambda lazy: lazy.to("cuda"), lambda lazy: lazy.cuda(), lambda lazy: lazy.to(ON_DEVICE)):
+        model = move(nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()))
+        model(torch.ones(2, 3, device="cuda")).sum().backward()
+        assert all(umadvise.on_device(each) for each in model.state_dict().values())
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ um_status guarded(Body&& body) noexcept {
   }
 }
 
-// Throws what torch's users expect of a failed call of the core, or of these hooks: torch.OutOfMemoryError, in the words
-// that programs look for to try again with less (see umadvise/torch_seam/out_of_memory.py), or RuntimeError.
+// Throws what torch's users expect of a failed call of the core, or of these hooks: torch.OutOfMemoryError, in the
+// words that programs look for to try again with less (see umadvise/torch_seam/out_of_memory.py), or RuntimeError.
 inline void throw_as_torch(um_status status, const std::string& message) {
   if (status == UM_OK) return;
   const bool out_of_memory = status == UM_OUT_OF_DEVICE_MEMORY || status == UM_OUT_OF_HOST_MEMORY;
