@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import nn
 from torch.jit import _builtins
 from torch.utils import cpp_extension
@@ -21,6 +22,7 @@ from umadvise.errors import UntranslatedError
 from umadvise.records.enums import Advice
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.cuda_spellings.factories import FACTORIES, METHODS
+from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE
 from umadvise.torch_seam.runtime import HOST, Runtime, routed
 from umadvise.training.script import ScriptRun
 
@@ -237,6 +239,27 @@ def test_files(tmp_path: Path) -> None:
         scripted = torch.jit.load(tmp_path / "script.pt", map_location=map_location)
         assert umadvise.on_device(scripted.weight) == there
         assert scripted(torch.ones(3, 4)).shape == (3, 2)
+
+
+@pytest.mark.usefixtures("translated")
+def test_lazy_modules_move_before_they_have_shapes() -> None:
+    for move in (lambda lazy: lazy.to("cuda"), lambda lazy: lazy.cuda(), lambda lazy: lazy.to(ON_DEVICE)):
+        model = move(nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()))
+        model(torch.ones(2, 3, device="cuda")).sum().backward()
+        assert all(umadvise.on_device(each) for each in model.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda _: torch.empty(8 << 20, device="cuda"), lambda file: torch.load(file, map_location="cuda")]
+)
+def test_too_little_memory_is_known_by_torchs_words(ask: Callable[[Path], Any], tmp_path: Path) -> None:
+    """Programs try again with a smaller batch if an error's text says so."""
+    torch.save(torch.ones(8 << 20), tmp_path / "large.pt")
+    device = umadvise.EmulatedDevice(capacity="16MiB")
+    with umadvise.session([], device=device, policy="resident", cuda_spellings=True):
+        with pytest.raises(torch.OutOfMemoryError) as refused:
+            ask(tmp_path / "large.pt")
+        assert should_reduce_batch_size(refused.value)
 
 
 REFUSALS: dict[str, Callable[[], Any]] = {

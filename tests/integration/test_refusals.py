@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from floor_networks import NETWORKS, FloorTraining
 
 import umadvise
@@ -60,6 +61,7 @@ def test_the_budget_that_a_refusal_names_does(network: str, tmp_path: Path) -> N
     expected += [_step(plain, number) for number in range(2, 4)]
     with pytest.raises(torch.OutOfMemoryError, match="no room for") as refused:
         _train(network, 4 * MIB)
+    assert should_reduce_batch_size(refused.value)
     named = _NAMED.search(str(refused.value))
     assert named is not None, str(refused.value)
     for found in (_train(network, int(named[1])), _train(network, int(named[1]), tmp_path / "state")):

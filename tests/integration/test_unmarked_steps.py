@@ -109,6 +109,26 @@ def test_an_optimizer_marks_the_steps_of_a_session() -> None:
     assert driven >= 4
 
 
+def test_what_came_again_before_an_optimizer_stepped_was_no_step() -> None:
+    """A script estimates its loss for many batches, and only then begins to train."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with umadvise.session(model, optimizer, device=EmulatedDevice("256MiB"), policy="swap") as um:
+        with torch.no_grad():
+            for _ in range(100):
+                model(torch.ones(8, WIDTH)).sum().item()
+        assert um.profile().steps_are_found
+        for _ in range(6):
+            model(torch.ones(8, WIDTH)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        profile = um.profile()
+    assert profile.step_count == 5  # it begins where the optimizer has stepped
+    assert not profile.steps_are_found
+    assert profile.tables is not None
+    assert {row.phase for row in profile.tables.phase.rows} >= {"backward", "optimizer"}
+
+
 def test_what_is_the_same_for_each_token_comes_ahead_beside_a_cache_that_grows() -> None:
     _, profile, _ = in_session(generation)
     swaps = [step.swaps for step in profile.steps[UNSEEN:]]

@@ -44,12 +44,12 @@ um_status guarded(Body&& body) noexcept {
   }
 }
 
-// Throws what torch's users expect of a failed call of the core, or of these hooks: torch.OutOfMemoryError or
-// RuntimeError.
+// Throws what torch's users expect of a failed call of the core, or of these hooks: torch.OutOfMemoryError, in the
+// words that programs look for to try again with less (see umadvise/torch_seam/out_of_memory.py), or RuntimeError.
 inline void throw_as_torch(um_status status, const std::string& message) {
   if (status == UM_OK) return;
   const bool out_of_memory = status == UM_OUT_OF_DEVICE_MEMORY || status == UM_OUT_OF_HOST_MEMORY;
-  TORCH_CHECK_WITH(OutOfMemoryError, !out_of_memory, message);
+  TORCH_CHECK_WITH(OutOfMemoryError, !out_of_memory, "CUDA out of memory. umadvise: ", message);
   TORCH_CHECK(false, message);
 }
 // The message is asked for here, as arguments are evaluated in any order: it is there after the call.

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Converted, Placement, Route, RouteState
+from umadvise._native.abi import Converted, Placement, Route, RouteState, Status
 from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED, Policy
-from umadvise.errors import StateError
+from umadvise.errors import NativeError, StateError
 from umadvise.records.enums import Advice, Role
 from umadvise.torch_seam.openmp import SleepingTeam
+from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.tensors import local_part
 
@@ -71,6 +72,9 @@ class Runtime:
         """Moves a storage's bytes onto the emulated device, where nobody has put them or given their address away.
 
         What an op made has the role of an intermediate; any other role was given by the user, whose advice stays.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit there.
         """
         placed = _native.allocation_at(storage_address(storage))
         if placed is not None:
@@ -79,7 +83,12 @@ class Runtime:
             by_op = placed.role == Role.INTERMEDIATE and role != Role.INTERMEDIATE
             if placed.device == self.device.handle and not by_op:
                 return
-        _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
+        try:
+            _native.adopt_storage(storage._cdata, self.device, self.policy.placement(role))
+        except NativeError as error:
+            if error.code != Status.OUT_OF_DEVICE_MEMORY:
+                raise
+            raise out_of_memory(error.message) from error
 
     def convert(self, before: Policy) -> Converted:
         """Moves what lives on the device into the memory that the policy has for it now, between two steps.

@@ -120,6 +120,7 @@ class Session:
 
         Raises:
             UsageError: a tensor among them has no memory of its own, as one that is made of others.
+            torch.OutOfMemoryError: they do not fit the device, and the policy is "resident".
         """
         self._adoption.check()
         self._owns_patch = not runtime.is_patched()

@@ -71,22 +71,26 @@ class ProfileBuilder:
             sampled: the device is not counted in every step: `end_step` is given the samples.
         """
         self._swaps_at_start = self._swaps_at_step = swaps
-        self._swaps_in_steps = NO_SWAPS
         self._times_at_step: SpentTime | None = None
-        self._times: SpentTime | None = None
-        self._driven = 0
-        self._undriven: list[Undriven] = []
         self._samples = sampled
-        self._sample: Counters | None = None
-        self._sampled_steps = self._sampled_ns = 0
         self._environment = _clean(environment)
         self._at_start = counters
         self._at_step = counters
-        self._in_steps: Counters | None = None
         self._step: StepAccumulator | None = None
         self._step_start_ns = 0
-        self._step_count = 0
         self._last_index = -1
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """The steps that have ended were none: what they cost counts as outside of the steps."""
+        self._swaps_in_steps = NO_SWAPS
+        self._times: SpentTime | None = None
+        self._driven = 0
+        self._undriven: list[Undriven] = []
+        self._sample: Counters | None = None
+        self._sampled_steps = self._sampled_ns = 0
+        self._in_steps: Counters | None = None
+        self._step_count = 0
         self._duration_ns = 0
         self._first_steps: list[MeasuredStep] = []
         self._latest_steps: deque[MeasuredStep] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.factories import without_cuda
@@ -58,6 +59,8 @@ def install(replaced: Replacements) -> None:
     replaced.around(torch.Tensor, "is_cuda", _is_cuda)
     replaced.around(torch.Tensor, "get_device", _get_device)
     replaced.around(torch.Tensor, "to", _to)
+    ours = [torch.Tensor.get_device, torch.Tensor.to]  # what torch's methods of lazy tensors are told of, by identity
+    replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
     replaced.around(torch.nn.Module, "to", _to)
     replaced.around(torch.Tensor, "type", _type)
     replaced.put(torch.Tensor, "pin_memory", _pin_memory)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
@@ -17,6 +16,7 @@ from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam import signals
+from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.device_readings import DeviceReader
@@ -142,6 +142,12 @@ class StepClock:
                 raise
             self.refusal = error.message
 
+    def forget_found(self) -> None:
+        """Those who train mark steps from now on: what was found before, in an evaluation or a loader, was none."""
+        if self.steps_are_found:
+            self._builder.forget_steps()
+        self.steps_are_found = False
+
     def check(self) -> None:
         """Raises what the step that has ended was refused for; to be called when everybody knows that it has.
 
@@ -150,7 +156,7 @@ class StepClock:
         """
         refusal, self.refusal = self.refusal, None
         if refusal is not None:
-            raise torch.OutOfMemoryError(refusal)
+            raise out_of_memory(refusal)
 
     def note_plan(self, step: int, reason: str | None) -> None:
         """Takes note of a step that a plan was to drive, and whether it did.

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from umadvise import _native
 from umadvise._native.abi import Status
+from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
@@ -106,7 +107,7 @@ class UnmarkedSteps:
             self._drop()
 
     def leave_to_marks(self) -> None:
-        """A step is about to be marked: none is looked for any more, and those that were found count for nothing."""
+        """A step is about to be marked: none is looked for any more."""
         self.detach()
         self._clock.steps_are_found = False
 
@@ -135,7 +136,7 @@ class UnmarkedSteps:
         refusal, self._clock.refusal = self._clock.refusal, None
         self.begin()
         if refusal is not None:
-            raise torch.OutOfMemoryError(refusal)
+            raise out_of_memory(refusal)
 
     def _end(self) -> None:
         self._clock.end_step()
@@ -153,11 +154,11 @@ class UnmarkedSteps:
             return
         self._leave_repetition()
         if self._clock.in_step:
-            self._end()
+            self._drop() if self._clock.steps_are_found else self._end()
         elif not self._stepped:  # a first one may be there to warm up, before steps are marked
             self._stepped = True
             return
-        self._clock.steps_are_found = False
+        self._clock.forget_found()
         self._begin_next()
 
     def _call(self, module: torch.nn.Module) -> None:
