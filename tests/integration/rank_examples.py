@@ -1,4 +1,4 @@
-"""Programs for GPUs in the manner of pytorch/examples: FSDP2 from the meta device, and with tensor parallelism."""
+"""Programs for GPUs in the manner of pytorch/examples: both FSDPs, parameters kept on the host, tensor parallelism."""
 
 import os
 from itertools import pairwise
@@ -6,7 +6,8 @@ from itertools import pairwise
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 rank = int(os.environ["LOCAL_RANK"])
@@ -78,5 +79,18 @@ for layer in model.layers:
     fully_shard(layer, mesh=mesh["dp"])
 fully_shard(model, mesh=mesh["dp"])
 run("2d", model, torch.optim.AdamW(model.parameters(), foreach=False))
+
+torch.manual_seed(0)
+mesh = init_device_mesh(kind.type, (2,))
+model = Model()
+for layer in (*model.layers, model):
+    fully_shard(layer, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=on_gpu))
+run("offload", model, torch.optim.Adam(model.parameters(), lr=1e-3))
+
+torch.manual_seed(0)
+wrapped = FullyShardedDataParallel(  # on the CPU it refuses to send what rank 0 has to the others
+    Model(), auto_wrap_policy=ModuleWrapPolicy({Layer}), device_id=device, sync_module_states=on_gpu
+)
+run("fsdp", wrapped, torch.optim.Adam(wrapped.parameters(), lr=1e-3))
 distributed.barrier(device_ids=[rank] if on_gpu else None)
 distributed.destroy_process_group()

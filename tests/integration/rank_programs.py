@@ -18,8 +18,10 @@ from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
@@ -132,7 +134,12 @@ def tp(model: nn.Module) -> nn.Module:
     return model
 
 
-STRATEGIES: dict[str, Callable[[nn.Module], nn.Module]] = {"ddp": ddp, "fsdp": fsdp, "tp": tp}
+def flat(model: nn.Module) -> nn.Module:
+    """The older FSDP: one flat parameter for each block, of which each rank has a part."""
+    return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
+
+
+STRATEGIES: dict[str, Callable[[nn.Module], nn.Module]] = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "flat": flat}
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -371,11 +378,40 @@ def checkpoint(policy: str) -> dict[str, Any]:
     return {"equal": digest(model) == plain}
 
 
+def stages(policy: str) -> dict[str, Any]:
+    """Pipeline parallelism: each rank has a part of the layers, and sends what they make to the next."""
+    rank, count = distributed.get_rank(), distributed.get_world_size()
+
+    def losses(um: Any) -> list[str]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*list(Mlp())[rank * 8 // count : (rank + 1) * 8 // count])
+        optimizer = torch.optim.Adam(model.parameters())
+        found: list[torch.Tensor] = []
+        if um:
+            model.to("cuda")
+        stage = PipelineStage(model, rank, count, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, wanted: (y - wanted).square().mean())
+        for _ in range(STEPS):
+            x, y = (um.to_device(torch.randn(32, 512)) if um else torch.randn(32, 512) for _ in range(2))
+            with um.step() if um else nullcontext():
+                first, last = rank == 0, rank == count - 1
+                schedule.step(*(x,) if first else (), **{"target": y, "losses": found} if last else {})
+                optimizer.step()
+                optimizer.zero_grad()
+        return [each.item().hex() for each in found] + [each.sum().item().hex() for each in model.parameters()]
+
+    plain = losses(None)
+    with umadvise.session([], **device(16 * MIB, policy)) as um:
+        return {"equal": losses(um) == plain}
+
+
 OTHERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "left": left,
     "calls": calls,
     "variants": variants,
     "checkpoint": checkpoint,
+    "flat": lambda policy: bits("flat", "transformer", policy),
+    "stages": stages,
 }
 
 

@@ -28,7 +28,8 @@ SAMPLE = [
     for column, network in enumerate(NETWORKS)
 ]
 ALL = [f"{strategy} {network} {policy}" for strategy in STRATEGIES for network in NETWORKS for policy in POLICIES]
-OTHERS = [f"{kind} {policy}" for kind in ("left", "calls", "variants", "checkpoint") for policy in ("swap", "advise")]
+KINDS = ("left", "calls", "variants", "checkpoint", "flat", "stages")
+OTHERS = [f"{kind} {policy}" for kind in KINDS for policy in ("swap", "advise")]
 PROGRAMS = Path(__file__).with_name("rank_programs.py")
 
 
@@ -148,7 +149,7 @@ def test_programs_written_for_gpus_print_what_they_print_on_the_cpu(tmp_path: Pa
     plain, ours = torchrun(program, directory=tmp_path), torchrun(*RUN, program, directory=tmp_path)
     assert (plain.returncode, ours.returncode) == (0, 0), plain.stderr[-2000:] + ours.stderr[-2000:]
     assert ours.stdout == plain.stdout
-    assert len(plain.stdout.splitlines()) == 6
+    assert len(plain.stdout.splitlines()) == 12
 
 
 def test_each_rank_has_its_files_and_one_prints(

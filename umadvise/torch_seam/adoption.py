@@ -14,7 +14,7 @@ from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime, torch_api
 from umadvise.torch_seam.placement import copy_of_bytes, to_device
 from umadvise.torch_seam.runtime import HOST, on_device, routed
-from umadvise.torch_seam.tensors import local_part, strided_parts, tensors_of_state
+from umadvise.torch_seam.tensors import is_marked_pinned, local_part, strided_parts, tensors_of_state
 
 Batch = TypeVar("Batch")
 
@@ -60,7 +60,7 @@ class Adoption:
             self._move_in()
             return
         for storage, role in self._storages():
-            if storage.device.type == "cpu":
+            if storage.device.type == "cpu" and not is_marked_pinned(storage):
                 state.take_in(storage, role)
 
     def _check_owner(self) -> None:

@@ -63,6 +63,21 @@ def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor] if tensor.layout is torch.strided else []
 
 
+_PINNED = "_umadvise_pinned"
+"""Attribute of storages in pinned memory: torch keeps it with the storage."""
+
+
+def mark_pinned(tensor: torch.Tensor) -> None:
+    """Says of a tensor's memory that somebody has asked for pinned memory of the host: no session takes it away."""
+    for part in strided_parts(tensor):
+        setattr(part.untyped_storage(), _PINNED, True)
+
+
+def is_marked_pinned(storage: torch.UntypedStorage) -> bool:
+    """Whether somebody has asked for it in pinned memory of the host."""
+    return hasattr(storage, _PINNED)
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a strided tensor's elements fill one run of memory, without gaps or overlaps, in any order."""
     expected = 1

@@ -19,7 +19,7 @@ from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, MeasuredStep
 from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
-from umadvise.torch_seam.tensors import strided_parts
+from umadvise.torch_seam.tensors import is_marked_pinned, strided_parts
 from umadvise.training.loop.loop import Loop
 from umadvise.training.policy.course import course_of
 from umadvise.training.policy.degraded import fit_course
@@ -107,13 +107,13 @@ class ScriptRun:
     def _add_param_group(
         self, original: Callable[..., None], optimizer: torch.optim.Optimizer, group: dict[str, Any]
     ) -> None:
-        """What an optimizer trains has the role of a parameter, wherever the script put it."""
+        """What an optimizer trains has the role of a parameter, wherever the script put it but in pinned memory."""
         original(optimizer, group)
         self._optimizers.add(optimizer)
         here = self._runtime.emulated and not self.forked
         for parameter in optimizer.param_groups[-1]["params"] if here else ():
             for part in strided_parts(parameter):
-                if part.device.type == "cpu":
+                if part.device.type == "cpu" and not is_marked_pinned(part.untyped_storage()):
                     self._runtime.take_in(part.untyped_storage(), Role.PARAMETER)
 
     def watch(self, watcher: Callable[[MeasuredStep, MemoryStats, str], None]) -> None:

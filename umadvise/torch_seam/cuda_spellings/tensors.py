@@ -12,6 +12,7 @@ from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, asked_by_torch, 
 from umadvise.torch_seam.placement import to_device, to_host
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import current, on_device
+from umadvise.torch_seam.tensors import mark_pinned
 
 
 def _device(original: Any, self: torch.Tensor) -> torch.device:
@@ -44,7 +45,9 @@ def _type(original: Callable[..., Any], self: torch.Tensor, dtype: Any = None, *
 
 def _pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
     """Pinned memory is host memory; here all of it will do."""
-    return to_host(self) if on_device(self) else self
+    pinned = to_host(self) if on_device(self) else self
+    mark_pinned(pinned)
+    return pinned
 
 
 def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
