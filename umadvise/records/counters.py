@@ -120,13 +120,11 @@ NO_SWAPS = Swaps(**dict.fromkeys(Swaps.__struct_fields__, 0))
 class SwapCounters(Swaps, frozen=True):
     """um_swap_counters: totals since the device was opened, levels now, peaks of the running or last step.
 
-    `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows are about the first op that was
-    another one than the program's. From `program_number` on it is about the running or last step: which program it was
+    `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows tell of the first other op. From `program_number` on it is about the running or last step: which program it was
     like in the end (0: none), how many ops it had that were given something and how many of these no program knew, how
-    often it went on somewhere else than in order, and what its ops and those of the program made. Of the swap-ins that
-    were not on demand `late_swap_ins` were ordered when the op that used them began, and `unused_swap_ins` left again
-    before any did. `laid_out` is 0 on a GPU as long as places in chunks are sought for a step's tensors: steps take
-    longer then, as chunks are mapped anew.
+    often it went on elsewhere, and what its ops and the program's made. Of the swap-ins that were not on demand
+    `late_swap_ins` were ordered when the op that used them began, and `unused_swap_ins` left before any did. `laid_out`:
+    chunks are not mapped anew any more.
     """
 
     late_swap_ins: Count
