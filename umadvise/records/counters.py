@@ -120,11 +120,11 @@ NO_SWAPS = Swaps(**dict.fromkeys(Swaps.__struct_fields__, 0))
 class SwapCounters(Swaps, frozen=True):
     """um_swap_counters: totals since the device was opened, levels now, peaks of the running or last step.
 
-    `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows tell of the first other op. From `program_number` on it is about the running or last step: which program it was
-    like in the end (0: none), how many ops it had that were given something and how many of these no program knew, how
-    often it went on elsewhere, and what its ops and the program's made. Of the swap-ins that were not on demand
-    `late_swap_ins` were ordered when the op that used them began, and `unused_swap_ins` left before any did. `laid_out`:
-    chunks are not mapped anew any more.
+    `program` is an `umadvise._native.abi.ProgramStatus`; `diverged_op` and what follows are about the first op that
+    differed. From `program_number` on it is about the running or last step: the program that it was like in the end (0:
+    none), how many of its ops were given something and how many of these no program knew, how often it went on
+    elsewhere, and what its ops and the program's made. Of the swap-ins not on demand `late_swap_ins` were ordered when
+    the op that used them began, and `unused_swap_ins` left before any did. `laid_out`: chunks are not mapped anew.
     """
 
     late_swap_ins: Count
