@@ -126,6 +126,7 @@ TRAIN = """
             distributed.all_reduce(mean)
             if rank == 0:
                 print(step, mean.item().hex(), flush=True)
+        distributed.barrier()  # see rank_programs.py
         distributed.destroy_process_group()
 """
 RUN = ("-m", "umadvise", "run", "--device", "emulated", "--capacity", "1GiB", "--policy", "swap", "--budget", "40MiB")
