@@ -1,6 +1,7 @@
 """Tokens are generated, and batches asked, with weights that are larger than the device: bits stay, and plans drive."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -68,3 +69,17 @@ def test_a_quarter_of_the_weights_fits_and_bits_stay(loop: str) -> None:
     # Beams are put in another order with each token, and so is the cache: what is new each time comes on demand.
     assert swaps.on_demand_swap_ins <= swaps.swap_ins / (2 if loop == "beams" else 5)
     assert swaps.swap_out_bytes <= swaps.swap_in_bytes / 10  # weights are clean
+
+
+def test_a_cache_that_grows_leaves_the_plan_its_weights() -> None:
+    """What a plan keeps of the weights from one token to the next does not cross the link, however long the cache."""
+    model, crossed = network(), []
+    weights = sum(each.nbytes for each in model.parameters())
+    budget = weights // 2
+    device = EmulatedDevice(budget + (64 << 20), clock="v100-16gb")
+    prompt = torch.arange(24).view(4, 6)
+    with umadvise.session(model, device=device, budget=budget, policy="swap") as um:
+        model.register_forward_pre_hook(lambda *_: crossed.append(um.swap_counters().swap_in_bytes))
+        model.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    of_a_token = [after - before for before, after in pairwise(crossed)]
+    assert max(of_a_token[-6:]) < 1.5 * (weights - budget)  # twice as much where each token loses what the plan kept
