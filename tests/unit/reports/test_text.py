@@ -173,14 +173,14 @@ Findings
 warning  fault-stall (step)
          Faults and late prefetches take 50% of a steady step: 480.00 ms of 960.00 ms, most of it for
          intermediates (75%).
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: parameters and state alone
-         take 1.00 GiB, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: 1.00 GiB of parameters and
+         state alone, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
          say `umadvise run --record FILE` and `umadvise compare FILE`.
 warning  parameters-fault-every-step (parameter)
          Parameters fault in every step, 50.00 MiB a step come to the device: each step evicts them again,
          because eviction takes what was serviced longest ago, not what is used least.
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: parameters and state alone
-         take 1.00 GiB, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: 1.00 GiB of parameters and
+         state alone, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
          say `umadvise run --record FILE` and `umadvise compare FILE`. They have preferred_location already:
          it says where they belong and protects nothing from eviction.
 info     backward-stalls-more (backward)

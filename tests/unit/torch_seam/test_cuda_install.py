@@ -313,7 +313,9 @@ def test_what_torch_calls_throws_torchs_own_exception(
 
     in_another_thread(call)  # where no message is left of a call before
     out = capfd.readouterr().out
-    assert out.startswith("N3c1016OutOfMemoryErrorE: out of device memory: tried to allocate 1024 MiB")
+    assert out.startswith(
+        "N3c1016OutOfMemoryErrorE: CUDA out of memory. umadvise: out of device memory: tried to allocate 1024 MiB"
+    )
     assert cuda_device.memory().live_allocations == 0
 
 
