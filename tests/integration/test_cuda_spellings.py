@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,17 @@ def test_triton_may_be_asked_for() -> None:
     with pytest.raises(ImportError):
         importlib.import_module("triton")
     importlib.util.find_spec("triton")
+
+
+def test_process_groups_outlive_what_else_holds_them(tmp_path: Path) -> None:
+    with ScriptRun(EmulatedDevice(capacity="32MiB"), None, "advise", "script.py"):
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+        torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+        group = weakref.ref(torch.distributed.distributed_c10d._get_default_group())
+        torch.distributed.destroy_process_group()
+        assert not torch.distributed.is_initialized()
+        assert group() is not None
+    assert group() is None
 
 
 def test_nothing_is_left_behind() -> None:

@@ -39,6 +39,18 @@ def _barrier(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any
     return original(*arguments, **named)
 
 
+def _destroy_process_group(
+    kept: list[torch.distributed.ProcessGroup], original: Callable[..., None], *arguments: Any, **named: Any
+) -> None:
+    """A group outlives what else holds it, as DistributedDataParallel's reducer does.
+
+    Who lets go of a group of gloo last waits for its threads, and these may wait for Python to let go of a tensor.
+    Python's own reference ends without Python's lock; a reducer's ends with it, and then both would wait forever.
+    """
+    kept.extend(distributed_c10d._world.pg_map)
+    original(*arguments, **named)
+
+
 def _default_backend(original: Callable[..., str], device: Any) -> str:
     return _gloo(original(device))  # type: ignore[no-any-return]
 
@@ -83,7 +95,9 @@ def _check_device(device: Any) -> None:
 
 def install(replaced: Replacements) -> None:
     """Replaces what makes process groups and meshes, and what is told devices."""
+    kept: list[torch.distributed.ProcessGroup] = []
     for module in (torch.distributed, distributed_c10d):
+        replaced.around(module, "destroy_process_group", partial(_destroy_process_group, kept))
         replaced.around(module, "init_process_group", partial(_init_process_group, replaced))
         replaced.around(module, "new_group", _new_group)
         replaced.around(module, "barrier", _barrier)
