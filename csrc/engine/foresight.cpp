@@ -6,8 +6,8 @@ namespace um {
 
 namespace {
 
-// The next ops, in time of ops; and how much the link is given at once: what comes earlier takes room too soon, and
-// what comes later is late where ops take longer or shorter than in the trace.
+// The next ops, in time until they begin; and how much the link is given at once: what comes earlier takes room too
+// soon, and what comes later is late where ops take longer or shorter than in the trace.
 constexpr double kNextNs = 1e6, kBusyNs = 1e6;
 constexpr double kAgainNs = kNextNs / 4;
 constexpr int64_t kMostOps = 4096;
@@ -25,6 +25,7 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   pursuit_ = &pursuit;
   states_ = &states;
   rest_.clear();
+  coming_.clear();
   Walk walk;
   walk.ins_ns = program.ns_to_bring(mover.queued_bytes());
   walk.room = walk.least = mover.room_bytes();
@@ -32,7 +33,7 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   const auto of_program = static_cast<double>(std::max<int64_t>(program.made_bytes(pursuit.op()), 1));
   walk.scale = std::clamp(static_cast<double>(pursuit.made_bytes()) / of_program, 0.1, 10.0);
   At at{&program, pursuit.op() + 1, true};
-  for (; walk.ops < kMostOps && (is_next(walk) || walk.ahead_ns <= kNextNs + walk.ins_ns); ++at.op, ++walk.ops) {
+  for (; walk.ops < kMostOps && walk.ahead_ns <= kNextNs + walk.ins_ns; ++at.op, ++walk.ops) {
     if (at.op == at.program->op_count()) {
       if (!at.this_step || next == nullptr) break;
       at = {next, 0, false};
@@ -44,7 +45,8 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   bring_rest(mover, &walk);
 }
 
-bool Foresight::is_next(const Walk& walk) const { return walk.ahead_ns <= kNextNs; }
+// It begins when the ops before it have run, and the link has brought what they lack.
+bool Foresight::is_next(const Walk& walk) const { return std::max(walk.ahead_ns, walk.ins_ns) <= kNextNs; }
 
 Block* Foresight::block_of(const At& at, int32_t storage) const {
   if (at.this_step) return pursuit_->block(storage);
@@ -62,8 +64,9 @@ bool Foresight::take(const At& at, Mover& mover, Walk* walk) {
     if (each == nullptr || program.brought_at(row) > now) continue;
     if (each->where != Where::host && each->where != Where::leaving) continue;
     if (is_next(*walk)) {
-      if (!spend(mover.room_of(*each), mover, walk)) return false;
-      if (!mover.swap_in(each)) walk->room += mover.room_of(*each);
+      const int64_t taken = mover.room_of(*each);
+      if (!make_room(taken, walk->least, mover, walk)) return false;
+      if (mover.swap_in(each)) walk->room -= taken, walk->least -= taken;
     } else {
       rest_.push_back(each);
     }
@@ -74,7 +77,11 @@ bool Foresight::take(const At& at, Mover& mover, Walk* walk) {
     const int32_t storage = program.event_storage(row);
     const auto bytes = static_cast<uint64_t>(static_cast<double>(program.bytes(storage)) * walk->scale);
     const int64_t taken = mover.room_of(bytes);
-    if (program.event_kind(row) == kAllocate && !spend(taken, mover, walk)) return false;
+    if (program.event_kind(row) == kAllocate) {
+      if (!make_room(taken, walk->room, mover, walk)) return false;
+      walk->room -= taken;
+      walk->least = std::min(walk->least, walk->room);
+    }
     const Movable* const each = movable(block_of(at, storage));
     const bool there = each == nullptr || is_there(*each) || each->where == Where::leaving;
     if (program.event_kind(row) == kFree && there) walk->room += taken;
@@ -91,23 +98,26 @@ void Foresight::take_plan(size_t first, size_t end, const At& at, Mover& mover, 
     const Movable* const each = movable(block_of(at, action.storage));
     const auto bytes = static_cast<uint64_t>(static_cast<double>(at.program->bytes(action.storage)) * walk->scale);
     const int64_t taken = each != nullptr ? mover.room_of(*each) : mover.room_of(bytes);
-    const bool comes = each != nullptr && each->where == Where::host;
-    const bool leaves = each == nullptr || is_there(*each) || each->where == Where::queued;
-    if (action.kind == UM_PLAN_SWAP_IN && comes) walk->room -= taken;
-    if ((action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) && leaves) walk->room += taken;
+    if (action.kind == UM_PLAN_SWAP_IN) {
+      const bool comes = each != nullptr && each->where == Where::host;
+      if (comes && coming_.insert(each).second) walk->room -= taken;
+    } else if (action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) {
+      const bool there = each == nullptr || is_there(*each) || each->where == Where::queued;
+      if (there || coming_.erase(each) > 0) walk->room += taken;
+    }
   }
   walk->least = std::min(walk->least, walk->room);
 }
 
-// Room for one of the next ops, if need be that of what is used after it.
-bool Foresight::spend(int64_t bytes, Mover& mover, Walk* walk) {
-  while (walk->room < bytes && !walk->trusts) {
+// For one of the next ops, if need be in the place of what is used after it. `room`: what there is of it, of the
+// walk's.
+bool Foresight::make_room(int64_t bytes, const int64_t& room, Mover& mover, Walk* walk) {
+  while (room < bytes && !walk->trusts) {
     const int64_t sent = mover.send_away(walk->ops);
     if (sent == 0) return false;
     walk->room += sent;
+    walk->least += sent;
   }
-  walk->room -= bytes;
-  walk->least = std::min(walk->least, walk->room);
   return true;
 }
 
@@ -118,11 +128,7 @@ void Foresight::bring_rest(Mover& mover, Walk* walk) {
     due_ns_ = 0;
     if (busy_ns > kBusyNs) return;
     const int64_t taken = mover.room_of(*each);
-    while (walk->least < taken) {
-      const int64_t sent = mover.send_away(walk->ops);
-      if (sent == 0) return;
-      walk->least += sent;
-    }
+    if (!make_room(taken, walk->least, mover, walk)) return;
     if (!mover.swap_in(each)) continue;
     walk->least -= taken;
     busy_ns += pursuit_->program()->ns_to_bring(each->block->record.bytes);

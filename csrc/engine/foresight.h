@@ -2,13 +2,14 @@
 // or other ops than the program, and where another program comes next. Not thread-safe: the device's lock is held, and
 // its context is current.
 //
-// What the next ops use is brought, and what is used last leaves where there will be no room for that or for what they
-// make. Beyond, ops are looked at until the link would have brought all that they lack before they begin: until then it
-// is busy, and the first of these begin to come now. They take only the room of what is used after that: what is used
-// sooner would have to come again, over the same busy link.
+// What the next ops use is brought, and what is used last leaves where there is no room for that, or will be none for
+// what they make. Beyond, ops are looked at until the link would have brought all that they lack before they begin:
+// until then it is busy, and the first of these begin to come now. They take only the room of what is used after that:
+// what is used sooner would have to come again, over the same busy link.
 #pragma once
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/mover.h"
@@ -44,14 +45,15 @@ class Foresight {
   Block* block_of(const At& at, int32_t storage) const;
   bool take(const At& at, Mover& mover, Walk* walk);
   void take_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
-  bool spend(int64_t bytes, Mover& mover, Walk* walk);
+  static bool make_room(int64_t bytes, const int64_t& room, Mover& mover, Walk* walk);
   void bring_rest(Mover& mover, Walk* walk);
 
   // While it looks.
   const Pursuit* pursuit_ = nullptr;
   const States* states_ = nullptr;
-  std::vector<Movable*> rest_;  // what is lacking beyond the next ops
-  double due_ns_ = 0;           // until it looks again
+  std::vector<Movable*> rest_;                 // what is lacking beyond the next ops
+  std::unordered_set<const Movable*> coming_;  // what the plan brings before the op that is looked at
+  double due_ns_ = 0;                          // until it looks again
 };
 
 }  // namespace um

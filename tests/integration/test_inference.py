@@ -1,5 +1,6 @@
 """Tokens are generated, and batches asked, with weights that are larger than the device: bits stay, and plans drive."""
 
+import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -83,3 +84,18 @@ def test_a_cache_that_grows_leaves_the_plan_its_weights() -> None:
         model.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
     of_a_token = [after - before for before, after in pairwise(crossed)]
     assert max(of_a_token[-6:]) < 1.5 * (weights - budget)  # twice as much where each token loses what the plan kept
+
+
+def test_batches_of_any_length_leave_the_plan_its_weights() -> None:
+    """What plans keep of the weights is the same at any length, and stays when a length comes for the first time."""
+    model, crossed = network(), []
+    weights = sum(each.nbytes for each in model.parameters())
+    budget = weights // 2
+    device = EmulatedDevice(budget + (64 << 20), clock="v100-16gb")
+    with torch.no_grad(), umadvise.session(model, device=device, budget=budget, policy="swap") as um:
+        model.register_forward_pre_hook(lambda *_: crossed.append(um.swap_counters().swap_in_bytes))
+        for length in (16, 32, 24, 40, 8, 30, 17, 33, 12, 36, 20, 28):
+            model(torch.arange(2 * length).view(2, length))
+    of_a_batch = [after - before for before, after in pairwise(crossed)]
+    assert statistics.median(of_a_batch[4:]) < 1.35 * (weights - budget)
+    assert max(of_a_batch[4:]) < weights

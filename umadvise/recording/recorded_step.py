@@ -7,6 +7,7 @@ whatever else is alive.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +59,19 @@ class RecordedStep:
     def digest(self) -> str:
         """Hexadecimal digest that is equal for steps of equal structure."""
         return self.structure.digest
+
+    @cached_property
+    def ops_digest(self) -> str:
+        """Hexadecimal digest that is equal for steps whose ops have equal names and use equal storages.
+
+        Their sizes may differ, and so may what ops allocate besides. A plan of one such step is one of the others, too,
+        see `umadvise.training.plans.view.transferred`.
+        """
+        step = self.structure
+        hasher = hashlib.sha256(repr(step.strings).encode())
+        for column in (step.ops.name, step.accesses.op, step.accesses.storage, step.accesses.flags):
+            hasher.update(len(column).to_bytes(8, "little") + column.tobytes())
+        return hasher.hexdigest()
 
     @property
     def is_steady(self) -> bool:

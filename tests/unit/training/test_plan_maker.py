@@ -48,8 +48,8 @@ class Asked:
         self.closed = True
 
 
-def step() -> RecordedStep:
-    trace = in_canonical_order(layers(12))[0]
+def step(bytes_: int = 10 * MIB) -> RecordedStep:
+    trace = in_canonical_order(layers(12, bytes_=bytes_))[0]
     return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64), "host")
 
 
@@ -94,6 +94,31 @@ def test_without_a_search_the_plan_that_was_made_at_once_stays(tmp_path: Path, m
     alone = PlanMaker(DEVICE, PlanCache(tmp_path))
     assert actions(alone.plan(step(), SWAP, MEMORY)) == actions(maker.plan(step(), SWAP, MEMORY))
     assert alone.improved() == []
+
+
+def whens(plan: Plan | None) -> list[tuple[int, ...]]:
+    return [(each.kind, each.storage, each.op) for each in actions(plan)]
+
+
+def test_steps_of_other_sizes_have_one_plan_where_it_is_as_good(maker: PlanMaker, search: Asked) -> None:
+    maker.plan(step(), SWAP, MEMORY)
+    search.run()
+    [improved] = maker.improved()
+    smaller = step(19 * MIB // 2)
+    assert smaller.ops_digest == step().ops_digest
+    assert smaller.digest != step().digest
+    alike = maker.plan(smaller, SWAP, MEMORY)
+    assert whens(alike) == whens(improved.plan)
+    assert {each.bytes for each in actions(alike)} == {19 * MIB // 2}
+    search.run()  # what it finds for the smaller one alone is no better
+    assert whens(maker.improved()[0].plan) == whens(improved.plan)
+
+
+def test_steps_of_other_sizes_have_plans_of_their_own_where_one_is_worse(maker: PlanMaker) -> None:
+    alone = PlanMaker(DEVICE, PlanCache(None))
+    maker.plan(step(), SWAP, MEMORY)
+    for bytes_ in (6 * MIB, 12 * MIB):  # needs less, and does not fit with it
+        assert whens(maker.plan(step(bytes_), SWAP, MEMORY)) == whens(alone.plan(step(bytes_), SWAP, MEMORY))
 
 
 def test_a_result_that_is_no_plan_changes_nothing(maker: PlanMaker, search: Asked) -> None:
