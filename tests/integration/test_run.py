@@ -231,6 +231,15 @@ def test_the_profile_is_written_however_it_ends(
         assert 'train.py", line' in finished.stderr  # where in the script
 
 
+def test_what_the_last_op_lacks_is_said_in_one_line(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    """The script has ended when it is known, and no line of it is to blame."""
+    script = "import torch\ntorch.ones(1000, 1, device='cuda') * torch.ones(1, 100000, device='cuda')\nprint('done')\n"
+    finished = run(script, options=("--policy", "swap", "--budget", "64MiB"))
+    assert (finished.returncode, finished.stdout) == (1, "done\n")
+    assert "umadvise run: no room for aten::mul.Tensor" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 def test_ctrl_c_writes_the_profile(tmp_path: Path) -> None:
     # Jobs in the background inherit that SIGINT is ignored.
     heeding = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"

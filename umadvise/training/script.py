@@ -14,6 +14,7 @@ import torch
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import parse_budget
 from umadvise.devices.open_device import EmulatedDevice
+from umadvise.errors import BudgetError
 from umadvise.records.counters import MemoryStats
 from umadvise.records.enums import Role
 from umadvise.records.fault_profile import FaultProfile, MeasuredStep
@@ -92,7 +93,11 @@ class ScriptRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends it; what the script left alive stays valid."""
+        """Ends it; what the script left alive stays valid.
+
+        Raises:
+            BudgetError: ops of its last step found no room on the device, and nothing of the script is left to be told.
+        """
         self._loop.observer.unmarked.driver = None
         if not self._runtime.forked:
             self._loop.close()
@@ -101,8 +106,8 @@ class ScriptRun:
         self._translation.close()
         Loop.shared = None
         patching.finish(self._runtime)
-        if kind is None:
-            self._loop.observer.clock.check()
+        if kind is None and (refusal := self._loop.observer.clock.refusal) is not None:
+            raise BudgetError(refusal)
 
     def _add_param_group(
         self, original: Callable[..., None], optimizer: torch.optim.Optimizer, group: dict[str, Any]
