@@ -227,6 +227,18 @@ def test_custom_functions_under_autocast() -> None:
 
 
 @pytest.mark.usefixtures("translated")
+def test_branches_close_over_tensors_and_name_devices() -> None:
+    given, closed_over = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    taken = torch.cond(given.sum() > -1e9, lambda x: x.sin() @ closed_over, lambda x: x @ closed_over, (given,))
+    taken.sum().backward()
+    assert torch.equal(closed_over.grad, given.detach().sin().t() @ torch.ones(4, 4))
+    named = torch.cond(
+        given.sum() > -1e9, lambda x: x.cuda() + torch.ones(4, device="cuda"), torch.neg, (given.detach(),)
+    )
+    assert torch.equal(named, given.detach() + 1)
+
+
+@pytest.mark.usefixtures("translated")
 def test_files(tmp_path: Path) -> None:
     torch.save({"weight": torch.arange(4.0, device="cuda"), "on host": torch.ones(2).cpu()}, tmp_path / "kept.pt")
     for map_location in ("cuda", torch.device("cuda:0"), {"cpu": "cuda"}, lambda storage, _: storage.cuda()):

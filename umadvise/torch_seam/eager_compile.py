@@ -3,6 +3,7 @@
 What such a script says of its tensors is for a GPU that is not there, and so would be the code that is compiled.
 """
 
+import functools
 import logging
 import sys
 from collections.abc import Callable
@@ -11,6 +12,15 @@ from typing import Any
 import torch
 
 log = logging.getLogger("umadvise")
+
+
+def _traced_if_possible(compiled: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Runs what torch.compile made of a function; eagerly where that fails, as where the function names devices."""
+    try:
+        with torch.compiler.set_stance("default"):
+            return compiled(*arguments, **named)
+    except Exception:  # of many classes; what is the function's own comes again
+        return compiled(*arguments, **named)
 
 
 class Compiler:
@@ -28,8 +38,14 @@ class Compiler:
             self._stance = torch.compiler.set_stance("force_eager")
 
     def compile(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """What takes `torch.compile`'s place (`Replacements.around`)."""
+        """What takes `torch.compile`'s place (`Replacements.around`).
+
+        Operators such as torch.cond have what they are given traced themselves, to learn which tensors it closes over:
+        they are let, where it can be traced.
+        """
         self._run_eagerly()
+        if sys._getframe(2).f_globals["__name__"] == "torch._higher_order_ops.utils":  # who called the replacement
+            return functools.partial(_traced_if_possible, original(*arguments, **named))
         if not self._told:
             self._told = True
             log.warning("torch.compile is passed through: what it is given runs eagerly")
