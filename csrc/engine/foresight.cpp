@@ -45,8 +45,10 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   bring_rest(mover, &walk);
 }
 
-// It begins when the ops before it have run, and the link has brought what they lack.
-bool Foresight::is_next(const Walk& walk) const { return std::max(walk.ahead_ns, walk.ins_ns) <= kNextNs; }
+// It begins when the ops before it have run, and the link has brought what they lack: under a plan that is little.
+bool Foresight::is_next(const Walk& walk) const {
+  return (walk.trusts ? walk.ahead_ns : std::max(walk.ahead_ns, walk.ins_ns)) <= kNextNs;
+}
 
 Block* Foresight::block_of(const At& at, int32_t storage) const {
   if (at.this_step) return pursuit_->block(storage);
