@@ -21,7 +21,6 @@ from umadvise.records.plan import ActionKind, Actions, Plan, alive
 from umadvise.records.trace import Trace
 from umadvise.records.units import format_bytes
 from umadvise.simulator.gpu import GpuSimulation
-from umadvise.simulator.swap import simulate_swap
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.plan_memory import PlanMemory, storages_in_chunks
@@ -205,10 +204,8 @@ class PlanMaker:
         return own
 
     def _step_ns(self, asked: PlanRequest, plan: Plan) -> float:
-        """How long the step that the planner sees takes: as planners judge it, in milliseconds for a thousand ops."""
-        seen = asked.view.trace
         try:
-            return simulate_swap(seen, self.device.profile, transferred(plan, seen), spans=False).result.step_ns
+            return self.simulate(asked.step, plan, asked.memory).mean_step_ns
         except (UmadviseError, ValueError):  # an op finds no room
             return math.inf
 
