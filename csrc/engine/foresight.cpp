@@ -45,7 +45,8 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   bring_rest(mover, &walk);
 }
 
-// It begins when the ops before it have run, and the link has brought what they lack: under a plan that is little.
+// It begins when the ops before it have run, and the link has brought what they lack. A plan that is trusted brings
+// that itself, and what it takes to be there and is not comes at once, however busy the link is.
 bool Foresight::is_next(const Walk& walk) const {
   return (walk.trusts ? walk.ahead_ns : std::max(walk.ahead_ns, walk.ins_ns)) <= kNextNs;
 }
@@ -111,8 +112,8 @@ void Foresight::take_plan(size_t first, size_t end, const At& at, Mover& mover, 
   walk->least = std::min(walk->least, walk->room);
 }
 
-// For one of the next ops, if need be in the place of what is used after it. `room`: what there is of it, of the
-// walk's.
+// Room for one of the next ops, if need be in the place of what is used after it. `room` is the walk's: `least` for
+// what comes now, `room` for what the op makes.
 bool Foresight::make_room(int64_t bytes, const int64_t& room, Mover& mover, Walk* walk) {
   while (room < bytes && !walk->trusts) {
     const int64_t sent = mover.send_away(walk->ops);

@@ -39,7 +39,11 @@ AS_GOOD = 1.02
 What two plans in turns do not both keep crosses the link once more, which was a tenth of all that a step brought.
 """
 AS_MUCH = 2
-"""And it may bring so many times the bytes: while the link is idle they cost no time."""
+"""And it may bring so many times the bytes: while the link is idle they cost no time.
+
+With 1.25 the worst step among sentences of any length took 1.17 times as long as alone, with 2 it takes 1.02 times
+(`tools/benchmark_changing.py`, half of the largest need). Without a bound small steps swap as much as large ones.
+"""
 
 
 @dataclass(frozen=True, eq=False)
