@@ -123,6 +123,7 @@ bool Mover::bring(Movable* block, CUstream stream) {
 // and come again into as few as they need. Whether there were any.
 bool Mover::repack(const Uses& uses) {
   bool any = false;
+  memory_.shared.forget();
   for (const Movable::Use& use : uses) {
     Movable* const block = use.block;
     const auto same = [&](const Movable::Use& each) { return each.block == block; };

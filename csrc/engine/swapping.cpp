@@ -62,6 +62,7 @@ void Swapping::look_ahead(const Outlook* outlook) {
   mover().order.outlook = outlook;
   const RequiredContext current(device_.backend);
   chunks_->memory.layout.stop();
+  chunks_->memory.shared.forget();
 }
 
 void Swapping::begin_anew() {

@@ -109,7 +109,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
     last = begin_copy(*block, true, used, Wait::departure_after_use);
     block->copying_out = true;
   }
-  memory_.layout.leaves(block->residence.range, bytes);
+  memory_.leaves(block->residence.range, bytes);
   fences_.replace(&block->moved, last);
   block->copied = true;
   block->cause = cause;
@@ -121,7 +121,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
 // Until something writes to it the host's copy is good, once it is whole.
 void Transfers::stay(Movable* block) noexcept {
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
-  memory_.layout.stays(block->residence.range);
+  memory_.stays(block->residence.range);
   ++events_.counted.cancelled;
   // Without a copy to the host `moved` is its last use, which may be the copy to the device.
   block->where = block->copying_out ? Where::device : Where::arriving;
@@ -135,11 +135,16 @@ bool Transfers::hand_on_first(bool at_once) {
 }
 
 void Transfers::clear(uint64_t bytes, int32_t storage) {
-  if (memory_.shares(bytes)) return;  // whichever part is free
-  for (const ChunkRange* range : memory_.layout.in_the_way(memory_.chunks_of(bytes), storage)) {
-    const auto found = std::find_if(leaving_.begin(), leaving_.end(),
-                                    [&](const Movable* each) { return each->residence.range == range; });
-    if (found != leaving_.end() && ready(**found)) hand_on(*found);
+  for (const ChunkRange* holder : memory_.in_the_way(bytes, storage)) {
+    std::vector<Movable*> found;
+    for (Movable* each : leaving_) {
+      const ChunkRange* const its = each->residence.range;
+      const bool part = its->shared != nullptr && its->shared->whole == holder && its->shared->all_left();
+      if (its == holder || part) found.push_back(each);
+    }
+    const auto is_ready = [&](const Movable* each) { return ready(*each); };
+    if (!std::all_of(found.begin(), found.end(), is_ready)) continue;
+    for (Movable* each : found) hand_on(each);
   }
 }
 

@@ -943,7 +943,7 @@ typedef struct um_gpu_options {
   uint32_t warm_up;         /* iterations whose calls are not counted: two at least */
   uint32_t synchronous;     /* 1: ops run in the host's thread, and the engine does as on the emulated device */
   uint32_t until_steady;    /* 1: no more iterations than it takes until they are all alike */
-  uint32_t reserved;
+  uint32_t jitter_permille; /* by up to so much kernels and the host's ops take longer, never twice the same */
 } um_gpu_options;
 
 /* One iteration. All but call_ns is of the compute queue: the duration is the sum of the three that follow it. */

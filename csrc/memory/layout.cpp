@@ -13,11 +13,10 @@ using driver::CUstream;
 
 // ---- what a step takes and gives -----------------------------------------------------------------------------
 
-ChunkRange* Layout::take(uint64_t chunks, CUstream first_user, int32_t storage) {
+ChunkRange* Layout::take_for(int64_t key, uint64_t chunks, CUstream first_user) {
   ranges_.end_moment();
   if (!follows_) return ranges_.take(chunks, first_user);
   if (ranges_.released() != released_) forget();
-  const int64_t key = key_of(chunks, storage);
   um::make_room(step_.stays, step_.stays.size() + 1);
   ChunkRange* const range = take(&turns_[place_][key], chunks, first_user);
   if (range == nullptr) return nullptr;
@@ -32,7 +31,7 @@ ChunkRange* Layout::take(uint64_t chunks, CUstream first_user, int32_t storage) 
 
 ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   const size_t turn = turns->next++;
-  if (laid_out_ == 0 && unlaid_ <= kLong) {
+  if (laid_out_ == 0 && unlaid_ <= kLong && ranges_.mapping.costs_nothing()) {
     missed_ += chunks;
     return ranges_.take_oldest(chunks, first_user);
   }
@@ -87,9 +86,9 @@ std::vector<Chunk*> Layout::instead(const Own& own, uint64_t chunks) const {
   return found;
 }
 
-std::vector<const ChunkRange*> Layout::in_the_way(uint64_t chunks, int32_t storage) {
+std::vector<const ChunkRange*> Layout::in_the_way_of(int64_t key) {
   std::vector<const ChunkRange*> holders;
-  const auto turns = turns_[place_].find(key_of(chunks, storage));
+  const auto turns = turns_[place_].find(key);
   if (!follows_ || ranges_.released() != released_ || turns == turns_[place_].end()) return holders;
   if (turns->second.next >= turns->second.stays.size()) return holders;
   for (const Chunk* chunk : turns->second.stays[turns->second.next].chunks) {

@@ -2,10 +2,11 @@
 // stays there are is seen in a step, and what is laid out then is followed in the next ones. A stay is told by its
 // storage and by how many the storage had before in the step; one of which nobody knows the storage, by its size. A
 // stay that does not find its chunks free takes others in place of those that are in use, which should be in nobody's
-// way: else one miss makes many. One that is not known takes what is mapped. The first steps, from which a layout is
-// made, take the chunks that were given back longest ago instead: so which chunks those are follows from the steps
-// alone, as they soon are in the same order whatever was before, and so does all that comes of it. In which order a
-// program lets go of several between two ops is no part of a step.
+// way: else one miss makes many. One that is not known takes what is mapped, and so do the first steps, from which a
+// layout is made. Where mapping costs nothing these take the chunks that were given back longest ago instead: so which
+// chunks those are follows from the steps alone, as they soon are in the same order whatever was before, and so does all
+// that comes of it. On an H100 that took 4 s a step (profiles/measured). In which order a program lets go of several
+// between two ops is no part of a step.
 //
 // Where a step fills the whole budget there are too few chunks for some stays, as each has its own for all of its time
 // and the step is a circle. So what plans bring ahead of time leaves some chunks free from then on.
@@ -14,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <unordered_map>
 #include <vector>
 
@@ -29,10 +31,19 @@ class Layout {
   Layout& operator=(const Layout&) = delete;
 
   // ChunkRanges::take and give. `storage`: its number in the steps; -1: it is not known.
-  ChunkRange* take(uint64_t chunks, driver::CUstream first_user, int32_t storage);
+  ChunkRange* take(uint64_t chunks, driver::CUstream first_user, int32_t storage) {
+    return take_for(key_of(chunks, storage), chunks, first_user);
+  }
+  // Likewise one chunk for storages that share it, and come back to each other (memory/shared_chunks.h).
+  ChunkRange* take_shared(driver::CUstream first_user, int64_t group) {
+    return take_for(kShared - group, 1, first_user);
+  }
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
   // Ranges that are in the way of the next stay of a storage.
-  std::vector<const ChunkRange*> in_the_way(uint64_t chunks, int32_t storage);
+  std::vector<const ChunkRange*> in_the_way(uint64_t chunks, int32_t storage) {
+    return in_the_way_of(key_of(chunks, storage));
+  }
+  std::vector<const ChunkRange*> in_the_way_of_shared(int64_t group) { return in_the_way_of(kShared - group); }
 
   // A step begins that is to be like the one before. Where too many stays of that did not find their chunks, there is a
   // new layout: made of it and mapped if it was like the one before it, else as soon as two are alike. Throws
@@ -60,7 +71,7 @@ class Layout {
 
  private:
   struct Seen {
-    int64_t key;        // the storage; negative: the size of one that is not known
+    int64_t key;        // key_of(), or kShared less the group
     ChunkRange* range;  // nullptr: it was given back
     bool open;          // it has not ended
     double arrived;     // when the copy to the device ends, or what was there before, by the device's clock
@@ -99,9 +110,13 @@ class Layout {
   // So often more chunks are left free because there were too few for a layout: what is lacking then is little.
   static constexpr uint64_t kMostSparings = 2;
 
+  // The storage; negative: the size of one that is not known.
   static int64_t key_of(uint64_t chunks, int32_t storage) {
     return storage >= 0 ? storage : -static_cast<int64_t>(chunks);
   }
+  static constexpr int64_t kShared = std::numeric_limits<int64_t>::min() / 2;
+  std::vector<const ChunkRange*> in_the_way_of(int64_t key);
+  ChunkRange* take_for(int64_t key, uint64_t chunks, driver::CUstream first_user);
   ChunkRange* take(Turns* turns, uint64_t chunks, driver::CUstream first_user);
   std::vector<Chunk*> instead(const Own& own, uint64_t chunks) const;
   Seen* seen(const ChunkRange* range, Step** step = nullptr) noexcept;

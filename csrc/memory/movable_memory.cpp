@@ -85,7 +85,7 @@ bool MovableMemory::give_back() noexcept {
 // ---- places on the device -------------------------------------------------------------------------------------
 
 ChunkRange* MovableMemory::take(uint64_t bytes, CUstream first_user, int32_t storage) {
-  return shares(bytes) ? shared.take(bytes, first_user) : layout.take(chunks_of(bytes), first_user, storage);
+  return shares(bytes) ? shared.take(bytes, first_user, storage) : layout.take(chunks_of(bytes), first_user, storage);
 }
 
 void MovableMemory::give(ChunkRange* range, Fences::Fence last_use) noexcept {

@@ -49,6 +49,16 @@ class MovableMemory {
   bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
 
+  // Layout::in_the_way, of the memory for so many bytes.
+  std::vector<const ChunkRange*> in_the_way(uint64_t bytes, int32_t storage) {
+    return shares(bytes) ? shared.in_the_way(storage) : layout.in_the_way(chunks_of(bytes), storage);
+  }
+  // Its memory on the device may be handed on from now on, 0 bytes: without a copy; or it does not leave after all.
+  void leaves(const ChunkRange* range, uint64_t bytes) noexcept {
+    range->shared != nullptr ? shared.leaves(range, bytes) : layout.leaves(range, bytes);
+  }
+  void stays(const ChunkRange* range) noexcept { range->shared != nullptr ? shared.stays(range) : layout.stays(range); }
+
   // So many bytes are a part of a chunk: they share it. Where tests have everything leave, what is smallest does not:
   // beside what nobody may move it would not have to.
   bool shares(uint64_t bytes) const {

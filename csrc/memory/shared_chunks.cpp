@@ -74,15 +74,19 @@ uint64_t SharedChunks::chunks_for(const std::vector<uint64_t>& bytes) const {
 
 // ---- taking and giving ---------------------------------------------------------------------------------------
 
-ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user) {
-  SharedChunk* shared = find(bytes);
-  if (shared == nullptr) shared = open(bytes, first_user);
+ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t storage) {
+  uint64_t first = kNone;
+  SharedChunk* shared = seat_of(bytes, first_user, storage, &first);
+  if (shared == nullptr) shared = find(bytes);
+  if (shared == nullptr) shared = open(++groups_, bytes < unit_bytes_, first_user);
   if (shared == nullptr) return nullptr;
   const OnError undo([&] {
     if (shared->taken == 0) close(shared);
   });
-  const uint64_t count = units(bytes), first = free_run(shared->taken, count);
+  const uint64_t count = units(bytes);
+  if (first == kNone) first = free_run(shared->taken, count);
   if (first >= units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
+  if (storage >= 0) seats_[storage] = {shared->group, first};
   for (uint64_t unit = first; unit < first + count; ++unit) {
     const Fences::Fence last = shared->last_use[unit];
     if (unit == first || last != shared->last_use[unit - 1]) fences_.order(first_user, last, Wait::place_reused);
@@ -92,19 +96,39 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user) {
   range->part = ones(count) << first;
   range->room->address = range->address + first * unit_bytes_;
   range->room->bytes = count * unit_bytes_;
+  if (shared->taken != 0 && shared->all_left()) layout_.stays(shared->whole);
   shared->taken |= range->part;
   measure(shared);
   return range;
 }
 
+// Where the storage was last: also where that takes one more chunk, if there is one.
+SharedChunk* SharedChunks::seat_of(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t* first) {
+  const auto seat = seats_.find(storage);
+  if (seat == seats_.end()) return nullptr;
+  const auto& [group, unit] = seat->second;
+  SharedChunk* shared = find_group(group);
+  const bool tiny = bytes < unit_bytes_;
+  if (shared != nullptr) {
+    const uint64_t count = units(bytes);
+    const bool fits = shared->tiny == tiny && unit + count <= units_ && (shared->taken >> unit & ones(count)) == 0;
+    if (!fits) return nullptr;
+  } else if (ranges_.chunks.obtainable() > layout_.spare()) {
+    shared = open(group, tiny, first_user);
+  }
+  if (shared != nullptr) *first = unit;
+  return shared;
+}
+
 // Whoever had the chunk before comes before everybody who gets a part.
-SharedChunk* SharedChunks::open(uint64_t bytes, CUstream first_user) {
+SharedChunk* SharedChunks::open(int64_t group, bool tiny, CUstream first_user) {
   um::make_room(shared_, shared_.size() + 1);
   auto opened = std::make_unique<SharedChunk>();
-  opened->whole = layout_.take(1, first_user, -1);
+  opened->whole = layout_.take_shared(first_user, group);
   if (opened->whole == nullptr) return nullptr;
   opened->longest = units_;
-  opened->tiny = bytes < unit_bytes_;
+  opened->group = group;
+  opened->tiny = tiny;
   const Fences::Fence before = opened->whole->chunks.front()->last_use;
   for (uint64_t unit = 0; unit < units_; ++unit) {
     fences_.retain(before);
@@ -121,13 +145,40 @@ void SharedChunks::give(ChunkRange* range, Fences::Fence last_use) noexcept {
     fences_.retain(last_use);
     fences_.replace(&shared->last_use[unit], last_use);
   }
+  const bool had_left = shared->all_left();
   shared->taken &= ~range->part;
+  shared->left &= ~range->part;
   range->room->address = range->address;
   range->room->bytes = chunk_bytes_;
   range->shared = nullptr;
   ranges_.give_part(range, last_use);
   if (shared->taken == 0) return close(shared);
+  if (!had_left && shared->all_left()) layout_.leaves(shared->whole, 0);
   measure(shared);
+}
+
+std::vector<const ChunkRange*> SharedChunks::in_the_way(int32_t storage) {
+  const auto seat = seats_.find(storage);
+  if (seat == seats_.end() || find_group(seat->second.group) != nullptr) return {};
+  return layout_.in_the_way_of_shared(seat->second.group);
+}
+
+SharedChunk* SharedChunks::find_group(int64_t group) const {
+  const auto is_it = [&](const auto& each) { return each->group == group; };
+  const auto found = std::find_if(shared_.begin(), shared_.end(), is_it);
+  return found == shared_.end() ? nullptr : found->get();
+}
+
+void SharedChunks::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
+  SharedChunk* const shared = range->shared;
+  shared->left |= range->part;
+  if (shared->all_left()) layout_.leaves(shared->whole, bytes);
+}
+
+void SharedChunks::stays(const ChunkRange* range) noexcept {
+  SharedChunk* const shared = range->shared;
+  if (shared->all_left()) layout_.stays(shared->whole);
+  shared->left &= ~range->part;
 }
 
 // Whoever gets the chunk comes after all who had a part.

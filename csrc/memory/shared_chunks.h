@@ -1,6 +1,8 @@
 // Chunks that small storages share. Each has a part of a chunk, and a range of its own over that chunk: so it comes and
 // leaves alone, and who may see it is its own affair (RangeMapping::show). A chunk is taken for the first part of it,
-// and given back with the last one.
+// and given back with the last one. In steps that repeat each storage comes back to where it was, next to the same
+// others, if nobody is in its way: so the chunks, too, are taken and given back as in the step before, and can be laid
+// out (memory/layout.h).
 //
 // Not thread-safe: the device's lock is held, and its context is current.
 #pragma once
@@ -8,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "memory/chunk_ranges.h"
@@ -22,9 +25,13 @@ struct SharedChunk {
 
   ChunkRange* whole = nullptr;                       // held for as long as anybody has a part
   uint64_t taken = 0;                                // a bit for each unit
+  uint64_t left = 0;                                 // of those, what is sent away: it may be handed on
   uint64_t longest = 0;                              // units in a row that nobody has
+  int64_t group = 0;                                 // those who come back to each other
   bool tiny = false;                                 // its parts are of one unit, for storages that may never leave
   std::array<Fences::Fence, kMostUnits> last_use{};  // of whoever had the unit last; holds a reference
+
+  bool all_left() const { return left == taken; }
 };
 
 class SharedChunks {
@@ -43,10 +50,17 @@ class SharedChunks {
   // There is a part of a chunk that is shared already.
   bool has_room(uint64_t bytes) const { return find(bytes) != nullptr; }
   // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is
-  // no chunk. Throws um::Error, and then nobody has it.
-  ChunkRange* take(uint64_t bytes, driver::CUstream first_user);
+  // no chunk. `storage`: its number in the steps; -1: it is not known. Throws um::Error, and then nobody has it.
+  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+  // Layout::in_the_way, of the chunk that a storage comes back to, if that is to be taken anew.
+  std::vector<const ChunkRange*> in_the_way(int32_t storage);
+  // Layout::leaves and stays, of a part: the chunk may be had when all of them may.
+  void leaves(const ChunkRange* range, uint64_t bytes) noexcept;
+  void stays(const ChunkRange* range) noexcept;
+  // Nobody comes back to where he was.
+  void forget() noexcept { seats_.clear(); }
   // Chunks that parts for so many bytes each take if nothing else is there.
   uint64_t chunks_for(const std::vector<uint64_t>& bytes) const;
 
@@ -55,8 +69,15 @@ class SharedChunks {
   static constexpr uint64_t kLeastUnitBytes = uint64_t{64} << 10;
 
   uint64_t units(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
+  // Where a storage was last.
+  struct Seat {
+    int64_t group;
+    uint64_t first;  // unit
+  };
   SharedChunk* find(uint64_t bytes) const;
-  SharedChunk* open(uint64_t bytes, driver::CUstream first_user);
+  SharedChunk* find_group(int64_t group) const;
+  SharedChunk* seat_of(uint64_t bytes, driver::CUstream first_user, int32_t storage, uint64_t* first);
+  SharedChunk* open(int64_t group, bool tiny, driver::CUstream first_user);
   void close(SharedChunk* shared) noexcept;
   void measure(SharedChunk* shared) const noexcept;
   uint64_t free_run(uint64_t taken, uint64_t count) const noexcept;
@@ -65,6 +86,8 @@ class SharedChunks {
   Layout& layout_;
   Fences& fences_;
   const uint64_t chunk_bytes_, unit_bytes_, units_;
+  std::unordered_map<int32_t, Seat> seats_;
+  int64_t groups_ = 0;                                // that there ever were
   std::vector<std::unique_ptr<SharedChunk>> shared_;  // in the order in which they were taken
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/scattered.h"
 #include "devices/simulated/device.h"
 #include "engine/doors.h"
 #include "memory/address_map.h"
@@ -225,11 +226,21 @@ void GpuReplay::begin(int32_t op) {
 // The kernel, at the moment at which the host has done everything else for it.
 void GpuReplay::launch(int64_t duration_ns, bool host_waits) {
   clock_.begin_op(-1, FaultShape{});
+  if (options_.jitter_permille > 0) {
+    clock_.call(jitter(options_.op_ns));
+    duration_ns += jitter(duration_ns);
+  }
   clock_.end_op(duration_ns, host_waits || options_.synchronous != 0);
   ends_ns_.push_back(clock_.now_ns());
   if (options_.queue_ops == 0 || ends_ns_.size() <= options_.queue_ops) return;
   clock_.host_waits(ends_ns_.front());
   ends_ns_.pop_front();
+}
+
+// Of a machine on which nothing takes as long as the last time: evenly spread from none to all that there may be.
+int64_t GpuReplay::jitter(int64_t duration_ns) {
+  const double part = static_cast<double>(scattered(++jitters_) >> 11) / static_cast<double>(uint64_t{1} << 53);
+  return static_cast<int64_t>(part * options_.jitter_permille / 1000.0 * static_cast<double>(duration_ns));
 }
 
 // ---- storages -------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class GpuReplay {
   void run_op(int32_t op);
   void begin(int32_t op);
   void launch(int64_t duration_ns, bool host_waits);
+  int64_t jitter(int64_t duration_ns);
   void events(int32_t op, bool inside);
   void event(uint64_t row);
   void copy(uint64_t row);
@@ -76,6 +77,7 @@ class GpuReplay {
   std::vector<um_access> accesses_;
   std::vector<um_shown> outputs_;
   std::deque<int64_t> ends_ns_;  // of the ops launched last
+  uint64_t jitters_ = 0;         // so far
   std::vector<char> host_;       // what the script copies
   uint32_t alike_ = 0;           // iterations at the end that are like the one before
   um_swap_counters swaps_{};     // when the present step began

@@ -129,6 +129,7 @@ def simulate_gpu(
     chunk_bytes: int = 0,
     small: Small = Small.STAY,
     call_factor: float = 1.0,
+    jitter: float = 0.0,
     iterations: int = ITERATIONS,
     synchronous: bool = False,
     until_steady: bool = False,
@@ -146,6 +147,8 @@ def simulate_gpu(
         chunk_bytes: bytes of a chunk; 0 is the engine's default on a GPU.
         small: what tensors of half a chunk and less do.
         call_factor: factor by which every call of the driver and every op takes longer than the tables say.
+        jitter: part of its time by which each kernel, and each op on the host, takes longer at most; each time another
+            one, and in each run the same.
         iterations: repetitions of the step, at least 3.
         synchronous: whether the device is not a GPU but the emulated one: an op ends before the next begins, and calls
             take no time.
@@ -168,6 +171,7 @@ def simulate_gpu(
         queue_ops=QUEUE_OPS,
         iterations=iterations,
         warm_up=min(WARM_UP, iterations - 1),
+        jitter_permille=round(1000 * jitter),
         synchronous=synchronous,
         until_steady=until_steady,
         storage_address=0 if addresses is None else addresses.ctypes.data,
