@@ -249,6 +249,7 @@ void Swapping::begin_step(uint32_t step) {
   if (outlook_ == nullptr || step == 0) return;
   const RequiredContext current(device_.backend);
   chunks_->memory.layout.begin_step();
+  chunks_->memory.shared.begin_step();
 }
 
 // ---- what there is ---------------------------------------------------------------------------------------------

@@ -184,14 +184,20 @@ bool ChunkRanges::mapped(ChunkRange* range) noexcept {
   return false;
 }
 
+void ChunkRanges::keep(ChunkRange* range) noexcept {
+  if (!range->kept) kept_ += range->chunks.size();
+  range->kept = true;
+}
+
 void ChunkRanges::keep_none() noexcept {
+  kept_ = 0;
   for (const auto& [numbers, each] : ranges_) each->kept = false;
 }
 
 // Page tables for so many more: of what nobody has, what was given back longest ago ends. There may be more than the
 // limit as long as nothing can end.
 void ChunkRanges::make_place(uint64_t count) noexcept {
-  while (mapping.mapped() + count > kMostRangesOfChunk * chunks.pool.budget()) {
+  while (mapping.mapped() - kept_ + count > kMostRangesOfChunk * chunks.pool.budget()) {
     ChunkRange* oldest = nullptr;
     const auto consider = [&](ChunkRange* each) {
       if (!each->held && !each->kept && (oldest == nullptr || each->given < oldest->given)) oldest = each;
@@ -218,7 +224,10 @@ bool ChunkRanges::retire(ChunkRange* range) noexcept {
   auto& alike = by_size_[range->chunks.size()];
   alike.erase(std::find(alike.begin(), alike.end(), range));
   given_at_once_.erase(std::remove(given_at_once_.begin(), given_at_once_.end(), range), given_at_once_.end());
-  if (range->kept) ++released_;
+  if (range->kept) {
+    ++released_;
+    kept_ -= range->chunks.size();
+  }
   ranges_.erase(ranges_.find(range->chunks));
   return true;
 }

@@ -55,6 +55,7 @@ class ChunkRanges {
   // there are not so many chunks. Numbers and ranges that are kept are good until released() changes, other ranges that
   // nobody holds until another is mapped. Throws um::Error.
   ChunkRange* map(const std::vector<uint32_t>& numbers);
+  void keep(ChunkRange* range) noexcept;
   void keep_none() noexcept;
 
   // What is beyond it is given back as soon as it is free, and its ranges end.
@@ -69,8 +70,8 @@ class ChunkRanges {
   uint64_t released() const { return released_; }  // chunks and ranges that were kept, ever
 
  private:
-  // On average, over all chunks of the budget. A plan's steady step needs 6 to 12
-  // (docs/decisions/storages-that-move.md).
+  // On average, over all chunks of the budget, beside those that are kept: a plan's steady step needs 6 to 12, twice as
+  // many where it repeats every two steps (docs/decisions/storages-that-move.md).
   static constexpr uint64_t kMostRangesOfChunk = 16;
 
   ChunkRange* idle_range(uint64_t count) const;
@@ -92,6 +93,7 @@ class ChunkRanges {
   std::vector<std::unique_ptr<ChunkRange>> parts_;        // ranges for parts of a chunk
   std::vector<ChunkRange*> given_at_once_;                // in this moment
   uint64_t takings_ = 0, released_ = 0;
+  uint64_t kept_ = 0;  // chunks of ranges that are kept
 };
 
 }  // namespace um

@@ -251,7 +251,7 @@ void Layout::make() {
       const Seen& seen = step_.stays[i % step_.stays.size()];
       const bool whole = stays[i].chunks.size() == seen.stay.count;
       Own own{whole ? ranges_.map(stays[i].chunks) : nullptr, seen.stay.begin.clock, stays[i].end.tick, {}, {}};
-      if (own.range != nullptr) own.range->kept = true;
+      if (own.range != nullptr) ranges_.keep(own.range);
       for (const uint32_t number : stays[i].chunks) {
         if (Chunk* const chunk = ranges_.chunks.at(number)) own.chunks.push_back(chunk);
         begins_[number].push_back(stays[i].begin.tick);

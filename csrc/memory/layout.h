@@ -4,9 +4,9 @@
 // stay that does not find its chunks free takes others in place of those that are in use, which should be in nobody's
 // way: else one miss makes many. One that is not known takes what is mapped, and so do the first steps, from which a
 // layout is made. Where mapping costs nothing these take the chunks that were given back longest ago instead: so which
-// chunks those are follows from the steps alone, as they soon are in the same order whatever was before, and so does all
-// that comes of it. On an H100 that took 4 s a step (profiles/measured). In which order a program lets go of several
-// between two ops is no part of a step.
+// chunks those are follows from the steps alone, as they soon are in the same order whatever was before, and so does
+// all that comes of it. On an H100 that took 4 s a step (profiles/measured). In which order a program lets go of
+// several between two ops is no part of a step.
 //
 // Where a step fills the whole budget there are too few chunks for some stays, as each has its own for all of its time
 // and the step is a circle. So what plans bring ahead of time leaves some chunks free from then on.
@@ -61,6 +61,7 @@ class Layout {
   void leaves(const ChunkRange* range, uint64_t bytes) noexcept;
   void stays(const ChunkRange* range) noexcept;
 
+  bool follows() const { return follows_; }      // steps that are to be alike
   uint64_t spare() const { return spare_; }      // chunks that what comes ahead of time leaves free
   uint64_t layouts() const { return layouts_; }  // that were made since it stopped last
   // Steps like this one keep to the layout that there is, or no other one is tried for long.

@@ -75,10 +75,15 @@ uint64_t SharedChunks::chunks_for(const std::vector<uint64_t>& bytes) const {
 // ---- taking and giving ---------------------------------------------------------------------------------------
 
 ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t storage) {
+  const Seat* const seat = seat_of(storage);
   uint64_t first = kNone;
-  SharedChunk* shared = seat_of(bytes, first_user, storage, &first);
-  if (shared == nullptr) shared = find(bytes);
-  if (shared == nullptr) shared = open(++groups_, bytes < unit_bytes_, first_user);
+  SharedChunk* shared = seat == nullptr ? nullptr : at(*seat, bytes, first_user);
+  if (shared != nullptr) {
+    first = seat->first;
+  } else {
+    shared = find(bytes);
+  }
+  if (shared == nullptr) shared = open(storage >= 0 ? ++groups_ : -++unknown_, bytes < unit_bytes_, first_user);
   if (shared == nullptr) return nullptr;
   const OnError undo([&] {
     if (shared->taken == 0) close(shared);
@@ -86,7 +91,7 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   const uint64_t count = units(bytes);
   if (first == kNone) first = free_run(shared->taken, count);
   if (first >= units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
-  if (storage >= 0) seats_[storage] = {shared->group, first};
+  sit(storage, {shared->group, first});
   for (uint64_t unit = first; unit < first + count; ++unit) {
     const Fences::Fence last = shared->last_use[unit];
     if (unit == first || last != shared->last_use[unit - 1]) fences_.order(first_user, last, Wait::place_reused);
@@ -102,22 +107,42 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   return range;
 }
 
-// Where the storage was last: also where that takes one more chunk, if there is one.
-SharedChunk* SharedChunks::seat_of(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t* first) {
-  const auto seat = seats_.find(storage);
-  if (seat == seats_.end()) return nullptr;
-  const auto& [group, unit] = seat->second;
-  SharedChunk* shared = find_group(group);
+// Also where that takes one more chunk, if there is one. nullptr: somebody else is there.
+SharedChunk* SharedChunks::at(const Seat& seat, uint64_t bytes, CUstream first_user) {
   const bool tiny = bytes < unit_bytes_;
-  if (shared != nullptr) {
-    const uint64_t count = units(bytes);
-    const bool fits = shared->tiny == tiny && unit + count <= units_ && (shared->taken >> unit & ones(count)) == 0;
-    if (!fits) return nullptr;
-  } else if (ranges_.chunks.obtainable() > layout_.spare()) {
-    shared = open(group, tiny, first_user);
+  SharedChunk* const shared = find_group(seat.group);
+  if (shared == nullptr)
+    return ranges_.chunks.obtainable() > layout_.spare() ? open(seat.group, tiny, first_user) : nullptr;
+  const uint64_t count = units(bytes);
+  const bool fits = shared->tiny == tiny && seat.first + count <= units_;
+  return fits && (shared->taken >> seat.first & ones(count)) == 0 ? shared : nullptr;
+}
+
+SharedChunks::Seat* SharedChunks::seat_of(int32_t storage) noexcept {
+  const auto found = visits_.find(storage);
+  if (found == visits_.end()) return nullptr;
+  Visits& visits = found->second;
+  if (visits.step != step_) visits.next = 0;
+  visits.step = step_;
+  return visits.next < visits.seats.size() ? &visits.seats[visits.next] : nullptr;
+}
+
+void SharedChunks::sit(int32_t storage, Seat seat) {
+  if (storage < 0 || !layout_.follows()) return;
+  Seat* const before = seat_of(storage);
+  Visits& visits = visits_[storage];
+  visits.step = step_;
+  ++visits.next;
+  if (before != nullptr) {
+    *before = seat;
+  } else {
+    visits.seats.push_back(seat);
   }
-  if (shared != nullptr) *first = unit;
-  return shared;
+}
+
+void SharedChunks::begin_step() noexcept {
+  ++step_;
+  unknown_ = 0;
 }
 
 // Whoever had the chunk before comes before everybody who gets a part.
@@ -158,9 +183,9 @@ void SharedChunks::give(ChunkRange* range, Fences::Fence last_use) noexcept {
 }
 
 std::vector<const ChunkRange*> SharedChunks::in_the_way(int32_t storage) {
-  const auto seat = seats_.find(storage);
-  if (seat == seats_.end() || find_group(seat->second.group) != nullptr) return {};
-  return layout_.in_the_way_of_shared(seat->second.group);
+  const Seat* const seat = seat_of(storage);
+  if (seat == nullptr || find_group(seat->group) != nullptr) return {};
+  return layout_.in_the_way_of_shared(seat->group);
 }
 
 SharedChunk* SharedChunks::find_group(int64_t group) const {

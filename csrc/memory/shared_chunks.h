@@ -59,8 +59,10 @@ class SharedChunks {
   // Layout::leaves and stays, of a part: the chunk may be had when all of them may.
   void leaves(const ChunkRange* range, uint64_t bytes) noexcept;
   void stays(const ChunkRange* range) noexcept;
+  // A step begins that is to be like the one before: Layout::begin_step.
+  void begin_step() noexcept;
   // Nobody comes back to where he was.
-  void forget() noexcept { seats_.clear(); }
+  void forget() noexcept { visits_.clear(); }
   // Chunks that parts for so many bytes each take if nothing else is there.
   uint64_t chunks_for(const std::vector<uint64_t>& bytes) const;
 
@@ -69,14 +71,20 @@ class SharedChunks {
   static constexpr uint64_t kLeastUnitBytes = uint64_t{64} << 10;
 
   uint64_t units(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
-  // Where a storage was last.
+  // Where a storage was in the step before, each time that it came.
   struct Seat {
     int64_t group;
     uint64_t first;  // unit
   };
+  struct Visits {
+    std::vector<Seat> seats;
+    uint64_t step = 0, next = 0;
+  };
+  Seat* seat_of(int32_t storage) noexcept;
+  void sit(int32_t storage, Seat seat);
   SharedChunk* find(uint64_t bytes) const;
   SharedChunk* find_group(int64_t group) const;
-  SharedChunk* seat_of(uint64_t bytes, driver::CUstream first_user, int32_t storage, uint64_t* first);
+  SharedChunk* at(const Seat& seat, uint64_t bytes, driver::CUstream first_user);
   SharedChunk* open(int64_t group, bool tiny, driver::CUstream first_user);
   void close(SharedChunk* shared) noexcept;
   void measure(SharedChunk* shared) const noexcept;
@@ -86,7 +94,9 @@ class SharedChunks {
   Layout& layout_;
   Fences& fences_;
   const uint64_t chunk_bytes_, unit_bytes_, units_;
-  std::unordered_map<int32_t, Seat> seats_;
+  std::unordered_map<int32_t, Visits> visits_;
+  uint64_t step_ = 0;
+  int64_t unknown_ = 0;                               // groups of storages that nobody knows, in this step
   int64_t groups_ = 0;                                // that there ever were
   std::vector<std::unique_ptr<SharedChunk>> shared_;  // in the order in which they were taken
 };
