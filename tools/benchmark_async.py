@@ -1,7 +1,7 @@
 """Benchmark of the engine on a GPU that computes while the host runs ahead: simulated, in virtual time.
 
 python tools/benchmark_async.py [--networks bert_large resnet50 gpt2_medium] [--shares 0.5 0.33] [--factors 0.5 1 2]
-    [--device h100-sxm-80gb] [--seconds 20] [--peers] [--json FILE]
+    [--jitter 0] [--device h100-sxm-80gb] [--seconds 20] [--peers] [--json FILE]
 
 The engine runs as in a session with the policy swap (umadvise.simulator.gpu); its driver calls and ops take host time
 by a table of published costs, times each factor. A row says what a steady step takes beside what the plan promises
@@ -56,7 +56,7 @@ class AsyncRow:
 
 
 def measure(
-    network: str, device: DeviceProfile, shares: list[float], factors: list[float], seconds: float
+    network: str, device: DeviceProfile, shares: list[float], factors: list[float], seconds: float, jitter: float
 ) -> Iterator[AsyncRow]:
     """The rows of a network."""
     trace = dry.record(STEPS[network], device=device)
@@ -71,6 +71,7 @@ def measure(
                 budget_bytes=budget_bytes,
                 chunk_bytes=made.chunk_bytes,
                 call_factor=factor,
+                jitter=jitter,
             )
             yield row(network, share, budget_bytes, made, factor, run)
 
@@ -146,6 +147,7 @@ def main() -> int:
     parser.add_argument("--shares", nargs="+", type=float, default=[0.5, 0.33])
     parser.add_argument("--factors", nargs="+", type=float, default=[0.5, 1.0, 2.0])
     parser.add_argument("--device", default="h100-sxm-80gb")
+    parser.add_argument("--jitter", type=float, default=0.0, help="part by which kernels and the host take longer")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a plan's search may take")
     parser.add_argument("--peers", action="store_true", help="in what torch's own means need, in place of the shares")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
@@ -158,7 +160,7 @@ def main() -> int:
         if options.peers:
             of_peers += async_peers.measure(network, device, options.factors, options.seconds)
         else:
-            rows += measure(network, device, options.shares, options.factors, options.seconds)
+            rows += measure(network, device, options.shares, options.factors, options.seconds, options.jitter)
     console.print(async_peers.table(of_peers, device) if options.peers else table(rows, device))
     if options.json is not None:
         body = {

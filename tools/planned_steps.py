@@ -13,7 +13,7 @@ from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.swap import simulate_swap
-from umadvise.training.plans.plan_memory import spare_bytes, staying_bytes
+from umadvise.training.plans.plan_memory import chunk_bytes_of, spare_bytes, staying_bytes
 from umadvise.training.plans.view import transferred, view_of
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
@@ -22,8 +22,6 @@ STEPS = {
     "resnet50": functools.partial(NETWORKS["resnet50"], 128),
     "gpt2_medium": functools.partial(NETWORKS["gpt2"], 8, layers=24, width=1024, heads=16),
 }
-CHUNK_BYTES = 2 << 20
-"""A session's chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Planned:
 
     Attributes:
         plan: plan of the step's trace.
-        chunk_bytes: size of a chunk in bytes.
+        chunk_bytes: size of a chunk in bytes, as a session has them.
         bound_ms: milliseconds below which no plan that only swaps gets the step.
         planned_ms: milliseconds of the step that the planner promises.
     """
@@ -57,11 +55,12 @@ def planned(
     """
     if regions:
         trace = with_inputs_held(trace, regions)
-    stays = staying_bytes(trace) + spare_bytes(budget_bytes, CHUNK_BYTES)
-    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, staying_bytes=stays)
+    chunk_bytes = chunk_bytes_of(budget_bytes)
+    stays = staying_bytes(trace) + spare_bytes(budget_bytes, chunk_bytes)
+    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
     repeatable = repeatable_ops(trace, regions) if regions else None
     options = {"recompute": regions is not None, "paging": False, "seconds": seconds}
     plan = planners.run("best", view.trace, device, view.budget_bytes, None, (), repeatable, **options)
     promised = simulate_swap(view.trace, device, plan, spans=False)
     bound = lower_bound(trace, device, budget_bytes)
-    return Planned(transferred(plan, trace), CHUNK_BYTES, bound.step_ns / 1e6, promised.step_ns / 1e6)
+    return Planned(transferred(plan, trace), chunk_bytes, bound.step_ns / 1e6, promised.step_ns / 1e6)
