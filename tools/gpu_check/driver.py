@@ -91,6 +91,8 @@ FUNCTIONS: dict[str, tuple[int, tuple[Any, ...]]] = {
     "cuEventQuery": (2000, (_POINTER,)),
     "cuMemHostAlloc": (2020, (_POINTER, _SIZE, _ENUM)),
     "cuMemFreeHost": (2000, (_POINTER,)),
+    "cuMemHostRegister": (6050, (_POINTER, _SIZE, _ENUM)),
+    "cuMemHostUnregister": (4000, (_POINTER,)),
     "cuModuleLoadData": (2000, (_POINTER, _TEXT)),
     "cuModuleGetFunction": (2000, (_POINTER, _POINTER, _TEXT)),
     "cuLaunchKernel": (4000, (_POINTER, *[_ENUM] * 7, _STREAM, _POINTER, _POINTER)),

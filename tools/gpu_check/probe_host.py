@@ -1,5 +1,7 @@
 """Page-locked memory of the host, by size and by how it was asked for; and what events cost."""
 
+import ctypes
+import mmap
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +33,35 @@ def pinned(kind: str) -> Any:
         return found
 
     return [{"bytes": size * MIB, **times(size * MIB)} for size in SIZES_MIB[kind]]
+
+
+def registered(kind: str) -> Any:
+    """Memory of the process that is page-locked when it has been written, in pages of 4 KiB and in huge ones."""
+    driver = RawDriver(kind)
+
+    def times(size_bytes: int, advice: int) -> dict[str, int]:
+        with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory.madvise(advice)
+            first = ctypes.c_char.from_buffer(memory)
+            address = ctypes.addressof(first)
+            try:
+                started = time.perf_counter_ns()
+                ctypes.memset(address, 1, size_bytes)
+                written_ns = time.perf_counter_ns() - started
+                register_ns = driver.timed("cuMemHostRegister", address, size_bytes, 0)
+                return {
+                    "write_ns": written_ns,
+                    "register_ns": register_ns,
+                    "unregister_ns": driver.timed("cuMemHostUnregister", address),
+                }
+            finally:
+                del first  # a mapping that is referred to cannot be closed
+
+    pages = {"4 KiB": mmap.MADV_NOHUGEPAGE, "huge": mmap.MADV_HUGEPAGE}
+    return {
+        name: or_reason(lambda advice=advice: [times(size * MIB, advice) for size in SIZES_MIB[kind]])
+        for name, advice in pages.items()
+    }
 
 
 def bandwidth(kind: str) -> Any:

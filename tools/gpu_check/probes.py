@@ -83,6 +83,7 @@ PARTS: dict[str, Callable[[str], Any]] = {
     "prefetches": probe_managed.prefetches,
     "discards": probe_managed.discards,
     "pinned": probe_host.pinned,
+    "registered": probe_host.registered,
     "bandwidth": probe_host.bandwidth,
     "events": probe_host.events,
     "counters_first": partial(probe_managed.counted, allocated_first=False),
