@@ -20,7 +20,7 @@ from stand_ins import CHECKOUT
 
 MIB = 1 << 20
 ALL = bool(os.environ.get("UMADVISE_FULL"))
-STAGES = ["probes", "driver_costs", "touches", "device", "overhead", "page_locked", "tests", "bert"]
+STAGES = ["probes", "driver_costs", "touches", "device", "overhead", "page_locked", "tokens", "tests", "bert"]
 STAGES += ["resnet_large_batch", "bert_large_batch_bf16"]
 if ALL:  # both networks in both sizes, and what fills the device
     STAGES += ["eviction", "resnet", "bert_large_batch", "resnet_large_batch_bf16"]
@@ -123,6 +123,14 @@ def test_the_probes_find_what_the_emulated_device_does(data: dict[str, Any]) -> 
     blocks = probes["memory_first"]["bytes"] // (2 * MIB)
     assert probes["memory_first"]["fault_groups"] == blocks  # one sweep over what lay with the host
     assert probes["host_numa"]["host_reads_what_kernel_wrote"] is True
+
+
+def test_tokens_are_the_same_in_every_way(data: dict[str, Any]) -> None:
+    found = data["tokens"]
+    assert list(found) == ["plain", "swap", "auto"]
+    assert len({str([found[way][name]["sums_hex"] for name in ("first", "again")]) for way in found}) == 1
+    assert len(set(found["plain"]["first"]["sums_hex"])) == 4
+    assert found["swap"]["rung_at_end"] == "swap" and found["swap"]["swaps_per_token"]["swap_ins"] > 0
 
 
 def test_costs_are_by_size(data: dict[str, Any]) -> None:

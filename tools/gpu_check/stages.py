@@ -25,6 +25,8 @@ _NEEDED = ("msgspec", "numpy", "rich")
 _PART_S = 45.0
 _PAGE_LOCKED = ("copies", "compute", "atomics", "gradients", "optimizers", "streams")
 """Parts of page_locked.py."""
+_TOKENS = ("plain", "swap", "auto")
+"""Ways of tokens.py, the most important first."""
 _OUTCOME = re.compile(r"^tests/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 
 
@@ -113,6 +115,22 @@ def overhead(check: GpuCheck) -> Any:
     return {**found, **_measured(check, "overhead.py", "patched")}
 
 
+def tokens(check: GpuCheck) -> Any:
+    """How long a token takes where a quarter of the weights fits, and whether all ways generate the same."""
+    if check.output.data("environment")["packages"].get("transformers") is None:
+        return {"reason": "transformers is not installed"}
+    found: dict[str, Any] = {}
+    for way in _TOKENS:
+        found[way] = _measured(check, "tokens.py", way)
+        check.keep(found)
+    generated = [
+        [(each[name]["tokens"], each[name]["sums_hex"]) for name in ("first", "again")] for each in found.values()
+    ]
+    if any(each != generated[0] for each in generated):
+        raise StageError("not all ways generate the same", found)
+    return found
+
+
 def page_locked(check: GpuCheck) -> Any:
     """Ops on storages in page-locked memory, which have to give what they give on the device."""
     found = run_parts(check, _HERE / "page_locked.py", _PAGE_LOCKED, _PART_S, driver=False)
@@ -135,6 +153,7 @@ STAGES = {
     "touches": Stage(45, partial(_measured, program="touches.py"), _ALL, reserved_s=12),
     "device": Stage(45, device, _CORE, reserved_s=10),
     "overhead": Stage(60, overhead, _ALL, reserved_s=14),
+    "tokens": Stage(180, tokens, _ALL, reserved_s=30),
     "conformance": Stage(60, build.conformance),
     "tests": Stage(420, tests, _ALL, reserved_s=60),
     "bert": Stage(420, partial(train, network="bert_large"), _ALL, reserved_s=80),
