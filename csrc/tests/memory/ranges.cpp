@@ -284,3 +284,23 @@ TEST(what_is_still_to_be_mapped_goes_with_its_chunks) {
   CHECK_EQ(rig.ranges->chunks.pool.created(), uint64_t{0});
   latch.open();
 }
+
+// However many are kept.
+TEST(ranges_that_are_kept_push_out_no_others) {
+  Rig rig(6);
+  std::vector<uint32_t> numbers(6);
+  for (uint32_t chosen = 0; chosen < 64; ++chosen) {
+    numbers.clear();
+    for (uint32_t number = 0; number < 6; ++number) {
+      if ((chosen >> number & 1) != 0) numbers.push_back(number);
+    }
+    if (numbers.size() > 2) rig.ranges->keep(rig.ranges->map(numbers));
+  }
+  ChunkRange* const one = rig.ranges->take(1, nullptr);
+  rig.ranges->give(one, 0);
+  rig.ranges->give(rig.ranges->take(2, nullptr), 0);
+  const uint64_t mappings = rig.calls("cuMemMap");
+  CHECK(rig.ranges->take(1, nullptr) == one);
+  CHECK_EQ(rig.calls("cuMemMap"), mappings);
+  rig.ranges->give(one, 0);
+}

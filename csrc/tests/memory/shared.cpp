@@ -95,6 +95,41 @@ TEST(parts_that_come_and_go_map_nothing) {
   CHECK_EQ(rig.calls("cuMemMap"), mapped);
 }
 
+// In whichever order they come. Storage 0 comes twice, when others are there.
+TEST(storages_come_back_to_where_they_were_next_to_the_same_others) {
+  Rig rig(8);
+  um::SharedChunks& shared = rig.memory->shared;
+  std::vector<int32_t> order{1, 2, 3, 4, 5, 6};
+  std::mt19937_64 random(check::seed(13));
+  struct Seen {
+    uint64_t part;
+    std::vector<bool> beside;
+    bool operator==(const Seen& other) const { return part == other.part && beside == other.beside; }
+  };
+  std::vector<Seen> before;
+  for (int step = 0; step < 8; ++step) {
+    rig.memory->layout.begin_step();
+    shared.begin_step();
+    std::vector<ChunkRange*> ranges(7);
+    ChunkRange* const first = shared.take(kChunk / 4, nullptr, 0);
+    const uint64_t first_part = first->part;
+    shared.give(first, 0);
+    for (const int32_t storage : order)
+      ranges[static_cast<size_t>(storage)] = shared.take(kChunk / 4, nullptr, storage);
+    ranges[0] = shared.take(kChunk / 4, nullptr, 0);
+    std::vector<Seen> seen{{first_part, {}}};
+    for (const ChunkRange* range : ranges) {
+      seen.push_back({range->part, {}});
+      for (const ChunkRange* other : ranges) seen.back().beside.push_back(range->shared == other->shared);
+    }
+    if (step > 0) CHECK(seen == before);
+    before = seen;
+    for (ChunkRange* range : ranges) shared.give(range, 0);
+    std::shuffle(order.begin(), order.end(), random);
+  }
+  CHECK_EQ(rig.taken(), uint64_t{0});
+}
+
 // The tightest packing that there is, against what first fit is said to take, for sizes that brute force can do.
 TEST(what_parts_take_is_never_less_than_they_need) {
   Rig rig(1);
