@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from driver import NUMBER, RawDriver
@@ -39,7 +40,7 @@ def registered(kind: str) -> Any:
     """Memory of the process that is page-locked when it has been written, in pages of 4 KiB and in huge ones."""
     driver = RawDriver(kind)
 
-    def times(size_bytes: int, advice: int) -> dict[str, int]:
+    def times(advice: int, size_bytes: int) -> dict[str, int]:
         with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             memory.madvise(advice)
             first = ctypes.c_char.from_buffer(memory)
@@ -58,10 +59,12 @@ def registered(kind: str) -> Any:
                 del first  # a mapping that is referred to cannot be closed
 
     pages = {"4 KiB": mmap.MADV_NOHUGEPAGE, "huge": mmap.MADV_HUGEPAGE}
-    return {
-        name: or_reason(lambda advice=advice: [times(size * MIB, advice) for size in SIZES_MIB[kind]])
-        for name, advice in pages.items()
-    }
+    sizes = [size * MIB for size in SIZES_MIB[kind]]
+    return {name: or_reason(partial(_each, sizes, partial(times, advice))) for name, advice in pages.items()}
+
+
+def _each(sizes: list[int], measure: Callable[[int], dict[str, int]]) -> list[dict[str, int]]:
+    return [measure(size) for size in sizes]
 
 
 def bandwidth(kind: str) -> Any:
