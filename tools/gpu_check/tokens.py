@@ -32,7 +32,7 @@ _BASE = 1 << 20
 """So many random numbers are repeated: a billion and a half take half a minute."""
 
 
-class Times(transformers.LogitsProcessor):
+class TokenTimes(transformers.LogitsProcessor):
     """When each token was there, and the sum of what it was chosen from."""
 
     def __init__(self, *, on_gpu: bool) -> None:
@@ -69,7 +69,7 @@ def build(kind: str) -> Any:
 def generate(model: Any, kind: str) -> dict[str, Any]:
     """One generation: nanoseconds of each token from the second on; tokens, and the sums of their scores."""
     on_gpu = kind == "cuda"
-    times = Times(on_gpu=on_gpu)
+    times = TokenTimes(on_gpu=on_gpu)
     prompt = torch.arange(_PROMPT)[None].to("cuda" if on_gpu else "cpu")
     with torch.no_grad():
         tokens = model.generate(
