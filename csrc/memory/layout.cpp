@@ -37,7 +37,7 @@ ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   }
   if (turn >= turns->stays.size() || turns->stays[turn].chunks.size() > chunks) {
     missed_ += chunks;
-    return ranges_.take(chunks, first_user);
+    return take_again(turns, turn, chunks, first_user);
   }
   Own& own = turns->stays[turn];
   if (own.range != nullptr && own.chunks.size() == chunks && ranges_.take(own.range, first_user)) return own.range;
@@ -47,6 +47,18 @@ ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   const bool again = own.instead.size() == chunks && std::none_of(own.instead.begin(), own.instead.end(), in_use);
   if (!again) own.instead = instead(own, chunks);
   return ranges_.take(chunks, first_user, own.instead);
+}
+
+// Where it was at this turn of the step before, which is mapped.
+ChunkRange* Layout::take_again(Turns* turns, size_t turn, uint64_t chunks, CUstream first_user) {
+  if (ranges_.mapping.costs_nothing()) return ranges_.take(chunks, first_user);
+  if (turn >= turns->last.size()) turns->last.resize(turn + 1);
+  std::vector<Chunk*>& last = turns->last[turn];
+  const auto is_free = [](const Chunk* chunk) { return chunk->free; };
+  const bool again = last.size() == chunks && std::all_of(last.begin(), last.end(), is_free);
+  ChunkRange* const range = again ? ranges_.take(chunks, first_user, last) : ranges_.take(chunks, first_user);
+  if (range != nullptr) last = range->chunks;
+  return range;
 }
 
 // Those of its own that are free, then those for which the device waits least, of equal ones those that no other stay
