@@ -30,7 +30,7 @@ class Planned:
 
     Attributes:
         plan: plan of the step's trace.
-        chunk_bytes: size of a chunk in bytes, as a session has them.
+        chunk_bytes: size of a chunk in bytes.
         bound_ms: milliseconds below which no plan that only swaps gets the step.
         planned_ms: milliseconds of the step that the planner promises.
     """
@@ -42,7 +42,12 @@ class Planned:
 
 
 def planned(
-    trace: Trace, device: DeviceProfile, budget_bytes: int, seconds: float, regions: Collection[Region] | None = None
+    trace: Trace,
+    device: DeviceProfile,
+    budget_bytes: int,
+    seconds: float,
+    regions: Collection[Region] | None = None,
+    chunk_bytes: int | None = None,
 ) -> Planned:
     """Plans a step as a session does.
 
@@ -52,10 +57,11 @@ def planned(
         budget_bytes: device memory for chunks.
         seconds: time that the planner may take.
         regions: marked regions in which the plan may have ops run again; None: it may have none.
+        chunk_bytes: size of a chunk in bytes; None: as a session has them.
     """
     if regions:
         trace = with_inputs_held(trace, regions)
-    chunk_bytes = chunk_bytes_of(budget_bytes)
+    chunk_bytes = chunk_bytes or chunk_bytes_of(budget_bytes)
     stays = staying_bytes(trace) + spare_bytes(budget_bytes, chunk_bytes)
     view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
     repeatable = repeatable_ops(trace, regions) if regions else None

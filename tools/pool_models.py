@@ -21,7 +21,7 @@ import numpy as np
 from harness import command_line
 from planned_steps import STEPS, Planned, planned
 from pool_layout import ChunkLayout, Stays
-from pool_memory import AliasedRanges, BestFit, Exact, PoolMemory, RemappedRanges
+from pool_memory import CHUNK_BYTES, AliasedRanges, BestFit, Exact, PoolMemory, RemappedRanges
 from pool_replay import PoolFullError, Replay
 from rich.console import Console
 from rich.table import Table
@@ -129,7 +129,7 @@ def measure(network: str, device: DeviceProfile, shares: list[float], seconds: f
     trace = dry.record(STEPS[network], device=device)
     for share in shares:
         budget_bytes = int(trace.peak_bytes * share)
-        made = planned(trace, device, budget_bytes, seconds)
+        made = planned(trace, device, budget_bytes, seconds, chunk_bytes=CHUNK_BYTES)
         plan = reanchored(trace, device, made, budget_bytes)
         stays = Stays.of(Replay(trace, device, plan, Exact(budget_bytes)), budget_bytes)
         runs = [run(name, trace, device, plan, kind(budget_bytes)) for name, kind in ASKED.items()]

@@ -123,7 +123,7 @@ bool Mover::bring(Movable* block, CUstream stream) {
 // and come again into as few as they need. Whether there were any.
 bool Mover::repack(const Uses& uses) {
   bool any = false;
-  memory_.shared.forget();
+  memory_.shared.forget();  // they would come back to where they are
   for (const Movable::Use& use : uses) {
     Movable* const block = use.block;
     const auto same = [&](const Movable::Use& each) { return each.block == block; };

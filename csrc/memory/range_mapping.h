@@ -52,8 +52,8 @@ class RangeMapping {
   // Copies may do everything. Whoever takes a range may write. Nothing on a GPU. Throws um::Error.
   void show(ChunkRange* range, RawAccess access);
 
-  bool costs_nothing() const { return backend_.hooks->in_host; }
-  uint64_t mapped() const { return mapped_; }  // chunks, counted once for each range
+  bool costs_nothing() const { return backend_.hooks->in_host; }  // the driver's calls, on the emulated device
+  uint64_t mapped() const { return mapped_; }                     // chunks, counted once for each range
 
  private:
   uint64_t bytes(const ChunkRange& range) const { return range.chunks.size() * chunk_bytes_; }
