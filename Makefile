@@ -15,6 +15,8 @@ FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
+# One build: the core that is installed, its tests, and what stands in for a GPU.
+BUILT := build/native
 # Ninja has threads of its own, and cannot read what `make --jobs` tells it.
 BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
@@ -39,6 +41,9 @@ TORCH_CUDA ?= torch==2.11.0
 CUDA_VENV := .venv-torch-cuda
 CUDA_PYTHON := $(CUDA_VENV)/bin/python
 ON_STAND_INS = $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -m
+TORCH_FOLDER = from importlib.util import find_spec; print(*find_spec('torch').submodule_search_locations)
+FIRST_USE = import torch; from umadvise._hooks.loader import compiled_library; compiled_library(); \
+	assert (torch.ones(2, device='cuda') + 1).tolist() == [2, 2]
 # SHORT=1 is what CI has time for.
 SHORT ?=
 
@@ -128,9 +133,9 @@ docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
 ctest: $(VENV)/.installed
-	$(CONFIGURE) -B build/test
-	$(BUILD) build/test
-	ctest --test-dir build/test --parallel 2 --output-on-failure
+	$(CONFIGURE) -B $(BUILT)
+	$(BUILD) $(BUILT)
+	ctest --test-dir $(BUILT) --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
 	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
@@ -149,17 +154,24 @@ pytest-sanitized: ctest-sanitized
 	python -m pytest -q tests/integration/test_bit_identity.py::test_before_inside_and_after
 
 # An editable install: Python files are used where they stand, the native core is built again when its sources change.
+# Without isolation CMake is the same one each time, and builds only what has changed.
 $(VENV)/.installed: pyproject.toml $(NATIVE)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	python -m pip install '$(TORCH)'
-	python -m pip install --editable '.[demo,test]'
+	$(call REQUIRED,optional["test"]) | xargs python -m pip install
+	python -m pip install --no-build-isolation --config-settings=build-dir=$(BUILT) --config-settings=build.targets=umadvise \
+		--editable '.[demo,test]'
 	touch $@
 
-# The core and the stand-ins are one build. The extension is compiled here, and not by the first test that needs it.
-$(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(NATIVE)
+# The core and the stand-ins are that build's. The extension is compiled here, and not by the first test that needs it.
+$(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(VENV)/.installed
 	test -x $(CUDA_VENV)/bin/pip || $(PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_PYTHON) -m pip install '$(TORCH_CUDA)'
-	$(CUDA_PYTHON) tests/torch_cuda/install.py
+	$(CONFIGURE) -B $(BUILT) -DUMADVISE_TORCH=$$($(CUDA_PYTHON) -c "$(TORCH_FOLDER)")
+	$(BUILD) $(BUILT) --target umadvise emulated_libcuda fake_libcudart cuda_kernels waits
+	$(CUDA_PYTHON) -m pip install --config-settings=wheel.cmake=false --editable '.[test]'
+	$(CUDA_PYTHON) -m pip install tests/torch_cuda/backend
+	STAND_IN_MIB=64 $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -c "$(FIRST_USE)"
 	$(CUDA_PYTHON) -m pip uninstall --yes triton  # what it compiles asks a driver for more than the stand-ins have
 	touch $@
 

@@ -1,6 +1,6 @@
 """Instructions that the guard takes for an op whose operands are on the device, counted by valgrind's callgrind.
 
-    python tools/guard_instructions.py build/test
+    python tools/guard_instructions.py build/native
 
 An op of three chunked operands and one new result, which is freed afterwards, on a simulated GPU
 (csrc/tests/engine/guard_cost.cpp). It is the difference of two runs by their difference in ops, so what comes before

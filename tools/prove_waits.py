@@ -1,7 +1,7 @@
 """Whether every wait is needed: leaves out one at a time, and looks for a test that fails without it.
 
-    python tools/prove_waits.py build/test                     as docs/waits.md says, once each; what ctest runs
-    python tools/prove_waits.py build/test --seeds 10 --write  ten times each, and writes that page again
+    python tools/prove_waits.py build/native                     as docs/waits.md says, once each; what ctest runs
+    python tools/prove_waits.py build/native --seeds 10 --write  ten times each, and writes that page again
 
 Waits have names (csrc/include/umadvise_waits.h), C++ tests those of their files. The page is also where this program
 finds the test of a wait; for one that the page does not know, or whose test does not miss it, --write tries all tests

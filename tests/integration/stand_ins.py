@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-BUILD = CHECKOUT / "build" / "test"
+BUILD = CHECKOUT / "build" / "native"
 _TARGETS = ["emulated_libcuda", "fake_cupti12", "fake_cupti13"]
 
 

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-BUILD = CHECKOUT / "build" / "torch-cuda"
+BUILD = CHECKOUT / "build" / "native"
 _LIBRARIES = ("emulated_libcuda/libcuda.so.1", "fake_libcudart/libcudart.so.13", "cuda_kernels/libcuda_kernels.so")
 
 
@@ -59,6 +59,7 @@ def environment(build: Path = BUILD) -> dict[str, str]:
     # Each stream's thread would have a pool of its own, and sums are added up otherwise with another number of threads.
     made |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     made.setdefault("STAND_IN_MIB", "512")
+    made.setdefault("UMADVISE_LIBRARY", str(build / "libumadvise.so"))
     return made
 
 
