@@ -288,6 +288,7 @@ void Follower::carry_out(const Program::Action& action) {
 // False: it is so already, or cannot be now.
 bool Follower::move(const Program::Action& action, Movable* block) {
   Mover& mover = device_.swapping.mover();
+  if (brings(action.kind, action.argument) && !pursuit_.wanted(action.storage, pursuit_.op())) return false;
   switch (action.kind) {
     case UM_PLAN_SWAP_IN:
       return mover.swap_in(block);

@@ -30,7 +30,7 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
   walk.ins_ns = program.ns_to_bring(mover.queued_bytes());
   walk.room = walk.least = mover.room_bytes();
   walk.trusts = program.planned() && pursuit.exact();
-  const auto of_program = static_cast<double>(std::max<int64_t>(program.made_bytes(pursuit.op()), 1));
+  const auto of_program = static_cast<double>(std::max<int64_t>(pursuit.planned_bytes(), 1));
   walk.scale = std::clamp(static_cast<double>(pursuit.made_bytes()) / of_program, 0.1, 10.0);
   At at{&program, pursuit.op() + 1, true};
   for (; walk.ops < kMostOps && walk.ahead_ns <= kNextNs + walk.ins_ns; ++at.op, ++walk.ops) {
@@ -39,6 +39,7 @@ void Foresight::look(const Pursuit& pursuit, const States& states, const Program
       at = {next, 0, false};
       walk.scale = 1;
     }
+    if (at.this_step && pursuit.left_out(at.op)) continue;
     if (!take(at, mover, &walk)) return;
     walk.ahead_ns += static_cast<double>(at.program->duration_ns(at.op));
   }
@@ -56,15 +57,20 @@ Block* Foresight::block_of(const At& at, int32_t storage) const {
   return at.program->state(storage) ? states_->find(at.program->first_serial(storage)) : nullptr;
 }
 
+// The plan brings it for that op, which is ahead and will come; the op before it too, after which it may do so.
+bool Foresight::planned_after(const At& at, int32_t op) const {
+  if (!at.this_step) return op > -1;
+  return op > pursuit_->op() && !pursuit_->left_out(op) && !(op > 0 && pursuit_->left_out(op - 1));
+}
+
 // False: there will be no room for it.
 bool Foresight::take(const At& at, Mover& mover, Walk* walk) {
   const Program& program = *at.program;
   take_plan(program.first_action(at.op, false), program.end_of_actions(at.op, false), at, mover, walk);
-  const int32_t now = at.this_step ? pursuit_->op() : -1;
   const auto [first, end] = program.arguments(at.op);
   for (size_t row = first; row < end; ++row) {
     Movable* const each = movable(block_of(at, program.touched(row)));
-    if (each == nullptr || program.brought_at(row) > now) continue;
+    if (each == nullptr || planned_after(at, program.brought_at(row))) continue;
     if (each->where != Where::host && each->where != Where::leaving) continue;
     if (is_next(*walk)) {
       const int64_t taken = mover.room_of(*each);
@@ -102,7 +108,7 @@ void Foresight::take_plan(size_t first, size_t end, const At& at, Mover& mover, 
     const auto bytes = static_cast<uint64_t>(static_cast<double>(at.program->bytes(action.storage)) * walk->scale);
     const int64_t taken = each != nullptr ? mover.room_of(*each) : mover.room_of(bytes);
     if (action.kind == UM_PLAN_SWAP_IN) {
-      const bool comes = each != nullptr && each->where == Where::host;
+      const bool comes = each != nullptr && each->where == Where::host && pursuit_->wanted(action.storage, at.op);
       if (comes && coming_.insert(each).second) walk->room -= taken;
     } else if (action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) {
       const bool there = each == nullptr || is_there(*each) || each->where == Where::queued;

@@ -43,6 +43,7 @@ class Foresight {
   };
   bool is_next(const Walk& walk) const;
   Block* block_of(const At& at, int32_t storage) const;
+  bool planned_after(const At& at, int32_t op) const;
   bool take(const At& at, Mover& mover, Walk* walk);
   void take_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
   static bool make_room(int64_t bytes, const int64_t& room, Mover& mover, Walk* walk);

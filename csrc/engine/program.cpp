@@ -17,11 +17,11 @@ std::vector<Column> copied(const Column* column, uint64_t count) {
   return std::vector<Column>(column, column + count);
 }
 
+}  // namespace
+
 bool brings(um_plan_kind kind, int64_t argument) {
   return kind == UM_PLAN_SWAP_IN || (kind == UM_PLAN_PREFETCH && argument == 0);
 }
-
-}  // namespace
 
 uint64_t signature_of(uint32_t op, size_t count, uint64_t state) {
   return scattered((uint64_t{op} << 32 | (count & 0xffffffff)) ^ scattered(state));
@@ -72,11 +72,11 @@ Program::Program(const um_program& program, uint32_t its_number, int32_t its_fir
 
 // An op's accesses in the trace are to what it was given, then to what it made and returned.
 void Program::index_touched() {
-  std::vector<int32_t> birth(is_state_.size(), -1);
+  makers_.assign(is_state_.size(), -1);
   for (size_t row = 0; row < columns_.event_kind.size(); ++row) {
     const bool made = columns_.event_kind[row] == kAllocate && columns_.event_inside[row] != 0;
     if (!made) continue;
-    birth[at(columns_.event_storage[row])] = columns_.event_op[row];
+    makers_[at(columns_.event_storage[row])] = columns_.event_op[row];
     if (columns_.event_op[row] >= 0) idle_[at(columns_.event_op[row])] = false;
   }
   for (int32_t op = 0; op < op_count(); ++op) {
@@ -85,7 +85,7 @@ void Program::index_touched() {
       if (made) first_result_.push_back(touched_.size());
       for (uint64_t row = trace_.first_access(op); row < trace_.first_access(op + 1); ++row) {
         const int32_t storage = columns_.access_storage[row];
-        if ((birth[at(storage)] == op) == made) touched_.push_back(storage);
+        if ((maker(storage) == op) == made) touched_.push_back(storage);
       }
     }
     if (touched_.size() > first_argument_.back()) idle_[at(op)] = false;
@@ -208,9 +208,10 @@ size_t Program::told_index(int32_t op) const {
   return static_cast<size_t>(std::lower_bound(told_.begin(), told_.end(), op) - told_.begin());
 }
 
-int64_t Program::next_use(int32_t storage, int32_t op) const {
+int64_t Program::next_use(int32_t storage, int32_t op, const std::vector<bool>& left_out) const {
   const auto end = uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage) + 1]);
-  const auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage)]), end, op);
+  auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage)]), end, op);
+  while (next != end && !left_out.empty() && left_out[at(*next)]) ++next;
   if (next != end) return *next - op;
   if (freed_at_[at(storage)] >= op) return freed_at_[at(storage)] - op + 1;
   const int32_t later = trace_.continues_as(storage);

@@ -18,6 +18,9 @@ namespace um {
 // Of an op's operator, the number of its operands, and the serial number of the first that every step has; 0: none.
 uint64_t signature_of(uint32_t op, size_t count, uint64_t state);
 
+// An action of that kind: a copy to the device.
+bool brings(um_plan_kind kind, int64_t argument);
+
 class Program final {
  public:
   using Rows = std::pair<size_t, size_t>;  // from the first to the end
@@ -44,7 +47,8 @@ class Program final {
   const std::vector<int32_t>& told() const { return told_; }
   bool told(int32_t op) const { return first_argument_[at(op)] != first_result_[at(op)]; }
   const std::vector<uint64_t>& signatures() const { return signatures_; }
-  size_t told_index(int32_t op) const;  // of one that is told
+  size_t told_index(int32_t op) const;                                          // of one that is told
+  uint64_t signature(int32_t op) const { return signatures_[told_index(op)]; }  // of one that is told
   bool stateful(size_t told) const { return stateful_[told]; }
   uint64_t family() const { return family_; }  // equal where all signatures are
   // Its ops and storages are called the same here and there.
@@ -59,6 +63,7 @@ class Program final {
   Rows results(int32_t op) const { return {first_result_[at(op)], first_argument_[at(op) + 1]}; }
   int32_t touched(size_t row) const { return touched_[row]; }
   int64_t bytes(int32_t storage) const { return trace_.bytes(storage); }
+  int32_t maker(int32_t storage) const { return makers_[at(storage)]; }  // the op; -1: none
   // The ops that a storage is used by, ascending.
   Rows uses(int32_t storage) const { return {first_use_[at(storage)], first_use_[at(storage) + 1]}; }
   int32_t use(size_t row) const { return uses_[row]; }
@@ -92,9 +97,9 @@ class Program final {
   int32_t brought_at(size_t row) const { return brought_at_.empty() ? -1 : brought_at_[row]; }
   // Whether the plan has a storage on the device before its first action on it.
   bool begins_there(int32_t storage) const { return begins_there_.empty() || begins_there_[at(storage)]; }
-  // In ops from `op` on, into the next step if need be; of what is not used any more, when it is freed: then it need
-  // not leave. kNever: not that is known.
-  int64_t next_use(int32_t storage, int32_t op) const;
+  // In ops from `op` on but for those left out (empty: none), into the next step if need be; of what is not used any
+  // more, when it is freed: then it need not leave. kNever: not that is known.
+  int64_t next_use(int32_t storage, int32_t op, const std::vector<bool>& left_out = {}) const;
   int64_t duration_ns(int32_t op) const { return columns_.op_duration_ns[at(op)]; }
   bool knows_link() const { return ns_per_byte_ > 0; }
   double ns_to_bring(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
@@ -127,6 +132,7 @@ class Program final {
   const double ns_per_byte_;
   std::vector<size_t> first_argument_, first_result_;  // by op: into touched_
   std::vector<int32_t> touched_;                       // storages
+  std::vector<int32_t> makers_;                        // by storage: op
   std::vector<bool> idle_;                             // by op
   std::vector<int32_t> told_;
   std::vector<uint64_t> signatures_;

@@ -51,6 +51,7 @@ void Pursuit::release() noexcept {
 void Pursuit::enter(const Program* program, const States& states) {
   release();
   program_ = program;
+  left_out_.begin(*program);
   bound_.assign(static_cast<size_t>(program->storage_count()), nullptr);
   for (const int32_t storage : program->states()) {
     if (Block* const block = states.find(program->first_serial(storage))) bind(block, storage);
@@ -137,6 +138,7 @@ Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
     const int32_t next = program_->told()[next_told_];
     if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
     advance(next);
+    left_out_.came(next);
     ++next_told_;
     give(given);
     return Met::next;
@@ -188,6 +190,7 @@ void Pursuit::exchange_for(const Program* program, size_t told, const States& st
     const size_t nth = come[signature]++;
     if (nth >= places.size() || places[nth] >= told) continue;
     const int32_t op = before.told()[index], other = program->told()[places[nth]];
+    left_out_.came(other);
     carry(before.arguments(op), program->arguments(other));
     carry(before.results(op), program->results(other));
   }
@@ -203,7 +206,14 @@ void Pursuit::move(const Program* program, size_t told, const States& states, bo
   next_told_ = told + 1;
   first_due_ = program->first_action(op_, false);
   next_event_ = program->events(op_).first;
+  left_out_.came(op_);
+  const size_t first = program->arguments(op_).first;
+  for (size_t row = 0; row < given.size() && !taken_over; ++row) {
+    const int32_t storage = this->storage(*given[row].block);
+    if (storage >= 0) left_out_.note_place(program->touched(first + row), storage);
+  }
   give(given);
+  if (!taken_over) left_out_.look_ahead(*program, op_, bound_);
 }
 
 void Pursuit::pass() {
@@ -282,7 +292,14 @@ Program::Rows Pursuit::due(bool after) const {
 int64_t Pursuit::next_use(const Block& block) const {
   if (!driving_) return Program::kNever;
   const int32_t own = storage(block), any = own >= 0 ? own : covered_.storage_of(block);
-  return any >= 0 ? program_->next_use(any, op_) : Program::kNever;
+  return any >= 0 ? program_->next_use(any, op_, left_out_.ops()) : Program::kNever;
+}
+
+bool Pursuit::wanted(int32_t storage, int32_t op) const {
+  if (left_out_.ops().empty()) return true;
+  const int64_t ahead = program_->next_use(storage, op - 1);
+  const int64_t next = op - 1 + ahead;
+  return ahead == Program::kNever || next >= program_->op_count() || !left_out_.has(static_cast<int32_t>(next));
 }
 
 // Ops that the trace did not time or does not know are short.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/covered.h"
+#include "engine/left_out.h"
 #include "engine/program.h"
 #include "engine/running_op.h"
 #include "engine/states.h"
@@ -54,7 +55,11 @@ class Pursuit final : public Outlook {
   // ---- where it is ----
   const Program* program() const { return program_; }
   bool driving() const { return driving_; }
-  int32_t op() const { return op_; }       // that began last; -1: none yet
+  int32_t op() const { return op_; }  // that began last; -1: none yet
+  // An op ahead that will not come, by what has not come until now.
+  bool left_out(int32_t op) const { return left_out_.has(op); }
+  // By the next of the step's ops that has it in the program, from that one on; or there is none.
+  bool wanted(int32_t storage, int32_t op) const;
   bool passed() const { return passed_; }  // the one that began last is none of the program's
   // Every op until now was the program's next one, of about the program's sizes where the plan moves something.
   bool exact() const { return exact_; }
@@ -69,6 +74,8 @@ class Pursuit final : public Outlook {
   const std::vector<uint64_t>& history() const { return history_; }
   size_t next_told() const { return next_told_; }
   int64_t made_bytes() const { return made_bytes_; }
+  // What the program's ops would have made by now, but for those that were left out.
+  int64_t planned_bytes() const { return program_->made_bytes(op_) - left_out_.made_bytes(); }
 
   int64_t next_use(const Block& block) const override;
   double op_duration() const override;
@@ -90,6 +97,7 @@ class Pursuit final : public Outlook {
   const Program* program_ = nullptr;
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
   Covered covered_;
+  LeftOut left_out_;
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
   int32_t op_ = -1;
   size_t next_told_ = 0, first_due_ = 0, next_event_ = 0;
