@@ -80,6 +80,22 @@ def evicted_parameters(budget: str = "24MiB") -> FaultProfile:
     return watched(make, model, policy="advise", budget=budget)
 
 
+def half_empty_pages(budget: str = "24MiB") -> FaultProfile:
+    """Layers of a little more than a page of 2 MiB, which begin on one: what is live takes more pages than it has bytes."""
+    model = layers(20, 750)
+
+    def make(um: Any) -> Step:
+        inputs = um.to_device(torch.ones(64, 750))
+
+        def step() -> None:
+            with torch.no_grad():
+                model(inputs)
+
+        return step
+
+    return watched(make, model, policy="advise", budget=budget)
+
+
 def dead_activations(*, keeps: bool = True) -> FaultProfile:
     """Each layer's output goes onto a list that nobody reads."""
     model = layers(16)

@@ -12,6 +12,7 @@ import pytest
 
 import umadvise
 from umadvise.records.fault_profile import FaultProfile
+from umadvise.records.units import parse_bytes
 from umadvise.torch_seam import runtime
 
 
@@ -77,6 +78,17 @@ def usual_ns(profile: FaultProfile) -> int:
     """What a step takes once plans drive."""
     durations = [step.duration_ns for step in profile.steps]
     return median_low(durations[len(durations) // 2 :])
+
+
+def test_the_budget_that_is_named_does_where_pages_are_half_empty() -> None:
+    profile = planted.half_empty_pages()
+    named = profile.findings[0].advice.partition('budget="')[2].partition('"')[0]
+    more_bytes = parse_bytes(named) - (24 << 20)
+    (said,) = (each for each in profile.predictions if each.more_bytes == more_bytes)
+    enough = planted.half_empty_pages(budget=named)
+    assert enough.findings == ()
+    assert usual_ns(enough) == pytest.approx(said.step_ns, rel=0.15)
+    assert usual_ns(enough) < usual_ns(profile) / 2
 
 
 def test_another_rung_takes_what_the_report_says_of_it() -> None:

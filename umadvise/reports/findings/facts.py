@@ -62,8 +62,15 @@ class Facts:
 
     @cached_property
     def enough_bytes(self) -> int | None:
-        """Budget in whole MiB with which everything fits, headroom included; None when unknown."""
-        return None if self.need_bytes is None else -(-int(self.need_bytes / (1 - HEADROOM)) // (1 << 20)) * (1 << 20)
+        """Budget in whole MiB with which everything fits, headroom included; None when unknown.
+
+        The one that the simulator was asked about last, where it was.
+        """
+        if self.need_bytes is None:
+            return None
+        asked = [each.more_bytes for each in self.profile.predictions if (each.rung, each.change) == (self.rung, None)]
+        enough_bytes = -(-int(self.need_bytes / (1 - HEADROOM)) // (1 << 20)) * (1 << 20)
+        return max(enough_bytes, self.limit_bytes + max(asked, default=0))
 
     @property
     def missing_bytes(self) -> int:

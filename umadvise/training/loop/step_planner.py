@@ -1,7 +1,7 @@
 """What plans the steps of a session: planners for the course that it is on, and marked regions that run again."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,12 @@ log = logging.getLogger("umadvise")
 
 _MORE = (0.25, 0.5, 0.75)
 """Parts of the memory that a step lacks: what would they change?"""
+_ENOUGH = (1.0, 1.125, 1.25, 1.5, 2.0)
+"""Budgets that may do, in parts of what is live at once: pages that several tensors share take more than these do."""
+_PLENTY = 4
+"""A budget that certainly does, likewise."""
+_AS_FAST = 1.02
+"""With a budget that does a step takes at most so many times as long."""
 
 
 class StepPlanner:
@@ -276,12 +282,33 @@ class StepPlanner:
             return tuple(found)
         lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
         more = [int(part * lacking_bytes) for part in _MORE if lacking_bytes]
-        if enough_bytes is not None:
-            more.append(enough_bytes - self.split.room_bytes)
         found += [each for more_bytes in more if more_bytes > 0 for each in predicted(self.rung, held, more_bytes)]
+        if enough_bytes is not None and enough_bytes > self.split.room_bytes:
+            capacity_bytes = memory[self.rung].device_bytes or self.split.room_bytes
+            found += self._with_enough(
+                enough_bytes, capacity_bytes, lambda more_bytes: [*predicted(self.rung, held, more_bytes)]
+            )
         if len(idle := held_for_nothing(step)):
             found += predicted(self.rung, freed_sooner(held), change="freed_sooner", about=maker_of(step, idle))
         found += predicted(self.rung, stateless(held), change="stateless")
         if exported:
             found += predicted(self.rung, step, less_bytes=0, change="unpinned")
         return tuple(found)
+
+    def _with_enough(
+        self, enough_bytes: int, capacity_bytes: int, predicted: Callable[[int], list[RungPrediction]]
+    ) -> list[RungPrediction]:
+        """Of budgets that should do the first with which nothing has to leave, by simulation; else the largest.
+
+        What is missing by little costs much: each step evicts what the next one begins with.
+        """
+        plenty = predicted(_PLENTY * enough_bytes)
+        found: list[RungPrediction] = []
+        for part in _ENOUGH:
+            budget_bytes = int(part * enough_bytes) >> 20 << 20
+            if found and budget_bytes > capacity_bytes:
+                break
+            found = predicted(budget_bytes - self.split.room_bytes)
+            if found and plenty and found[0].step_ns <= plenty[0].step_ns * _AS_FAST:
+                break
+        return found
