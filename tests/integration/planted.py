@@ -81,7 +81,7 @@ def evicted_parameters(budget: str = "24MiB") -> FaultProfile:
 
 
 def half_empty_pages(budget: str = "24MiB") -> FaultProfile:
-    """Layers of a little more than a page of 2 MiB, which begin on one: what is live takes more pages than it has bytes."""
+    """Layers that begin on a page of 2 MiB and are a little larger: what is live takes more pages than it has bytes."""
     model = layers(20, 750)
 
     def make(um: Any) -> Step:
