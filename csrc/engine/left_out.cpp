@@ -8,6 +8,9 @@ namespace um {
 
 namespace {
 
+// In a step; one that is so unlike its program tells nothing, and each time is an op's work for all that are ahead.
+constexpr int kMostLooks = 32;
+
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 }  // namespace
@@ -17,11 +20,17 @@ void LeftOut::begin(const Program& program) {
   absent_.clear();
   places_.clear();
   made_bytes_ = 0;
+  looks_ = 0;
 }
 
-void LeftOut::look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound) {
+void LeftOut::look_ahead(const Program& program, int32_t before, int32_t op, const std::vector<Block*>& bound) {
+  if (before < op && has_all(program, before + 1, op)) {  // as was foreseen
+    made_bytes_ += program.made_bytes(op - 1) - program.made_bytes(before);
+    return;
+  }
   absent_.clear();
   made_bytes_ = 0;
+  if (++looks_ > kMostLooks) return;
   now_ = op;
   if (!look_behind(program, op, bound)) return;
   ahead_.assign(at(program.storage_count()), Fate::unknown);
@@ -35,6 +44,11 @@ void LeftOut::look_ahead(const Program& program, int32_t op, const std::vector<B
     }
     absent_[at(each)] = ops_[at(each)] == Fate::absent;
   }
+}
+
+bool LeftOut::has_all(const Program& program, int32_t first, int32_t end) const {
+  while (first < end && (has(first) || !program.told(first))) ++first;
+  return first == end;
 }
 
 // False: all have come.
@@ -60,7 +74,8 @@ bool LeftOut::look_behind(const Program& program, int32_t op, const std::vector<
   }
   for (const auto& [storage, taken_by] : places_) {
     put(program, storage, taken_by);
-    if (storage != taken_by) behind_[at(taken_by)] = Fate::unknown;  // it was the other one
+    const bool was_made = storage != taken_by && program.maker(taken_by) >= 0;
+    if (was_made) behind_[at(taken_by)] = Fate::unknown;  // it was the other one
   }
   return !all;
 }
