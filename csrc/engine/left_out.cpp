@@ -9,7 +9,7 @@ namespace um {
 namespace {
 
 // In a step; one that is so unlike its program tells nothing, and each time is an op's work for all that are ahead.
-constexpr int kMostLooks = 32;
+constexpr int kMostLooks = 64;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -23,11 +23,7 @@ void LeftOut::begin(const Program& program) {
   looks_ = 0;
 }
 
-void LeftOut::look_ahead(const Program& program, int32_t before, int32_t op, const std::vector<Block*>& bound) {
-  if (before < op && has_all(program, before + 1, op)) {  // as was foreseen
-    made_bytes_ += program.made_bytes(op - 1) - program.made_bytes(before);
-    return;
-  }
+void LeftOut::look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound) {
   absent_.clear();
   made_bytes_ = 0;
   if (++looks_ > kMostLooks) return;
@@ -44,11 +40,6 @@ void LeftOut::look_ahead(const Program& program, int32_t before, int32_t op, con
     }
     absent_[at(each)] = ops_[at(each)] == Fate::absent;
   }
-}
-
-bool LeftOut::has_all(const Program& program, int32_t first, int32_t end) const {
-  while (first < end && (has(first) || !program.told(first))) ++first;
-  return first == end;
 }
 
 // False: all have come.

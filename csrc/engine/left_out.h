@@ -27,15 +27,14 @@ class LeftOut {
   void came(int32_t op) { came_[static_cast<size_t>(op)] = true; }
   // An op is given what is the second storage, of this step, where the program's is given the first.
   void note_place(int32_t storage, int32_t taken_by) { places_.emplace_back(storage, taken_by); }
-  // The step has come to that op by another way than the program's: from `before`. `bound`: the block of each storage.
-  void look_ahead(const Program& program, int32_t before, int32_t op, const std::vector<Block*>& bound);
+  // The step has come to that op by another way than the program's. `bound`: the block of each storage.
+  void look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound);
   bool has(int32_t op) const { return !absent_.empty() && absent_[static_cast<size_t>(op)]; }
   const std::vector<bool>& ops() const { return absent_; }  // empty: all come
   int64_t made_bytes() const { return made_bytes_; }        // by the ops that have not come until now, in the program
 
  private:
   enum class Fate : uint8_t { unknown, comes, absent };
-  bool has_all(const Program& program, int32_t first, int32_t end) const;
   bool look_behind(const Program& program, int32_t op, const std::vector<Block*>& bound);
   void put(const Program& program, int32_t storage, int32_t taken_by);
   Fate fate_of(const Program& program, int32_t op) const;

@@ -199,11 +199,9 @@ void Pursuit::exchange_for(const Program* program, size_t told, const States& st
 void Pursuit::move(const Program* program, size_t told, const States& states, bool taken_over,
                    const std::vector<Operand>& given) {
   note_difference(program->name(program->told()[told]));
-  const Program* const followed = program_;
   if (program != program_) exchange_for(program, told, states);
   if (!taken_over) ++jumps_;
   unbroken_ = taken_over;
-  const int32_t before = program == followed ? op_ : -1;
   op_ = program->told()[told];
   next_told_ = told + 1;
   first_due_ = program->first_action(op_, false);
@@ -215,7 +213,7 @@ void Pursuit::move(const Program* program, size_t told, const States& states, bo
     if (storage >= 0) left_out_.note_place(program->touched(first + row), storage);
   }
   give(given);
-  if (!taken_over) left_out_.look_ahead(*program, before, op_, bound_);
+  if (!taken_over) left_out_.look_ahead(*program, op_, bound_);
 }
 
 void Pursuit::pass() {

@@ -87,7 +87,7 @@ struct Skipped {
     const int32_t given = training.copies[static_cast<size_t>(layer) + 1];
     bound[static_cast<size_t>(given)] = &block;
     left_out.note_place(given, training.copies[static_cast<size_t>(layer)]);
-    left_out.look_ahead(program, gone, now, bound);
+    left_out.look_ahead(program, now, bound);
   }
   Training training;
   um::Program program;
@@ -114,24 +114,11 @@ TEST(what_a_layer_that_was_left_out_would_have_done_later_will_not_come) {
   }
 }
 
-// What was foreseen is not looked for again; how much the ops make that do not come is counted as they are passed.
-TEST(a_step_goes_on_after_what_was_foreseen) {
-  Skipped step(1);
-  const int32_t first = step.training.backward[1], end = first + 3;
-  const std::vector<bool> foreseen = step.left_out.ops();
-  for (int32_t op = step.now + 1; op < first; ++op) step.left_out.came(op);
-  step.left_out.came(end);
-  step.left_out.look_ahead(step.program, first - 1, end,
-                           std::vector<um::Block*>(step.training.trace.storage_bytes.size()));
-  CHECK(step.left_out.ops() == foreseen);
-  CHECK_EQ(step.left_out.made_bytes(), 7 * kBytes);
-}
-
 // A step that is nowhere like its program tells nothing.
 TEST(what_never_comes_as_foreseen_is_not_looked_for_for_ever) {
   Skipped step(1);
   const std::vector<um::Block*> bound(step.training.trace.storage_bytes.size());
-  for (int look = 0; look < 40; ++look) step.left_out.look_ahead(step.program, -1, step.now, bound);
+  for (int look = 0; look < 80; ++look) step.left_out.look_ahead(step.program, step.now, bound);
   CHECK(step.left_out.ops().empty());
   CHECK_EQ(step.left_out.made_bytes(), 0);
 }
@@ -143,7 +130,7 @@ TEST(where_all_have_come_none_is_left_out) {
   left_out.begin(program);
   for (int32_t op = 0; op < program.op_count(); ++op) {
     left_out.came(op);
-    left_out.look_ahead(program, op - 1, op, std::vector<um::Block*>(training.trace.storage_bytes.size()));
+    left_out.look_ahead(program, op, std::vector<um::Block*>(training.trace.storage_bytes.size()));
     CHECK(left_out.ops().empty());
   }
 }
@@ -158,7 +145,6 @@ TEST(what_has_come_once_comes_where_it_is_used_again) {
     left_out.came(op);  // the backward of three layers does not come
   const int32_t now = training.optimizer[kLayers - 1];
   left_out.came(now);
-  left_out.look_ahead(program, training.backward[2] - 1, now,
-                      std::vector<um::Block*>(training.trace.storage_bytes.size()));
+  left_out.look_ahead(program, now, std::vector<um::Block*>(training.trace.storage_bytes.size()));
   for (int32_t op = now + 1; op < program.op_count(); ++op) CHECK(!left_out.has(op));
 }
