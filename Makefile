@@ -16,7 +16,7 @@ CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
 TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
 # One build: the core that is installed, its tests, and what stands in for a GPU.
-BUILT := build/native
+BUILD_FOLDER := build/native
 # Ninja has threads of its own, and cannot read what `make --jobs` tells it.
 BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
@@ -133,9 +133,9 @@ docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
 ctest: $(VENV)/.installed
-	$(CONFIGURE) -B $(BUILT)
-	$(BUILD) $(BUILT)
-	ctest --test-dir $(BUILT) --parallel 2 --output-on-failure
+	$(CONFIGURE) -B $(BUILD_FOLDER)
+	$(BUILD) $(BUILD_FOLDER)
+	ctest --test-dir $(BUILD_FOLDER) --parallel 2 --output-on-failure
 
 ctest-sanitized: $(VENV)/.installed
 	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
@@ -159,7 +159,7 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	python -m pip install '$(TORCH)'
 	$(call REQUIRED,optional["test"]) | xargs python -m pip install
-	python -m pip install --no-build-isolation --config-settings=build-dir=$(BUILT) --config-settings=build.targets=umadvise \
+	python -m pip install --no-build-isolation --config-settings=build-dir=$(BUILD_FOLDER) --config-settings=build.targets=umadvise \
 		--editable '.[demo,test]'
 	touch $@
 
@@ -167,8 +167,8 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 $(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(VENV)/.installed
 	test -x $(CUDA_VENV)/bin/pip || $(PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_PYTHON) -m pip install '$(TORCH_CUDA)'
-	$(CONFIGURE) -B $(BUILT) -DUMADVISE_TORCH=$$($(CUDA_PYTHON) -c "$(TORCH_FOLDER)")
-	$(BUILD) $(BUILT) --target umadvise emulated_libcuda fake_libcudart cuda_kernels waits
+	$(CONFIGURE) -B $(BUILD_FOLDER) -DUMADVISE_TORCH=$$($(CUDA_PYTHON) -c "$(TORCH_FOLDER)")
+	$(BUILD) $(BUILD_FOLDER) --target umadvise emulated_libcuda fake_libcudart cuda_kernels waits
 	$(CUDA_PYTHON) -m pip install --config-settings=wheel.cmake=false --editable '.[test]'
 	$(CUDA_PYTHON) -m pip install tests/torch_cuda/backend
 	STAND_IN_MIB=64 $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -c "$(FIRST_USE)"

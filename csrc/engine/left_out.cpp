@@ -1,6 +1,5 @@
 #include "engine/left_out.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -8,7 +7,8 @@ namespace um {
 
 namespace {
 
-// In a step; one that is so unlike its program tells nothing, and each time is an op's work for all that are ahead.
+// In a step. Each goes through all ops of the program: in a step that is so unlike it that would take long, and what
+// was foreseen does not hold there anyway.
 constexpr int kMostLooks = 64;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }

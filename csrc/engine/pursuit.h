@@ -55,12 +55,12 @@ class Pursuit final : public Outlook {
   // ---- where it is ----
   const Program* program() const { return program_; }
   bool driving() const { return driving_; }
-  int32_t op() const { return op_; }  // that began last; -1: none yet
-  // An op ahead that will not come, by what has not come until now.
-  bool left_out(int32_t op) const { return left_out_.has(op); }
-  // By the next of the step's ops that has it in the program, from that one on; or there is none.
-  bool wanted(int32_t storage, int32_t op) const;
+  int32_t op() const { return op_; }       // that began last; -1: none yet
   bool passed() const { return passed_; }  // the one that began last is none of the program's
+  // That op is ahead and will not come, by what has not come until now.
+  bool left_out(int32_t op) const { return left_out_.has(op); }
+  // The next op that uses the storage in the program, from that one on, will come; or none of this step's does.
+  bool wanted(int32_t storage, int32_t op) const;
   // Every op until now was the program's next one, of about the program's sizes where the plan moves something.
   bool exact() const { return exact_; }
   // The step's ops before the last one were the program's first.

@@ -135,16 +135,16 @@ TEST(where_all_have_come_none_is_left_out) {
   }
 }
 
-// What several rounds add up in one place comes, however many of the rounds do.
-TEST(what_has_come_once_comes_where_it_is_used_again) {
+// A backward that ends early leaves the parameters that it has reached an update.
+TEST(what_has_been_made_is_used_by_what_comes_after_a_gap) {
   Training training;
   const um::Program program = training.program();
   um::LeftOut left_out;
   left_out.begin(program);
-  for (int32_t op = 0; op < training.backward[2]; ++op)
-    left_out.came(op);  // the backward of three layers does not come
-  const int32_t now = training.optimizer[kLayers - 1];
+  for (int32_t op = 0; op < training.backward[1]; ++op) left_out.came(op);  // of two layers it does not come
+  const int32_t now = training.optimizer[2];
   left_out.came(now);
   left_out.look_ahead(program, now, std::vector<um::Block*>(training.trace.storage_bytes.size()));
+  CHECK_EQ(left_out.made_bytes(), 10 * kBytes);  // eight of backward, and a root of each moment
   for (int32_t op = now + 1; op < program.op_count(); ++op) CHECK(!left_out.has(op));
 }

@@ -64,7 +64,8 @@ class Facts:
     def enough_bytes(self) -> int | None:
         """Budget in whole MiB with which everything fits, headroom included; None when unknown.
 
-        The one that the simulator was asked about last, where it was.
+        Where the simulator was asked: the largest budget that it was asked about, with which nothing leaves (or which
+        is twice what should do, or all that the device has).
         """
         if self.need_bytes is None:
             return None
