@@ -9,7 +9,7 @@ from umadvise.recording.recorded_step import RecordedStep, renumbered
 from umadvise.recording.tables import rows
 from umadvise.records.enums import Phase, Role
 from umadvise.records.names import clean_name
-from umadvise.records.trace import UNKNOWN, Access, EventKind, Events, Trace
+from umadvise.records.trace import UNKNOWN, Access, Accesses, EventKind, Events, Trace
 from umadvise.records.trace_check import check
 from umadvise.training.plans.view import executed
 
@@ -64,35 +64,75 @@ def maker_of(step: RecordedStep, storages: NDArray[np.int64]) -> str | None:
 
 
 def stateless(step: RecordedStep) -> RecordedStep:
-    """The optimizer keeps no state, and runs only ops that use parameters or gradients.
+    """The optimizer keeps no state: one op updates each parameter by its gradient, as torch.optim.SGD does.
 
-    Each takes as much less time as it reads and writes fewer bytes.
+    That is the op which writes the parameter last. It takes as much less time as it reads and writes fewer bytes.
     """
     trace = step.trace
     ops, accesses, events, role = trace.ops, trace.accesses, trace.events, trace.storages.role
     updates = ops.phase == Phase.OPTIMIZER
-    used = np.isin(role[accesses.storage], (Role.PARAMETER, Role.GRADIENT))
-    both = Access.READ | Access.WRITE
-    traffic = accesses.bytes * np.where(accesses.flags & both == both, 2, 1)
-    all_bytes = np.bincount(accesses.op, traffic, len(ops))
-    used_bytes = np.bincount(accesses.op[used], traffic[used], len(ops))
-    timed = updates & (all_bytes > 0) & (ops.duration_ns != UNKNOWN)
-    part = np.where(timed, used_bytes / np.maximum(all_bytes, 1), 1.0)
     # The last entry, [-1], is what is there before the first op.
-    stays = np.append(~updates | (used_bytes > 0), True)
     kept = (role != Role.OPTIMIZER_STATE) & ~np.append(updates, False)[trace.births]
+    of_updates, roles = updates[accesses.op], np.where(kept, role, Role.OPTIMIZER_STATE)[accesses.storage]
+    written = np.flatnonzero(of_updates & (roles == Role.PARAMETER) & (accesses.flags & Access.WRITE > 0))
+    last = np.full(len(role), -1)
+    last[accesses.storage[written]] = accesses.op[written]  # ops never fall
+    written = written[accesses.op[written] == last[accesses.storage[written]]]
+    gradients = np.flatnonzero(of_updates & (roles == Role.GRADIENT))
+    gradients = gradients[np.sort(np.unique(accesses.storage[gradients], return_index=True)[1])]
+    readers = _readers(trace, gradients, written)
+    before_bytes = np.bincount(accesses.op, _traffic_bytes(accesses), len(ops))
+    after_bytes = np.bincount(accesses.op[written], _traffic_bytes(accesses)[written], len(ops))
+    after_bytes = after_bytes + np.bincount(readers, accesses.bytes[gradients], len(ops))
+    timed = updates & (before_bytes > 0) & (ops.duration_ns != UNKNOWN)
+    part = np.where(timed, after_bytes / np.maximum(before_bytes, 1), 1.0)
+    stays = np.append(~updates | np.isin(np.arange(len(ops)), (*accesses.op[written], *readers)), True)
     number = np.append(np.cumsum(stays[:-1]) - 1, -1)
-    use = stays[accesses.op] & kept[accesses.storage]
+    others = np.flatnonzero(~of_updates & kept[accesses.storage])
+    used = np.concatenate([others, written, gradients])
+    by = np.concatenate([accesses.op[others], accesses.op[written], readers])
+    flags = np.where(np.arange(len(used)) < len(used) - len(gradients), accesses.flags[used], Access.READ)
+    order = np.argsort(by, kind="stable")
     shorter = replace(
         trace,
         ops=rows(ops, stays[:-1], duration_ns=np.rint(ops.duration_ns * part).astype(np.int64)[stays[:-1]]),
-        accesses=rows(accesses, use, op=number[accesses.op[use]]),
+        accesses=rows(accesses, used[order], op=number[by[order]], flags=flags[order].astype(np.uint8)),
         events=rows(events, ..., op=number[events.op], inside=np.where(stays[events.op], events.inside, 0)),
     )
     chosen = np.flatnonzero(kept)
     changed = renumbered(shorter, chosen)
     check(changed)
     return replace(step, trace=changed, serials=step.serials[chosen])
+
+
+def _readers(trace: Trace, gradients: NDArray[np.int64], written: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The op that reads each gradient once there is no state.
+
+    That is the one that updates the parameter which it belongs to: of those of its size the next one. Where there is
+    none, or the gradient does not live then, it is the op that reads it first now.
+
+    Args:
+        trace: trace of the step.
+        gradients: access of each gradient by the op of an optimizer that uses it first.
+        written: access of each parameter by the op that writes it last.
+    """
+    accesses, sizes = trace.accesses, trace.storages.bytes
+    updates: dict[int, list[int]] = {}
+    for row in written[::-1].tolist():
+        updates.setdefault(int(sizes[accesses.storage[row]]), []).append(int(accesses.op[row]))
+    readers = accesses.op[gradients].astype(np.int64)
+    for index, storage in enumerate(accesses.storage[gradients].tolist()):
+        left = updates.get(int(sizes[storage]))
+        reader = left.pop() if left else -1
+        if trace.births[storage] < reader <= trace.deaths[storage]:
+            readers[index] = reader
+    return readers
+
+
+def _traffic_bytes(accesses: Accesses) -> NDArray[np.int64]:
+    """Bytes that each access moves: those that are read and written count twice."""
+    both = Access.READ | Access.WRITE
+    return accesses.bytes * np.where(accesses.flags & both == both, 2, 1)
 
 
 def without(step: RecordedStep, serials: frozenset[int]) -> RecordedStep:
