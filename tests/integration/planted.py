@@ -163,6 +163,20 @@ def leaving_loop(*, shuffles: bool = True, budget: str = "28MiB") -> FaultProfil
     return watched(make, model, optimizer, policy="swap", budget=budget, steps=16)
 
 
+def warmed_up(policy: str = "advise") -> FaultProfile:
+    """Three steps use one layer of many, and all others train them all."""
+    model = layers(24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def make(um: Any) -> Step:
+        whole = training(model, optimizer, 256)(um)
+        part = training(nn.Sequential(model[0]), torch.optim.SGD(model[0].parameters(), lr=1e-3), 256)(um)
+        begun = iter([part] * 3)
+        return lambda: next(begun, whole)()
+
+    return watched(make, model, optimizer, policy=policy, budget="36MiB", steps=12)
+
+
 # ---- nothing wrong --------------------------------------------------------------------------------------------------
 
 

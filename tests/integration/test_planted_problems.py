@@ -99,6 +99,13 @@ def test_another_rung_takes_what_the_report_says_of_it() -> None:
         assert usual_ns(planted.heavy_optimizer(policy=rung)) == pytest.approx(said[rung], rel=tolerance)
 
 
+@pytest.mark.parametrize(("policy", "tolerance"), [("advise", 0.15), ("swap", 0.1)])
+def test_predictions_are_about_the_steps_that_came_last(policy: str, tolerance: float) -> None:
+    profile = planted.warmed_up(policy)
+    (said,) = (each for each in profile.predictions if (each.rung, each.more_bytes, each.change) == (policy, 0, None))
+    assert usual_ns(profile) == pytest.approx(said.step_ns, rel=tolerance)
+
+
 @pytest.mark.parametrize("plant", [planted.that_fits, planted.well_planned, planted.inference])
 def test_nothing_is_found_where_nothing_is_wrong(
     plant: Callable[[], FaultProfile], monkeypatch: pytest.MonkeyPatch

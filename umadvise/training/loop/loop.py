@@ -21,6 +21,7 @@ from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.rung_choice import RungChoice, first_governor
 from umadvise.training.loop.step_planner import StepPlanner
+from umadvise.training.loop.step_shapes import StepShapes
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.planned_step import PlannedStep
@@ -67,6 +68,7 @@ class Loop:
         self.observer = observer
         self.split = MemorySplit(state)
         self._choice: RungChoice | None = None
+        self._shapes = StepShapes()
         self._shelf = StepShelf.of_user()
         self.optimizers: Collection[Optimizer] = ()
         self._identity: str | None = None
@@ -161,6 +163,8 @@ class Loop:
             if self._choice is not None:
                 self._choice.renew(rung)
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
+        if step is not None:
+            self._shapes.recorded()
         if step is not None and self._choice is not None:
             self._choice.consider(number, step)
         self.cycle.before_step(number)
@@ -180,8 +184,17 @@ class Loop:
         self.cycle.after_step(number, whole=whole)
         if self._planner.course.planner is not None:
             self.observer.clock.note_plan(number, self.cycle.why_undriven)
+        if whole:
+            self._look_again()
         if self._choice is not None and whole:
             self._choice.observe(number, recorded=recorded and not self.cycle.known)  # else nobody reads it
+
+    def _look_again(self) -> None:
+        """Has a step recorded once steps are other ones for good, where nothing is planned and no program tells."""
+        last, peak_bytes = self.observer.clock.last_step, self.observer.reader.now().memory.requested_peak_bytes
+        changed = last is not None and self._shapes.changed(last.counters.op_count or 0, peak_bytes)
+        if changed and self._planner.planning is None and not self.cycle.recording:
+            self.cycle.change(None, afresh=True)
 
     def drop_step(self, number: int) -> None:
         """Forgets what has begun: it was no step."""

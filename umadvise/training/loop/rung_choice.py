@@ -22,7 +22,6 @@ log = logging.getLogger("umadvise")
 
 FITS = 0.9
 """A step that needs up to this share of the budget fits; the rest is for what varies."""
-_SAME_SIZE = 0.01
 
 
 class RungChoice:
@@ -47,7 +46,6 @@ class RungChoice:
         self._observer = observer
         self._state, self._split = planner.state, planner.split
         self._structures: set[str] = set()
-        self._considered = self._last = (0, 0)  # shapes of steps: the one that the rung was chosen for, and the last
         self._rescued = False  # an op of this step that chunks could not hold
         self._state.device.remember_owners(True)
         if self._state.emulated:
@@ -86,7 +84,6 @@ class RungChoice:
             typical=self._cycle.known if planned else bool(self._structures),
             settling=LADDER[self._planner.rung].memory == Memory.CHUNKED and not self._cycle.counters.laid_out,
         )
-        self._look_again(cost.counters.op_count or 0)
         if not recorded:
             self._go(self._governor.observe(record))
 
@@ -121,14 +118,6 @@ class RungChoice:
         self._rescued = True
         return True
 
-    def _look_again(self, op_count: int) -> None:
-        """Where nothing is planned, nothing tells when a step has changed for good but its size, twice in a row."""
-        shape = op_count, self._observer.reader.now().memory.requested_peak_bytes
-        changed = not _alike(shape, self._considered) and _alike(shape, self._last)
-        self._last = shape
-        if changed and self._structures and self._planner.course.planner is None and not self._cycle.recording:
-            self._cycle.change(None, afresh=True)
-
     # ---- a step is known ------------------------------------------------------------------------------------------
 
     def consider(self, number: int, step: RecordedStep) -> None:
@@ -141,7 +130,6 @@ class RungChoice:
         governor, split = self._governor, self._split
         if self._planner.has_regions and self._planner.course.recomputes:
             return  # the rung has made another step of it, not the script
-        self._considered = self._last
         if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
         if self._structures:
@@ -236,8 +224,3 @@ def rungs_of(state: Runtime) -> tuple[str, ...]:
     if state.device.features()[CHUNKS] is None:
         return RUNGS
     return tuple(rung for rung in RUNGS if LADDER[rung].memory != Memory.CHUNKED)
-
-
-def _alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two steps have as many ops, and about the same peak."""
-    return one[0] == other[0] and abs(one[1] - other[1]) <= _SAME_SIZE * other[1]
