@@ -80,7 +80,7 @@ def evicted_parameters(budget: str = "24MiB") -> FaultProfile:
     return watched(make, model, policy="advise", budget=budget)
 
 
-def half_empty_pages(budget: str = "24MiB") -> FaultProfile:
+def half_empty_pages(budget: str = "24MiB", policy: str = "advise") -> FaultProfile:
     """Layers that begin on a page of 2 MiB and are a little larger: what is live takes more pages than it has bytes."""
     model = layers(20, 750)
 
@@ -93,7 +93,7 @@ def half_empty_pages(budget: str = "24MiB") -> FaultProfile:
 
         return step
 
-    return watched(make, model, policy="advise", budget=budget)
+    return watched(make, model, policy=policy, budget=budget)
 
 
 def dead_activations(*, keeps: bool = True) -> FaultProfile:

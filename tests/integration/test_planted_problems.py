@@ -91,6 +91,18 @@ def test_the_budget_that_is_named_does_where_pages_are_half_empty() -> None:
     assert usual_ns(enough) < usual_ns(profile) / 2
 
 
+def test_the_budget_that_is_named_does_for_swaps_too() -> None:
+    """Chunks are half empty as pages are: what is live at once is not all that it takes."""
+    profile = planted.half_empty_pages(policy="swap")
+    first = profile.findings[0]
+    named = first.advice.partition('budget="')[2].partition('"')[0]
+    enough = planted.half_empty_pages(policy="swap", budget=named)
+    assert enough.findings == ()
+    last = enough.steps[-1].swaps
+    assert last is not None
+    assert last.wait_copy_ns == 0
+
+
 def test_another_rung_takes_what_the_report_says_of_it() -> None:
     """Whoever runs on unified memory is told what swapping would take, and what a plan of prefetches would."""
     advised = planted.heavy_optimizer()

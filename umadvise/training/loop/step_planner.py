@@ -283,8 +283,8 @@ class StepPlanner:
         lacking_bytes = max(step.trace.peak_bytes - memory[self.rung].budget_bytes, 0)
         more = [int(part * lacking_bytes) for part in _MORE if lacking_bytes]
         found += [each for more_bytes in more if more_bytes > 0 for each in predicted(self.rung, held, more_bytes)]
-        if enough_bytes is not None and enough_bytes > self.split.room_bytes:
-            capacity_bytes = memory[self.rung].device_bytes or self.split.room_bytes
+        capacity_bytes = self.state.device.info().total_bytes
+        if enough_bytes is not None and self.split.room_bytes < enough_bytes <= capacity_bytes:
             found += self._with_enough(
                 enough_bytes, capacity_bytes, lambda more_bytes: [*predicted(self.rung, held, more_bytes)]
             )
@@ -298,17 +298,16 @@ class StepPlanner:
     def _with_enough(
         self, enough_bytes: int, capacity_bytes: int, predicted: Callable[[int], list[RungPrediction]]
     ) -> list[RungPrediction]:
-        """Of budgets that should do the first with which nothing has to leave, by simulation; else the largest.
+        """Of budgets that should do the first with which nothing has to leave, by simulation; else all that there is.
 
         What is missing by little costs much: each step evicts what the next one begins with.
         """
         plenty = predicted(_PLENTY * enough_bytes)
         found: list[RungPrediction] = []
         for part in _ENOUGH:
-            budget_bytes = int(part * enough_bytes) >> 20 << 20
-            if found and budget_bytes > capacity_bytes:
-                break
+            budget_bytes = min(int(part * enough_bytes), capacity_bytes) >> 20 << 20
             found = predicted(budget_bytes - self.split.room_bytes)
-            if found and plenty and found[0].step_ns <= plenty[0].step_ns * _AS_FAST:
+            as_fast = found and plenty and found[0].step_ns <= plenty[0].step_ns * _AS_FAST
+            if as_fast or budget_bytes == capacity_bytes >> 20 << 20:
                 break
         return found
