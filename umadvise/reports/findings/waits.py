@@ -74,6 +74,20 @@ class Waits:
         return median_low([each.duration_ns for each in self.steady]) if self.steady else 0
 
     @cached_property
+    def ops_ns(self) -> int:
+        """For how long ops of a steady step ran, the median; 0 where nobody knows."""
+        return self._usual("compute_ns")
+
+    @cached_property
+    def host_ns(self) -> int:
+        """What a steady step spent between ops, in the script and on plans and readings; 0 where nobody knows."""
+        return self._usual("script_ns", "planning_ns", "observing_ns")
+
+    def _usual(self, *kinds: str) -> int:
+        times = [each.times for each in self.steady if each.times is not None]
+        return median_low([sum(getattr(each, kind) for kind in kinds) for each in times]) if times else 0
+
+    @cached_property
     def mostly_undriven(self) -> bool:
         """Whether most steps of a rung that has plans were not driven by one, warm-up apart."""
         planned = self._profile.planned
