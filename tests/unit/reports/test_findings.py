@@ -107,6 +107,15 @@ def test_oversized_op(make: Any, op: str, advice: str) -> None:
     assert found(make.profile(), "oversized-op") is None
 
 
+def test_no_batch_makes_what_an_optimizer_uses_at_once_smaller(make: Any) -> None:
+    larger = make.environment(capacity_bytes=2 * GIB, budget_bytes=512 * MIB)
+    for phase, less in (("backward", "or a smaller batch."), ("optimizer", "a smaller batch changes nothing here.")):
+        oversized = OversizedOp(op="aten::addcdiv_", module=None, phase=phase, bytes=GIB, count=4)
+        finding = found(make.profile(oversized_ops=(oversized,), environment=larger), "oversized-op")
+        assert finding is not None
+        assert finding.advice.endswith(less)
+
+
 def test_a_budget_that_the_device_does_not_have_is_not_advised(make: Any) -> None:
     oversized = OversizedOp(op="aten::mm", module="head", phase="forward", bytes=1025 * MIB, count=4)
     finding = found(make.profile(oversized_ops=(oversized,)), "oversized-op")

@@ -94,7 +94,8 @@ def _smaller_working_set(op: OversizedOp, facts: Facts) -> str:
     budget_mib = -(-op.bytes // BLOCK_BYTES) * (BLOCK_BYTES >> 20)
     if budget_mib << 20 > capacity_bytes:
         return f"No budget on a device of {format_bytes(capacity_bytes)} holds it: smaller tensors, or a larger device."
-    return f"A budget of at least its working set, {call(facts, 'budget', f'{budget_mib}MiB')}, or a smaller batch."
+    less = "smaller tensors: a smaller batch changes nothing here" if op.phase == "optimizer" else "a smaller batch"
+    return f"A budget of at least its working set, {call(facts, 'budget', f'{budget_mib}MiB')}, or {less}."
 
 
 def backward_stalls_more(facts: Facts) -> Iterator[Finding]:
