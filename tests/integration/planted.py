@@ -61,6 +61,23 @@ def training(
     return make
 
 
+def training_in_closure(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> Callable[[Any], Step]:
+    """The same step, by a closure that the optimizer calls."""
+
+    def make(um: Any) -> Step:
+        inputs = torch.ones(batch, WIDTH)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(um.to_device(inputs)).square().mean()
+            loss.backward()
+            return loss
+
+        return lambda: optimizer.step(closure)  # type: ignore[arg-type]
+
+    return make
+
+
 # ---- planted problems -----------------------------------------------------------------------------------------------
 
 
@@ -116,12 +133,13 @@ def dead_activations(*, keeps: bool = True) -> FaultProfile:
     return watched(make, model, policy="advise", budget="72MiB")
 
 
-def heavy_optimizer(*, state: bool = True, policy: str = "advise") -> FaultProfile:
-    """Adam's two moments are twice as large as the model."""
+def heavy_optimizer(*, state: bool = True, policy: str = "advise", closure: bool = False) -> FaultProfile:
+    """Adam's two moments are twice as large as the model; the model may run in a closure, as Lightning has it."""
     model = layers(24)
     kind: Any = torch.optim.Adam if state else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=1e-3)
-    return watched(training(model, optimizer, 256), model, optimizer, policy=policy, budget="72MiB")
+    make = training_in_closure if closure else training
+    return watched(make(model, optimizer, 256), model, optimizer, policy=policy, budget="72MiB")
 
 
 def exported_tensor(*, exports: bool = True) -> FaultProfile:

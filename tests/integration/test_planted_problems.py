@@ -112,6 +112,17 @@ def test_another_rung_takes_what_the_report_says_of_it() -> None:
         assert usual_ns(planted.heavy_optimizer(policy=rung)) == pytest.approx(said[rung], rel=tolerance)
 
 
+def test_what_a_closure_runs_is_not_the_optimizers() -> None:
+    """Else an optimizer without state would take no forward and no backward."""
+    profile = planted.heavy_optimizer(closure=True)
+    assert profile.tables is not None
+    assert {row.phase for row in profile.tables.phase.rows if row.compute_ns} >= {"forward", "backward", "optimizer"}
+    first = profile.findings[0]
+    assert first.id == "optimizer-state-round-trip"
+    after_ns = usual_ns(planted.heavy_optimizer(state=False, closure=True))
+    assert first.evidence["promised_least_ns"] <= after_ns <= first.evidence["promised_most_ns"]
+
+
 @pytest.mark.parametrize(("policy", "tolerance"), [("advise", 0.15), ("swap", 0.1)])
 def test_predictions_are_about_the_steps_that_came_last(policy: str, tolerance: float) -> None:
     profile = planted.warmed_up(policy)

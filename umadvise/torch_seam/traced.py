@@ -23,15 +23,15 @@ _KEY: Any = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 """The interposer's (`_hooks/interposer.cpp`)."""
 
 
-def unless_traced(hook: Callable[..., None]) -> Callable[..., None]:
+def unless_traced(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a hook of modules, optimizers or gradients invisible to torch's compilers, so that it breaks no graph.
 
     Nor does it see what runs under `rehearsing`.
     """
 
-    def hooked(*arguments: Any) -> None:
-        if not torch.compiler.is_compiling() and not _rehearses:
-            hook(*arguments)
+    def hooked(*arguments: Any) -> Any:
+        traced = torch.compiler.is_compiling() or _rehearses
+        return None if traced else hook(*arguments)
 
     return hooked
 

@@ -13,6 +13,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise.records.enums import Phase
+from umadvise.torch_seam.closures import Arguments, closure_between
 
 
 class OpOrigins:
@@ -74,9 +75,13 @@ class OpOrigins:
         """
         host = ExitStack()
 
-        def enter_optimizer(*_: Any) -> None:
+        def enter_optimizer() -> None:
             host.enter_context(torch.device("cpu"))
             self.phase = Phase.OPTIMIZER
+
+        def before_step(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
+            enter_optimizer()
+            return closure_between(arguments, named, leave=leave_optimizer, enter=enter_optimizer)
 
         def leave_optimizer(*_: Any) -> None:
             host.close()
@@ -85,7 +90,7 @@ class OpOrigins:
         handles = [
             torch_module.register_module_forward_pre_hook(self._enter),
             torch_module.register_module_forward_hook(self._leave, always_call=True),
-            register_optimizer_step_pre_hook(enter_optimizer),
+            register_optimizer_step_pre_hook(before_step),
             register_optimizer_step_post_hook(leave_optimizer),
         ]
         try:

@@ -16,6 +16,7 @@ from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.torch_seam import signals
+from umadvise.torch_seam.closures import Arguments, closure_between
 from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
@@ -71,9 +72,12 @@ class StepClock:
         self._warnings.look()
         self._drain()
 
-    def _enter_optimizer(self, *_: Any) -> None:
+    def _enter_optimizer(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
         self._drain()
         _native.set_phase(Phase.OPTIMIZER)
+        return closure_between(
+            arguments, named, leave=self._leave_optimizer, enter=lambda: _native.set_phase(Phase.OPTIMIZER)
+        )
 
     def _leave_optimizer(self, *_: Any) -> None:
         _native.set_phase(Phase.FORWARD if self.in_step else Phase.NONE)

@@ -1,0 +1,45 @@
+"""An optimizer's closure runs outside of the optimizer, given by position or by name."""
+
+from collections.abc import Callable
+
+import pytest
+
+from umadvise.torch_seam.closures import closure_between
+
+
+@pytest.fixture
+def seen() -> list[str]:
+    return []
+
+
+def hooks(seen: list[str]) -> dict[str, Callable[[], object]]:
+    return {"leave": lambda: seen.append("leave"), "enter": lambda: seen.append("enter")}
+
+
+def test_a_closure_runs_between_leaving_and_entering(seen: list[str]) -> None:
+    def closure() -> float:
+        seen.append("closure")
+        return 2.5
+
+    by_position = closure_between(("optimizer", closure), {}, **hooks(seen))
+    by_name = closure_between(("optimizer",), {"closure": closure}, **hooks(seen))
+    assert by_position is not None
+    assert by_name is not None
+    assert by_position[0][1]() == by_name[1]["closure"]() == 2.5
+    assert seen == ["leave", "closure", "enter"] * 2
+
+
+def test_the_optimizer_goes_on_after_a_closure_that_fails(seen: list[str]) -> None:
+    def fails() -> None:
+        raise ValueError
+
+    changed = closure_between(("optimizer", fails), {}, **hooks(seen))
+    assert changed is not None
+    with pytest.raises(ValueError):
+        changed[0][1]()
+    assert seen == ["leave", "enter"]
+
+
+def test_a_step_without_a_closure_stays(seen: list[str]) -> None:
+    for arguments in (("optimizer",), ("optimizer", None)):
+        assert closure_between(arguments, {}, **hooks(seen)) is None
