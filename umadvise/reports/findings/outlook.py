@@ -146,6 +146,7 @@ def bounds_ns(facts: Facts, what: RungPrediction) -> tuple[int, int]:
 
     What the script takes between ops is added, as no simulator knows of it. What is uncertain about ops and waits is
     less and more than that, and so is as many times as much as the simulator is wrong about the steps that there were.
+    It speaks of one step, so that both are wider where steps differ.
     """
     waits, wrong = facts.waits, _times_wrong(facts)
     ops_ns = min(what.step_ns, waits.ops_ns)
@@ -154,7 +155,8 @@ def bounds_ns(facts: Facts, what: RungPrediction) -> tuple[int, int]:
     least_ns = ops_ns * (1 - _OPS_UNCERTAIN) + waited_ns * (1 - less)
     most_ns = ops_ns * (1 + _OPS_UNCERTAIN) + waited_ns * (1 + more)
     step_ns = ops_ns + waited_ns
-    return round(min(least_ns, step_ns / wrong)), round(max(most_ns, step_ns * wrong))
+    spread = 1.0 if waits.mostly_undriven else waits.spread  # steps that plans drive are alike
+    return round(min(least_ns, step_ns / wrong) / spread), round(max(most_ns, step_ns * wrong) * spread)
 
 
 def instead(facts: Facts, what: RungPrediction) -> str:

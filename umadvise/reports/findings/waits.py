@@ -74,6 +74,15 @@ class Waits:
         return median_low([each.duration_ns for each in self.steady]) if self.steady else 0
 
     @cached_property
+    def spread(self) -> float:
+        """How many times longer or shorter than the usual one steady steps are, but for a quarter at either end."""
+        durations = sorted(each.duration_ns for each in self.steady)
+        if not durations:
+            return 1.0
+        shortest, longest = durations[len(durations) // 4], durations[-1 - len(durations) // 4]
+        return max(longest / max(self.usual_ns, 1), self.usual_ns / max(shortest, 1), 1.0)
+
+    @cached_property
     def ops_ns(self) -> int:
         """For how long ops of a steady step ran, the median; 0 where nobody knows."""
         return self._usual("compute_ns")
