@@ -45,6 +45,7 @@ uint32_t Follower::add(const um_program& program) {
   if (program.is_last != 0) {
     programs_.note_step(before_last_, added);
     last_ = &added;
+    last_was_exact_ = false;  // the plan need not begin where that step has ended
   }
   if (first) device_.guard.join(*this);
   device_.swapping.look_ahead(&pursuit_);

@@ -18,16 +18,18 @@ struct Steps {
       serials.push_back(test::Device::at(blocks.back()).serial);
     }
   }
-  // A program without a plan that reads these; returns its number.
-  uint32_t add(const std::vector<int>& order, bool is_last = true) {
+  // A program that reads these; returns its number. `planned`: by a plan that does nothing.
+  uint32_t add(const std::vector<int>& order, bool is_last = true, bool planned = false) {
     fixture::Trace trace;
     for (int i = 0; i < kStorages; ++i) trace.allocate(kChunk);
     for (const int i : order) trace.use(kOpNs, {i});
     const std::vector<uint32_t> names(order.size(), um_intern("read"));
     const std::vector<uint8_t> states(kStorages, 1);
     const um_trace columns = trace.columns();
+    const um_plan nothing{};
     um_program program{};
     program.trace = &columns;
+    program.plan = planned ? &nothing : nullptr;
     program.op_name = names.data();
     program.first_serials = serials.data();
     program.state = states.data();
@@ -156,4 +158,24 @@ TEST(without_a_plan_everything_comes_ahead_of_its_use) {
   CHECK(after.swap_ins > before.swap_ins);
   CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins);
   CHECK_EQ(after.wait_copy_ns + after.wait_room_ns, before.wait_copy_ns + before.wait_room_ns);
+}
+
+// Another plan of a step that has been followed to its end: what it takes to be there has left in between.
+TEST(what_a_new_plan_takes_to_be_there_comes_ahead_of_its_use) {
+  Steps steps(Swapping::open_in_virtual_time(), kStorages);
+  steps.h2d_bytes_per_s = static_cast<int64_t>(fixture::plain_link().bytes_per_s[0]);
+  CHECK_OK(um_owners_remember(steps.device, 1));
+  um_swap_counters before{};
+  for (const um_memory kind : {UM_MEMORY_MANAGED, UM_MEMORY_CHUNKED}) {
+    const um_conversion wanted{kind, {}, {~0u, ~0u, ~0u}};
+    um_converted out{};
+    CHECK_OK(um_convert(steps.device, &wanted, &out));
+    CHECK_EQ(out.moved, uint64_t{kStorages});
+    steps.add({0, 1, 2, 3, 4, 5, 6, 7}, true, true);
+    before = steps.device.swaps();
+    for (int round = 0; round < 3; ++round) steps.run({0, 1, 2, 3, 4, 5, 6, 7});
+  }
+  const um_swap_counters after = steps.device.swaps();
+  CHECK_EQ(after.swap_ins, before.swap_ins + kStorages);
+  CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins + 1);  // of the first op
 }
