@@ -33,6 +33,8 @@ THREADED ?= emulated_memory emulated_streams engine_raw_access engine_threads en
 # Prints requirements of pyproject.toml: an expression of `needed` and, by group, `optional`.
 REQUIRED = $(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	needed, optional = project["dependencies"], project["optional-dependencies"]; print(*$(1))'
+# Each file is compiled when it is first imported: of torch most never are.
+INSTALL := -m pip install --no-compile
 EMPTY :=
 REGEX = ^($(subst $(EMPTY) ,|,$(strip $(THREADED))))$$
 
@@ -157,55 +159,55 @@ pytest-sanitized: ctest-sanitized
 # Without isolation CMake is the same one each time, and builds only what has changed.
 $(VENV)/.installed: pyproject.toml $(NATIVE)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	python -m pip install '$(TORCH)'
-	$(call REQUIRED,optional["test"]) | xargs python -m pip install
-	python -m pip install --no-build-isolation --config-settings=build-dir=$(BUILD_FOLDER) --config-settings=build.targets=umadvise \
+	python $(INSTALL) '$(TORCH)'
+	$(call REQUIRED,optional["test"]) | xargs python $(INSTALL)
+	MAKEFLAGS= python $(INSTALL) --no-build-isolation --config-settings=build-dir=$(BUILD_FOLDER) --config-settings=build.targets=umadvise \
 		--editable '.[demo,test]'
 	touch $@
 
 # The core and the stand-ins are that build's. The extension is compiled here, and not by the first test that needs it.
 $(CUDA_VENV)/.installed: pyproject.toml tests/torch_cuda/backend/pyproject.toml $(VENV)/.installed
 	test -x $(CUDA_VENV)/bin/pip || $(PYTHON) -m venv $(CUDA_VENV)
-	$(CUDA_PYTHON) -m pip install '$(TORCH_CUDA)'
+	$(CUDA_PYTHON) $(INSTALL) '$(TORCH_CUDA)'
 	$(CONFIGURE) -B $(BUILD_FOLDER) -DUMADVISE_TORCH=$$($(CUDA_PYTHON) -c "$(TORCH_FOLDER)")
 	$(BUILD) $(BUILD_FOLDER) --target umadvise emulated_libcuda fake_libcudart cuda_kernels waits
-	$(CUDA_PYTHON) -m pip install --config-settings=wheel.cmake=false --editable '.[test]'
-	$(CUDA_PYTHON) -m pip install tests/torch_cuda/backend
+	$(CUDA_PYTHON) $(INSTALL) --config-settings=wheel.cmake=false --editable '.[test]'
+	$(CUDA_PYTHON) $(INSTALL) tests/torch_cuda/backend
 	STAND_IN_MIB=64 $(CUDA_PYTHON) tests/torch_cuda/on_stand_ins.py -c "$(FIRST_USE)"
 	$(CUDA_PYTHON) -m pip uninstall --yes triton  # what it compiles asks a driver for more than the stand-ins have
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(call REQUIRED,optional["lint"]) | xargs python -m pip install
+	$(call REQUIRED,optional["lint"]) | xargs python $(INSTALL)
 	touch $@
 
 # Apart from the others' environment, in which no library of the programs may be missed. None of them may bring another torch.
 $(PROGRAMS)/.installed: pyproject.toml
 	test -x $(PROGRAMS)/bin/pip || $(PYTHON) -m venv $(PROGRAMS)
-	$(PROGRAMS)/bin/python -m pip install '$(TORCH)'
+	$(PROGRAMS)/bin/python $(INSTALL) '$(TORCH)'
 	$(TORCH_IS) > $(PROGRAMS)/torch.txt
 	$(call REQUIRED,needed + optional["programs"]) \
-	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --constraint $(PROGRAMS)/torch.txt
+	| xargs $(PROGRAMS)/bin/python $(INSTALL) --constraint $(PROGRAMS)/torch.txt
 	$(call REQUIRED,optional["programs-bare"]) \
-	| xargs $(PROGRAMS)/bin/python -m pip install --no-compile --no-deps --upgrade --target $(PROGRAMS)/bare
+	| xargs $(PROGRAMS)/bin/python $(INSTALL) --no-deps --upgrade --target $(PROGRAMS)/bare
 	$(TORCH_IS) | diff $(PROGRAMS)/torch.txt -
 	touch $@
 
 # Neither torch nor umadvise: it only drives a browser.
 $(BROWSER)/.installed: pyproject.toml
 	test -x $(BROWSER)/bin/pip || $(PYTHON) -m venv $(BROWSER)
-	$(call REQUIRED,optional["browser"]) | xargs $(BROWSER)/bin/python -m pip install
+	$(call REQUIRED,optional["browser"]) | xargs $(BROWSER)/bin/python $(INSTALL)
 	touch $@
 
 $(WHEEL)/.installed: pyproject.toml
 	test -x $(WHEEL)/bin/pip || $(PYTHON) -m venv $(WHEEL)
-	$(call REQUIRED,optional["wheel"]) | xargs $(WHEEL)/bin/python -m pip install
+	$(call REQUIRED,optional["wheel"]) | xargs $(WHEEL)/bin/python $(INSTALL)
 	touch $@
 
 # Without torch and the core: descriptions are read out of the sources.
 $(DOCS)/.installed: pyproject.toml
 	test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
-	$(call REQUIRED,optional["docs"]) | xargs $(DOCS)/bin/python -m pip install
+	$(call REQUIRED,optional["docs"]) | xargs $(DOCS)/bin/python $(INSTALL)
 	touch $@
 
 clean:
