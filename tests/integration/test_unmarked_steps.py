@@ -129,6 +129,29 @@ def test_what_came_again_before_an_optimizer_stepped_was_no_step() -> None:
     assert {row.phase for row in profile.tables.phase.rows} >= {"backward", "optimizer"}
 
 
+def test_what_a_loader_repeats_does_not_keep_the_training_from_being_planned_for() -> None:
+    """A script cuts its batches out of a text, at one random place after the other, and does more with each."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    device = EmulatedDevice("256MiB", clock="v100-16gb")
+    with umadvise.session(model, optimizer, device=device, budget="24MiB", policy="swap") as um:
+        for batch in range(60):
+            for row, place in enumerate(torch.arange(12)):
+                int(place)
+                end = place + 8
+                for _ in range(12 * batch + row if batch < 30 else 0):
+                    end = end * 2
+        assert um.profile().steps_are_found
+        for _ in range(8):
+            model(torch.ones(448, WIDTH)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        profile = um.profile()
+    assert profile.step_count == 7
+    assert profile.planned is not None
+    assert profile.planned.driven >= 4
+
+
 def test_what_is_the_same_for_each_token_comes_ahead_beside_a_cache_that_grows() -> None:
     _, profile, _ = in_session(generation)
     swaps = [step.swaps for step in profile.steps[UNSEEN:]]

@@ -200,6 +200,13 @@ class Loop:
         """Forgets what has begun: it was no step."""
         self.cycle.after_step(number, whole=False)
 
+    def forget_steps(self) -> None:
+        """Begins afresh on the rung in force: what came until now, in an evaluation or a loader, were no steps."""
+        if self._choice is not None:
+            self._choice.forget()
+        self.cycle.change(self._planner.planning, afresh=True)
+        self._identity = None  # steps of an earlier run are still expected
+
     # ---- what drives ----------------------------------------------------------------------------------------------
 
     @property

@@ -58,6 +58,12 @@ class RungChoice:
         if self._state.emulated:
             _native.set_rescuer(None)
 
+    def forget(self) -> None:
+        """Begins afresh on the rung in force: what was measured until now were no steps."""
+        self._governor.begin_again()
+        self._structures.clear()
+        self._considered = self._last = (0, 0)
+
     # ---- a step has ended -----------------------------------------------------------------------------------------
 
     def renew(self, rung: str) -> None:

@@ -250,6 +250,11 @@ class Governor:
             self._structures += 1
             self._forget()
 
+    def begin_again(self) -> None:
+        """Forgets all that was counted: another loop runs from now on, whose steps may change as often."""
+        self._structures = 0
+        self._forget()
+
     def _possible(self) -> list[str]:
         return [rung for rung in self._rungs if rung not in self._impossible]
 

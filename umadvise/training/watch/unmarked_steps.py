@@ -36,6 +36,9 @@ class Driver(Protocol):
     def drop_step(self, number: int) -> None:
         """Forgets what has begun: it was no step."""
 
+    def forget_steps(self) -> None:
+        """Forgets what was learned: those that came until now were no steps."""
+
 
 class _Leader:
     """Whose steps are the run's, of several optimizers. None of them is kept alive."""
@@ -158,6 +161,8 @@ class UnmarkedSteps:
         elif not self._stepped:  # a first one may be there to warm up, before steps are marked
             self._stepped = True
             return
+        if self._clock.steps_are_found and self.driver is not None:
+            self.driver.forget_steps()
         self._clock.forget_found()
         self._begin_next()
 
