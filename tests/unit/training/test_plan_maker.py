@@ -1,6 +1,7 @@
 """Plans that are made at once and those that a search finds: which of them a step gets, and when."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +156,14 @@ def test_rungs_are_predicted_without_a_search(maker: PlanMaker, search: Asked) -
 def test_a_budget_that_no_op_fits_has_no_plan_and_no_search(maker: PlanMaker, search: Asked) -> None:
     assert maker.plan(step(), SWAP, PlanMemory(10 * MIB, 2 * MIB)) is None
     assert search.tasks == {}
+
+
+def test_a_planner_without_plans_is_warned_of_once(maker: PlanMaker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "umadvise")
+    for bytes_ in (10 * MIB, 12 * MIB, 10 * MIB):
+        assert maker.plan(step(bytes_), SWAP, PlanMemory(10 * MIB, 2 * MIB)) is None
+    levels = [record.levelname for record in caplog.records if "has no plan" in record.message]
+    assert levels == ["WARNING", "INFO", "INFO"]
 
 
 def test_it_closes_its_search(maker: PlanMaker, search: Asked) -> None:

@@ -83,6 +83,7 @@ class PlanMaker:
         self._search = search
         self._known: dict[str, Plan] = {}
         self._quick: dict[str, Plan] = {}  # made at once, in place of what a search may find
+        self._warned_of: set[str] = set()  # planners that had no plan: a loop may have many such steps
         # By ops, course and budget: the last plan that is a step's own, and the name of that step.
         self._of_alike: dict[tuple[str, Course, int], tuple[str, Plan]] = {}
 
@@ -95,6 +96,8 @@ class PlanMaker:
         self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
     ) -> Plan | None:
         """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none.
+
+        The first such line is a warning.
 
         No caller waits long: where the planner searches, this is a plan that was made at once, unless a search for the
         same step has ended. What a search finds later, `improved` returns; a step that was told from a training's
@@ -111,7 +114,10 @@ class PlanMaker:
             asked = self._request(step, course, memory, regions)
             plan = self._plan(asked)
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
-            log.warning(
+            level = logging.INFO if course.planner in self._warned_of else logging.WARNING
+            self._warned_of.add(course.planner)
+            log.log(
+                level,
                 "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
                 course.planner,
                 format_bytes(memory.budget_bytes),
