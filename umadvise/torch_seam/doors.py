@@ -41,7 +41,10 @@ def _export(address: int, export: Callable[[int], None] = _native.export) -> Non
     except NativeError as error:
         if error.code != Status.OUT_OF_DEVICE_MEMORY:
             raise
-        raise BudgetError(f"{error.message}. Use `.cpu()` to get a copy in ordinary memory instead") from error
+        raise BudgetError(
+            f"no room for a tensor whose address is asked for: {error.message}. "
+            "Use `.cpu()` to get a copy in ordinary memory instead"
+        ) from error
 
 
 def _export_for_life(address: int) -> None:
