@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from umadvise import _native
 from umadvise.devices import nvml
 from umadvise.devices.cuda_attributes import pci_address
-from umadvise.errors import BudgetError, NvmlUnavailableError
+from umadvise.errors import BudgetError, InvalidSizeError, NvmlUnavailableError
 from umadvise.records.units import BLOCK_BYTES, format_bytes, parse_bytes
 
 Budget: TypeAlias = int | Literal["auto"] | None
@@ -30,11 +30,16 @@ def parse_budget(budget: int | str | None) -> Budget:
         budget: bytes, text such as "8GiB", "auto", or None.
 
     Raises:
-        InvalidSizeError: it is none of these.
+        InvalidSizeError: it is none of these, or 0.
     """
     if budget is None:
         return None
-    return "auto" if isinstance(budget, str) and budget.strip().lower() == "auto" else parse_bytes(budget)
+    if isinstance(budget, str) and budget.strip().lower() == "auto":
+        return "auto"
+    budget_bytes = parse_bytes(budget)
+    if budget_bytes == 0:  # to the core: no limit
+        raise InvalidSizeError(f"a budget of 0 bytes holds no tensor: give at least {format_bytes(2 * BLOCK_BYTES)}")
+    return budget_bytes
 
 
 def budget_on(device: _native.Device, budget: Budget) -> int | None:

@@ -111,6 +111,9 @@ def test_budgets_are_read(device: _native.Device) -> None:
     assert budget.budget_on(device, 7) == 7
     with pytest.raises(InvalidSizeError):
         budget.parse_budget("automatic")
+    for nothing in (0, "0", "0 GiB"):
+        with pytest.raises(InvalidSizeError, match=r"0 bytes holds no tensor: give at least 4\.00 MiB"):
+            budget.parse_budget(nothing)
 
 
 def test_sessions_and_patch_take_auto(monkeypatch: pytest.MonkeyPatch) -> None:
