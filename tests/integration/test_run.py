@@ -263,9 +263,17 @@ def test_the_profile_goes_where_it_is_told(
     profile = decode((tmp_path / "there.json").read_bytes())
     assert profile.environment.budget_bytes == 12 << 20
     assert not (tmp_path / "umadvise-profile.json").exists()
-    finished = run(TRAIN + "main(1)", options=("--profile", "nowhere/there.json"))
-    assert finished.returncode == 1
-    assert "nowhere" in finished.stderr
+
+
+def test_a_script_that_goes_elsewhere_leaves_its_profile_here(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    script = TRAIN + "import os\nos.chdir('elsewhere')\nmain(2)"
+    assert run(script, options=("--record", "trace.umt")).returncode == 0
+    assert decode((tmp_path / "umadvise-profile.json").read_bytes()).step_count == 2
+    assert (tmp_path / "trace.umt").exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_script_that_uses_umadvise_itself(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
@@ -342,8 +350,12 @@ def test_a_module_or_package_runs_as_python_runs_it(tmp_path: Path) -> None:
         (["--device", "emulated", "--capacity", "lots", "train.py"], "lots"),
         (["--device", "emulated", "--record", "./train.py", "train.py"], "named twice"),
         (["--device", "emulated", "--record", "kept", "--profile", "kept", "train.py"], "named twice"),
+        (["--device", "emulated", "--profile", "nowhere/there.json", "train.py"], "cannot write 'nowhere/there.json'"),
+        (["--device", "emulated", "--record", "nowhere/there.umt", "train.py"], "cannot write 'nowhere/there.umt'"),
+        (["--device", "emulated", "--profile", ".", "train.py"], "cannot write '.'"),
         (["--device", "emulated", "--policy", "fast", "train.py"], "resident, advise"),
         (["--device", "emulated", "--budget", "-1", "train.py"], "-1"),
+        (["--device", "emulated", "--budget", "0", "train.py"], "a budget of 0 bytes"),
         (["--device", "emulated", "--sample-every", "-1", "train.py"], "sample_every=-1"),
         (["--device", "tpu", "train.py"], "tpu"),
     ],

@@ -5,11 +5,12 @@ Under torchrun each process writes files of its own: FILE with its rank in the n
 
 import argparse
 import importlib.util
+import os
 import runpy
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     profile = here.own(arguments.profile)
     record = None if arguments.record is None else here.own(arguments.record)
     _check_places(script, profile, record)
+    folder = Path.cwd()  # the script may go to another one
     emulated = {name: each for name in ("capacity", "clock") if (each := getattr(arguments, name)) is not None}
     if emulated and arguments.device != "emulated":
         option = next(iter(emulated))
@@ -100,16 +102,19 @@ def run(arguments: argparse.Namespace) -> int:
             ended = True
         finally:
             if not watched.forked:  # as a child of the script is that left like its parent
-                _report(watched, profile, predict=ended)
-                if record is not None:
-                    _keep(watched, record)
+                with chdir(folder):
+                    _report(watched, profile, predict=ended)
+                    if record is not None:
+                        _keep(watched, record)
     return code
 
 
 def _check_places(script: Path, *outputs: Path | None) -> None:
-    """Nothing that is written replaces the script or another output."""
+    """Nothing that is written replaces the script or another output, or turns out at the end to have no place."""
     taken = {script.resolve()}
     for output in filter(None, outputs):
+        if not os.access(output.parent, os.W_OK | os.X_OK) or output.is_dir():
+            raise UsageError(f"cannot write {str(output)!r}: expected the name of a file, in a folder to write to")
         if output.resolve() in taken:
             raise UsageError(f"{str(output)!r} is named twice: expected a file of its own for each output")
         taken.add(output.resolve())
