@@ -125,6 +125,39 @@ def test_what_a_tensor_says_of_itself() -> None:
         torch.set_default_device(None)
 
 
+class Packed(torch.Tensor):
+    """Made of a tensor, as the state of 8-bit optimizers is, and no op is known of it: not even a copy."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Packed":
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, tensors: dict[str, torch.Tensor], *_: Any) -> "Packed":
+        return cls(tensors["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, *_: Any) -> Any:
+        raise NotImplementedError(op)
+
+
+@pytest.mark.usefixtures("translated")
+def test_what_is_made_of_tensors_on_the_device_is_there() -> None:
+    packed = Packed(torch.ones(8, device="cuda"))
+    assert packed.to(packed.inner.device) is packed
+    assert packed.to("cuda") is packed
+    with pytest.raises(NotImplementedError, match="clone"):
+        Packed(packed.inner.cpu()).to("cuda")
+
+
 @pytest.mark.usefixtures("translated")
 def test_what_the_device_says_of_itself() -> None:
     cuda = torch.cuda

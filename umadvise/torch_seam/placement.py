@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native
 from umadvise.errors import NativeError
@@ -48,6 +49,9 @@ def to_device(
 
 
 def _is_placed(tensor: torch.Tensor, advice: Advice | None) -> bool:
+    if is_traceable_wrapper_subclass(tensor):  # made of tensors: it has no memory, and may have no copies
+        names, _ = tensor.__tensor_flatten__()
+        return all(_is_placed(getattr(tensor, name), advice) for name in names)
     if tensor.numel() == 0:
         return False
     allocation = _native.allocation_at(address_of(tensor))
