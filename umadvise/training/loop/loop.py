@@ -204,6 +204,7 @@ class Loop:
         """Begins afresh on the rung in force: what came until now, in an evaluation or a loader, were no steps."""
         if self._choice is not None:
             self._choice.forget()
+        self._shapes = StepShapes()
         self.cycle.change(self._planner.planning, afresh=True)
         self._identity = None  # steps of an earlier run are still expected
 

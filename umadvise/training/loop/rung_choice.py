@@ -62,7 +62,6 @@ class RungChoice:
         """Begins afresh on the rung in force: what was measured until now were no steps."""
         self._governor.begin_again()
         self._structures.clear()
-        self._considered = self._last = (0, 0)
 
     # ---- a step has ended -----------------------------------------------------------------------------------------
 
