@@ -113,11 +113,14 @@ def _check_places(script: Path, *outputs: Path | None) -> None:
     """Nothing that is written replaces the script or another output, or turns out at the end to have no place."""
     taken = {script.resolve()}
     for output in filter(None, outputs):
-        if not os.access(output.parent, os.W_OK | os.X_OK) or output.is_dir():
-            raise UsageError(f"cannot write {str(output)!r}: expected the name of a file, in a folder to write to")
-        if output.resolve() in taken:
+        target = output.resolve()  # where a link leads is written
+        if not os.access(target.parent, os.W_OK | os.X_OK) or (target.exists() and not target.is_file()):
+            raise UsageError(
+                f"cannot write {str(output)!r}: expected a file in a folder to write to; --profile and --record name it"
+            )
+        if target in taken:
             raise UsageError(f"{str(output)!r} is named twice: expected a file of its own for each output")
-        taken.add(output.resolve())
+        taken.add(target)
 
 
 def _found_module(name: str) -> Path:

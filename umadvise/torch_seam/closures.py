@@ -1,5 +1,7 @@
 """Closures that an optimizer's step calls: what they run, forward and backward, is not the optimizer's."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +19,25 @@ def closure_between(
         leave: function that is called before the closure.
         enter: function that is called after it, whatever it raises.
     """
-    closure = arguments[1] if len(arguments) > 1 else named.get("closure")
+    by_position = len(arguments) > 1 and _takes_closure_first(type(arguments[0]))  # type: ignore[arg-type]
+    closure = arguments[1] if by_position else named.get("closure")
     if not callable(closure):
         return None
 
-    def outside() -> Any:
+    @functools.wraps(closure, updated=())
+    def outside(*given: Any, **given_by_name: Any) -> Any:
         leave()
         try:
-            return closure()
+            return closure(*given, **given_by_name)
         finally:
             enter()
 
-    if len(arguments) > 1:
+    if by_position:
         return (arguments[0], outside, *arguments[2:]), named
     return arguments, named | {"closure": outside}
+
+
+@functools.cache
+def _takes_closure_first(optimizer: Any) -> bool:
+    """Whether the first argument of its step is a closure, and not a model or a loss, as other people's have it."""
+    return list(inspect.signature(optimizer.step).parameters)[1:2] == ["closure"]

@@ -206,7 +206,7 @@ class Loop:
             self._choice.forget()
         self._shapes = StepShapes()
         self.cycle.change(self._planner.planning, afresh=True)
-        self._identity = None  # steps of an earlier run are still expected
+        self._identity = None  # so that steps of an earlier run are expected again
 
     # ---- what drives ----------------------------------------------------------------------------------------------
 
