@@ -213,7 +213,7 @@ void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
   for (const Movable::Use& use : op.swapped) ++use.block->pins;
   const OnError undo([&] { unpin(op); });
-  if (mover().at_hand(op.swapped, op.stream)) return;
+  if (!mover().busy() && mover().at_hand(op.swapped, op.stream)) return;
   const RequiredContext current(device_.backend);
   go_on();
   PutOff& put_off = chunks_->put_off;

@@ -116,6 +116,8 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   events_.tell(UM_EVENT_SWAP_OUT, cause, *block->block, bytes, backend_.now_ns());
   order_.remove(block);
   block->where = Where::leaving;
+  // How long a part of a shared chunk is still taken must follow from the step alone: then the next one finds the same.
+  if (block->residence.range->shared != nullptr && !backend_.hooks->in_host) hand_on(block);
 }
 
 // Until something writes to it the host's copy is good, once it is whole.

@@ -46,7 +46,20 @@ def spare_bytes(budget_bytes: int, chunk_bytes: int) -> int:
         budget_bytes: device memory for chunks, in bytes.
         chunk_bytes: size of a chunk in bytes.
     """
-    return max(_SPARE_CHUNKS, budget_bytes // _SPARE_SHARE // chunk_bytes) * chunk_bytes
+    return max(_SPARE_CHUNKS * chunk_bytes, unfilled_bytes(budget_bytes, chunk_bytes))
+
+
+def unfilled_bytes(budget_bytes: int, chunk_bytes: int) -> int:
+    """The part of a budget, in whole chunks, that tensors which share chunks leave unfilled.
+
+    Without it BERT-Large in half of 46 GiB evicted 60 tensors in each step, and brought a tenth more than planned
+    (chunks of 8 MiB).
+
+    Args:
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+    """
+    return budget_bytes // _SPARE_SHARE // chunk_bytes * chunk_bytes
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from umadvise.training.plans.plan_memory import (
     movable_storages,
     spare_bytes,
     staying_bytes,
+    unfilled_bytes,
     storages_in_chunks,
 )
 from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
@@ -118,11 +119,12 @@ def request_of(
 
 def _view(trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
     least = staying_bytes(trace) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
+    seen_bytes = memory.staying_bytes + unfilled_bytes(memory.budget_bytes, memory.chunk_bytes)
     return view_of(
         trace,
         budget_bytes=memory.budget_bytes,
         chunk_bytes=memory.chunk_bytes,
-        staying_bytes=min(least, memory.staying_bytes) if memory.staying_bytes else least,
+        staying_bytes=min(least, seen_bytes) if memory.staying_bytes else least,
         movable=movable,
         least_bytes=least_leaving_bytes(trace),
     )
