@@ -15,6 +15,9 @@ inline constexpr size_t kCounters = sizeof(um_counters) / sizeof(int64_t);
 inline void forget(um_counters* counters) {
   std::fill_n(reinterpret_cast<int64_t*>(counters), kCounters, int64_t{UM_UNKNOWN});
 }
+inline void forget(um_spent_time* times) {
+  std::fill_n(reinterpret_cast<int64_t*>(times), size_t{UM_TIME_COUNT}, int64_t{UM_UNKNOWN});
+}
 
 inline void fill(const Counters& from, um_counters* out) {
   out->fault_groups = from.fault_groups;

@@ -14,7 +14,11 @@ namespace um {
 class MoveWaits {
  public:
   MoveWaits(const Backend& backend, Fences& fences, SwapEvents& events)
-      : streams(backend, fences), stalls(backend, fences), backend_(backend), fences_(fences), events_(events) {}
+      : streams(backend, fences),
+        stalls(backend, fences, events),
+        backend_(backend),
+        fences_(fences),
+        events_(events) {}
 
   // Wait for the move of an allocation that runs: what the stream is given from now on; and the host, which stands
   // still for room or for a copy (UM_EVENT_WAIT_ROOM, UM_EVENT_WAIT_COPY). Throw um::Error.

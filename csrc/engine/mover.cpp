@@ -25,7 +25,7 @@ Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
   const uint64_t bit = waits.streams.bit_of(stream);
   Residence residence;
   Block* block = nullptr;
-  waits.stalls.around(stream, &events_.counted.wait_room_ns,
+  waits.stalls.around(stream, UM_TIME_ROOM,
                       [&] { block = memory_.make_on_device(bytes, stream, &residence, storage); });
   if (block == nullptr) return nullptr;
   Movable* const made = made_of(block, residence, bytes);
@@ -78,7 +78,11 @@ bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   const bool there = bring_all(uses, stream) || (repack(uses) && bring_all(uses, stream));
   if (!there && !anyway) return false;
   note_op(uses);
-  waits.stalls.around(stream, &events_.counted.wait_copy_ns, [&] {
+  const auto unordered = [](const Movable::Use& use) {
+    return use.block->where == Where::arriving && use.block->cause == UM_SWAP_ON_DEMAND;
+  };
+  const bool on_demand = std::any_of(uses.begin(), uses.end(), unordered);
+  waits.stalls.around(stream, on_demand ? UM_TIME_ON_DEMAND : UM_TIME_SWAP_IN, [&] {
     for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   });
   return there;

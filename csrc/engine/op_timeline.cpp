@@ -34,7 +34,7 @@ uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
   const CUevent event = events_.record(stream);
   if (event == nullptr) return 0;
   try {
-    ops_.push_back({op, event});
+    ops_.push_back({op, event, {}, now_ns()});
   } catch (const std::bad_alloc&) {
     return 0;
   }
@@ -44,12 +44,13 @@ uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
 void OpTimeline::end(uint64_t number, CUstream stream) noexcept {
   if (number == 0 || number > ops_.size()) return;
   Op& op = ops_[number - 1];
+  op.returned_ns = now_ns();
   op.end = events_.record(stream);
   op.ended = op.end != nullptr;
 }
 
 bool OpTimeline::time_of(CUevent event, int64_t* ns) const {
-  const int64_t since_ns = events_.between_ns(origin_, event);
+  const int64_t since_ns = origin_ == nullptr ? UM_UNKNOWN : events_.between_ns(origin_, event);
   *ns = origin_ns_ + since_ns;
   return since_ns != UM_UNKNOWN;
 }

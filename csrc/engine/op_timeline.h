@@ -27,6 +27,19 @@ class OpTimeline {
   // The device is idle again: from now on the following can be asked, until the next start.
   void settle() noexcept;
 
+  struct Op {
+    OpIdentity identity;
+    driver::CUevent begin{}, end{};
+    int64_t called_ns = 0, returned_ns = 0;  // by the host: when it was given to the device
+    bool ended = false;
+    int64_t begin_ns = 0, end_ns = 0;
+    int64_t latest_end_ns = 0;  // of this and all that began before
+  };
+  // By the time at which they began.
+  const std::vector<Op>& ops() const { return ops_; }
+  // When the device came to an event that was recorded since the start; false where nobody can tell.
+  bool time_of(driver::CUevent event, int64_t* ns) const;
+
   // The op that ran at a time of CLOCK_MONOTONIC, the one that began last where several did; nullptr when none did.
   const OpIdentity* running(int64_t at_ns) const;
   // Index in the step of the op that began last until then; 0 before the first.
@@ -35,15 +48,6 @@ class OpTimeline {
  private:
   static constexpr int kOriginAttempts = 5;
   static constexpr size_t kMostOps = size_t{1} << 17;
-  struct Op {
-    OpIdentity identity;
-    driver::CUevent begin{}, end{};
-    bool ended = false;
-    int64_t begin_ns = 0, end_ns = 0;
-    int64_t latest_end_ns = 0;  // of this and all that began before
-  };
-
-  bool time_of(driver::CUevent event, int64_t* ns) const;
   std::vector<Op>::const_iterator after(int64_t at_ns) const;
 
   const Backend& backend_;

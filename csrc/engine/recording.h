@@ -15,6 +15,7 @@ class Recording final : public Participant {
   explicit Recording(um_device& device) : Participant(device, kRecordTurns), durations(device, tape_) {}
 
   void set(bool on);
+  bool on() const { return tape_.on(); }
   template <class Row>
   uint64_t read(std::vector<Row> Tape::Rows::* rows, Row* out, uint64_t capacity) {
     durations.settle();

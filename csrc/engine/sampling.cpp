@@ -64,6 +64,7 @@ Sampling::Sampling(um_device& device)
     : Participant(device, kSampleTurns), backend_(device.backend), timeline_(device.backend) {
   clear(&totals_);
   forget(&read_.last);
+  forget(&read_.last_times);
 }
 
 void Sampling::close() noexcept {
@@ -80,7 +81,12 @@ void Sampling::set_every(uint32_t every) {
 }
 
 bool Sampling::is_due(uint32_t step) const {
-  return read_.every != 0 && step != 0 && (step <= kFirstSteps || step % read_.every == 0);
+  const bool told = step <= kFirstSteps || step % std::max<uint32_t>(read_.every, 1) == 0 || device_.recording.on();
+  return read_.every != 0 && step != 0 && told;
+}
+
+void Sampling::approach() noexcept {
+  if (read_.every != 0 && device_.guard.step() == 0) device_.times.log();
 }
 
 void Sampling::fail(const std::string& reason) {
@@ -97,7 +103,8 @@ bool Sampling::has_managed() const {
 
 void Sampling::begin_step(uint32_t step) {
   const RequiredContext current(backend_);
-  if (!is_due(step)) return;
+  if (!is_due(step)) return device_.times.end_log();
+  if (!device_.times.logs()) device_.times.log();
   // What earlier steps gave to the device is not this one's.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
@@ -107,21 +114,24 @@ void Sampling::begin_step(uint32_t step) {
   op_index_ = 0;
   history_.clear();
   if (has_managed()) expect_faults();
+  if (!running_) return;
+  timeline_.start();
+  follow_stalls(true);
   start_ns_ = now_ns();
 }
 
 void Sampling::expect_faults() {
   const std::string reason = Collector::of_process().start(backend_.driver_version);
   running_ = collecting_ = reason.empty();
-  if (!collecting_) return fail(reason);
-  timeline_.start();
+  if (collecting_) return;
+  follow_stalls(false);
+  fail(reason);
 }
 
 // What CUPTI tells of the step; nothing where nothing could fault.
 Collected Sampling::collect() {
   if (!collecting_) return {};
   collecting_ = false;
-  timeline_.settle();
   return Collector::of_process().stop();
 }
 
@@ -131,6 +141,8 @@ void Sampling::end_step() {
   running_ = false;
   const driver::CUresult result = finish_device(Wait::sample_ends);
   const int64_t end_ns = now_ns();
+  timeline_.settle();
+  follow_stalls(false);
   const Collected collected = collect();
   read_.ignored_records += collected.ignored;
   if (result != CUDA_SUCCESS) {
@@ -146,6 +158,7 @@ void Sampling::end_step() {
     read_.duration_ns += end_ns - start_ns_;
     ++read_.steps;
     clear(&read_.last);
+    spend(all);
     evicted_page_ = ~uint64_t{0};
     for (const Told& told : all) account(told, device_.observation.wanted());
     add_last();
@@ -157,13 +170,11 @@ void Sampling::expect_managed() {
   if (!running_ || collecting_) return;
   const RequiredContext current(backend_);
   expect_faults();
-  if (RunningOp* const op = device_.guard.own_op()) begin_op(*op);
 }
 
 void Sampling::begin_op(RunningOp& op) {
   if (!running_) return;
   op_index_ = op.identity.index;
-  if (!collecting_) return;
   const CurrentContext current(backend_);
   op.sampled = timeline_.begin(op.identity, op.stream);
 }
@@ -176,6 +187,33 @@ void Sampling::end_op(RunningOp& op) noexcept {
 
 void Sampling::freed(Block* block) noexcept {
   if (running_) history_.freed(*block, op_index_);
+}
+
+// ---- what the time went into ----------------------------------------------------------------------------------------
+
+// Of the steps before it stalls have been counted when one begins.
+void Sampling::follow_stalls(bool on) {
+  if (!device_.swapping.has_chunks()) return;
+  Stalls& stalls = device_.swapping.mover().waits.stalls;
+  stalls.settle();
+  stalls.told = nullptr;
+  if (!on) return;
+  stood_.clear();
+  stalls.told = [this](driver::CUevent begin, int64_t length_ns, um_time kind) {
+    int64_t begin_ns = 0;
+    if (timeline_.time_of(begin, &begin_ns)) stood_.push_back({begin_ns, begin_ns + length_ns, kind});
+  };
+}
+
+void Sampling::spend(const std::vector<Told>& all) {
+  forget(&read_.last_times);
+  if (!device_.times.logs()) return;
+  std::vector<Sample> samples;
+  for (const Told& told : all) samples.push_back(told.sample);
+  std::vector<Stretch> stood = stood_for_faults(samples);
+  stood.insert(stood.end(), stood_.begin(), stood_.end());
+  read_.last_times =
+      times_of_step(device_.times.logged(), timeline_.ops(), stood, copies_asked_for(samples), read_.last_end_ns);
 }
 
 // ---- from records to what they are about -------------------------------------------------------------------------

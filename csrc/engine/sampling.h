@@ -11,6 +11,7 @@
 #include "engine/event_log.h"
 #include "engine/op_timeline.h"
 #include "engine/participant.h"
+#include "engine/step_times.h"
 #include "memory/backend.h"
 
 namespace um {
@@ -24,6 +25,8 @@ class Sampling final : public Participant {
 
   // Throws um::Error.
   void set_every(uint32_t every);
+  // The time of the next step begins, if none has.
+  void approach() noexcept;
   // Managed memory is about to be made, so that no record of the first is missed. An op that runs has begun without
   // faults. Throws um::Error.
   void expect_managed();
@@ -50,6 +53,8 @@ class Sampling final : public Participant {
   bool is_due(uint32_t step) const;
   bool has_managed() const;
   void expect_faults();
+  void follow_stalls(bool on);
+  void spend(const std::vector<Told>& all);
   driver::CUresult finish_device(Wait name) const {
     return left_out(name) ? driver::CUDA_SUCCESS : backend_.call().ctx_synchronize();
   }
@@ -66,6 +71,7 @@ class Sampling final : public Participant {
   const Backend& backend_;
   OpTimeline timeline_;
   BlockHistory history_;
+  std::vector<Stretch> stood_;  // for swaps
   bool running_ = false, collecting_ = false;
   uint32_t step_ = 0, op_index_ = 0;
   int64_t start_ns_ = 0;

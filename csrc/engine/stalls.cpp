@@ -11,7 +11,8 @@ using driver::CUDA_SUCCESS;
 using driver::CUevent;
 using driver::CUstream;
 
-Stalls::Stalls(const Backend& backend, Fences& fences) : backend_(backend), fences_(fences) {
+Stalls::Stalls(const Backend& backend, Fences& fences, SwapEvents& events)
+    : backend_(backend), fences_(fences), events_(events) {
   if (!backend.hooks->in_host) fences.before_waits([this](CUstream stream) { before_wait(stream); });
 }
 
@@ -50,10 +51,10 @@ void Stalls::end_watch() noexcept {
   if (begin_ != nullptr) idle_.push_back(std::exchange(begin_, nullptr));
 }
 
-void Stalls::note(CUevent begin, CUevent end, int64_t* account) noexcept {
+void Stalls::note(CUevent begin, CUevent end, um_time kind) noexcept {
   try {
     if (end != nullptr) {
-      open_.push_back({begin, end, account});
+      open_.push_back({begin, end, kind});
       return;
     }
   } catch (const std::bad_alloc&) {
@@ -67,7 +68,10 @@ void Stalls::settle() noexcept {
     const Open& first = open_.front();
     float milliseconds = 0;
     if (backend_.call().event_elapsed_time(&milliseconds, first.begin, first.end) != CUDA_SUCCESS) return;
-    *first.account += std::llround(static_cast<double>(milliseconds) * 1e6);
+    const int64_t length_ns = std::llround(static_cast<double>(milliseconds) * 1e6);
+    (first.kind == UM_TIME_ROOM ? events_.counted.wait_room_ns : events_.counted.wait_copy_ns) += length_ns;
+    if (first.kind == UM_TIME_ON_DEMAND) events_.on_demand_ns += length_ns;
+    if (told) told(first.begin, length_ns, first.kind);
     idle_.push_back(first.begin);
     idle_.push_back(first.end);
   }

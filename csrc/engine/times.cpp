@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace um {
 
@@ -29,6 +30,7 @@ Times::Stood Times::stood() const noexcept {
 
 // Several threads may stand still at once, for longer than time passes.
 int64_t Times::turn(um_time kind) noexcept {
+  if (logs_ && kind != log_.back().kind) note(kind);
   if (!on_) return 0;
   const int64_t now_ns = backend_.now_ns(), stood_ns = stood().sum_ns;
   const int64_t passed_ns = std::max<int64_t>(0, now_ns - since_ns_ - (stood_ns - stood_ns_));
@@ -44,6 +46,20 @@ um_time Times::set_outside(um_time kind, bool ops_run) noexcept {
   outside_ = kind;
   if (!ops_run) turn(kind);
   return before;
+}
+
+void Times::log() noexcept {
+  log_.clear();
+  logs_ = true;
+  note(outside_);
+}
+
+void Times::note(um_time kind) noexcept {
+  try {
+    log_.push_back({backend_.now_ns(), kind});
+  } catch (const std::bad_alloc&) {
+    logs_ = false;
+  }
 }
 
 void Times::read(um_spent_time* out) noexcept {

@@ -1,9 +1,11 @@
 // What a device's time goes into where it is known: on the emulated device, whose ops run in the threads that call
 // them. Between two turns all time is of one kind, but for what somebody stood still meanwhile: faults and waits are
-// measured where they happen. Device's lock as each function says.
+// measured where they happen. Of a device whose ops run later the turns are logged, for a step that is sampled: what
+// the host was at (engine/step_times.h). Device's lock as each function says.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/swap_events.h"
 #include "memory/backend.h"
@@ -13,13 +15,18 @@ namespace um {
 
 class Times {
  public:
+  struct Turn {
+    int64_t at_ns;  // and until the next one
+    um_time kind;
+  };
+
   // Both are borrowed.
   Times(const Backend& backend, const SwapEvents& swaps) : backend_(backend), swaps_(swaps) {}
 
   // ---- the lock is held ----
   // Counts from now on, or no longer; nothing where ops run later than they are called.
   void set(bool on) noexcept;
-  bool on() const noexcept { return on_; }
+  bool on() const noexcept { return on_ || logs_; }
   // From now on it is this kind. Returns how much of the last one there was since the turn before.
   int64_t turn(um_time kind) noexcept;
   // No op runs in any thread: what that time is for.
@@ -28,6 +35,11 @@ class Times {
   um_time set_outside(um_time kind, bool ops_run) noexcept;
   // Until now. UM_UNKNOWN where it is not known.
   void read(um_spent_time* out) noexcept;
+  // Logs the turns from now on, the present one the first, or no longer.
+  void log() noexcept;
+  void end_log() noexcept { logs_ = false; }
+  bool logs() const noexcept { return logs_; }
+  const std::vector<Turn>& logged() const noexcept { return log_; }
 
  private:
   struct Stood {
@@ -35,10 +47,12 @@ class Times {
     int64_t sum_ns;
   };
   Stood stood() const noexcept;
+  void note(um_time kind) noexcept;
 
   const Backend& backend_;
   const SwapEvents& swaps_;
-  bool on_ = false;
+  bool on_ = false, logs_ = false;
+  std::vector<Turn> log_;
   um_time kind_ = UM_TIME_SCRIPT, outside_ = UM_TIME_SCRIPT;
   int64_t since_ns_ = 0, stood_ns_ = 0;  // when the present kind began, and what had been stood still by then
   int64_t ns_[UM_TIME_COUNT] = {};

@@ -417,6 +417,27 @@ typedef struct um_residency {
  * since the reset or there were more than 65,536 tensors or ops to tell apart. */
 UM_API uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity);
 
+/* What a device's time goes into: each kind is measured where it happens, and none is what is left of others. */
+typedef enum {
+  UM_TIME_COMPUTE = 0,     /* ops run: what they wait for within is not in it */
+  UM_TIME_GUARD = 1,       /* before and after ops: the guard, with the driver calls that it makes */
+  UM_TIME_SCRIPT = 2,      /* between ops: the program itself, and torch on the host */
+  UM_TIME_PLANNING = 3,    /* likewise, while plans are made or chosen */
+  UM_TIME_OBSERVING = 4,   /* likewise, while steps are recorded, and counters and events read */
+  UM_TIME_FIRST_TOUCH = 5, /* ops stand still: for faults that find nothing to copy */
+  UM_TIME_MIGRATION = 6,   /* for faults whose bytes come */
+  UM_TIME_FAULT_ROOM = 7,  /* for what faults evict; on a GPU, too, for pages that a budget has leave before an op */
+  UM_TIME_PREFETCH = 8,    /* for prefetched bytes that are on their way */
+  UM_TIME_SWAP_IN = 9,    /* for a swap-in that was ordered and is late, or for a copy to the host of what they write */
+  UM_TIME_ON_DEMAND = 10, /* for a swap-in that nobody had ordered */
+  UM_TIME_ROOM = 11,      /* for what leaves for them */
+  UM_TIME_COUNT = 12
+} um_time;
+typedef struct um_spent_time { /* nanoseconds, in um_time's order */
+  int64_t compute_ns, guard_ns, script_ns, planning_ns, observing_ns;
+  int64_t first_touch_ns, migration_ns, fault_room_ns, prefetch_ns, swap_in_ns, on_demand_ns, room_ns;
+} um_spent_time;
+
 /* ---- the counters of a CUDA device: what CUPTI records in sampled steps ----------------------------------- */
 /* Collecting slows a step down and both of its ends wait for the device, so only some steps are sampled: the first
  * three and every n-th. um_counters_read and the queue of events then tell of sampled steps alone. The device's records
@@ -437,6 +458,10 @@ typedef struct um_sampling {
   int64_t unknown_cause_bytes;     /* moved for no known cause: not part of any other number */
   int64_t ignored_records;         /* of other memory, other times, or kinds that are not known */
   char reason[512];                /* why the last step that was due was not sampled; "": it was */
+  /* What the time of last_step went into, from the planning before it until the device had done all of it: ops ran,
+   * stood still for faults and swaps, or the device had nothing to do while the host was at something, in ops' calls
+   * too (script_ns). All UM_UNKNOWN where that could not be told. */
+  um_spent_time last_times;
 } um_sampling;
 /* Sampling of every n-th step from the next um_step_set on; 0: of none. UM_UNSUPPORTED on the emulated device, which
  * counts each step exactly. Whether it works shows in the first step: see um_sampling_read. */
@@ -500,27 +525,9 @@ UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, co
  * clock that only the device moves, and an op what it is told, before it ends. Bytes move when a copy is given. So a
  * program repeats exactly, with its waits. Before the device has chunks; emulated device only. */
 UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs);
-/* What a device's time goes into: each kind is measured where it happens, and none is what is left of others. */
-typedef enum {
-  UM_TIME_COMPUTE = 0,     /* ops run: what they wait for within is not in it */
-  UM_TIME_GUARD = 1,       /* before and after ops: the guard, with the driver calls that it makes */
-  UM_TIME_SCRIPT = 2,      /* between ops: the program itself, and torch on the host */
-  UM_TIME_PLANNING = 3,    /* likewise, while plans are made or chosen */
-  UM_TIME_OBSERVING = 4,   /* likewise, while steps are recorded, and counters and events read */
-  UM_TIME_FIRST_TOUCH = 5, /* ops stand still: for faults that find nothing to copy */
-  UM_TIME_MIGRATION = 6,   /* for faults whose bytes come */
-  UM_TIME_FAULT_ROOM = 7,  /* for what faults evict */
-  UM_TIME_PREFETCH = 8,    /* for prefetched bytes that are on their way */
-  UM_TIME_SWAP_IN = 9,    /* for a swap-in that was ordered and is late, or for a copy to the host of what they write */
-  UM_TIME_ON_DEMAND = 10, /* for a swap-in that nobody had ordered */
-  UM_TIME_ROOM = 11,      /* for what leaves for them */
-  UM_TIME_COUNT = 12
-} um_time;
-typedef struct um_spent_time { /* nanoseconds, in um_time's order */
-  int64_t compute_ns, guard_ns, script_ns, planning_ns, observing_ns;
-  int64_t first_touch_ns, migration_ns, fault_room_ns, prefetch_ns, swap_in_ns, on_demand_ns, room_ns;
-} um_spent_time;
-/* Since events were enabled; all UM_UNKNOWN while they are not, and where ops run later than they are called. */
+
+/* Since events were enabled; all UM_UNKNOWN while they are not, and where ops run later than they are called: see
+ * um_sampling. */
 UM_API um_status um_times_read(um_device* device, um_spent_time* out);
 /* Time between ops is for `kind` (um_time, as far as UM_TIME_OBSERVING) from now on; returns what it was for,
  * UM_TIME_SCRIPT at the start. */

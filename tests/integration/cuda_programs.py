@@ -121,6 +121,8 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
         "exports_ended": exports_ended,
         "chunk_bytes": swaps.chunk_bytes,
         "rung": rung,
+        "timed": [step.index for step in profile.steps if step.times is not None],
+        "explained": all(0 < step.times.sum_ns <= step.duration_ns for step in profile.steps if step.times is not None),
         "provider": profile.environment.provider,
         "lacks": sorted(name for name, reason in features.items() if reason is not None),
         "owned_afterwards": owned,

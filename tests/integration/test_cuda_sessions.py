@@ -48,6 +48,7 @@ def test_chunks_swap_under_a_plan(program: Program, host_memory: str) -> None:
     assert session["swapped"]
     assert session["within"]
     assert session["followed"] > 0
+    assert (session["timed"], session["explained"]) == ([1, 2, 3], True)  # the first three steps are sampled
     untried = ["discard of dead ranges"]
     assert session["lacks"] == untried
 

@@ -469,8 +469,9 @@ def test_resident_keeps_the_budget_too(budget: str, fits: bool) -> None:
 def test_a_session_inside_a_patch_gives_the_budget_back(patched: Callable[..., _native.Device]) -> None:
     device = patched("64MiB", budget="48MiB")
     model, optimizer = small()
-    with umadvise.session(model, optimizer, budget="16MiB", policy="advise"):
+    with umadvise.session(model, optimizer, budget="16MiB", policy="advise") as session:
         small_steps(model, optimizer, 1)
+        assert session.profile().environment.budget_bytes == 16 * MIB
         torch.ones(10 * MIB).add_(1)  # an op that is larger than the budget runs all the same
         torch.ones(1).add_(1)
         assert device.memory().resident_bytes <= 16 * MIB

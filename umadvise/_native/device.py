@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._native.abi import (
+    UNKNOWN,
     Allocation,
     ChunkOptions,
     Converted,
@@ -24,7 +25,15 @@ from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
 from umadvise._native.recording import Recording
 from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
-from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SpentTime, SwapCounters
+from umadvise.records.counters import (
+    Counters,
+    MemoryStats,
+    RemoteMapsByCause,
+    SampledStep,
+    Sampling,
+    SpentTime,
+    SwapCounters,
+)
 from umadvise.records.enums import Advice, Phase, Role
 
 _EVENTS_AT_A_TIME = 4096
@@ -330,10 +339,11 @@ class Device:
             remote_maps=read(RemoteMapsByCause, native.remote_maps_by_cause),
         )
 
-    def last_sample(self) -> tuple[Counters, int]:
-        """Counters of the step that was sampled last, and the time when the device had done all of it."""
+    def last_sample(self) -> SampledStep:
+        """The step that was sampled last."""
         native = self._sampled()
-        return read(Counters, native.last), native.last_end_ns
+        times = read(SpentTime, native.last_times)
+        return SampledStep(read(Counters, native.last), native.last_end_ns, None if times.compute_ns is None else times)
 
     def _sampled(self) -> ctypes.Structure:
         native = structure("um_sampling")()
@@ -375,8 +385,9 @@ class Device:
 
     def times(self) -> SpentTime | None:
         """What time has gone into since events were enabled; None where that is not known."""
-        found = filled(SpentTime, lambda out: core_library().um_times_read(self.handle, out))
-        return None if found.compute_ns is None else found
+        native = structure("um_spent_time")()
+        core_library().um_times_read(self.handle, ctypes.byref(native))
+        return _known_times(native)
 
     def time_outside(self, kind: TimeKind) -> TimeKind:
         """Has time between ops count for a kind from now on; returns what it counted for."""
@@ -390,6 +401,10 @@ class Device:
         """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
         found = each("um_placed", partial(core_library().um_placed_read, self.handle))
         return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in found}
+
+
+def _known_times(native: ctypes.Structure) -> SpentTime | None:
+    return None if native.compute_ns == UNKNOWN else read(SpentTime, native)
 
 
 def op_took(duration_ns: int) -> None:

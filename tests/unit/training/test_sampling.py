@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from umadvise.errors import FormatError, UsageError
-from umadvise.records.counters import Counters, RemoteMapsByCause, Sampling, with_sample
+from umadvise.records.counters import Counters, RemoteMapsByCause, SampledStep, Sampling, SpentTime, with_sample
 from umadvise.records.fault_profile import FaultProfile, decode, encode
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.reports.findings.facts import Facts
@@ -39,8 +39,8 @@ class Device:
     def sampling(self) -> Sampling:
         return self.said
 
-    def last_sample(self) -> tuple[Counters, int]:
-        return self.last, 77
+    def last_sample(self) -> SampledStep:
+        return SampledStep(self.last, 77, None)
 
     def step(self, fault_groups: int = 3) -> None:
         if self.said.every:
@@ -66,10 +66,9 @@ def test_a_sampled_step_gives_its_counters_and_its_end(device: Device, sampler: 
     device.step(fault_groups=9)
     sampled = sampler.after_step()
     assert sampled is not None
-    counters, end_ns = sampled
-    assert counters.fault_groups == 9
-    assert counters.collapses is None
-    assert end_ns == 77
+    assert sampled.counters.fault_groups == 9
+    assert sampled.counters.collapses is None
+    assert sampled.end_ns == 77
     assert sampler.works()
 
 
@@ -126,6 +125,10 @@ def test_how_often_is_a_whole_number(every: Any) -> None:
 # ---- the profile -----------------------------------------------------------------------------------------------------
 
 
+TIME_NS = 10_000_000
+"""Of each kind that a sampled step's time went into."""
+
+
 def sampled_profile(make: Any, failed: bool = False, **sampling: Any) -> FaultProfile:
     """Six steps of 100 ms, of which those with an even index are sampled, at 150 ms and with as many faults each."""
     unknown = with_sample(make.counters(), None)
@@ -141,7 +144,11 @@ def sampled_profile(make: Any, failed: bool = False, **sampling: Any) -> FaultPr
             sample = make.counters(fault_groups=index, fault_service_ns=30_000_000 * index, op_count=None)
             sample = msgspec.structs.replace(sample, collapses=None, first_touches=None, evictions_dropped=None)
         duration_ns = 100_000_000 if sample is None else 150_000_000
-        builder.end_step(start_ns + duration_ns, done, make.memory(), (), sample)
+        ended_ns = start_ns + duration_ns
+        sampled = (
+            None if sample is None else SampledStep(sample, ended_ns, SpentTime(*[TIME_NS] * 8, 0, *[TIME_NS] * 3))
+        )
+        builder.end_step(ended_ns, done, make.memory(), (), sampled)
         start_ns += duration_ns
     reading = reading_of(every=2, **sampling).minus(reading_of())
     return builder.build(with_sample(make.counters(op_count=61), None), 0, (), reading)
@@ -159,6 +166,9 @@ def test_counters_are_of_the_sampled_steps_and_ops_of_all(make: Any) -> None:
     assert profile.outside is not None
     assert (profile.outside.op_count, profile.outside.fault_groups) == (1, None)
     assert Facts(profile).waits.paging_share == pytest.approx((4 + 6) * 30 / 300)  # of steps 4 and 6, the steady ones
+    assert [step.times is None for step in profile.steps] == [True, False] * 3
+    assert profile.times is not None
+    assert profile.times.sum_ns == 3 * 11 * TIME_NS
     assert decode(encode(profile)) == profile
 
 
@@ -182,6 +192,8 @@ def test_the_report_speaks_of_one_sampled_step(make: Any) -> None:
     parameters = next(line for line in report.splitlines() if line.startswith("parameter "))
     assert parameters.split()[2:3] == ["4"]
     assert "steps    " in report
+    unexplained = next(line for line in report.splitlines() if line.startswith("unexplained"))
+    assert unexplained.split()[-1] == "26.7%"
     assert "40.0% of step 2 to 120.0% of 6" in report
 
 

@@ -14,6 +14,7 @@ from umadvise.records.counters import (
     MemoryStats,
     Placed,
     ResidencyPeak,
+    SampledStep,
     Sampling,
     SpentTime,
     Swaps,
@@ -136,7 +137,7 @@ class ProfileBuilder:
         counters: Counters,
         memory: MemoryStats | None,
         residency: Iterable[ResidencyPeak] = (),
-        sample: Counters | None = None,
+        sampled: SampledStep | None = None,
         swaps: Swaps = NO_SWAPS,
         times: SpentTime | None = None,
     ) -> MeasuredStep:
@@ -147,9 +148,9 @@ class ProfileBuilder:
             counters: the device's reading now.
             memory: its memory; with peaks of this step if they were reset when it began.
             residency: the peaks by role, tensor and op in this step; none where they are unknown.
-            sample: what a device that is sampled counted in this step; None where it was not sampled.
+            sampled: what a device that is sampled counted in this step; None where it was not sampled.
             swaps: what explicit swapping has done until now.
-            times: what time has gone into until then; None where nobody can tell.
+            times: what time has gone into until then; None where nobody can tell but, perhaps, the sample.
 
         Raises:
             ValueError: no step is open, or time or a counter ran backwards.
@@ -160,14 +161,14 @@ class ProfileBuilder:
         duration_ns = end_ns - self._step_start_ns
         counted = subtract(counters, self._at_step)
         if self._samples:
-            counted = self._take_sample(counted, sample, duration_ns)
+            counted = self._take_sample(counted, None if sampled is None else sampled.counters, duration_ns)
         self._step = None
         self._step_count += 1
         self._last_index = step.index
         self._duration_ns += duration_ns
         self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
-        paging = sample is not None or not self._samples
+        paging = sampled is not None or not self._samples
         swapped = swaps.minus(self._swaps_at_step)
         self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
         if self._samples and (paging or swapped.swap_ins + swapped.swap_outs > 0):
@@ -177,7 +178,9 @@ class ProfileBuilder:
             self._tables.add_residency(residency)
         if step.services and paging:
             self._faulting_step = (step.index, self._step_start_ns, duration_ns, step.services)
-        took = None if times is None or self._times_at_step is None else times.minus(self._times_at_step)
+        took = None if sampled is None else sampled.times
+        if times is not None and self._times_at_step is not None:
+            took = times.minus(self._times_at_step)
         if took is not None:
             self._times = took if self._times is None else self._times.plus(took)
         if step.seen.moves or self._seen is None or not self._seen.moves:

@@ -62,16 +62,16 @@ def section(profile: FaultProfile) -> Iterator[RenderableType]:
     for field, words in WORDS.items():
         spent = sorted(getattr(each.times, field) for each in steps)
         total_ns = getattr(profile.times, field)
-        if total_ns >= _SHOWN * profile.duration_ns and total_ns > 0:
+        if total_ns >= _SHOWN * profile.counted_ns and total_ns > 0:
             shown = (statistics.median_low(spent), spent[0], spent[-1])
-            grid.add_row(words, *map(format_duration_ns, shown), percent_of(total_ns, profile.duration_ns))
-    grid.add_row("unexplained", *_unexplained(steps), percent_of(_left_ns(profile), profile.duration_ns))
+            grid.add_row(words, *map(format_duration_ns, shown), percent_of(total_ns, profile.counted_ns))
+    grid.add_row("unexplained", *_unexplained(steps), percent_of(_left_ns(profile), profile.counted_ns))
     yield grid
     yield from map(Text, odd_steps(steps))
 
 
 def _left_ns(profile: FaultProfile) -> int:
-    return profile.duration_ns - (profile.times.sum_ns if profile.times is not None else 0)
+    return profile.counted_ns - (profile.times.sum_ns if profile.times is not None else 0)
 
 
 def _unexplained(steps: Sequence[_Step]) -> tuple[str, str, str]:

@@ -21,8 +21,8 @@ from umadvise.training.plans.plan_memory import (
     movable_storages,
     spare_bytes,
     staying_bytes,
-    unfilled_bytes,
     storages_in_chunks,
+    unfilled_bytes,
 )
 from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
 from umadvise.training.policy.course import Course

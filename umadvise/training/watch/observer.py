@@ -137,7 +137,7 @@ class Observer:
             provider="emulated" if self._runtime.emulated else "cuda",
             counting="ordered" if info.counting == Counting.ORDERED else "raw",
             capacity_bytes=info.total_bytes,
-            budget_bytes=self._runtime.budget_bytes,
+            budget_bytes=self._runtime.limit_bytes,
             policy=self._policy,
             umadvise_version=__version__,
             torch_version=torch.__version__,

@@ -5,10 +5,10 @@ import torch
 
 from umadvise import _native
 from umadvise.errors import UsageError
-from umadvise.records.counters import Counters, Sampling
+from umadvise.records.counters import SampledStep, Sampling
 
 SAMPLE_EVERY = 10
-"""Every so many steps are sampled, and the first three."""
+"""Every so many steps are sampled, and the first three, and those that are recorded."""
 
 
 def check_every(every: int) -> int:
@@ -40,8 +40,8 @@ class Sampler:
         self._device.set_sampling(0 if self._profiled else self._every)
         self._sampled = self._device.sampling().steps
 
-    def after_step(self) -> tuple[Counters, int] | None:
-        """What a step that has just ended counted, and when the device had done all of it; None: it was not sampled."""
+    def after_step(self) -> SampledStep | None:
+        """What a step that has just ended counted; None: it was not sampled."""
         steps = self._device.sampling().steps
         self._profiled = self._profiled or torch._C._autograd._profiler_enabled()  # it may have taken the buffers over
         return None if steps == self._sampled or self._profiled else self._device.last_sample()

@@ -115,9 +115,9 @@ class StepClock:
         end_ns = device.now_ns()
         self.drop_step()
         self._drain()
-        sample, sampler = None, self._reader.sampler
+        sampled, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
-            sample, end_ns = sampled
+            end_ns = sampled.end_ns
             self._builder.add_events(events_from(device.drain_events()))
         residency = residency_from(device.residency())
         self._warnings.look()
@@ -126,7 +126,7 @@ class StepClock:
         if times is not None:
             end_ns = device.now_ns()
         self.last_step = self._builder.end_step(
-            end_ns, readings.counters, readings.memory, residency, sample, readings.swaps, times
+            end_ns, readings.counters, readings.memory, residency, sampled, readings.swaps, times
         )
         if self.watcher is not None:
             self.watcher(self.last_step, readings.memory)
