@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._native.abi import (
-    UNKNOWN,
     Allocation,
     ChunkOptions,
     Converted,
@@ -24,17 +23,10 @@ from umadvise._native.abi import (
 from umadvise._native.columns import plan_columns, trace_columns
 from umadvise._native.library import core_library, intern
 from umadvise._native.recording import Recording
-from umadvise._native.structures import each, filled, known, layout, make, read, rows, structure, to_c
-from umadvise.records.counters import (
-    Counters,
-    MemoryStats,
-    RemoteMapsByCause,
-    SampledStep,
-    Sampling,
-    SpentTime,
-    SwapCounters,
-)
+from umadvise._native.structures import each, filled, known, layout, make, read, read_known, rows, structure, to_c
+from umadvise.records.counters import Counters, MemoryStats, RemoteMapsByCause, Sampling, SpentTime, SwapCounters
 from umadvise.records.enums import Advice, Phase, Role
+from umadvise.records.sampled_step import SampledStep
 
 _EVENTS_AT_A_TIME = 4096
 
@@ -387,7 +379,7 @@ class Device:
         """What time has gone into since events were enabled; None where that is not known."""
         native = structure("um_spent_time")()
         core_library().um_times_read(self.handle, ctypes.byref(native))
-        return _known_times(native)
+        return read_known(SpentTime, native)
 
     def time_outside(self, kind: TimeKind) -> TimeKind:
         """Has time between ops count for a kind from now on; returns what it counted for."""
@@ -401,10 +393,6 @@ class Device:
         """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
         found = each("um_placed", partial(core_library().um_placed_read, self.handle))
         return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in found}
-
-
-def _known_times(native: ctypes.Structure) -> SpentTime | None:
-    return None if native.compute_ns == UNKNOWN else read(SpentTime, native)
 
 
 def op_took(duration_ns: int) -> None:

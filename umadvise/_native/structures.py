@@ -105,6 +105,11 @@ def read(record: type[Record], native: Any, **others: Any) -> Record:
     return made
 
 
+def read_known(record: type[Record], native: Structure) -> Record | None:
+    """The record of a structure; None where its first field is UM_UNKNOWN, as all of them are then."""
+    return None if getattr(native, native._fields_[0][0]) == UNKNOWN else read(record, native)
+
+
 @_once
 def _maker(record: type[Any], *others: str) -> Callable[..., Any]:
     """What makes a record of a structure or an array: torch asks often where a tensor is."""

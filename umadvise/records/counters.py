@@ -4,7 +4,7 @@ The tuples of words stand in the header's order, so that `EVENT_KINDS[number]` r
 could observe is None, never 0.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -192,20 +192,6 @@ class SpentTime(Record, frozen=True):
     def minus(self, before: "SpentTime") -> "SpentTime":
         """What time has gone into since an earlier reading."""
         return _combined(self, before, -1)
-
-
-class SampledStep(NamedTuple):
-    """What a device that is sampled counted in one step.
-
-    Attributes:
-        counters: those of that step alone.
-        end_ns: the time when the device had done all of it.
-        times: what the step's time went into; None where that could not be told.
-    """
-
-    counters: Counters
-    end_ns: int
-    times: SpentTime | None
 
 
 class Chunks(Record, frozen=True):

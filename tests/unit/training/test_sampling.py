@@ -9,8 +9,9 @@ import torch
 from msgspec.structs import replace
 
 from umadvise.errors import FormatError, UsageError
-from umadvise.records.counters import Counters, RemoteMapsByCause, SampledStep, Sampling, SpentTime, with_sample
+from umadvise.records.counters import Counters, RemoteMapsByCause, Sampling, SpentTime, with_sample
 from umadvise.records.fault_profile import FaultProfile, decode, encode
+from umadvise.records.sampled_step import SampledStep
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.reports.findings.facts import Facts
 from umadvise.reports.reporters import text

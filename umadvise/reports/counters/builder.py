@@ -14,7 +14,6 @@ from umadvise.records.counters import (
     MemoryStats,
     Placed,
     ResidencyPeak,
-    SampledStep,
     Sampling,
     SpentTime,
     Swaps,
@@ -37,6 +36,7 @@ from umadvise.records.fault_profile import (
     Undriven,
 )
 from umadvise.records.names import clean_name
+from umadvise.records.sampled_step import SampledStep
 from umadvise.reports.counters.step_picture import KnownStep, SeenStep, pictured
 from umadvise.reports.counters.tables import StepAccumulator, TableSums
 from umadvise.reports.counters.timeline import Service, pattern_of

@@ -5,7 +5,8 @@ import torch
 
 from umadvise import _native
 from umadvise.errors import UsageError
-from umadvise.records.counters import SampledStep, Sampling
+from umadvise.records.counters import Sampling
+from umadvise.records.sampled_step import SampledStep
 
 SAMPLE_EVERY = 10
 """Every so many steps are sampled, and the first three, and those that are recorded."""
