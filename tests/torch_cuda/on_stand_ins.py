@@ -11,6 +11,11 @@ Settings, each read when a process first uses CUDA (csrc/tests/fake_libcuda/envi
 | STAND_IN_DELAY_US | up to how long each piece of work of a stream waits before it begins | 0 |
 | STAND_IN_SEED | of those delays | 0 |
 | STAND_IN_LACKS | device attributes that are 0, by cuda.h's numbers, with commas: 89,102 | |
+| STAND_IN_HOLLOW_US | what each kernel takes at least, computing nothing; 0: all compute | 0 |
+
+Hollow GPUs may have more memory than the machine. Chunks have no bytes: copies of 64 KiB and more move none, and take
+the time of a link with 16 GB/s; fills of as much take none. All results are meaningless, but which calls of the driver
+a program comes to is real. Managed and plain memory are as ever.
 
 Random numbers of "cuda" are torch's own affair: `torch.cuda.manual_seed` decides them.
 """

@@ -27,6 +27,8 @@ inline constexpr uint8_t kReadAccess = 1, kWriteAccess = 2;
 inline bool on_device(Mapping mapping) { return mapping == Mapping::device_read || mapping == Mapping::device_write; }
 inline bool writable(Mapping mapping) { return mapping == Mapping::device_write || mapping == Mapping::remote_write; }
 
+inline constexpr uint64_t kHollowBytes = uint64_t{64} << 10;
+
 enum class Kind : uint8_t { free, managed, plain, reserved };
 
 // Zero is a free one with no slots and no mapping.
@@ -97,6 +99,9 @@ class BlockTable {
   ResidentBlocks resident;
   const Mapper mapper;
   EventRing& events;
+  // Mapped memory has no bytes, so that there can be more of it than the machine has: copies and fills from
+  // kHollowBytes on leave it alone. Only a test's driver library sets this, before anything is mapped.
+  bool hollow = false;
 
  private:
   const int device_;

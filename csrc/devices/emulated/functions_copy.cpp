@@ -38,14 +38,14 @@ struct End {
   Loan loan;  // without bytes: managed or plain memory
 };
 
-// Moves the bytes and says where they lay on either side.
-void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device, bool* from_device) {
+// Moves the bytes, of `hollow` memory only what is managed or plain, and says where they lay on either side.
+void move_piece(const End& to, const End& from, uint64_t bytes, bool hollow, bool* to_device, bool* from_device) {
   *to_device = to.loan.on_device;
   *from_device = from.loan.on_device;
   std::unique_ptr<char[]> bounce;
   const char* source = from.loan.bytes;
   if (to.loan.bytes != nullptr && source != nullptr) {
-    streaming_copy(to.loan.bytes, source, bytes);
+    if (!hollow) streaming_copy(to.loan.bytes, source, bytes);
     return;
   }
   if (source == nullptr) {
@@ -57,6 +57,10 @@ void move_piece(const End& to, const End& from, uint64_t bytes, bool* to_device,
   if (to.loan.bytes == nullptr) *to_device = to.device->space.copies.copy_in(to.address, source, bytes);
 }
 
+bool moves_nothing(const Device* device, uint64_t bytes) {
+  return bytes >= kHollowBytes && device->space.blocks.hollow;
+}
+
 // A kernel or copy used an address that nothing is mapped at: what a GPU does not survive.
 void lose(Device* device) { device->lost = true; }
 
@@ -66,15 +70,16 @@ void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   const int64_t start = now_ns();
   Device* const target = device_of(to);
   Device* const source = device_of(from);
+  Device* const either = target != nullptr ? target : source;
+  const bool hollow = moves_nothing(either, bytes);
   uint64_t arrived = 0, left = 0;
   for (uint64_t done = 0; done < bytes;) {
     const End piece_to(to + done, true), piece_from(from + done, false);
-    if (piece_to.refused() || piece_from.refused()) return lose(target != nullptr ? target : source);
+    if (piece_to.refused() || piece_from.refused()) return lose(either);
     const uint64_t piece = std::min({bytes - done, piece_to.room, piece_from.room});
-    if (done > 0 && (piece_to.reserved() || piece_from.reserved()))
-      (target != nullptr ? target : source)->space.delays.wait();
+    if (done > 0 && (piece_to.reserved() || piece_from.reserved())) either->space.delays.wait();
     bool to_device = false, from_device = false;
-    move_piece(piece_to, piece_from, piece, &to_device, &from_device);
+    move_piece(piece_to, piece_from, piece, hollow, &to_device, &from_device);
     const bool inside = to_device && from_device && target == source;
     arrived += to_device && !inside ? piece : 0;
     left += from_device && !inside ? piece : 0;
@@ -90,7 +95,7 @@ void fill(CUdeviceptr address, unsigned char value, size_t bytes) {
     if (piece_to.refused()) return lose(piece_to.device);
     const uint64_t piece = std::min(bytes - done, piece_to.room);
     if (piece_to.loan.bytes != nullptr) {
-      std::memset(piece_to.loan.bytes, value, piece);
+      if (!moves_nothing(piece_to.device, bytes)) std::memset(piece_to.loan.bytes, value, piece);
     } else {
       piece_to.device->space.copies.fill(address + done, value, piece);
     }

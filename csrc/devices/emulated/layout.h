@@ -13,7 +13,7 @@ inline constexpr int kMostDevices = 16;
 #ifdef __SANITIZE_THREAD__
 inline constexpr uint64_t kSpanBytes = uint64_t{4} << 30;
 #else
-inline constexpr uint64_t kSpanBytes = uint64_t{128} << 30;
+inline constexpr uint64_t kSpanBytes = uint64_t{1} << 40;
 #endif
 inline constexpr uint32_t kSpanBlocks = static_cast<uint32_t>(kSpanBytes / kBlockBytes);
 

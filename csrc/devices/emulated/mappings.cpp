@@ -90,10 +90,13 @@ bool Mappings::show_access(uint32_t index, uint8_t wanted) {
   const auto access = (wanted & kWriteAccess) != 0  ? Mapper::Access::write
                       : (wanted & kReadAccess) != 0 ? Mapper::Access::read
                                                     : Mapper::Access::none;
-  if (block.has_tables) return blocks_.mapper.protect(blocks_.address_of(index), access);
+  const uint64_t address = blocks_.address_of(index);
+  if (block.has_tables) return blocks_.mapper.protect(address, access);
   const bool on_device = block.device_slot != 0;
-  block.has_tables =
-      blocks_.mapper.map(blocks_.tier(on_device), block.slot(on_device), blocks_.address_of(index), access);
+  // Hollow memory is pages of zeros, a few of which small copies write; neighbours are one mapping to the kernel.
+  block.has_tables = blocks_.hollow
+                         ? blocks_.mapper.protect(address, access)
+                         : blocks_.mapper.map(blocks_.tier(on_device), block.slot(on_device), address, access);
   return block.has_tables;
 }
 

@@ -23,7 +23,7 @@ bool PhysicalMemory::take_slot(Handle& handle) {
   }
   if (handle.on_device) blocks_.resident.add(ResidentBlocks::kUntagged);
   handle.slots.push_back(slot);
-  tier.populate(slot);
+  if (!blocks_.hollow) tier.populate(slot);
   return true;
 }
 

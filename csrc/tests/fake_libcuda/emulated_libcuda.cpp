@@ -40,6 +40,10 @@ std::mutex lock;
 Settings settings;
 int device_count = 1;
 um_emulated_options options{uint64_t{128} << 20, uint64_t{512} << 20, UM_COUNTING_RAW, 0, 5};
+bool hollow = false;
+// Of hollow devices: about what PCIe 3.0 with 16 lanes gives.
+constexpr um_link kLink{{10'000, 10'000}, {16e9, 16e9}, {13e9, 13e9}, {1, 1}};
+constexpr um_driver_costs kNoCosts{};
 bool opened = false;
 std::map<CUcontext, CUstream> legacy_streams;
 
@@ -81,6 +85,8 @@ CUresult init(unsigned) {
     char message[256] = "";
     const um_status status = emulated()->hooks->open(&options, &ordinal, message, sizeof(message));
     if (status != UM_OK || ordinal != i) return CUDA_ERROR_OUT_OF_MEMORY;
+    um::emulated::device_at(ordinal)->space.blocks.hollow = hollow;
+    if (hollow) emulated()->hooks->set_link(ordinal, &kLink, &kNoCosts);
   }
   opened = true;
   return CUDA_SUCCESS;
@@ -216,6 +222,8 @@ EXPORT void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_
 }
 
 EXPORT void emulated_libcuda_seed(uint64_t seed) { options.delay_seed = seed; }
+
+EXPORT void emulated_libcuda_hollow(int on) { hollow = on != 0; }
 
 EXPORT void emulated_libcuda_attribute(int attribute, int value) {
   const std::lock_guard<std::mutex> guard(lock);

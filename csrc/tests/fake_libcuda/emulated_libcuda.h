@@ -17,6 +17,9 @@ void emulated_libcuda_lacks(const char* symbol);
 void emulated_libcuda_devices(int count, uint64_t capacity_bytes, uint32_t delay_us);
 // Of the delays. Before it is initialised.
 void emulated_libcuda_seed(uint64_t seed);
+// Whether chunks have no bytes, so that devices may be larger than the machine's memory: copies of 64 KiB and more
+// take a link's time and move nothing, and fills neither. Before it is initialised.
+void emulated_libcuda_hollow(int on);
 // What cuDeviceGetAttribute tells, for every device.
 void emulated_libcuda_attribute(int attribute, int value);
 // The calls number `first` (1: the next one) to `last` of a function fail with this code; NULL: of all functions, as

@@ -21,6 +21,7 @@ void set_by_environment() {
                            static_cast<uint32_t>(number("STAND_IN_DELAY_US", 0)));
   emulated_libcuda_seed(number("STAND_IN_SEED", 0));
   emulated_libcuda_legacy_is_asynchronous(number("STAND_IN_ASYNC", 0) != 0 ? 1 : 0);
+  emulated_libcuda_hollow(number("STAND_IN_HOLLOW_US", 0) != 0 ? 1 : 0);
   emulated_libcuda_attribute(um::driver::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8);
   emulated_libcuda_attribute(um::driver::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
   const char* lacked = std::getenv("STAND_IN_LACKS");  // NOLINT(concurrency-mt-unsafe): likewise
