@@ -1,0 +1,43 @@
+"""Steps under large budgets stop mapping memory: real sessions, as large as on a GPU, whose kernels only take time.
+
+Each chunk that is mapped takes an H100 36 us. tools/check_settling.py asks the same of replayed plans; what those
+cannot show is copies that end sooner or later than in the step before, which once decided who got whose chunks.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+MIB = 1 << 20
+HOLLOW = {"STAND_IN_HOLLOW_US": 90, "STAND_IN_ASYNC": 1, "STAND_IN_MIB": 80_000}
+# In bfloat16, with half and a third of what each takes at its peak.
+NETWORKS = {
+    "bert_large": ({"batch": 32, "length": 512}, (28_182, 18_600)),
+    "resnet50": ({"batch": 512}, (11_051, 7_294)),
+}
+
+
+def cases() -> Iterator[tuple[str, str, int, int]]:
+    """Network, rung, budget in MiB, steps."""
+    # It maps for 7 steps, and for 11 or more if parts of shared chunks are handed on only when somebody wants them.
+    yield "bert_large", "swap", 29_000, 12
+    if os.environ.get("UMADVISE_SHORT"):
+        return
+    for network, (_, budgets_mib) in NETWORKS.items():
+        for rung in ("swap", "swap+recompute"):
+            for budget_mib in budgets_mib:
+                yield network, rung, budget_mib, 18
+
+
+@pytest.mark.parametrize(("network", "rung", "budget_mib", "steps"), cases())
+def test_the_last_steps_map_nothing(
+    run: Callable[..., Any], network: str, rung: str, budget_mib: int, steps: int
+) -> None:
+    options, _ = NETWORKS[network]
+    case = {"network": network, "options": options, "rung": rung, "budget_bytes": budget_mib * MIB, "steps": steps}
+    seen = run("settling.py", json.dumps(case), **HOLLOW)
+    assert seen["mapped"][0] > 0
+    assert seen["mapped"][-3:] == [0, 0, 0], seen
