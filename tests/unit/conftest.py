@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from umadvise.records.counters import (
     CAUSES,
@@ -33,6 +34,9 @@ from umadvise.records.fault_profile import (
     Tally,
     TensorRow,
 )
+
+settings.register_profile("any machine", deadline=None)  # the default is a time, which a busy machine exceeds
+settings.load_profile("any machine")
 
 MIB = 1 << 20
 
