@@ -209,6 +209,7 @@ void Sampling::spend(const std::vector<Told>& all) {
   forget(&read_.last_times);
   if (!device_.times.logs()) return;
   std::vector<Sample> samples;
+  samples.reserve(all.size());
   for (const Told& told : all) samples.push_back(told.sample);
   std::vector<Stretch> stood = stood_for_faults(samples);
   stood.insert(stood.end(), stood_.begin(), stood_.end());
