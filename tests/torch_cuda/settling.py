@@ -16,13 +16,17 @@ from unittest.mock import patch
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "gpu_check"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
+from bert import bert_large
+from networks import NETWORKS
 from ours import training
 from workloads import SizedNetwork, checkpoint_blocks
 
 from umadvise import _native
 from umadvise._native.abi import ChunkOptions
 
+NETWORKS["bert_large"] = bert_large
 HOST_BYTES = 1 << 40
 """Of page-locked memory, which no copy touches."""
 
@@ -46,7 +50,7 @@ def mapped() -> int:
 
 def settled(case: dict[str, Any]) -> dict[str, Any]:
     """A case: the network and its options, rung, budget_bytes and steps."""
-    network = SizedNetwork(case["network"], case["options"], stand_in=case["network"] == "bert_large", bf16=True)
+    network = SizedNetwork(case["network"], case["options"], bf16=True)
 
     def build() -> Any:
         with torch.device("cuda"):

@@ -15,15 +15,15 @@ MIB = 1 << 20
 HOLLOW = {"STAND_IN_HOLLOW_US": 90, "STAND_IN_ASYNC": 1, "STAND_IN_MIB": 80_000}
 # In bfloat16, with half and a third of what each takes at its peak.
 NETWORKS = {
-    "bert_large": ({"batch": 32, "length": 512}, (28_182, 18_600)),
+    "bert_large": ({"batch": 32, "length": 512}, (24_037, 15_864)),
     "resnet50": ({"batch": 512}, (11_051, 7_294)),
 }
 
 
 def cases() -> Iterator[tuple[str, str, int, int]]:
     """Network, rung, budget in MiB, steps."""
-    # It maps for 7 steps, and for 11 or more if parts of shared chunks are handed on only when somebody wants them.
-    yield "bert_large", "swap", 29_000, 12
+    # It maps for 7 steps. If parts of shared chunks are handed on only when somebody wants them, it mostly never stops.
+    yield "bert_large", "swap", 23_560, 14
     if os.environ.get("UMADVISE_SHORT"):
         return
     for network, (_, budgets_mib) in NETWORKS.items():
@@ -32,7 +32,7 @@ def cases() -> Iterator[tuple[str, str, int, int]]:
                 yield network, rung, budget_mib, 18
 
 
-@pytest.mark.parametrize(("network", "rung", "budget_mib", "steps"), cases())
+@pytest.mark.parametrize(("network", "rung", "budget_mib", "steps"), list(cases()))
 def test_the_last_steps_map_nothing(
     run: Callable[..., Any], network: str, rung: str, budget_mib: int, steps: int
 ) -> None:
@@ -40,4 +40,4 @@ def test_the_last_steps_map_nothing(
     case = {"network": network, "options": options, "rung": rung, "budget_bytes": budget_mib * MIB, "steps": steps}
     seen = run("settling.py", json.dumps(case), **HOLLOW)
     assert seen["mapped"][0] > 0
-    assert seen["mapped"][-3:] == [0, 0, 0], seen
+    assert seen["mapped"][-3:] == [0, 0, 0], str(seen)
