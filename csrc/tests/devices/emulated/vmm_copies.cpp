@@ -201,8 +201,9 @@ TEST(threads_swap_and_fault_beside_each_other) {
   const auto& call = device.driver.call;
   CUcontext context{};
   CHECK_EQ(call.ctx_get_current(&context), CUDA_SUCCESS);
-  const uint64_t managed_bytes = 12 * kMiB;
+  const uint64_t managed_bytes = 16 * kMiB;
   unsigned char* managed = device.managed(managed_bytes);
+  for (uint64_t i = 0; i < managed_bytes; i += 4096) managed[i] = 0;  // fills the device, so each chunk evicts
   std::atomic<int> wrong{0};
   const auto swap = [&](unsigned seed) {
     call.ctx_set_current(context);
