@@ -83,7 +83,11 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   } else {
     shared = find(bytes);
   }
-  if (shared == nullptr) shared = open(storage >= 0 ? ++groups_ : -++unknown_, bytes < unit_bytes_, first_user);
+  if (shared == nullptr) {
+    const bool again = seat != nullptr && find_group(seat->group) == nullptr;
+    const int64_t group = again ? seat->group : storage >= 0 ? ++groups_ : -++unknown_;
+    shared = open(group, bytes < unit_bytes_, first_user);
+  }
   if (shared == nullptr) return nullptr;
   const OnError undo([&] {
     if (shared->taken == 0) close(shared);
@@ -107,7 +111,8 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   return range;
 }
 
-// Also where that takes one more chunk, if there is one. nullptr: somebody else is there.
+// Also where that takes one more chunk, unless that is to stay free: then others' chunks come first. nullptr: somebody
+// else is there.
 SharedChunk* SharedChunks::at(const Seat& seat, uint64_t bytes, CUstream first_user) {
   const bool tiny = bytes < unit_bytes_;
   SharedChunk* const shared = find_group(seat.group);

@@ -1,6 +1,7 @@
 // Chunks that small storages share: parts never meet, waste is bounded, and what is given back is the budget's again.
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "chunked_fixture.h"
@@ -128,6 +129,45 @@ TEST(storages_come_back_to_where_they_were_next_to_the_same_others) {
     std::shuffle(order.begin(), order.end(), random);
   }
   CHECK_EQ(rig.taken(), uint64_t{0});
+}
+
+// Where no more chunks may be had than are to stay free, and no chunk has room, a storage's chunk is the one that it
+// had before: under another name it would not find what is laid out for it.
+TEST(a_storage_comes_back_to_its_chunk_though_chunks_are_to_stay_free) {
+  Rig rig(3);
+  um::MovableMemory& memory = *rig.memory;
+  const auto begin_step = [&] {
+    memory.layout.begin_step();
+    memory.shared.begin_step();
+  };
+  // Each step hands the three chunks on in a ring, so that no layout of one or two steps has enough of them.
+  std::vector<ChunkRange*> held(4);
+  const auto hand_on = [&](size_t from, size_t to) {
+    if (held[from] != nullptr) memory.layout.give(std::exchange(held[from], nullptr), 0);
+    held[to] = memory.layout.take(1, nullptr, static_cast<int32_t>(to));
+    CHECK(held[to] != nullptr);
+  };
+  for (int step = 0; step < 8 && memory.layout.spare() == 0; ++step) {
+    begin_step();
+    hand_on(0, 2);
+    hand_on(1, 0);
+    hand_on(3, 1);
+    hand_on(2, 3);
+  }
+  CHECK(memory.layout.spare() > 0);
+  memory.layout.give(held[0], 0);
+
+  int64_t before = 0;
+  for (int step = 0; step < 3; ++step) {
+    begin_step();
+    CHECK(memory.ranges.chunks.obtainable() <= memory.layout.spare());
+    ChunkRange* const range = memory.shared.take(kChunk / 2, nullptr, 4);
+    if (step > 0) CHECK_EQ(range->shared->group, before);
+    before = range->shared->group;
+    memory.shared.give(range, 0);
+  }
+  memory.layout.give(held[1], 0);
+  memory.layout.give(held[3], 0);
 }
 
 // The tightest packing that there is, against what first fit is said to take, for sizes that brute force can do.
