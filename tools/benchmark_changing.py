@@ -7,14 +7,18 @@ Each program of tools/changing_programs.py runs on half of the chunks that its l
 its median step does. From the fourth step on it says which part of the swap-ins was ordered, by a plan or a prediction,
 at least one op before the use, and was used, and how much longer a step took than the same step takes when it comes
 again and again, in a session of its own, driven by a plan that is made for it: the median and the worst. "alone" is the
-part that was ordered ahead in these sessions: where memory is too full to bring something sooner, no plan can. Losses
-must be those of plain PyTorch, to the bit.
+part that was ordered ahead in these sessions: where memory is too full to bring something sooner, no plan can. Where
+a step took more than a tenth longer, "foreseen" is how much longer it takes when it and all that come after it are
+planned as one step, so that nothing is left to guess: what the steps before it left on the device is in the way of any
+plan. Losses must be those of plain PyTorch, to the bit.
 """
 
+import math
 import statistics
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 import msgspec
@@ -44,7 +48,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One step in virtual time.
 
     Attributes:
-        loss: what it returned, as a number.
+        loss: what it returned, as a number; NaN where it was foreseen.
         ops_ns: nanoseconds of its ops.
         swaps: what was swapped in it.
         used_peak_bytes: chunks that it used.
@@ -75,6 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         planned: part of the swap-ins that were ordered ahead.
         references_planned: part of the swap-ins that was ordered ahead in the steps that were planned for themselves.
         ratios: times of those steps in the program, as multiples of these.
+        foreseen: the same of steps that took too long, when all that comes from them on is known, by their number.
         bits: whether its losses are those of plain PyTorch.
         refused: words of the refusal where no step could run.
     """
@@ -87,6 +92,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     planned: float = 0.0
     references_planned: float = 0.0
     ratios: list[float] = []
+    foreseen: dict[int, float] = {}
     bits: bool = False
     refused: str | None = None
 
@@ -105,9 +111,15 @@ def _op_times() -> Iterator[list[int]]:
 
 
 def run(
-    build: Callable[[], Changing], numbers: list[int], budget_bytes: int, *, policy: str = "swap", clock: str
+    build: Callable[[], Changing],
+    budget_bytes: int,
+    numbers: Sequence[int],
+    *,
+    policy: str = "swap",
+    clock: str,
+    foreseen: Sequence[int] = (),
 ) -> list[Step]:
-    """Runs the steps of these numbers, each in its turn.
+    """Runs the steps of these numbers, each in its turn, and then those that are foreseen, planned ahead as one step.
 
     Raises:
         BudgetError: an op finds no room; or torch.OutOfMemoryError, at the end of the step.
@@ -120,14 +132,14 @@ def run(
         umadvise.session(program.modules, program.optimizers, device=device, policy=policy, budget=budget_bytes) as um,
     ):
         before, before_ns = um.swap_counters(), told[0]
-        for number in numbers:
-            with um.step():
-                loss = program.step(number)
+
+        def note(loss: torch.Tensor | None = None) -> None:
+            nonlocal before, before_ns
             after = um.swap_counters()
             swaps = msgspec.convert(after, Swaps, from_attributes=True).minus(before)
             steps.append(
                 Step(
-                    loss=float(loss.double().sum()),
+                    loss=math.nan if loss is None else float(loss.double().sum()),
                     ops_ns=told[0] - before_ns,
                     swaps=swaps,
                     used_peak_bytes=after.used_peak_bytes,
@@ -135,6 +147,17 @@ def run(
                 )
             )
             before, before_ns = um.swap_counters(), told[0]
+
+        for number in numbers:
+            with um.step():
+                loss = program.step(number)
+            note(loss)
+        if foreseen:
+            um.plan_ahead(lambda: [program.step(number) for number in foreseen])
+            with um.step():
+                for number in foreseen:
+                    program.step(number)
+                    note()  # reading the loss would be an op that nobody planned
     return steps
 
 
@@ -149,15 +172,18 @@ def plain(build: Callable[[], Changing], count: int) -> list[float]:
     return [float(program.step(number).double().sum()) for number in range(count)]
 
 
-def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[float], **how: str) -> Row:
-    """One row."""
-    build = PROGRAMS[name]
+def measure(name: str, of: str, budget_bytes: int, losses: list[float], *, policy: str, clock: str) -> Row:
+    """One row; of as many steps as there are losses of plain PyTorch."""
+    taken, count = partial(run, PROGRAMS[name], budget_bytes, policy=policy, clock=clock), len(losses)
     try:
-        steps = run(build, list(range(count)), budget_bytes, **how)
+        steps = taken(range(count))
     except (BudgetError, torch.OutOfMemoryError) as error:
         return Row(program=name, of=of, budget_bytes=budget_bytes, refused=str(error))
     spread = [FIRST + (count - 1 - FIRST) * index // (_REFERENCES - 1) for index in range(_REFERENCES)]
-    references = {number: run(build, [number] * _REFERENCE_STEPS, budget_bytes, **how)[-1] for number in spread}
+    references = {number: taken([number] * _REFERENCE_STEPS)[-1] for number in spread}
+    ratios = {number: steps[number].ns / reference.ns for number, reference in references.items()}
+    late = [number for number, ratio in ratios.items() if ratio > _LONGER]
+    foreseen = {number: taken(range(number), foreseen=range(number, count))[number] for number in late}
     return Row(
         program=name,
         of=of,
@@ -166,7 +192,8 @@ def measure(name: str, of: str, budget_bytes: int, count: int, losses: list[floa
         references_ns={number: step.ns for number, step in references.items()},
         planned=_planned(steps[FIRST:]),
         references_planned=_planned(references.values()),
-        ratios=[steps[number].ns / reference.ns for number, reference in references.items()],
+        ratios=list(ratios.values()),
+        foreseen={number: step.ns / references[number].ns for number, step in foreseen.items()},
         bits=[step.loss for step in steps] == losses,
     )
 
@@ -184,9 +211,10 @@ def text(row: Row) -> str:
     if row.refused is not None:
         return f"{start}  refused: {row.refused}"
     mark = "" if row.planned >= goal and max(row.ratios) <= _LONGER and row.bits else "  !"
+    foreseen = f", foreseen x{max(row.foreseen.values()):.2f}" if row.foreseen else ""
     return (
         f"{start}  planned {row.planned:6.1%}, alone {row.references_planned:6.1%}"
-        f"  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}"
+        f"  step x{statistics.median(row.ratios):.2f}, worst x{max(row.ratios):.2f}{foreseen}"
         f"  {'equal' if row.bits else 'OTHER LOSSES'}{mark}"
     )
 
@@ -205,11 +233,11 @@ def main(words: list[str] | None = None) -> int:
     rows = []
     for name in given.programs.split(","):
         losses = plain(PROGRAMS[name], given.steps)
-        roomy = run(PROGRAMS[name], list(range(given.steps)), _ROOMY, **how)
+        roomy = run(PROGRAMS[name], _ROOMY, range(given.steps), **how)
         needs = [step.used_peak_bytes for step in roomy]
         halves = {"largest": max(needs) // 2, "median": int(statistics.median(needs)) // 2}
         for of in given.of.split(","):
-            rows.append(measure(name, of, halves[of], given.steps, losses, **how))
+            rows.append(measure(name, of, halves[of], losses, **how))
             print(text(rows[-1]), flush=True)
     ratios = {f"{row.program} {row.of}": row.planned for row in rows}
     write_results(given, "umadvise-changing/1", ratios, rows=[msgspec.to_builtins(row) for row in rows])

@@ -195,17 +195,16 @@ void Follower::follow(const RunningOp& op) {
     return;
   }
   next_ = programs_.expected(pursuit_.program());
-  catch_up(before, op_before);
-  foresight_.startle();
+  postponed_.clear();
+  if (pursuit_.program() != before) return foresight_.startle();
+  if (op_before < pursuit_.op()) catch_up(op_before);
 }
 
-// What a plan has done by now in a program that the step has come to: the last that it did with each storage.
-void Follower::catch_up(const Program* before, int32_t op_before) {
+// What the plan sends away at ops that did not come, where that is the last that it does with the storage by now.
+void Follower::catch_up(int32_t op_before) {
   const Program& program = *pursuit_.program();
-  if (!program.planned() || pursuit_.passed()) return;
-  postponed_.clear();
-  const bool ahead = &program == before && op_before < pursuit_.op();
-  const size_t first = ahead ? program.first_action(op_before + 1, false) : 0;
+  if (!program.planned()) return;
+  const size_t first = program.first_action(op_before + 1, false);
   caught_up_.assign(static_cast<size_t>(program.storage_count()), false);
   missed_.clear();
   for (size_t row = program.first_action(pursuit_.op(), false); row > first; --row) {

@@ -38,7 +38,7 @@ class Follower final : public Participant {
  private:
   void take_place(const Program& old, const Program& added);
   void follow(const RunningOp& op);
-  void catch_up(const Program* before, int32_t op_before);
+  void catch_up(int32_t op_before);
   void begin_as_planned();
   // The row of each action that is due before or after the op that began last, with the context current.
   template <class Each>
