@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_processes
 
 import umadvise
 from umadvise import _native
@@ -38,7 +39,7 @@ def allocation() -> Callable[[torch.Tensor], Allocation | None]:
 
 
 def _python(script: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", textwrap.dedent(script), *words]
+    command = [warm_processes.python(), "-c", textwrap.dedent(script), *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 

@@ -1,11 +1,11 @@
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_processes
 
 from umadvise.records.fault_profile import read
 
@@ -16,7 +16,7 @@ NEEDED_BYTES = 4 * 4 * 28_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(EXAMPLE), *words], capture_output=True, text=True, check=False)
+    return subprocess.run([warm_processes.python(), str(EXAMPLE), *words], capture_output=True, text=True, check=False)
 
 
 def train(folder: Path, *words: str) -> dict[str, Any]:

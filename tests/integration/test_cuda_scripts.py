@@ -2,12 +2,12 @@
 
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm_processes
 
 Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
@@ -164,7 +164,7 @@ def run(tmp_path: Path) -> Run:
 
 def execute(script: str, path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     path.write_text(textwrap.dedent(script))
-    command = [sys.executable, *words, path.name]
+    command = [warm_processes.python(), *words, path.name]
     return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=120, check=False)
 
 

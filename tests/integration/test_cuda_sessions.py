@@ -4,13 +4,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stand_ins
+import warm_processes
 from stand_ins import CHECKOUT
 
 MANAGED, DEVICE, CHUNKED = 0, 1, 3
@@ -23,7 +23,7 @@ def program() -> Program:
 
     def run(*words: str) -> Any:
         libcuda = stand_ins.libcuda_folder() / "libcuda.so.1"
-        command = [sys.executable, str(Path(__file__).with_name("cuda_programs.py")), str(libcuda), *words]
+        command = [warm_processes.python(), str(Path(__file__).with_name("cuda_programs.py")), str(libcuda), *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])}
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr[-4000:]

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import warm_processes
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (run|not run):(.*?)-->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INTERPRETERS = {"python": [sys.executable, "-"], "sh": ["bash", "-euo", "pipefail", "-s"]}
+INTERPRETERS = {"python": ["python", "-"], "sh": ["bash", "-euo", "pipefail", "-s"]}
 SHOWN = {"text", "toml"}
 LINK = re.compile(r"\]\(((?!https?://)[^)#\s]+)[^)\s]*\)")
 LIMIT_S = 300
@@ -59,8 +60,9 @@ RUN = [page for page in PAGES if any(each.language in INTERPRETERS and each.verb
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    tools = os.pathsep.join([str(warm_processes.folder()), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": tools, "OMP_NUM_THREADS": "2", "EXAMPLES": str(ROOT / "examples")}
+    environment["PYTHON_EXEC"] = warm_processes.python()  # what torchrun starts
     for block in blocks(page):
         if block.language not in INTERPRETERS or block.verb == "not run":
             continue

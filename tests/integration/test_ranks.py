@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_processes
 
 from umadvise.records.fault_profile import decode
 
@@ -34,9 +35,15 @@ PROGRAMS = Path(__file__).with_name("rank_programs.py")
 
 
 def torchrun(
-    *words: str | Path, ranks: int = 2, directory: Path | None = None, timeout: float = 300, **environment: str
+    *words: str | Path,
+    ranks: int = 2,
+    directory: Path | None = None,
+    timeout: float = 300,
+    python: str = sys.executable,
+    **environment: str,
 ) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    """Starts ranks with a Python, which may be that of warm_processes.py where none of them is to be killed."""
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
         [*command, *map(str, words)],
         cwd=directory,
@@ -44,13 +51,13 @@ def torchrun(
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, **environment},
     )
 
 
 def results(cases: list[str], ranks: int) -> dict[str, list[dict[str, Any]]]:
     """By case, what each rank found; the cases share their processes, to start these once."""
-    ended = torchrun(PROGRAMS, *cases, ranks=ranks, timeout=60 * len(cases))
+    ended = torchrun(PROGRAMS, *cases, ranks=ranks, timeout=60 * len(cases), python=warm_processes.python())
     assert ended.returncode == 0, ended.stderr[-4000:]
     lines = [json.loads(line.split("RESULT ", 1)[1]) for line in ended.stdout.splitlines() if "RESULT " in line]
     assert [line["case"] for line in lines] == cases
@@ -147,7 +154,9 @@ def files(directory: Path) -> list[str]:
 
 def test_programs_written_for_gpus_print_what_they_print_on_the_cpu(tmp_path: Path) -> None:
     program = Path(__file__).with_name("rank_examples.py")
-    plain, ours = torchrun(program, directory=tmp_path), torchrun(*RUN, program, directory=tmp_path)
+    python = warm_processes.python()
+    plain = torchrun(program, directory=tmp_path, python=python)
+    ours = torchrun(*RUN, program, directory=tmp_path, python=python)
     assert (plain.returncode, ours.returncode) == (0, 0), plain.stderr[-2000:] + ours.stderr[-2000:]
     assert ours.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 12

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import warm_processes
 
 from umadvise.records.fault_profile import FaultProfile, decode
 
@@ -36,10 +37,12 @@ def main(steps=3):
 def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Runs `umadvise run OPTIONS script.py WORDS` in an empty directory."""
 
-    def started(script: str, *words: str, options: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    def started(
+        script: str, *words: str, options: tuple[str, ...] = (), command: tuple[str | Path, ...] = ()
+    ) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
         return subprocess.run(
-            [*umadvise_run(*options), "train.py", *words],
+            [*umadvise_run(*options, command=command), "train.py", *words],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -67,8 +70,13 @@ def test_under_a_clock_a_script_takes_the_time_of_a_card(
     assert "no device 'a-card-of-nobody' in the catalogue" in refused.stderr
 
 
-def umadvise_run(*options: str) -> list[str]:
-    return [sys.executable, "-m", "umadvise", "run", "--device", "emulated", "--capacity", "16MiB", *options]
+def umadvise_run(*options: str, command: tuple[str | Path, ...] = ()) -> list[str | Path]:
+    words = ("run", "--device", "emulated", "--capacity", "16MiB", *options)
+    return [*(command or [warm_processes.folder() / "umadvise"]), *words]
+
+
+IN_ITS_OWN = (sys.executable, "-m", "umadvise")
+"""The command as it begins without any help: what has a terminal or gets a signal, and one that has neither."""
 
 
 def profile_in(directory: Path) -> FaultProfile:
@@ -83,7 +91,7 @@ def profile_in(directory: Path) -> FaultProfile:
 def test_a_script_trains_as_it_did_before(
     run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
-    finished = run(TRAIN + "main()")
+    finished = run(TRAIN + "main()", command=IN_ITS_OWN)
     vanilla = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
@@ -117,7 +125,7 @@ def test_a_script_is_driven(
     script = TRAIN + "main(6)"
     finished = run(script, options=("--capacity", "64MiB", "--budget", "18MiB", "--policy", policy))
     vanilla = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        [warm_processes.python(), "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
     assert (finished.returncode, finished.stdout) == (0, vanilla.stdout), finished.stderr
     profile = profile_in(tmp_path)
@@ -164,7 +172,7 @@ def test_a_script_that_marks_no_steps_has_some(
 ) -> None:
     finished = run(UNMARKED, options=("--capacity", "64MiB", "--budget", "24MiB", "--policy", "swap"))
     vanilla = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        [warm_processes.python(), "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
     assert (finished.returncode, finished.stdout) == (0, vanilla.stdout), finished.stderr
     profile = profile_in(tmp_path)
@@ -245,7 +253,11 @@ def test_ctrl_c_writes_the_profile(tmp_path: Path) -> None:
     heeding = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     (tmp_path / "train.py").write_text(heeding + TRAIN + "main(1_000_000)\n")
     with subprocess.Popen(
-        [*umadvise_run(), "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*umadvise_run(command=IN_ITS_OWN), "train.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("0 ")
@@ -330,12 +342,12 @@ def test_a_module_or_package_runs_as_python_runs_it(tmp_path: Path) -> None:
         "import sys\nfrom .training import main\nmain()\nprint(__package__, sys.argv[1:], sys.path[0], *sys.argv[:1])\n"
     )
 
-    def printed(*command: str) -> list[str]:
+    def printed(*command: str | Path) -> list[str]:
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.splitlines()
 
-    plain = printed(sys.executable, "-m", "trainer", "-x", "--device")
+    plain = printed(warm_processes.python(), "-m", "trainer", "-x", "--device")
     assert printed(*umadvise_run("-m", "trainer", "-x", "--device")) == plain
     assert decode((tmp_path / "umadvise-profile.json").read_bytes()).step_count == 3
 
@@ -401,7 +413,11 @@ def test_each_step_is_shown_on_a_terminal_while_the_script_runs(tmp_path: Path) 
     (tmp_path / "train.py").write_text(TRAIN + "main()")
     control, terminal = pty.openpty()
     with subprocess.Popen(
-        [*umadvise_run("--live"), "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal, text=True
+        [*umadvise_run("--live", command=IN_ITS_OWN), "train.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
     ) as process:
         os.close(terminal)
         shown = b""

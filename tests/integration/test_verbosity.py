@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm_processes
 
 TRAIN = """
 import torch
@@ -46,7 +47,7 @@ def run(tmp_path: Path) -> Run:
 
     def started(*options: str, script: str = TRAIN) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
-        words = [sys.executable, "-m", "umadvise", "run", "--device", "emulated", *options, "train.py"]
+        words = [warm_processes.python(), "-m", "umadvise", "run", "--device", "emulated", *options, "train.py"]
         finished = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         assert finished.returncode == 0, finished.stderr
         return finished
@@ -122,6 +123,6 @@ def test_library_use_says_nothing_but_warnings(tmp_path: Path) -> None:
     """
     (tmp_path / "library.py").write_text(textwrap.dedent(script))
     finished = subprocess.run(
-        [sys.executable, "library.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [warm_processes.python(), "library.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
