@@ -38,13 +38,17 @@ def allocation() -> Callable[[torch.Tensor], Allocation | None]:
     return lambda tensor: _native.allocation_at(runtime.address_of(tensor))
 
 
-def _python(script: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-    command = [warm_processes.python(), "-c", textwrap.dedent(script), *words]
+def _python(script: str, *words: str, timeout: float = 120, anew: bool = False) -> "subprocess.CompletedProcess[str]":
+    interpreter = sys.executable if anew else warm_processes.python()
+    command = [interpreter, "-c", textwrap.dedent(script), *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
 
 @pytest.fixture(scope="session")
 def python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs a script in a process of its own: python(text, *words, timeout=...). It may import what tests do."""
+    """Runs a script in a process of its own: python(text, *words, timeout=...). It may import what tests do.
+
+    anew=True starts it with nothing imported: see warm_processes.py.
+    """
     return _python

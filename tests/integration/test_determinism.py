@@ -59,7 +59,7 @@ print(json.dumps(found))
 
 
 def count(python: Run, threads: int, delay_us: int) -> Counts:
-    finished = python(SCRIPT, str(threads), str(delay_us), timeout=400)
+    finished = python(SCRIPT, str(threads), str(delay_us), timeout=400, anew=True)  # other addresses and hashes
     assert finished.returncode == 0, finished.stderr
     found: Counts = json.loads(finished.stdout)
     return found
