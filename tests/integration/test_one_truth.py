@@ -2,10 +2,12 @@
 
 Ordered counting must equal the guard's prediction, and raw counting the replay of its recorded service order, in every
 counter. Raw counting against the prediction is an error figure, which is bounded here. Random programs in both ways:
-csrc/tests/replay/unified.cpp.
+csrc/tests/replay/unified.cpp. UMADVISE_FULL=1 looks at every network with every advice in every limit.
 """
 
+import os
 from collections.abc import Callable
+from itertools import product
 
 import msgspec
 import pytest
@@ -40,6 +42,13 @@ LIMITS: dict[str, Callable[[int], tuple[int, int | None]]] = {
     "both": lambda capacity: (capacity * 9 // 8, capacity),
 }
 Limits = tuple[int, int | None]
+ALL = bool(os.environ.get("UMADVISE_FULL"))
+# Every network with every advice, and each of them with every limit.
+SAMPLE = [
+    (name, advice, [*LIMITS][(row + column) % len(LIMITS)])
+    for row, name in enumerate(NETWORKS)
+    for column, advice in enumerate(ADVICE)
+]
 
 
 @pytest.fixture
@@ -82,9 +91,7 @@ def comparable(counters: Counters) -> Counters:
     return msgspec.structs.replace(counters, remote_accesses=None, fault_service_ns=None)
 
 
-@pytest.mark.parametrize("within", LIMITS)
-@pytest.mark.parametrize("advice", ADVICE)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "advice", "within"), list(product(NETWORKS, ADVICE, LIMITS)) if ALL else SAMPLE)
 def test_ordered_counters_are_the_predicted_ones(train: Callable, name: str, advice: str, within: str) -> None:
     limits = LIMITS[within](CAPACITY_MIB[name])
     trace, observed = train(name, advice, limits, "ordered", steps=2 if within == "both" else 1)
