@@ -91,7 +91,7 @@ test-torch-cuda: $(CUDA_VENV)/.installed
 # Other people's programs, with and without umadvise; SHORT=1 is what CI runs. The long run writes the table of docs/programs.md.
 test-programs: $(VENV)/.installed $(PROGRAMS)/.installed
 	$(PYTEST) --dist worksteal tests/programs
-	$(if $(SHORT),,python tests/programs/table.py)
+	$(if $(SHORT),,PYTHONPATH=tests/integration python tests/programs/table.py)
 
 # The HTML report in Chromium (`apt-get install chromium`, or CHROMIUM=/path), with axe-core, in an environment of its own.
 test-browser: $(BROWSER)/.installed $(VENV)/.installed

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_processes
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def run() -> Callable[..., Any]:
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
         }
-        command = [sys.executable, str(Path(__file__).with_name(file)), *words]
+        command = [warm_processes.python(), str(Path(__file__).with_name(file)), *words]
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr[-4000:]
         return json.loads(finished.stdout.splitlines()[-1])

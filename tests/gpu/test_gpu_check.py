@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import stand_ins
 import torch
+import warm_processes
 from stand_ins import CHECKOUT
 
 PROGRAMS = CHECKOUT / "tools" / "gpu_check"
@@ -501,7 +502,7 @@ print(json.dumps(trial.all({"wrong": wrong, "fails": fails, "works": page_locked
 
 
 def test_an_op_that_gives_something_else_where_its_storage_lies_is_told() -> None:
-    command = [sys.executable, "-c", DIFFERS, str(PROGRAMS)]
+    command = [warm_processes.python(), "-c", DIFFERS, str(PROGRAMS)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     assert (found["wrong"]["right"], found["wrong"]["repeats"], found["wrong"]["difference"]) == (False, True, 1.0)
     assert found["fails"]["reason"].startswith("RuntimeError: ")

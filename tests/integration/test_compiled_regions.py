@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm_processes
 from compiled_programs import PROGRAMS, Blocks, Program, by_block, inputs_are_written
 from region_backend import regions, runs
 from small_networks import same_bits
@@ -114,7 +114,7 @@ def test_every_program(program: Callable[[], Program], policy: str) -> None:
 
 
 def _found(*words: str) -> list[str]:
-    ended = subprocess.run([sys.executable, str(TOOL), *words], capture_output=True, text=True, check=False)
+    ended = subprocess.run([warm_processes.python(), str(TOOL), *words], capture_output=True, text=True, check=False)
     assert ended.returncode == (3 if ended.stdout else 0), ended.stderr
     return ended.stdout.split()
 

@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
+import warm_processes
 
 OPEN = "from umadvise.devices.open_device import EmulatedDevice; EmulatedDevice(capacity='64MiB').open().close()"
 
@@ -13,7 +13,7 @@ def opened(value: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: text for name, text in os.environ.items() if name != "UMADVISE_LEAVE_OUT_WAIT"}
     if value is not None:
         environment["UMADVISE_LEAVE_OUT_WAIT"] = value
-    command = [sys.executable, "-c", OPEN]
+    command = [warm_processes.python(), "-c", OPEN]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -43,7 +43,7 @@ def torchrun(
     **environment: str,
 ) -> "subprocess.CompletedProcess[str]":
     """Starts ranks with a Python, which may be that of warm_processes.py where none of them is to be killed."""
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [warm_processes.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
         [*command, *map(str, words)],
         cwd=directory,
@@ -141,9 +141,9 @@ RUN = ("-m", "umadvise", "run", "--device", "emulated", "--capacity", "1GiB", "-
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    def started(last_lines: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    def started(last_lines: str, **settings: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN) + textwrap.dedent(last_lines))
-        return torchrun(*RUN, "--profile", "kept.json", "train.py", directory=tmp_path, **environment)
+        return torchrun(*RUN, "--profile", "kept.json", "train.py", directory=tmp_path, **settings)
 
     return started
 
@@ -165,7 +165,7 @@ def test_programs_written_for_gpus_print_what_they_print_on_the_cpu(tmp_path: Pa
 def test_each_rank_has_its_files_and_one_prints(
     run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
-    ended = run("main()")
+    ended = run("main()", python=warm_processes.python())
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert files(tmp_path) == ["kept.rank0.json", "kept.rank1.json"]
     profiles = [decode((tmp_path / name).read_bytes()) for name in files(tmp_path)]

@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_processes
 
 from umadvise.recording.operators import (
     CREATIONS,
@@ -28,7 +28,7 @@ MOST_USED = (
 
 
 def found(*words: str) -> list[str]:
-    command = [sys.executable, str(ROOT / "tools" / "find_silent_writes.py"), *words]
+    command = [warm_processes.python(), str(ROOT / "tools" / "find_silent_writes.py"), *words]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert finished.returncode == (3 if finished.stdout else 0), finished.stderr
     return finished.stdout.splitlines()

@@ -7,6 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import warm_processes
+
 from umadvise._hooks.loader import compiled_library
 from umadvise._native.library import library_path
 from umadvise.records.counters import Counters, Swaps
@@ -93,7 +95,7 @@ def run(program: Program, policy: str | None = None, budget_bytes: int | None = 
         told, profile = Path(folder, "told"), Path(folder, "profile.json")
         told.touch()
         environment = {**os.environ, **ENVIRONMENT, "TOLD": str(told)}
-        command = [str(PYTHON)]
+        command = [warm_processes.python(str(PYTHON), **ENVIRONMENT)]
         if policy is not None and program.session:
             environment.update(POLICY=policy, PROFILE=str(profile), BUDGET=str(budget_bytes or ""))
         elif policy is not None:

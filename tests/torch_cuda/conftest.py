@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_processes
 
 HERE = Path(__file__).parent
 # `make test-torch-cuda` runs these, through on_stand_ins.py; elsewhere torch has no CUDA.
@@ -34,5 +34,5 @@ def started(file: str, *words: str, **settings: object) -> subprocess.CompletedP
     """A program of this folder, ended, whatever it came to."""
     environment = {**os.environ, **{name: str(value) for name, value in settings.items()}}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "integration"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / file), *words]
+    command = [warm_processes.python(), str(HERE / file), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_processes
 
 HERE = Path(__file__).parent
 SHORT = bool(os.environ.get("UMADVISE_SHORT"))
@@ -22,7 +22,7 @@ def plain(run: Callable[..., Any]) -> Any:
 
 def ran(folder: Path, policy: str, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
     """`umadvise run`, with a budget of half of what the script needs, and the script's own words."""
-    command = [sys.executable, "-m", "umadvise", "run", "--device", "cuda", "--policy", policy]
+    command = [warm_processes.python(), "-m", "umadvise", "run", "--device", "cuda", "--policy", policy]
     command += ["--budget", "20MiB"] if policy != "resident" else []
     command += ["--profile", str(folder / "profile.json"), str(HERE / "script.py"), *words]
     environment = {**os.environ, **settings}

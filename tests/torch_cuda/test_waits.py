@@ -8,10 +8,10 @@ sees a failure.
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm_processes
 from on_stand_ins import BUILD
 
 PROGRAMS = ("handed_over", "lent", "swapped")
@@ -42,7 +42,7 @@ ENOUGH = 0.9
 
 def is_right(program: str, seed: int, **settings: str) -> bool:
     asynchronous = {"STAND_IN_ASYNC": "1", "STAND_IN_DELAY_US": "1000", "STAND_IN_SEED": str(seed + 1)}
-    command = [sys.executable, Path(__file__).with_name("waits.py"), program]
+    command = [warm_processes.python(), Path(__file__).with_name("waits.py"), program]
     environment = os.environ | asynchronous | settings
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     return run.returncode == 0 and json.loads(run.stdout.splitlines()[-1]) == 0
