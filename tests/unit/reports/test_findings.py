@@ -451,3 +451,15 @@ def test_steps_without_plans(make: Any) -> None:
     assert found(planned(3, 2), "steps-without-plans") is None
     assert found(planned(0, 3), "steps-without-plans") is None  # a run so short never gets further
     assert found(make.profile(), "steps-without-plans") is None
+
+
+def test_a_budget_is_named_once(make: Any) -> None:
+    """Each finding names a change; what makes room for all is the same for each of them."""
+    row = make.role(
+        role="parameter", service_ns=SECOND, fault_groups=100, faulted_steps=2, bytes_h2d=make.by_cause(coherence=GIB)
+    )
+    environment = make.environment(capacity_bytes=8 * GIB, budget_bytes=GIB)
+    findings = examine(stalled(make, 0.5, environment=environment, tables=make.tables(role=(row,))))
+    first, second = (each for each in findings if each.id in ("parameters-fault-every-step", "fault-stall"))
+    assert "umadvise run --budget 3414MiB" in first.advice
+    assert second.advice == f"What is said of {first.id} helps here too."

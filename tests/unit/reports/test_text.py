@@ -179,10 +179,8 @@ warning  fault-stall (step)
 warning  parameters-fault-every-step (parameter)
          Parameters fault in every step, 50.00 MiB a step come to the device: each step evicts them again,
          because eviction takes what was serviced longest ago, not what is used least.
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: 1.00 GiB of parameters and
-         state alone, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
-         say `umadvise run --record FILE` and `umadvise compare FILE`. They have preferred_location already:
-         it says where they belong and protects nothing from eviction.
+         -> What is said of fault-stall helps here too. They have preferred_location already: it says where
+         they belong and protects nothing from eviction.
 info     backward-stalls-more (backward)
          Faults take 90% of backward, and 50% of forward.
          -> Backward reads what forward saved. torch.utils.checkpoint.checkpoint(block, x) saves less and

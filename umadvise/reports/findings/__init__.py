@@ -4,11 +4,14 @@ A rule is a pure function from the facts of a profile to findings. It claims onl
 driver's rules (csrc/um/model.h) imply; where a call may help and may not, it says so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from umadvise.records.fault_profile import MOST_FINDINGS, FaultProfile, Finding
 from umadvise.reports.findings import by_role, swapping, whole_step
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, Facts
+from umadvise.reports.findings.outlook import more_room
 
 _RULES: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     whole_step.events_dropped,
@@ -49,7 +52,7 @@ def examine(profile: FaultProfile) -> tuple[Finding, ...]:
     """All findings of a profile, those that the profile holds already are not looked at.
 
     Warnings come first. Among them causes do that explain most of what steps wait for, the largest part first; then
-    what only says that they wait, and then all other causes.
+    what only says that they wait, and then all other causes. What makes room is said once, by the first that names it.
     """
     facts = Facts(profile)
 
@@ -59,4 +62,16 @@ def examine(profile: FaultProfile) -> tuple[Finding, ...]:
         return finding.severity != "warning", group, -(explained_ns or 0)
 
     found = [finding for rule in _RULES for finding in rule(facts)]
-    return tuple(sorted(found, key=order)[:MOST_FINDINGS])
+    return tuple(_said_once(sorted(found, key=order)[:MOST_FINDINGS], more_room(facts)))
+
+
+def _said_once(findings: Iterable[Finding], room: str) -> Iterator[Finding]:
+    """The findings, of which only the first that has `room` in its advice says it: the others name that one."""
+    first: str | None = None
+    for finding in findings:
+        if first is not None and room in finding.advice:
+            advice = finding.advice.replace(room, f"What is said of {first} helps here too.")
+            finding = msgspec.structs.replace(finding, advice=advice)
+        elif room in finding.advice:
+            first = finding.id
+        yield finding
