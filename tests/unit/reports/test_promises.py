@@ -126,3 +126,20 @@ def test_a_budget_that_helps_nothing_is_not_named(make: Any) -> None:
     finding = found(inference(make, environment=environment, predictions=predictions, steps=steps), "fault-stall")
     assert finding is not None
     assert finding.advice == "Up to 3.00 GiB are live at once, 1.00 GiB may be on the device."
+
+
+def test_what_is_likely_is_named_though_it_is_not_sure(make: Any) -> None:
+    """The simulator knows too little to say that the step is shorter at all; a quarter less is what it expects."""
+
+    def advice(window_ns: int, now_ns: int = SECOND * 9 // 10) -> str:
+        predictions = (RungPrediction(rung="advise", step_ns=now_ns), RungPrediction(rung="window", step_ns=window_ns))
+        standing = make.counters(fault_service_ns=SECOND // 2)
+        steps = make.steps(standing, standing, duration_ns=SECOND)
+        finding = found(inference(make, predictions=predictions, steps=steps), "fault-stall")
+        assert finding is not None
+        return finding.advice
+
+    tenth = SECOND // 10
+    assert "--policy window: 546.00 ms to 1.05 s a step by simulation, instead of 1.00 s" in advice(tenth * 84 // 10)
+    assert "window" not in advice(SECOND)  # the middle of it is no less than what a step takes
+    assert "window" not in advice(tenth * 8, now_ns=tenth * 17)  # of a step as it is the simulator says far too much

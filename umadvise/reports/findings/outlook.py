@@ -1,5 +1,7 @@
 """What a step would take after a change, as the simulator says, in the sentences that rules share."""
 
+from math import sqrt
+
 from umadvise.records.fault_profile import RungPrediction
 from umadvise.records.units import format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, HEADROOM, Facts, call, percent
@@ -90,11 +92,18 @@ def other_rungs(facts: Facts) -> str:
 
 
 def _is_worth_it(facts: Facts, what: RungPrediction) -> bool:
-    """Whether a step would be shorter by more than is uncertain about it."""
-    now = predicted(facts)
-    most_ns = bounds_ns(facts, what)[1]
-    shorter = now is not None and what.step_ns <= now.step_ns * (1 - FAULT_THRESHOLD)
-    return shorter and most_ns < facts.waits.usual_ns if facts.waits.usual_ns else shorter
+    """Whether a step would be shorter: surely, or by the middle of what it may take, where the simulator knows enough.
+
+    How wide that is says how sure a change is, not how much it is worth: what may save three quarters of a step, and
+    may save nothing, is worth a line that says so.
+    """
+    now, usual_ns = predicted(facts), facts.waits.usual_ns
+    if now is None or what.step_ns > now.step_ns * (1 - FAULT_THRESHOLD):
+        return False
+    least_ns, most_ns = bounds_ns(facts, what)
+    if not usual_ns or most_ns < usual_ns:
+        return True
+    return _times_wrong(facts) < _FAR and sqrt(least_ns * most_ns) <= usual_ns * (1 - FAULT_THRESHOLD)
 
 
 def _may_help(facts: Facts, what: RungPrediction) -> bool:
@@ -115,7 +124,7 @@ def _times_wrong(facts: Facts) -> float:
 def saved_ns(facts: Facts, change: str) -> int | None:
     """Nanoseconds of a step that a change of the program saves by simulation; None where it was not asked.
 
-    0 where that is less than what is uncertain.
+    0 where that is too little to be told from what is uncertain.
     """
     now, after = predicted(facts), predicted(facts, change=change)
     if now is None or after is None:
