@@ -27,6 +27,23 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
   }
 }
 
+// What the driver is called for when memory is made within an op is the guard's time, not the op's.
+class GuardsTurn {
+ public:
+  GuardsTurn(um::Times& times, um::RunningOp* op) : times_(times), op_(op), before_(times.kind()) {
+    const int64_t passed_ns = times_.turn(UM_TIME_GUARD);
+    if (op_ != nullptr) op_->compute_ns += passed_ns;
+  }
+  ~GuardsTurn() { times_.turn(before_); }
+  GuardsTurn(const GuardsTurn&) = delete;
+  GuardsTurn& operator=(const GuardsTurn&) = delete;
+
+ private:
+  um::Times& times_;
+  um::RunningOp* const op_;
+  const um_time before_;
+};
+
 }  // namespace
 
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
@@ -89,6 +106,7 @@ Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, con
 // What a new managed block needs before anybody uses it.
 void um_device::place(Block* block, RunningOp* op, void* stream) {
   const auto user = static_cast<um::driver::CUstream>(stream);
+  const GuardsTurn turn(times, op);
   const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
                           backend.why_no_migration() == nullptr && !budget.holds(*block);
   if (op != nullptr && !op->untouched) {

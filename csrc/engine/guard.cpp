@@ -80,6 +80,7 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   running->made_out.clear();
   running->most_bytes = 0;
   running->took_ns = UM_UNKNOWN;
+  running->compute_ns = 0;
   running->recorded = running->timed = running->sampled = 0;
   return running;
 }
@@ -154,7 +155,7 @@ void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
   op->outputs = outputs;
   op->output_count = count;
   const um_device::Locked locked = device_.lock();
-  op->compute_ns = device_.times.turn(UM_TIME_GUARD);
+  op->compute_ns += device_.times.turn(UM_TIME_GUARD);
   running_ops_.erase(std::find(running_ops_.begin(), running_ops_.end(), op));
   for (uint32_t i = 0; i < count; ++i) {
     Block* const block = device_.own_block(outputs[i].address);

@@ -55,7 +55,7 @@ struct RunningOp {
   uint64_t recorded = 0;
   int64_t start_ns = 0, end_ns = 0, serviced_ns = 0;
   int64_t took_ns = UM_UNKNOWN;       // in virtual time
-  int64_t compute_ns = 0;             // when it ends, where that is counted (engine/times.h)
+  int64_t compute_ns = 0;             // until now, where that is counted (engine/times.h)
   uint64_t timed = 0;                 // what the device's events around a recorded op are called
   uint64_t sampled = 0;               // what the timeline of a sampled step calls it
   const um_shown* outputs = nullptr;  // when it ends

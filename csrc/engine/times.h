@@ -29,6 +29,8 @@ class Times {
   bool on() const noexcept { return on_ || logs_; }
   // From now on it is this kind. Returns how much of the last one there was since the turn before.
   int64_t turn(um_time kind) noexcept;
+  // What time is for now.
+  um_time kind() const noexcept { return logs_ ? log_.back().kind : kind_; }
   // No op runs in any thread: what that time is for.
   void outside_ops() noexcept { turn(outside_); }
   // What time outside of ops is for from now on; returns what it was for.

@@ -21,7 +21,7 @@ def unpatched() -> Iterator[None]:
         umadvise.unpatch()
 
 
-def profile(policy: str, clock: str | None = None, *, capacity: str = "256MiB", budget: str = "24MiB") -> FaultProfile:
+def profile(policy: str, clock: str | None = None, *, capacity: str = "256MiB", budget: str | None = "24MiB") -> FaultProfile:
     torch.manual_seed(2)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -75,6 +75,20 @@ def test_what_faults_evict_is_told_from_what_they_bring() -> None:
         times = um.profile().times
     assert times is not None
     assert min(times.migration_ns, times.fault_room_ns) > 0
+
+
+def test_what_new_memory_has_the_driver_do_is_no_time_of_ops() -> None:
+    """All fits, so that each new tensor is prefetched by a call of the driver while an op runs."""
+    found = profile("advise", "v100-16gb", budget=None)
+    plain = profile("resident", "v100-16gb", budget=None)
+    last, plain_last = found.steps[-1].times, plain.steps[-1].times
+    assert last is not None
+    assert plain_last is not None
+    assert last.compute_ns == plain_last.compute_ns
+    assert last.guard_ns > 10 * 1000
+    assert found.tables is not None
+    assert found.times is not None
+    assert sum(row.compute_ns for row in found.tables.op.rows) == found.times.compute_ns
 
 
 def test_planning_and_observing_are_the_sessions_own() -> None:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from umadvise.records.counters import Placed
 from umadvise.records.fault_profile import (
     BIN_COUNT,
     Exported,
@@ -84,6 +86,24 @@ def test_fits_without_unified(make: Any) -> None:
     resident = make.environment(policy="resident")
     assert found(stalled(make, 0.02, memory=fits, environment=resident), "fits-without-unified") is None
     assert found(make.profile(memory=fits), "fits-without-unified") is None  # no faults: nothing to gain
+
+
+def test_fits_and_is_prefetched_by_many_calls(make: Any) -> None:
+    """No fault, and yet most of a step goes into calls that plain memory needs none of."""
+
+    def calls(part: int, advice: str = "prefetch") -> Finding | None:
+        steps = make.steps(*[make.counters(fault_service_ns=0)] * 2, duration_ns=100)
+        steps = tuple(msgspec.structs.replace(step, times=make.times(guard_ns=part)) for step in steps)
+        placed = (Placed(role="intermediate", memory="managed", advice=advice, bytes=MIB),)
+        memory = make.memory(requested_peak_bytes=900 * MIB)
+        return found(make.profile(steps=steps, placed=placed, memory=memory), "fits-without-unified")
+
+    finding = calls(30)
+    assert finding is not None
+    assert "with which new memory is prefetched, take 30% of the step" in finding.message
+    assert "umadvise run --policy resident" in finding.advice
+    assert calls(20) is None
+    assert calls(30, "none") is None
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,11 @@ class Waits:
         """What a steady step spent between ops, in the script and on plans and readings; 0 where nobody knows."""
         return self._usual("script_ns", "planning_ns", "observing_ns")
 
+    @cached_property
+    def guard_share(self) -> float:
+        """Part of a steady step that the guard takes, with the driver calls that it makes; 0 where nobody knows."""
+        return self._usual("guard_ns") / max(self.usual_ns, 1)
+
     def _usual(self, *kinds: str) -> int:
         times = [each.times for each in self.steady if each.times is not None]
         return median_low([sum(getattr(each, kind) for kind in kinds) for each in times]) if times else 0

@@ -8,6 +8,8 @@ from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, call, percent, role_words
 from umadvise.reports.findings.outlook import more_room
 
+_MANY_CALLS = 0.25
+"""Part of a step that calls of the driver must take to be named: below it, memory that can grow is worth them."""
 _CLEAR_DIFFERENCE = 0.1
 """Stall shares of two phases that differ by less are called equal; the paper's figure 11 shows 0.2."""
 
@@ -49,18 +51,22 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
 
 def fits_without_unified(facts: Facts) -> Iterator[Finding]:
     """Everything fits, so that unified memory gains nothing (and cost 2.3 to 12.3 % in Choi and Lee 2021, figure 7)."""
-    faults = facts.profile.counters.fault_groups
-    if not facts.fits or facts.need_bytes is None or not faults or facts.profile.environment.policy == "resident":
+    faults, share = facts.profile.counters.fault_groups or 0, facts.waits.paging_share or 0.0
+    if not facts.fits or facts.need_bytes is None or facts.profile.environment.policy == "resident":
         return
-    share = facts.waits.paging_share or 0.0
-    if share < MATTERS:
+    calls_share = facts.waits.guard_share if facts.advised("intermediate", "prefetch") else 0.0
+    if faults and share >= MATTERS:
+        what = f"there were {faults:,} fault groups ({percent(share)} of the step)"
+    elif calls_share >= _MANY_CALLS:
+        what = f"calls of the driver, with which new memory is prefetched, take {percent(calls_share)} of the step"
+    else:
         return
     yield Finding(
         id="fits-without-unified",
-        severity="warning" if share >= FAULT_THRESHOLD else "info",
+        severity="warning" if max(share, calls_share) >= FAULT_THRESHOLD else "info",
         subject="step",
         message=f"Up to {format_bytes(facts.need_bytes)} are live at once and {format_bytes(facts.limit_bytes)} may be "
-        f"on the device: it all fits, yet there were {faults:,} fault groups ({percent(share)} of the step).",
+        f"on the device: it all fits, yet {what}.",
         advice=f"Plain device memory is faster here: {call(facts, 'policy', 'resident')}, or leave "
         "torch.cuda.set_unified() out.",
         evidence={"requested_peak_bytes": facts.need_bytes, "limit_bytes": facts.limit_bytes, "fault_groups": faults},

@@ -93,7 +93,7 @@ class Loop:
             self.split.release()
             raise
         if governor is None:
-            observer.rungs.append(RungChange(step=1, rung=self.rung, reason="chosen by the user"))
+            observer.rungs.append(RungChange(step=1, rung=self.rung, reason="the policy of the run"))
         else:
             self._choice = RungChoice(governor, self._planner, self.cycle, observer)
 
