@@ -21,7 +21,9 @@ def unpatched() -> Iterator[None]:
         umadvise.unpatch()
 
 
-def profile(policy: str, clock: str | None = None, *, capacity: str = "256MiB", budget: str | None = "24MiB") -> FaultProfile:
+def profile(
+    policy: str, clock: str | None = None, *, capacity: str = "256MiB", budget: str | None = "24MiB"
+) -> FaultProfile:
     torch.manual_seed(2)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
     optimizer = torch.optim.AdamW(model.parameters())
