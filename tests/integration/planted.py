@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 import umadvise
 from umadvise.records.fault_profile import FaultProfile
@@ -179,6 +180,52 @@ def leaving_loop(*, shuffles: bool = True, budget: str = "28MiB") -> FaultProfil
         return step
 
     return watched(make, model, optimizer, policy="swap", budget=budget, steps=16)
+
+
+def convolutions(inside: int, outside: int) -> nn.Module:
+    parts = [(nn.Conv2d(each, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU()) for each in (inside, outside)]
+    return nn.Sequential(*parts[0], *parts[1])
+
+
+class UNet(nn.Module):
+    """Three levels down and up; most of its parameters are small."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        sizes = [width << level for level in range(4)]
+        self.down = nn.ModuleList(map(convolutions, [3, *sizes], sizes))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * size, size, 2, 2) for size in sizes[:3])
+        self.merge = nn.ModuleList(convolutions(2 * size, size) for size in sizes[:3])
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        levels = [self.down[0](values)]
+        for down in list(self.down)[1:]:
+            levels.append(down(functional.max_pool2d(levels[-1], 2)))
+        values = levels.pop()
+        for merge, up in zip(reversed(self.merge), reversed(self.up), strict=True):
+            values = merge(torch.cat([levels.pop(), up(values)], 1))
+        assert isinstance(values, torch.Tensor)
+        return values
+
+
+def scattered_state(budget: str = "29MiB") -> FaultProfile:
+    """The first step makes Adam's moments among its activations; the plan puts later ones elsewhere."""
+    torch.manual_seed(1)
+    model = UNet()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def make(um: Any) -> Step:
+        inputs = torch.ones(3, 3, 112, 112)
+
+        def step() -> None:
+            loss = model(um.to_device(inputs)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    return watched(make, model, optimizer, policy="window", budget=budget, steps=12)
 
 
 def warmed_up(policy: str = "advise") -> FaultProfile:

@@ -104,6 +104,15 @@ def test_the_budget_that_is_named_does_for_swaps_too() -> None:
     assert last.wait_copy_ns == 0
 
 
+def test_the_budget_that_is_named_does_where_state_lies_scattered() -> None:
+    """What is free between parts of the optimizer's state is nobody's, and takes room all the same."""
+    profile = planted.scattered_state()
+    first = profile.findings[0]
+    enough = planted.scattered_state(budget=first.advice.partition('budget="')[2].partition('"')[0])
+    assert not [each for each in enough.findings if each.severity == "warning"]
+    assert first.evidence["promised_least_ns"] <= usual_ns(enough) <= first.evidence["promised_most_ns"]
+
+
 def test_another_rung_takes_what_the_report_says_of_it() -> None:
     """Whoever runs on unified memory is told what swapping would take, and what a plan of prefetches would."""
     advised = planted.heavy_optimizer()

@@ -4,12 +4,21 @@ import numpy as np
 from hypothesis import given, settings
 from traces import traces
 
+from umadvise._native.abi import Allocation, Memory
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
-from umadvise.training.plans.what_if import freed_sooner, held_for_nothing, maker_of, stateless, without
+from umadvise.records.units import BLOCK_BYTES
+from umadvise.training.plans.what_if import (
+    freed_sooner,
+    held_for_nothing,
+    maker_of,
+    scattered_bytes,
+    stateless,
+    without,
+)
 
 MIB = 1 << 20
 
@@ -103,3 +112,29 @@ def test_any_step_stays_possible(trace: Trace) -> None:
         check(changed.trace)
         assert len(changed.serials) == len(changed.trace.storages)
         assert changed.trace.peak_bytes <= trace.peak_bytes
+
+
+def test_state_takes_the_blocks_that_it_lies_in() -> None:
+    """Four small moments lie in four blocks of 2 MiB, one of them across an edge, and fit into one."""
+
+    def lies(at: float, bytes_: int, role: Role = Role.OPTIMIZER_STATE, memory: Memory = Memory.MANAGED) -> Allocation:
+        names = {"name": "", "birth_op": "", "birth_module": ""}
+        numbers = dict.fromkeys(("serial", "advice", "birth_step", "birth_op_index", "exports", "device"), 0)
+        address = int((1000 + at) * BLOCK_BYTES)
+        return Allocation(
+            address=address,
+            bytes=bytes_,
+            reserved_bytes=bytes_,
+            memory=memory,
+            role=role,
+            seen=True,
+            **names,
+            **numbers,
+        )
+
+    moments = [lies(0, 4096), lies(0.5, 4096), lies(3, 4096), lies(5 - 1024 / BLOCK_BYTES, 4096)]
+    assert scattered_bytes(moments) == 3 * BLOCK_BYTES
+    assert scattered_bytes(moments[:2]) == 0
+    assert scattered_bytes([]) == 0
+    others = [lies(8, 4096, Role.PARAMETER), lies(9, 4096, memory=Memory.CHUNKED)]
+    assert scattered_bytes([*moments, *others]) == 3 * BLOCK_BYTES

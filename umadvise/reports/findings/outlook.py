@@ -141,10 +141,13 @@ def after(facts: Facts, change: str | None = None) -> str:
     return "" if found is None else f": {instead(facts, found)}"
 
 
-def promised(facts: Facts, more_bytes: int = 0, change: str | None = None) -> dict[str, int]:
-    """What a step would take after what a finding names first, for its evidence; empty where nobody was asked."""
-    found = predicted(facts, more_bytes, change)
-    if found is None or (more_bytes and not _is_worth_it(facts, found)):
+def promised(facts: Facts, more_bytes: int | None = None, change: str | None = None) -> dict[str, int]:
+    """What a step would take after what a finding names first, for its evidence; empty where nobody was asked.
+
+    Also where more memory is asked for that nothing lacks, or that does not help.
+    """
+    found = predicted(facts, more_bytes or 0, change)
+    if found is None or more_bytes == 0 or (more_bytes and not _is_worth_it(facts, found)):
         return {}
     least_ns, most_ns = bounds_ns(facts, found)
     return {"promised_least_ns": least_ns, "promised_most_ns": most_ns}

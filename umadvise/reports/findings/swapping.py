@@ -51,5 +51,6 @@ def swap_stall(facts: Facts) -> Iterator[Finding]:
             "wait_room_ns": swaps.wait_room_ns,
             "on_demand_wait_ns": demanded_ns,
             "duration_ns": profile.duration_ns,
+            **promised(facts, more_bytes=facts.missing_bytes),
         },
     )

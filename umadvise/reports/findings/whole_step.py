@@ -6,7 +6,7 @@ from umadvise.records.counters import PhaseWord
 from umadvise.records.fault_profile import Finding, OversizedOp
 from umadvise.records.units import BLOCK_BYTES, format_bytes, format_duration_ns
 from umadvise.reports.findings.facts import FAULT_THRESHOLD, MATTERS, Facts, call, percent, role_words
-from umadvise.reports.findings.outlook import more_room
+from umadvise.reports.findings.outlook import more_room, promised
 
 _MANY_CALLS = 0.25
 """Part of a step that calls of the driver must take to be named: below it, memory that can grow is worth them."""
@@ -45,7 +45,11 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
         message=f"Faults and late prefetches take {percent(share)} of a steady step: "
         f"{format_duration_ns(int(share * facts.waits.mean_ns))} of {format_duration_ns(facts.waits.mean_ns)}{whose}.",
         advice=more_room(facts),
-        evidence={"fault_service_ns": service_ns, "duration_ns": facts.profile.counted_ns},
+        evidence={
+            "fault_service_ns": service_ns,
+            "duration_ns": facts.profile.counted_ns,
+            **promised(facts, more_bytes=facts.missing_bytes),
+        },
     )
 
 

@@ -26,7 +26,14 @@ from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.search import PlanSearch
-from umadvise.training.plans.what_if import freed_sooner, held_for_nothing, maker_of, stateless, without
+from umadvise.training.plans.what_if import (
+    freed_sooner,
+    held_for_nothing,
+    maker_of,
+    scattered_bytes,
+    stateless,
+    without,
+)
 from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.degraded import CHUNKS, MIGRATION
 from umadvise.training.recompute.choice import choose, ops_of
@@ -264,14 +271,17 @@ class StepPlanner:
             if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
         ]
         maker = self._maker or PlanMaker(device, PlanCache.of_user())  # ours knows better plans
-        exported = [each for each in self.state.device.allocations() if each.exports]
+        alive = self.state.device.allocations()
+        exported = [each for each in alive if each.exports]
         held_bytes = sum(each.reserved_bytes for each in exported)
         memory = {rung.name: self.split.for_plans(rung.memory) for rung in rungs}
+        taken = {WINDOW.name: scattered_bytes(alive)}  # its plans have other advice than the first step
         held = without(step, frozenset(each.serial for each in exported))
 
         def predicted(
             rung: str, of: RecordedStep, more_bytes: int = 0, *, less_bytes: int = held_bytes, **what: Any
         ) -> Iterator[RungPrediction]:
+            less_bytes += taken.get(rung, 0)
             asked = replace(memory[rung], budget_bytes=max(memory[rung].budget_bytes + more_bytes - less_bytes, 0))
             step_ns = maker.predict(of, {rung: asked}).get(rung, 0)
             if step_ns > 0:

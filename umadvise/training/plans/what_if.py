@@ -1,16 +1,19 @@
 """A recorded step as it would be after a change of the program: the simulator then says what the change is worth."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise._native.abi import Allocation, Memory
 from umadvise.recording.recorded_step import RecordedStep, renumbered
 from umadvise.recording.tables import rows
 from umadvise.records.enums import Phase, Role
 from umadvise.records.names import clean_name
 from umadvise.records.trace import UNKNOWN, Access, Accesses, EventKind, Events, Trace
 from umadvise.records.trace_check import check
+from umadvise.records.units import BLOCK_BYTES
 from umadvise.training.plans.view import executed
 
 _TORCHS_OWN_OPS = 3
@@ -148,3 +151,22 @@ def _last_uses(trace: Trace) -> NDArray[np.int64]:
     uses = (trace.events.kind != EventKind.ALLOCATE) & (trace.events.kind != EventKind.FREE)
     np.maximum.at(last, trace.events.storage[uses], trace.events.op[uses])
     return last
+
+
+def scattered_bytes(allocations: Iterable[Allocation]) -> int:
+    """Room that the optimizer's state in unified memory takes beside its own bytes, where a step has made it.
+
+    It lies among what else the step made, and stays when that is gone. A plan that gives new memory another advice puts
+    it elsewhere, so that nobody uses what is between; a simulation has the state in one piece.
+
+    Args:
+        allocations: those that live between two steps.
+    """
+    state = [each for each in allocations if each.memory == Memory.MANAGED and each.role == Role.OPTIMIZER_STATE]
+    blocks = {
+        block
+        for each in state
+        for block in range(each.address // BLOCK_BYTES, -(-(each.address + each.bytes) // BLOCK_BYTES))
+    }
+    packed = -(-sum(each.reserved_bytes for each in state) // BLOCK_BYTES)
+    return max(len(blocks) - packed, 0) * BLOCK_BYTES
