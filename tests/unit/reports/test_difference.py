@@ -57,13 +57,13 @@ torch: 2.13.0 here, 2.12.1 there.
 Budget: 512.00 MiB here, 256.00 MiB there.
 
 Of a step, what is not the same
-                          here      there   change  name
-a step, the median   100.00 ms  150.00 ms   +50.0%  step_ns
-steps                        4          3   -25.0%  steps
-waits of all causes    1.00 ms    2.00 ms  +100.0%  waits_ns
-waits for copies       1.00 ms    2.00 ms  +100.0%  wait_copy_ns
-swapped in           10.00 MiB  20.00 MiB  +100.0%  swap_in_bytes
-of these, on demand        0.2        0.3   +33.2%  on_demand_swap_ins
+                                    here      there   change  name
+a step, the median             100.00 ms  150.00 ms   +50.0%  step_ns
+steps                                  4          3   -25.0%  steps
+waits of all causes, the mean    1.00 ms    2.00 ms  +100.0%  waits_ns
+waits for copies                 1.00 ms    2.00 ms  +100.0%  wait_copy_ns
+swapped in                     10.00 MiB  20.00 MiB  +100.0%  swap_in_bytes
+of these, on demand                  0.2        0.3   +33.2%  on_demand_swap_ins
 
 Modules that changed most
 module     moved here      there  waits here    there
@@ -91,6 +91,16 @@ def test_a_run_beside_itself(make: Any) -> None:
     found = profiles.difference(run, run, ("a", "b"))
     assert reporter.render(found) == "Two runs:\n  here   a\n  there  b\n\nAll numbers are the same.\n"
     assert found.circumstances == found.subjects == ()
+
+
+def test_what_neither_run_had_is_no_difference(make: Any) -> None:
+    """One had unified memory and no faults, the other had none: a line of 0 and "-" tells nobody anything."""
+    paged = make.profile(counters=make.counters(fault_groups=0, evictions=0))
+    swapped = swapping(make, (100, 100), 10)
+    shown = reporter.render(profiles.difference(paged, swapped, ("a", "b")))
+    assert "groups of page faults" not in shown
+    assert "blocks evicted" not in shown
+    assert "swapped in" in shown
 
 
 def test_what_leaves_the_tables_counts_as_nothing(make: Any) -> None:

@@ -113,7 +113,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("step_ns", "ns", "a step, the median", _median_step),
     *_spent(),
     Kind("steps", "count", "steps", lambda profile: profile.step_count),
-    Kind("waits_ns", "ns", "waits of all causes", _waits),
+    Kind("waits_ns", "ns", "waits of all causes, the mean", _waits),
     _paging("fault_ns", "ns", "waits for page faults", lambda counters: counters.fault_service_ns),
     _swapping("wait_copy_ns", "ns", "waits for copies", lambda swaps: swaps.wait_copy_ns),
     _on_demand("wait_on_demand_ns", "ns", "of these, on demand", lambda row: row.on_demand_wait_ns),

@@ -24,7 +24,7 @@ def _parts(difference: Difference) -> Iterator[RenderableType]:
     for word, name in (("here", difference.here), ("there", difference.there)):
         yield Text(f"  {word:<7}{name}", no_wrap=True, overflow="ignore")
     yield from map(Text, difference.circumstances)
-    changed = [each for each in difference.quantities if each.here != each.there]
+    changed = [each for each in difference.quantities if _tells(each)]
     yield Text()
     if changed:
         grid = new_grid("Of a step, what is not the same", ("",), ("here", "there", "change"))
@@ -41,6 +41,11 @@ def _parts(difference: Difference) -> Iterator[RenderableType]:
         yield Text()
     for condition in difference.conditions:
         yield Text(f"{condition.condition}: {'holds' if condition.holds else 'does not hold'}")
+
+
+def _tells(quantity: Quantity) -> bool:
+    """Whether the two are not the same; where there was nothing of it, nobody need know what that came to."""
+    return (quantity.here or None) != (quantity.there or None)
 
 
 def _subjects(difference: Difference) -> Iterator[RenderableType]:
