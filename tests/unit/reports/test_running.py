@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from umadvise.records.fault_profile import Finding, MeasuredStep
 from umadvise.reports.reporters.printing import printed
@@ -50,3 +51,17 @@ def test_a_run_in_one_line(make: Any) -> None:
         "a step takes 30.00 ms, 66.7% of it waiting for memory. To change first (swap-stall): Do that."
     )
     assert in_one_line(make.profile(steps=(), step_count=0)) == "no step was completed"
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ("Up to 3 GiB are live: --budget 4GiB has room: 1.50 ms to 2.50 ms.", " --policy swap: 3 ms. Or less."),
+        ("Up to 3 GiB are live at once, 1 GiB may be. --policy swap: 2.50 ms a step.", " Or less."),
+        ("A larger budget has room for more, budget=... or --budget. Whether swap is faster says FILE.", " More."),
+    ],
+)
+def test_the_line_names_one_change(make: Any, said: str, more: str) -> None:
+    finding = Finding(id="a", severity="warning", subject="step", message="m", advice=said + more, evidence={})
+    line = in_one_line(make.profile(steps=(step(make),), step_count=1, findings=(finding,)))
+    assert line.endswith(f" To change first (a): {said}")

@@ -1,5 +1,6 @@
 """What is said while a run goes on, and in one line when it has ended."""
 
+import re
 from statistics import median_low
 
 from rich.table import Table as Grid
@@ -33,8 +34,14 @@ def in_one_line(profile: FaultProfile) -> str:
     waited = [waited for each in latest if (waited := waits_ns(each)) is not None]
     cost = f", {percent_of(median_low(waited), usual_ns)} of it waiting for memory" if waited else ""
     finding = next((each for each in profile.findings if each.severity == "warning"), None)
-    change = f" To change first ({finding.id}): {finding.advice}" if finding is not None else ""
+    change = f" To change first ({finding.id}): {_first_change(finding.advice)}" if finding is not None else ""
     return f"a step takes {format_duration_ns(usual_ns)}{cost}.{change}"
+
+
+def _first_change(advice: str) -> str:
+    """The first sentence of an advice, or two where the first only says how things are; the report has all of them."""
+    sentences = re.split(r"(?<=[^.]\.) ", advice)
+    return " ".join(sentences[: 1 if ":" in sentences[0] else 2])
 
 
 def view(step: MeasuredStep, memory: MemoryStats, rung: str | None) -> Grid:
