@@ -232,8 +232,11 @@ um_status um_sampling_read(um_device* device, um_sampling* out) {
   return guarded([&] { *given(out, "the place for the counters") = alive(device)->sampling.read(); });
 }
 
-um_status um_times_read(um_device* device, um_spent_time* out) {
-  return guarded([&] { alive(device)->times.read(given(out, "the place for the times")); });
+um_status um_times_read(um_device* device, um_spent_time* out, int64_t* out_at_ns) {
+  return guarded([&] {
+    int64_t* const at_ns = given(out_at_ns, "the place for the time of the reading");
+    *at_ns = alive(device)->times.read(given(out, "the place for the times"));
+  });
 }
 
 uint32_t um_times_outside(um_device* device, uint32_t kind) {

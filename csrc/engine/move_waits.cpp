@@ -7,8 +7,10 @@ namespace um {
 using driver::CUstream;
 
 void MoveWaits::stall(const Movable& block, CUstream stream, Wait name) {
-  // On a GPU who stands still is the device, later.
-  if (!backend_.hooks->in_host) return fences_.order(stream, block.moved, name);
+  if (!backend_.hooks->in_host) {  // who stands still is the device, later
+    const um_event what = events_.wait(UM_EVENT_WAIT_COPY, block.cause, block.block);
+    return stalls.around(stream, what, [&] { fences_.order(stream, block.moved, name); });
+  }
   if (fences_.passed(block.moved, name)) return;
   const int64_t start_ns = backend_.now_ns();
   fences_.order(stream, block.moved, name);

@@ -25,8 +25,8 @@ Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
   const uint64_t bit = waits.streams.bit_of(stream);
   Residence residence;
   Block* block = nullptr;
-  waits.stalls.around(stream, UM_TIME_ROOM,
-                      [&] { block = memory_.make_on_device(bytes, stream, &residence, storage); });
+  const um_event room = events_.wait(UM_EVENT_WAIT_ROOM, UM_SWAP_FOR_ROOM, nullptr);  // of several, perhaps
+  waits.stalls.around(stream, room, [&] { block = memory_.make_on_device(bytes, stream, &residence, storage); });
   if (block == nullptr) return nullptr;
   Movable* const made = made_of(block, residence, bytes);
   made->pins = 1;
@@ -78,13 +78,7 @@ bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   const bool there = bring_all(uses, stream) || (repack(uses) && bring_all(uses, stream));
   if (!there && !anyway) return false;
   note_op(uses);
-  const auto unordered = [](const Movable::Use& use) {
-    return use.block->where == Where::arriving && use.block->cause == UM_SWAP_ON_DEMAND;
-  };
-  const bool on_demand = std::any_of(uses.begin(), uses.end(), unordered);
-  waits.stalls.around(stream, on_demand ? UM_TIME_ON_DEMAND : UM_TIME_SWAP_IN, [&] {
-    for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
-  });
+  for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
   return there;
 }
 

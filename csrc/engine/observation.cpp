@@ -1,5 +1,7 @@
 #include "engine/observation.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "engine/device.h"
 
@@ -170,7 +172,10 @@ void Observation::recount() noexcept {
 
 uint64_t Observation::residency(um_residency* out, uint64_t capacity) {
   collect();
-  return is_exact() ? residency_.read(out, capacity) : 0;
+  if (device_.backend.hooks->exact) return is_exact() ? residency_.read(out, capacity) : 0;
+  const std::vector<um_residency>& ran = device_.sampling.ran();
+  std::copy_n(ran.begin(), swaps.on ? std::min<uint64_t>(capacity, ran.size()) : 0, out);
+  return swaps.on ? ran.size() : 0;
 }
 
 }  // namespace um

@@ -43,6 +43,11 @@ um_cause cause_of_remote_map(uint32_t flags) {
   }
 }
 
+um_time time_of_wait(const um_event& event) {
+  if (event.kind == UM_EVENT_WAIT_ROOM) return UM_TIME_ROOM;
+  return event.cause == UM_SWAP_ON_DEMAND ? UM_TIME_ON_DEMAND : UM_TIME_SWAP_IN;
+}
+
 int64_t duration_ns(const Sample& sample) {
   return sample.start_ns != 0 && sample.end_ns > sample.start_ns ? sample.end_ns - sample.start_ns : 0;
 }
@@ -86,7 +91,7 @@ bool Sampling::is_due(uint32_t step) const {
 }
 
 void Sampling::approach() noexcept {
-  if (read_.every != 0 && device_.guard.step() == 0) device_.times.log();
+  if (read_.every != 0 && device_.guard.step() == 0) device_.times.log(device_.times.read_ns());
 }
 
 void Sampling::fail(const std::string& reason) {
@@ -103,8 +108,9 @@ bool Sampling::has_managed() const {
 
 void Sampling::begin_step(uint32_t step) {
   const RequiredContext current(backend_);
+  if (step != 0) ran_.clear();
   if (!is_due(step)) return device_.times.end_log();
-  if (!device_.times.logs()) device_.times.log();
+  if (!device_.times.logs()) device_.times.log(backend_.now_ns());
   // What earlier steps gave to the device is not this one's.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
@@ -196,12 +202,12 @@ void Sampling::follow_stalls(bool on) {
   if (!device_.swapping.has_chunks()) return;
   Stalls& stalls = device_.swapping.mover().waits.stalls;
   stalls.settle();
-  stalls.told = nullptr;
+  stalls.timed = nullptr;
   if (!on) return;
   stood_.clear();
-  stalls.told = [this](driver::CUevent begin, int64_t length_ns, um_time kind) {
-    int64_t begin_ns = 0;
-    if (timeline_.time_of(begin, &begin_ns)) stood_.push_back({begin_ns, begin_ns + length_ns, kind});
+  stalls.timed = [this](driver::CUevent begin, um_event* what) {
+    if (timeline_.time_of(begin, &what->start_ns))
+      stood_.push_back({what->start_ns, what->start_ns + what->duration_ns, time_of_wait(*what)});
   };
 }
 
@@ -213,8 +219,11 @@ void Sampling::spend(const std::vector<Told>& all) {
   for (const Told& told : all) samples.push_back(told.sample);
   std::vector<Stretch> stood = stood_for_faults(samples);
   stood.insert(stood.end(), stood_.begin(), stood_.end());
-  read_.last_times =
-      times_of_step(device_.times.logged(), timeline_.ops(), stood, copies_asked_for(samples), read_.last_end_ns);
+  const std::vector<OpTimeline::Op>& ops = timeline_.ops();
+  const StepTimes found =
+      times_of_step(device_.times.logged(), ops, stood, copies_asked_for(samples), read_.last_end_ns);
+  read_.last_times = found.all;
+  ran_ = ran_by_op(ops, found.compute_ns);
 }
 
 // ---- from records to what they are about -------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class Sampling final : public Participant {
 
   // Throws um::Error.
   void set_every(uint32_t every);
-  // The time of the next step begins, if none has.
+  // The time of the next step has begun, when times were read last, if none has.
   void approach() noexcept;
   // Managed memory is about to be made, so that no record of the first is missed. An op that runs has begun without
   // faults. Throws um::Error.
@@ -33,6 +33,8 @@ class Sampling final : public Participant {
   // Of all sampled steps; untouched before the first.
   void tell(um_counters* out) const;
   const um_sampling& read() const { return read_; }
+  // For how long the ops of the step that has just been sampled ran; none from the next step on.
+  const std::vector<um_residency>& ran() const { return ran_; }
 
   void begin_op(RunningOp& op) override;
   void end_op(RunningOp& op) noexcept override;
@@ -72,6 +74,7 @@ class Sampling final : public Participant {
   OpTimeline timeline_;
   BlockHistory history_;
   std::vector<Stretch> stood_;  // for swaps
+  std::vector<um_residency> ran_;
   bool running_ = false, collecting_ = false;
   uint32_t step_ = 0, op_index_ = 0;
   int64_t start_ns_ = 0;

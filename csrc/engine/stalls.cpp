@@ -51,10 +51,10 @@ void Stalls::end_watch() noexcept {
   if (begin_ != nullptr) idle_.push_back(std::exchange(begin_, nullptr));
 }
 
-void Stalls::note(CUevent begin, CUevent end, um_time kind) noexcept {
+void Stalls::note(CUevent begin, CUevent end, const um_event& what) noexcept {
   try {
     if (end != nullptr) {
-      open_.push_back({begin, end, kind});
+      open_.push_back({begin, end, what});
       return;
     }
   } catch (const std::bad_alloc&) {
@@ -65,13 +65,12 @@ void Stalls::note(CUevent begin, CUevent end, um_time kind) noexcept {
 
 void Stalls::settle() noexcept {
   for (; !open_.empty(); open_.pop_front()) {
-    const Open& first = open_.front();
+    Open& first = open_.front();
     float milliseconds = 0;
     if (backend_.call().event_elapsed_time(&milliseconds, first.begin, first.end) != CUDA_SUCCESS) return;
-    const int64_t length_ns = std::llround(static_cast<double>(milliseconds) * 1e6);
-    (first.kind == UM_TIME_ROOM ? events_.counted.wait_room_ns : events_.counted.wait_copy_ns) += length_ns;
-    if (first.kind == UM_TIME_ON_DEMAND) events_.on_demand_ns += length_ns;
-    if (told) told(first.begin, length_ns, first.kind);
+    first.what.duration_ns = std::llround(static_cast<double>(milliseconds) * 1e6);
+    if (timed) timed(first.begin, &first.what);
+    events_.waited(first.what);
     idle_.push_back(first.begin);
     idle_.push_back(first.end);
   }

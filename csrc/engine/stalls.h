@@ -1,5 +1,6 @@
 // What a device that computes while the host runs ahead stood still for: pairs of events around what its streams wait
-// for. Not thread-safe: the device's lock is held, and its context is current.
+// for, each for one op and, where it is known, one allocation. Not thread-safe: the device's lock is held, and its
+// context is current.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +23,29 @@ class Stalls {
   Stalls(const Stalls&) = delete;
   Stalls& operator=(const Stalls&) = delete;
 
-  // Around what one stream may be made to wait for: UM_TIME_SWAP_IN, UM_TIME_ON_DEMAND or UM_TIME_ROOM.
+  // Around what one stream may be made to wait for: `what` is told of when it is known how long that was.
   template <class Waits>
-  void around(driver::CUstream stream, um_time kind, const Waits& waits) {
+  void around(driver::CUstream stream, const um_event& what, const Waits& waits) {
     watched_ = &stream;
     const OnError forget([&] { end_watch(); });
     waits();
     watched_ = nullptr;
-    if (begin_ != nullptr) note(std::exchange(begin_, nullptr), record(stream), kind);
+    if (begin_ != nullptr) note(std::exchange(begin_, nullptr), record(stream), what);
   }
-  // Counts those that have ended, from the first on.
+  // Counts and tells those that have ended, from the first on.
   void settle() noexcept;
-  // Told of each that is counted; nullptr: nobody is.
-  std::function<void(driver::CUevent begin, int64_t length_ns, um_time kind)> told;
+  // Has each that is counted before it is told, and may say when it began; nullptr: nobody does.
+  std::function<void(driver::CUevent begin, um_event* what)> timed;
 
  private:
   struct Open {
     driver::CUevent begin, end;
-    um_time kind;
+    um_event what;
   };
   void before_wait(driver::CUstream stream) noexcept;
   void end_watch() noexcept;
   driver::CUevent record(driver::CUstream stream) noexcept;
-  void note(driver::CUevent begin, driver::CUevent end, um_time kind) noexcept;
+  void note(driver::CUevent begin, driver::CUevent end, const um_event& what) noexcept;
 
   const Backend& backend_;
   Fences& fences_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 namespace um {
 
@@ -92,9 +93,14 @@ std::vector<Stretch> copies_asked_for(const std::vector<cupti::Sample>& samples)
   return copies;
 }
 
-um_spent_time times_of_step(const std::vector<Times::Turn>& host, const std::vector<OpTimeline::Op>& ops,
-                            const std::vector<Stretch>& stood, const std::vector<Stretch>& copied, int64_t end_ns) {
+StepTimes times_of_step(const std::vector<Times::Turn>& host, const std::vector<OpTimeline::Op>& ops,
+                        const std::vector<Stretch>& stood, const std::vector<Stretch>& copied, int64_t end_ns) {
   int64_t all[UM_TIME_COUNT] = {};
+  StepTimes found{{}, std::vector<int64_t>(ops.size())};
+  const auto compute = [&](size_t op, int64_t claimed_ns) {
+    all[UM_TIME_COMPUTE] += claimed_ns;
+    found.compute_ns[op] += claimed_ns;
+  };
   Unexplained left(host.empty() ? end_ns : host.front().at_ns, end_ns);
   auto copy = copied.begin();
   for (const Stretch& each : stood) all[each.kind] += left.claim(each.begin_ns, each.end_ns);
@@ -102,7 +108,7 @@ um_spent_time times_of_step(const std::vector<Times::Turn>& host, const std::vec
     const OpTimeline::Op& op = ops[i];
     const int64_t latest_ns = op.end_ns - (op.end_ns - op.begin_ns) / kLeastPart;
     const int64_t begin_ns = std::min(std::max(op.begin_ns, op.returned_ns), latest_ns);
-    all[UM_TIME_COMPUTE] += left.claim(begin_ns, op.end_ns);
+    compute(i, left.claim(begin_ns, op.end_ns));
     if (i + 1 == ops.size()) break;
     const OpTimeline::Op& next = ops[i + 1];
     const bool ahead = next.called_ns <= op.latest_end_ns;
@@ -113,7 +119,7 @@ um_spent_time times_of_step(const std::vector<Times::Turn>& host, const std::vec
         all[each->kind] += left.claim(std::max(each->begin_ns, given_ns), std::min(each->end_ns, next.begin_ns));
       left.claim(given_ns, next.begin_ns);  // nobody knows what else it waited for, and the host it was not
     } else if (ahead) {
-      all[UM_TIME_COMPUTE] += left.claim(given_ns, next.begin_ns);
+      compute(i + 1, left.claim(given_ns, next.begin_ns));
     }
   }
   for (size_t i = 0; i < host.size(); ++i) {
@@ -121,10 +127,28 @@ um_spent_time times_of_step(const std::vector<Times::Turn>& host, const std::vec
     const um_time kind = host[i].kind == UM_TIME_COMPUTE ? UM_TIME_SCRIPT : host[i].kind;
     all[kind] += left.claim(host[i].at_ns, until_ns);
   }
-  um_spent_time found{};
-  static_assert(sizeof(all) == sizeof(found));
-  std::memcpy(&found, all, sizeof(found));
+  static_assert(sizeof(all) == sizeof(found.all));
+  std::memcpy(&found.all, all, sizeof(all));
   return found;
+}
+
+std::vector<um_residency> ran_by_op(const std::vector<OpTimeline::Op>& ops, const std::vector<int64_t>& compute_ns) {
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, int64_t> sums;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const OpIdentity& op = ops[i].identity;
+    sums[{op.op, op.module, op.phase}] += compute_ns[i];
+  }
+  std::vector<um_residency> rows;
+  rows.reserve(sums.size());
+  for (const auto& [op, sum_ns] : sums) {
+    um_residency row{};
+    row.peak_bytes = static_cast<uint64_t>(UM_UNKNOWN);
+    row.subject = UM_RESIDENCY_OP;
+    std::tie(row.op, row.module, row.phase) = op;
+    row.compute_ns = sum_ns;
+    rows.push_back(row);
+  }
+  return rows;
 }
 
 }  // namespace um

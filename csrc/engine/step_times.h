@@ -27,10 +27,19 @@ std::vector<Stretch> stood_for_faults(const std::vector<cupti::Sample>& samples)
 // std::bad_alloc.
 std::vector<Stretch> copies_asked_for(const std::vector<cupti::Sample>& samples);
 
+struct StepTimes {
+  um_spent_time all;
+  std::vector<int64_t> compute_ns;  // of each op
+};
+
 // From the first turn of the host on. Of `stood` the earlier ones come first where they overlap. An op computes from
 // when the host has given it to the device, but for at least an eighth of the time that it has there. `copied`: what a
 // device that has been given an op may stand still for before it. Throws std::bad_alloc.
-um_spent_time times_of_step(const std::vector<Times::Turn>& host, const std::vector<OpTimeline::Op>& ops,
-                            const std::vector<Stretch>& stood, const std::vector<Stretch>& copied, int64_t end_ns);
+StepTimes times_of_step(const std::vector<Times::Turn>& host, const std::vector<OpTimeline::Op>& ops,
+                        const std::vector<Stretch>& stood, const std::vector<Stretch>& copied, int64_t end_ns);
+
+// For how long each op of one name, module and phase computed in all; what was on the device meanwhile is not known.
+// Throws std::bad_alloc.
+std::vector<um_residency> ran_by_op(const std::vector<OpTimeline::Op>& ops, const std::vector<int64_t>& compute_ns);
 
 }  // namespace um

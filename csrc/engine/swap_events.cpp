@@ -21,16 +21,27 @@ void SwapEvents::tell(um_event_kind kind, um_swap_cause cause, const Block& bloc
                       int64_t duration_ns) noexcept {
   count(kind, cause, static_cast<int64_t>(bytes), duration_ns);
   if (!on) return;
-  um_event event{};
+  um_event event = wait(kind, cause, &block);
   event.start_ns = start_ns;
   event.duration_ns = duration_ns;
-  event.address = block.address;
   event.bytes = bytes;
+  log_.push(event);
+}
+
+um_event SwapEvents::wait(um_event_kind kind, um_swap_cause cause, const Block* block) const noexcept {
+  um_event event{};
   event.kind = static_cast<uint16_t>(kind);
   event.cause = static_cast<uint16_t>(cause);
   tell_of(op, &event);
-  tell_of(block.record, &event);
-  log_.push(event);
+  if (block == nullptr) return event;
+  event.address = block->address;
+  tell_of(block->record, &event);
+  return event;
+}
+
+void SwapEvents::waited(const um_event& event) noexcept {
+  count(static_cast<um_event_kind>(event.kind), static_cast<um_swap_cause>(event.cause), 0, event.duration_ns);
+  if (on) log_.push(event);
 }
 
 void SwapEvents::placed(const Block& block, bool there) noexcept {

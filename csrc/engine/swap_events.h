@@ -20,6 +20,11 @@ class SwapEvents {
   // this cause.
   void tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns,
             int64_t duration_ns = 0) noexcept;
+  // What the op that runs now is about to wait for, on a device that does so later: without its time. nullptr: nobody
+  // knows which allocation that is.
+  um_event wait(um_event_kind kind, um_swap_cause cause, const Block* block) const noexcept;
+  // How long that was is known now.
+  void waited(const um_event& event) noexcept;
 
   // What lies there has a place on the device from now on, or none.
   void placed(const Block& block, bool there) noexcept;

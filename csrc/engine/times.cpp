@@ -30,7 +30,7 @@ Times::Stood Times::stood() const noexcept {
 
 // Several threads may stand still at once, for longer than time passes.
 int64_t Times::turn(um_time kind) noexcept {
-  if (logs_ && kind != log_.back().kind) note(kind);
+  if (logs_ && kind != log_.back().kind) note(backend_.now_ns(), kind);
   if (!on_) return 0;
   const int64_t now_ns = backend_.now_ns(), stood_ns = stood().sum_ns;
   const int64_t passed_ns = std::max<int64_t>(0, now_ns - since_ns_ - (stood_ns - stood_ns_));
@@ -48,27 +48,29 @@ um_time Times::set_outside(um_time kind, bool ops_run) noexcept {
   return before;
 }
 
-void Times::log() noexcept {
+void Times::log(int64_t since_ns) noexcept {
   log_.clear();
   logs_ = true;
-  note(outside_);
+  note(since_ns, outside_);
 }
 
-void Times::note(um_time kind) noexcept {
+void Times::note(int64_t at_ns, um_time kind) noexcept {
   try {
-    log_.push_back({backend_.now_ns(), kind});
+    log_.push_back({at_ns, kind});
   } catch (const std::bad_alloc&) {
     logs_ = false;
   }
 }
 
-void Times::read(um_spent_time* out) noexcept {
+int64_t Times::read(um_spent_time* out) noexcept {
   turn(kind_);
+  read_ns_ = on_ ? since_ns_ : backend_.now_ns();
   const Stood stood_still = stood();
   int64_t all[UM_TIME_COUNT];
   for (int kind = 0; kind < UM_TIME_COUNT; ++kind) all[kind] = on_ ? ns_[kind] + stood_still.ns[kind] : UM_UNKNOWN;
   static_assert(sizeof(all) == sizeof(*out));
   std::memcpy(out, all, sizeof(all));
+  return read_ns_;
 }
 
 }  // namespace um

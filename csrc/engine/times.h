@@ -35,10 +35,12 @@ class Times {
   void outside_ops() noexcept { turn(outside_); }
   // What time outside of ops is for from now on; returns what it was for.
   um_time set_outside(um_time kind, bool ops_run) noexcept;
-  // Until now. UM_UNKNOWN where it is not known.
-  void read(um_spent_time* out) noexcept;
-  // Logs the turns from now on, the present one the first, or no longer.
-  void log() noexcept;
+  // Until now, which it returns. UM_UNKNOWN where it is not known.
+  int64_t read(um_spent_time* out) noexcept;
+  // When that was done last.
+  int64_t read_ns() const noexcept { return read_ns_; }
+  // Logs the turns from now on, the present one the first, as if it had begun then; or no longer.
+  void log(int64_t since_ns) noexcept;
   void end_log() noexcept { logs_ = false; }
   bool logs() const noexcept { return logs_; }
   const std::vector<Turn>& logged() const noexcept { return log_; }
@@ -49,7 +51,7 @@ class Times {
     int64_t sum_ns;
   };
   Stood stood() const noexcept;
-  void note(um_time kind) noexcept;
+  void note(int64_t at_ns, um_time kind) noexcept;
 
   const Backend& backend_;
   const SwapEvents& swaps_;
@@ -57,6 +59,7 @@ class Times {
   std::vector<Turn> log_;
   um_time kind_ = UM_TIME_SCRIPT, outside_ = UM_TIME_SCRIPT;
   int64_t since_ns_ = 0, stood_ns_ = 0;  // when the present kind began, and what had been stood still by then
+  int64_t read_ns_ = 0;
   int64_t ns_[UM_TIME_COUNT] = {};
 };
 

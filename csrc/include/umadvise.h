@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define UM_API __attribute__((visibility("default")))
-#define UM_ABI_VERSION 3u
+#define UM_ABI_VERSION 4u
 #define UM_UNKNOWN (-1)
 
 typedef int32_t um_status;
@@ -325,7 +325,8 @@ typedef enum {
   UM_EVENT_LABEL = 12        /* role and name of an allocation are these from now on */
 } um_event_kind;
 
-/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters, but for what a GPU's streams waited. */
+/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters. A GPU's waits are told of once they are over,
+ * perhaps in a later step than that of the op that waited; those for room without an allocation. */
 typedef enum {
   UM_SWAP_PLANNED = 0,   /* a plan asked for it */
   UM_SWAP_ON_DEMAND = 1, /* an op needed it, and no plan had asked for it in time */
@@ -404,7 +405,7 @@ typedef enum {
 } um_residency_subject;
 
 typedef struct um_residency {
-  uint64_t peak_bytes;
+  uint64_t peak_bytes;                   /* UM_UNKNOWN, converted, on a GPU */
   uint64_t bytes;                        /* of one tensor */
   uint32_t subject;                      /* um_residency_subject */
   uint32_t role;                         /* of roles and tensors */
@@ -414,7 +415,8 @@ typedef struct um_residency {
 } um_residency;
 /* What was there since um_memory_reset_peaks, every role included; returns how many there are (`out` gets at most
  * `capacity`). Only while events are recorded, and on the emulated device: 0 otherwise, also when events were lost
- * since the reset or there were more than 65,536 tensors or ops to tell apart. */
+ * since the reset or there were more than 65,536 tensors or ops to tell apart. On a GPU the ops of a step that was
+ * sampled, from its end until the next one begins, and for how long each ran. */
 UM_API uint64_t um_residency_read(um_device* device, um_residency* out, uint64_t capacity);
 
 /* What a device's time goes into: each kind is measured where it happens, and none is what is left of others. */
@@ -526,9 +528,9 @@ UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, co
  * program repeats exactly, with its waits. Before the device has chunks; emulated device only. */
 UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs);
 
-/* Since events were enabled; all UM_UNKNOWN while they are not, and where ops run later than they are called: see
- * um_sampling. */
-UM_API um_status um_times_read(um_device* device, um_spent_time* out);
+/* Since events were enabled, until `out_at_ns`, by um_now_ns; all UM_UNKNOWN while they are not, and where ops run later
+ * than they are called: see um_sampling. */
+UM_API um_status um_times_read(um_device* device, um_spent_time* out, int64_t* out_at_ns);
 /* Time between ops is for `kind` (um_time, as far as UM_TIME_OBSERVING) from now on; returns what it was for,
  * UM_TIME_SCRIPT at the start. */
 UM_API uint32_t um_times_outside(um_device* device, uint32_t kind);

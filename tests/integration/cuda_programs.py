@@ -30,6 +30,7 @@ from umadvise.training.script import ScriptRun
 MIB = 1 << 20
 CAPACITY_BYTES = 512 * MIB
 CHUNK_BYTES = 20 * MIB  # the default on CUDA
+WAITS = ("wait_copy_ns", "wait_room_ns")
 HOST_VIRTUAL_MEMORY = 141
 CONCURRENT_MANAGED_ACCESS = 89
 VIRTUAL_MEMORY = 102
@@ -123,6 +124,7 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
         "rung": rung,
         "timed": [step.index for step in profile.steps if step.times is not None],
         "explained": all(0 < step.times.sum_ns <= step.duration_ns for step in profile.steps if step.times is not None),
+        "apart": waits_apart(profile),
         "provider": profile.environment.provider,
         "lacks": sorted(name for name, reason in features.items() if reason is not None),
         "owned_afterwards": owned,
@@ -130,6 +132,18 @@ def in_session(policy: str, budget: str, **options: Any) -> dict[str, Any]:
     del model, optimizer
     gc.collect()
     return seen
+
+
+def waits_apart(profile: Any) -> list[int]:
+    """Nanoseconds by which each table parts from what ops stood still for in all steps, and from how long they ran."""
+    swaps, tables, times = profile.swaps, profile.tables, profile.times
+    if swaps is None or tables is None or times is None:
+        return []
+    names = ("role", "phase", "module", "tensor", "op")
+    sums = {name: [sum(getattr(row, field) for row in getattr(tables, name).rows) for field in WAITS] for name in names}
+    apart = [abs(sum(each) - swaps.wait_copy_ns - swaps.wait_room_ns) for each in sums.values()]
+    ran = [sum(row.compute_ns for row in getattr(tables, name).rows) for name in ("phase", "module", "op")]
+    return [*apart, *(abs(each - times.compute_ns) for each in ran)]
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------

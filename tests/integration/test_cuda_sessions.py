@@ -49,6 +49,7 @@ def test_chunks_swap_under_a_plan(program: Program, host_memory: str) -> None:
     assert session["within"]
     assert session["followed"] > 0
     assert (session["timed"], session["explained"]) == ([1, 2, 3], True)  # the first three steps are sampled
+    assert session["apart"] == [0] * 8  # each table by role, phase, module, tensor and op
     untried = ["discard of dead ranges"]
     assert session["lacks"] == untried
 

@@ -1,5 +1,6 @@
 """What steps spend their time on: all of it is explained, and the tables add up to it."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 import umadvise
+from umadvise import _native
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.torch_seam import runtime
 
@@ -63,6 +65,23 @@ def test_the_tables_add_up_to_it(policy: str) -> None:
         assert sum(row.service_ns for row in table.rows) == served == found.counters.fault_service_ns
     assert (served > 0) == (policy == "advise")
     assert (times.room_ns > 0) == (policy == "swap")
+
+
+def test_a_step_ends_when_its_times_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine much time passes between two readings of a clock, wherever a step begins or ends."""
+    now_ns = _native.Device.now_ns
+
+    def late(device: _native.Device) -> int:
+        time.sleep(0.01)
+        at_ns = now_ns(device)
+        time.sleep(0.01)
+        return at_ns
+
+    monkeypatch.setattr(_native.Device, "now_ns", late)
+    found = profile("window")
+    for step in found.steps:
+        assert step.times is not None
+        assert 0 <= step.duration_ns - step.times.sum_ns <= MOST_UNEXPLAINED * step.duration_ns
 
 
 def test_what_faults_evict_is_told_from_what_they_bring() -> None:

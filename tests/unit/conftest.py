@@ -85,7 +85,7 @@ class Make:
         flags = dict.fromkeys(("write", "unordered", "first_touch"), False)
         return Event(**{**plain, **nameless, **flags, "kind": kind, "cause": "user", "step": 1, **fields})
 
-    def peak(self, subject: str, peak_bytes: int, **fields: Any) -> ResidencyPeak:
+    def peak(self, subject: str, peak_bytes: int | None, **fields: Any) -> ResidencyPeak:
         plain: dict[str, Any] = dict.fromkeys(ResidencyPeak.__struct_fields__)
         shown = {"bytes": 0, "compute_ns": 0, "subject": subject, "peak_bytes": peak_bytes}
         return ResidencyPeak(**{**plain, **shown, **fields})

@@ -375,11 +375,11 @@ class Device:
             lost=int(core.um_recorded_lost(self.handle)),
         )
 
-    def times(self) -> SpentTime | None:
-        """What time has gone into since events were enabled; None where that is not known."""
-        native = structure("um_spent_time")()
-        core_library().um_times_read(self.handle, ctypes.byref(native))
-        return read_known(SpentTime, native)
+    def times(self) -> tuple[int, SpentTime | None]:
+        """The time now, by `now_ns`, and what has gone into it since events were enabled; None: that is not known."""
+        native, at_ns = structure("um_spent_time")(), ctypes.c_int64()
+        core_library().um_times_read(self.handle, ctypes.byref(native), ctypes.byref(at_ns))
+        return at_ns.value, read_known(SpentTime, native)
 
     def time_outside(self, kind: TimeKind) -> TimeKind:
         """Has time between ops count for a kind from now on; returns what it counted for."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from umadvise import _native
-from umadvise._native.abi import Memory
+from umadvise._native.abi import UNKNOWN, Memory
 from umadvise._native.structures import layout
 from umadvise.records.counters import (
     CAUSES,
@@ -25,7 +25,7 @@ from umadvise.records.enums import Advice, Role
 
 _NAMES = ("op", "module", "name", "birth_op", "birth_module")
 _FLAGS = ("write", "unordered", "first_touch")
-
+_UNKNOWN_BYTES = UNKNOWN % 2**64
 
 _MEMORY_KINDS: dict[int, MemoryKind] = {
     Memory.MANAGED: "managed",
@@ -85,6 +85,7 @@ def residency_from(packed: bytes, text: Callable[[int], str] = _native.string) -
     """
     columns = _columns(packed, "um_residency", text)
     columns["subject"] = [RESIDENCY_SUBJECTS[number] for number in columns["subject"]]
+    columns["peak_bytes"] = [None if peak == _UNKNOWN_BYTES else peak for peak in columns["peak_bytes"]]
     columns["role"] = [
         ROLES[role] if subject != "op" else None
         for role, subject in zip(columns["role"], columns["subject"], strict=True)

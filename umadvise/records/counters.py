@@ -29,7 +29,8 @@ CauseWord = Literal["user", "coherence", "speculative", "eviction", "access_coun
 CAUSES: tuple[CauseWord, ...] = get_args(CauseWord)
 SwapCauseWord = Literal["planned", "on_demand", "for_room"]
 SWAP_CAUSES: tuple[SwapCauseWord, ...] = get_args(SwapCauseWord)
-SWAP_KINDS: frozenset[EventWord] = frozenset({"swap_in", "swap_out", "wait_copy", "wait_room"})
+WAITS: frozenset[EventWord] = frozenset({"wait_copy", "wait_room"})
+SWAP_KINDS: frozenset[EventWord] = WAITS | {"swap_in", "swap_out"}
 
 PhaseWord = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[PhaseWord | None, ...] = (None, *get_args(PhaseWord))
@@ -326,11 +327,11 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     """um_residency with its names resolved, in its order: the most bytes on the device at once, in a step.
 
     Of a "role" they are those of its live tensors, of a "tensor" those of the live ones with this role, name or
-    birthplace, and size; while an "op" ran, all bytes, and it ran for `compute_ns`. What a subject has no use for is
-    None or 0.
+    birthplace, and size; while an "op" ran, all bytes, and it ran for `compute_ns`. None and 0 are of no use
+    for a subject, or unknown.
     """
 
-    peak_bytes: int
+    peak_bytes: int | None
     bytes: int
     subject: ResidencySubject
     role: RoleWord | None
@@ -360,8 +361,7 @@ def subtract(after: Counters, before: Counters) -> Counters:
         ValueError: a counter ran backwards, so that the readings are not of one device or not in this order.
     """
     difference = _combined(after, before, -1)
-    numbers = [difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)]
-    for record in numbers:
+    for record in (difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)):
         for field in record.__struct_fields__:
             number = getattr(record, field)
             if isinstance(number, int) and number < 0:

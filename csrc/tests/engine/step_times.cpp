@@ -28,7 +28,7 @@ Stretch stretch(int64_t begin, int64_t end, um_time kind) { return {begin * kUs,
 um_spent_time spent(const std::vector<OpTimeline::Op>& ops, const std::vector<Stretch>& stood = {},
                     const std::vector<Stretch>& copied = {},
                     const std::vector<Times::Turn>& host = {turn(0, UM_TIME_SCRIPT)}, int64_t end = 1000) {
-  return um::times_of_step(host, ops, stood, copied, end * kUs);
+  return um::times_of_step(host, ops, stood, copied, end * kUs).all;
 }
 
 int64_t sum_ns(const um_spent_time& times) {
@@ -96,6 +96,23 @@ TEST(ops_of_two_streams_compute_once_where_they_overlap) {
   const um_spent_time times = spent({op(0, 10, 100, 800), op(20, 30, 200, 400, 800), op(40, 50, 810, 900)});
   CHECK_EQ(times.compute_ns, 800 * kUs);
   CHECK_EQ(times.script_ns, 200 * kUs);
+}
+
+TEST(what_ops_compute_adds_up_to_what_the_step_does) {
+  std::vector<OpTimeline::Op> ops = {op(0, 10, 100, 500), op(20, 30, 515, 700), op(40, 50, 600, 800, 800)};
+  ops[0].identity = {1, 1, 7, 3, UM_PHASE_FORWARD};
+  ops[1].identity = {1, 2, 8, 3, UM_PHASE_FORWARD};
+  ops[2].identity = {1, 3, 7, 3, UM_PHASE_FORWARD};
+  const um::StepTimes found = um::times_of_step({turn(0, UM_TIME_SCRIPT)}, ops, {stretch(300, 400, UM_TIME_ROOM)}, {},
+                                                1000 * kUs);
+  CHECK(found.compute_ns == std::vector<int64_t>({300 * kUs, (15 + 185) * kUs, 100 * kUs}));
+  const std::vector<um_residency> rows = um::ran_by_op(ops, found.compute_ns);
+  CHECK_EQ(rows.size(), size_t{2});
+  CHECK_EQ(rows[0].op, 7u);
+  CHECK_EQ(rows[0].compute_ns, 400 * kUs);
+  CHECK_EQ(rows[1].compute_ns, 200 * kUs);
+  CHECK_EQ(rows[0].compute_ns + rows[1].compute_ns, found.all.compute_ns);
+  CHECK_EQ(rows[0].peak_bytes, static_cast<uint64_t>(UM_UNKNOWN));
 }
 
 TEST(nothing_before_the_first_turn_counts) {

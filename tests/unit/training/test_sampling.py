@@ -9,12 +9,13 @@ import torch
 from msgspec.structs import replace
 
 from umadvise.errors import FormatError, UsageError
-from umadvise.records.counters import Counters, RemoteMapsByCause, Sampling, SpentTime, with_sample
+from umadvise.records.counters import Chunks, Counters, RemoteMapsByCause, Sampling, SpentTime, with_sample
 from umadvise.records.fault_profile import FaultProfile, decode, encode
 from umadvise.records.sampled_step import SampledStep
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.reports.findings.facts import Facts
 from umadvise.reports.reporters import text
+from umadvise.reports.reporters.tables import scales_of
 from umadvise.training.watch.sampling import Sampler, check_every
 
 MIB = 1 << 20
@@ -181,6 +182,62 @@ def test_tables_say_what_no_record_tells(make: Any) -> None:
     assert (row.collapses, row.first_touches, row.evictions_dropped) == (None, None, None)
     assert profile.pattern is not None
     assert profile.pattern.step == 6
+
+
+def test_waits_count_for_their_ops_and_none_is_lost_between_two_steps(make: Any) -> None:
+    """A GPU may come to what an op waits for when the host is in the next step, or between two."""
+    unknown = with_sample(make.counters(), None)
+    builder = ProfileBuilder(make.environment(provider="cuda", counting="raw"), unknown, sampled=True)
+    label = {"allocation": 7, "role": "gradient", "name": "w"}
+    wait = {"allocation": 7, "role": "intermediate", "birth_op": "aten::mm", "op": "aten::add", "phase": "backward"}
+    room = {"op": "aten::mm", "phase": "forward", "duration_ns": 5_000, "cause": "for_room"}
+    builder.begin_step(1, 0, unknown, make.swaps(wait_copy_ns=100))
+    builder.add_events(
+        [
+            make.event("label", **label),
+            make.event("wait_copy", **wait, duration_ns=20_000, cause="on_demand"),
+            make.event("wait_room", **room, step=0),  # of an op before the step that the device came to now
+        ]
+    )
+    builder.end_step(1_000_000, unknown, make.memory(), (), None, make.swaps(wait_copy_ns=20_100, wait_room_ns=5_000))
+    builder.add_events([make.event("wait_copy", **wait, duration_ns=3_000), make.event("wait_room", **room, step=0)])
+    builder.begin_step(2, 1_000_000, unknown, make.swaps(wait_copy_ns=23_100, wait_room_ns=10_000))
+    builder.end_step(2_000_000, unknown, make.memory(), (), None, make.swaps(wait_copy_ns=23_100, wait_room_ns=10_000))
+    done = make.swaps(wait_copy_ns=23_100, wait_room_ns=10_000)
+    profile = builder.build(
+        unknown,
+        0,
+        swaps=done,
+        chunks=Chunks(chunk_bytes=2 * MIB, budget_bytes=MIB, used_peak_bytes=0, host_peak_bytes=0),
+    )
+    assert profile.swaps == make.swaps(wait_copy_ns=23_000, wait_room_ns=5_000)
+    assert [step.swaps and step.swaps.wait_copy_ns for step in profile.steps] == [20_000, 3_000]
+    tables = profile.tables
+    assert tables is not None
+    for table in (tables.role, tables.phase, tables.module, tables.tensor, tables.op):
+        assert sum(row.wait_copy_ns for row in table.rows) == 23_000
+        assert sum(row.wait_room_ns for row in table.rows) == 5_000
+    waited = {
+        (row.op, row.phase): (row.wait_copy_ns, row.on_demand_wait_ns, row.wait_room_ns) for row in tables.op.rows
+    }
+    assert waited == {("aten::add", "backward"): (23_000, 20_000, 0), ("aten::mm", "forward"): (0, 0, 5_000)}
+    assert ("gradient", "w") in {(row.role, row.name) for row in tables.tensor.rows}  # what it was called last
+
+
+def test_ops_ran_so_long_in_the_steps_that_were_sampled(make: Any) -> None:
+    unknown = with_sample(make.counters(), None)
+    builder = ProfileBuilder(make.environment(provider="cuda", counting="raw"), unknown, sampled=True)
+    ran = make.peak("op", None, op="aten::mm", phase="forward", compute_ns=400)
+    builder.begin_step(1, 0, unknown)
+    builder.end_step(1_000, unknown, make.memory(), [ran], SampledStep(unknown, 1_000, make.times(compute_ns=400)))
+    builder.begin_step(2, 1_000, unknown)
+    builder.end_step(1_500, unknown, make.memory())
+    profile = builder.build(unknown, 0, sampling=reading_of(every=2, steps=1).minus(reading_of()))
+    assert profile.tables is not None
+    (row,) = profile.tables.op.rows
+    assert (row.op, row.compute_ns, row.resident_peak_bytes) == ("aten::mm", 400, None)
+    scales = scales_of(profile)
+    assert (scales["ops"].steps, scales["ops"].duration_ns) == (1, 1_000)
 
 
 def test_the_report_speaks_of_one_sampled_step(make: Any) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from umadvise.records.counters import (
     NO_SWAPS,
+    WAITS,
     Chunks,
     Counters,
     Event,
@@ -53,6 +54,13 @@ def _clean(environment: RunEnvironment) -> RunEnvironment:
     )
 
 
+def _waits_of(events: Sequence[Event]) -> Swaps:
+    """How long ops waited, as counters of nothing else."""
+    copy_ns = sum(event.duration_ns for event in events if event.kind == "wait_copy")
+    room_ns = sum(event.duration_ns for event in events if event.kind == "wait_room")
+    return msgspec.structs.replace(NO_SWAPS, wait_copy_ns=copy_ns, wait_room_ns=room_ns)
+
+
 class ProfileBuilder:
     """Builds the fault profile of a run, in memory that does not grow with its length.
 
@@ -74,6 +82,7 @@ class ProfileBuilder:
         self._swaps_at_start = self._swaps_at_step = swaps
         self._times_at_step: SpentTime | None = None
         self._samples = sampled
+        self._late: list[Event] = []  # of waits of a step that had ended by then
         self._environment = _clean(environment)
         self._at_start = counters
         self._at_step = counters
@@ -99,6 +108,7 @@ class ProfileBuilder:
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
         self._seen: SeenStep | None = None
+        self._seen_timed = False
 
     def begin_step(
         self,
@@ -115,21 +125,26 @@ class ProfileBuilder:
         """
         if index <= self._last_index:
             raise ValueError(f"step {index} follows step {self._last_index}: expected a larger index")
-        self._step = StepAccumulator(index)
+        self._step = StepAccumulator(index, waits_end_later=self._samples)
         self._step_start_ns = start_ns
         self._at_step = counters
-        self._swaps_at_step = swaps
+        self._swaps_at_step = swaps.minus(_waits_of(self._late))
         self._times_at_step = times
+        self._step.add(self._late)
+        self._late = []
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Takes drained events; those of the open step count. Without any call the tables stay unknown.
 
+        Of a device that runs ops later than they are called, waits of a step that has ended count for the next one.
         Of a device that is sampled they are known once a step was, or something was swapped.
         """
         if not self._samples:
             self._tables = self._tables or TableSums()
         if self._step is not None:
             self._step.add(events)
+        elif self._samples:  # a GPU may come to them when the step is over: they count for the next one
+            self._late += (event for event in events if event.kind in WAITS and event.step > 0)
 
     def end_step(
         self,
@@ -171,7 +186,7 @@ class ProfileBuilder:
         paging = sampled is not None or not self._samples
         swapped = swaps.minus(self._swaps_at_step)
         self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
-        if self._samples and (paging or swapped.swap_ins + swapped.swap_outs > 0):
+        if self._samples and (paging or swapped != NO_SWAPS):
             self._tables = self._tables or TableSums(sampled=True)
         if self._tables is not None:
             self._tables.add(step, paging=paging)
@@ -183,10 +198,11 @@ class ProfileBuilder:
             took = times.minus(self._times_at_step)
         if took is not None:
             self._times = took if self._times is None else self._times.plus(took)
-        if step.seen.moves or self._seen is None or not self._seen.moves:
+        if self._shows_more(step.seen, timed=took is not None):
             self._seen = replace(
                 step.seen, start_ns=self._step_start_ns, duration_ns=duration_ns, tensor_of=step.tensor_of
             )
+            self._seen_timed = took is not None
         cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
@@ -197,6 +213,12 @@ class ProfileBuilder:
         )
         self._keep(cost)
         return cost
+
+    def _shows_more(self, seen: SeenStep, *, timed: bool) -> bool:
+        """Whether the step that ended last is a better picture: one in which something moved, and it is known when."""
+        if self._seen is None or not self._seen.moves:
+            return True
+        return bool(seen.moves) and (timed or not self._seen_timed)
 
     def _take_sample(self, counted: Counters, sample: Counters | None, duration_ns: int) -> Counters:
         if sample is not None:

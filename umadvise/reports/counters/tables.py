@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from umadvise.records.counters import (
     CAUSES,
     SWAP_KINDS,
+    WAITS,
     BytesByCause,
     Event,
     PhaseWord,
@@ -65,8 +66,16 @@ class StepAccumulator:
     last.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, waits_end_later: bool = False) -> None:
+        """Starts a step.
+
+        Args:
+            index: number of the step.
+            waits_end_later: whether waits of ops that were called before the step may end in it, and count then, as on
+                a GPU.
+        """
         self.index = index
+        self._waits_end_later = waits_end_later
         self._sums: defaultdict[tuple[int, str | None, str | None, PhaseWord | None], Sum] = defaultdict(_no_sum)
         self._labels: dict[int, Label] = {}
         self._neighbours: dict[int, int] = {}
@@ -78,11 +87,11 @@ class StepAccumulator:
     def add(self, events: Iterable[Event]) -> None:
         """Adds events; those of other steps are left out. The hot loop: about a microsecond an event."""
         index, sums, services, labels = self.index, self._sums, self.services, self._labels
-        moves = self.seen.moves
+        moves, later = self.seen.moves, self._waits_end_later
         for event in events:
-            if event.step != index:
-                continue
             kind, allocation, phase = event.kind, event.allocation, event.phase
+            if event.step != index and not (later and kind in WAITS):
+                continue
             if kind == "oversized_op":
                 self._add_oversized(event)
                 continue
@@ -90,11 +99,17 @@ class StepAccumulator:
                 continue
             name = event.name
             birth_module, birth_op = (event.birth_module, event.birth_op) if name is None else (None, None)
-            labels[allocation] = (event.role, name, birth_module, birth_op, event.allocation_bytes)
-            if kind == "label":
-                continue
-            if kind in _PICTURED and (event.bytes or event.duration_ns):
-                moves.append(event)
+            label = (event.role, name, birth_module, birth_op, event.allocation_bytes)
+            if later and kind in WAITS:  # told when it is over: what is known of its tensor may be newer
+                labels.setdefault(allocation, label)
+                if event.start_ns and event.step == index:  # it is known when it was
+                    moves.append(event)
+            else:
+                labels[allocation] = label
+                if kind == "label":
+                    continue
+                if kind in _PICTURED and (event.bytes or event.duration_ns):
+                    moves.append(event)
             if event.neighbours > self._neighbours.get(allocation, 0):
                 self._neighbours[allocation] = event.neighbours
             where = (allocation, event.op, event.module, phase)
@@ -237,15 +252,16 @@ class TableSum(Generic[Row]):
                 row.count_step(step)
         self._make_room()
 
-    def add_residency(self, peaks: Iterable[tuple[object, int, int]]) -> None:
+    def add_residency(self, peaks: Iterable[tuple[object, int | None, int]]) -> None:
         """Adds what lay on the device in a finished step: the columns' values, the peak in bytes, and nanoseconds.
 
-        What was there and never faulted, or ran, gets a row too.
+        What was there and never faulted, or ran, gets a row too. A peak that is None is not known.
         """
         rows = self._sums
         for key, peak_bytes, compute_ns in peaks:
             if peak_bytes or compute_ns or key in rows:
-                rows[key].resident_peak_bytes = max(rows[key].resident_peak_bytes or 0, peak_bytes)
+                if peak_bytes is not None:
+                    rows[key].resident_peak_bytes = max(rows[key].resident_peak_bytes or 0, peak_bytes)
                 rows[key].numbers["compute_ns"] += compute_ns
         self._make_room()
 

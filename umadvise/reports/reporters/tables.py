@@ -52,7 +52,8 @@ def percent_of(part_ns: int, whole_ns: int) -> str:
 class TallyColumn:
     """A column of numbers; one that is not there `always` is left out where it would be all zeros.
 
-    `about` is "paging", which CUDA counts in sampled steps only, "swaps", which are counted in every step, or "both".
+    `about` is "paging" or "ops", which CUDA counts in sampled steps only, "swaps", which are counted in every step, or
+    "both".
     """
 
     heading: str
@@ -67,7 +68,7 @@ COLUMNS = (
     TallyColumn(
         "resident\npeak", lambda row: row.resident_peak_bytes, lambda _, peak: format_bytes(peak), True, "both"
     ),
-    TallyColumn("ops\nrun", lambda row: row.compute_ns, PerStep.time, False, "both"),
+    TallyColumn("ops\nrun", lambda row: row.compute_ns, PerStep.time, False, "ops"),
     TallyColumn("faults", lambda row: row.fault_groups, PerStep.count, always=True),
     TallyColumn("unordered", lambda row: row.unordered_faults, PerStep.count, always=False),
     TallyColumn("to device", lambda row: row.bytes_h2d.total, PerStep.bytes, always=True),
@@ -87,8 +88,10 @@ _MOST_NEIGHBOURS = 255
 def scales_of(profile: FaultProfile) -> dict[str, PerStep]:
     """What columns are divided by, by what they are about; those that are missing have no meaning in this profile."""
     scales = {"both": PerStep(max(profile.step_count, 1), profile.duration_ns)}
-    if profile.pages and profile.counted_steps:
-        scales["paging"] = PerStep(profile.counted_steps, profile.counted_ns)
+    if profile.counted_steps:
+        scales["ops"] = PerStep(profile.counted_steps, profile.counted_ns)
+        if profile.pages:
+            scales["paging"] = scales["ops"]
     if profile.swaps is not None:
         scales["swaps"] = scales["both"]
     return scales
@@ -106,7 +109,7 @@ def columns_of(rows: Sequence[ResidentTally], scales: Mapping[str, PerStep]) -> 
 def grids(profile: FaultProfile, tables: Tables) -> Iterator[Grid]:
     """The five tables of a profile; each is two where it tells of paging and of swaps: names need the room."""
     scales = scales_of(profile)
-    per_step = ", per step" if len(scales) > 1 else ""
+    per_step = ", per step" if scales.keys() & {"paging", "swaps"} else ""
     yield from _grids(f"By role{per_step}", ("role",), tables.role, lambda row: (word(row.role),), scales)
     yield from _grids(f"By phase{per_step}", ("phase",), tables.phase, lambda row: (word(row.phase),), scales)
     yield from _grids(f"By module{per_step}", ("module",), tables.module, lambda row: (word(row.module),), scales)

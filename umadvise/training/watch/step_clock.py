@@ -85,7 +85,7 @@ class StepClock:
     def approach_step(self) -> None:
         """The next step's time begins: until `begin_step` it is spent on planning."""
         device = self._runtime.device
-        self._approach = device.now_ns(), device.times()
+        self._approach = device.times()
         device.time_outside(TimeKind.PLANNING)
 
     def begin_step(self) -> None:
@@ -105,6 +105,8 @@ class StepClock:
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
         readings = self._reader.now()
+        if self._reader.sampler is not None:
+            self._drain()  # of waits that this reading counts, and that were of ops before
         self._builder.begin_step(self.step_count, start_ns, readings.counters, readings.swaps, times)
         device.time_outside(TimeKind.SCRIPT)
 
@@ -118,15 +120,20 @@ class StepClock:
         sampled, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
             end_ns = sampled.end_ns
-            self._builder.add_events(events_from(device.drain_events()))
         residency = residency_from(device.residency())
         self._warnings.look()
         readings = self._reader.now()
-        times = device.times()
-        if times is not None:
-            end_ns = device.now_ns()
+        if sampler is not None:  # of waits that this reading counts, and of what the sample tells
+            self._drain()
+        read_ns, times = device.times()
         self.last_step = self._builder.end_step(
-            end_ns, readings.counters, readings.memory, residency, sampled, readings.swaps, times
+            end_ns if times is None else read_ns,
+            readings.counters,
+            readings.memory,
+            residency,
+            sampled,
+            readings.swaps,
+            times,
         )
         if self.watcher is not None:
             self.watcher(self.last_step, readings.memory)
