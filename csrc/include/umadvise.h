@@ -325,8 +325,8 @@ typedef enum {
   UM_EVENT_LABEL = 12        /* role and name of an allocation are these from now on */
 } um_event_kind;
 
-/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters. A GPU's waits are told of once they are over,
- * perhaps in a later step than that of the op that waited; those for room without an allocation. */
+/* Of explicit swaps, in `um_event.cause`. They add up to um_swap_counters. A GPU's waits are told of once they are
+ * over, perhaps in a later step than that of the op that waited; those for room without an allocation. */
 typedef enum {
   UM_SWAP_PLANNED = 0,   /* a plan asked for it */
   UM_SWAP_ON_DEMAND = 1, /* an op needed it, and no plan had asked for it in time */
@@ -528,8 +528,8 @@ UM_API um_status um_emulated_set_link(um_device* device, const um_link* link, co
  * program repeats exactly, with its waits. Before the device has chunks; emulated device only. */
 UM_API um_status um_emulated_set_clock(um_device* device, const um_link* link, const um_driver_costs* costs);
 
-/* Since events were enabled, until `out_at_ns`, by um_now_ns; all UM_UNKNOWN while they are not, and where ops run later
- * than they are called: see um_sampling. */
+/* Since events were enabled, until `out_at_ns`, by um_now_ns; all UM_UNKNOWN while they are not, and where ops run
+ * later than they are called: see um_sampling. */
 UM_API um_status um_times_read(um_device* device, um_spent_time* out, int64_t* out_at_ns);
 /* Time between ops is for `kind` (um_time, as far as UM_TIME_OBSERVING) from now on; returns what it was for,
  * UM_TIME_SCRIPT at the start. */
