@@ -103,8 +103,8 @@ TEST(what_ops_compute_adds_up_to_what_the_step_does) {
   ops[0].identity = {1, 1, 7, 3, UM_PHASE_FORWARD};
   ops[1].identity = {1, 2, 8, 3, UM_PHASE_FORWARD};
   ops[2].identity = {1, 3, 7, 3, UM_PHASE_FORWARD};
-  const um::StepTimes found = um::times_of_step({turn(0, UM_TIME_SCRIPT)}, ops, {stretch(300, 400, UM_TIME_ROOM)}, {},
-                                                1000 * kUs);
+  const um::StepTimes found =
+      um::times_of_step({turn(0, UM_TIME_SCRIPT)}, ops, {stretch(300, 400, UM_TIME_ROOM)}, {}, 1000 * kUs);
   CHECK(found.compute_ns == std::vector<int64_t>({300 * kUs, (15 + 185) * kUs, 100 * kUs}));
   const std::vector<um_residency> rows = um::ran_by_op(ops, found.compute_ns);
   CHECK_EQ(rows.size(), size_t{2});
