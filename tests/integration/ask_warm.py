@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# What Python, the loader and torch's libraries read once; but for what a child reads again, or ranks get from torchrun.
+# What Python, the loader and torch's libraries read once; but for what a child reads again, or ranks get from torchrun,
+# and what Inductor sets when it compiles something in the tests' own process.
 _READ_EARLY = re.compile(
-    "(?!PYTHON(PATH|_EXEC)$|OMP_NUM_THREADS$|TORCH(ELASTIC_|_NCCL_))"
+    "(?!PYTHON(PATH|_EXEC)$|OMP_NUM_THREADS$|TORCH(ELASTIC_|_NCCL_|INDUCTOR_CACHE_DIR))"
     "(PYTHON|LD_|LC_|LANG|GLIBC_|MALLOC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ONEDNN_|DNNL_|ATEN_|PYTORCH|TORCH)"
 )
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
