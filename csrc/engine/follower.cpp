@@ -196,15 +196,17 @@ void Follower::follow(const RunningOp& op) {
   }
   next_ = programs_.expected(pursuit_.program());
   postponed_.clear();
-  if (pursuit_.program() != before) return foresight_.startle();
-  if (op_before < pursuit_.op()) catch_up(op_before);
+  const bool same = pursuit_.program() == before;
+  if (same) catch_up(op_before);
+  if (!same || pursuit_.op() <= op_before) foresight_.startle();
 }
 
-// What the plan sends away at ops that did not come, where that is the last that it does with the storage by now.
+// What the plan sends away at ops that did not come, or, if the step has gone back, by now: where that is the last that
+// it does with the storage.
 void Follower::catch_up(int32_t op_before) {
   const Program& program = *pursuit_.program();
   if (!program.planned()) return;
-  const size_t first = program.first_action(op_before + 1, false);
+  const size_t first = op_before < pursuit_.op() ? program.first_action(op_before + 1, false) : 0;
   caught_up_.assign(static_cast<size_t>(program.storage_count()), false);
   missed_.clear();
   for (size_t row = program.first_action(pursuit_.op(), false); row > first; --row) {
