@@ -5,7 +5,6 @@
 #include "gpu_fixture.h"
 
 using test::Gpu;
-using test::Kernel;
 
 namespace {
 
