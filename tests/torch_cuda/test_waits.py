@@ -38,6 +38,8 @@ NATIVE = (
 )
 SEEDS = 10 if os.environ.get("UMADVISE_FULL") else 1
 ENOUGH = 0.9
+TRIES = 3
+"""Of which one is to be wrong in the short form: on a busy machine a stream may be done when it is not waited for."""
 
 
 def is_right(program: str, seed: int, **settings: str) -> bool:
@@ -55,8 +57,8 @@ def test_with_all_waits_it_is_right(program: str) -> None:
 
 @pytest.mark.parametrize("wait", NEEDED)
 def test_without_one_it_is_wrong(wait: str) -> None:
-    missed = sum(not is_right(NEEDED[wait], seed, UMADVISE_LEAVE_OUT_WAIT=wait) for seed in range(SEEDS))
-    assert missed >= ENOUGH * SEEDS
+    wrong = (not is_right(NEEDED[wait], seed, UMADVISE_LEAVE_OUT_WAIT=wait) for seed in range(max(SEEDS, TRIES)))
+    assert any(wrong) if SEEDS == 1 else sum(wrong) >= ENOUGH * SEEDS
 
 
 @pytest.mark.parametrize("name", NATIVE)
