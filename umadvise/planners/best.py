@@ -54,7 +54,8 @@ LONG_CHAINS = (0.35, 0.5, 0.7)
 HALVINGS = 3
 """How often the distance between shares is halved in the search beside the best of them."""
 ROUNDS = 2
-"""Schedules that are made of one choice, each with the times that simulating the one before has shown."""
+"""Choices of gaps to begin with, each with the times that simulating the one before has shown, and each scheduled
+twice: `umadvise.planners.at_once` says why."""
 TRIALS_OF_OPS = 20_000
 """Trials of each kind times ops of the step: longer steps have fewer trials, each of which takes longer."""
 MOST_TRIALS = 300
@@ -281,14 +282,15 @@ class _SwapSearch:
 
     def _swaps(self, unrolled: Unrolled, again: frozenset[int]) -> _Solution | None:
         its = gaps(unrolled.trace, self.device) if unrolled.actions else self.gaps
-        start = _Solution(unrolled, its, np.zeros(len(its), bool), Times.of_compute(its), _NO_STEP_NS, again)
+        none = np.zeros(len(its), bool)
+        start = _Solution(unrolled, its, none, Times.of_compute(its), _NO_STEP_NS, again)
         result: _Solution | None = None
         for _ in range(ROUNDS):
-            solution = self._schedule(start, start.leaves, np.zeros(len(its), bool))
+            solution = self._schedule(start, start.leaves, none)
             if solution is None:
                 break
-            if result is None or solution.step_ns < result.step_ns:
-                result = solution
+            retimed = self._schedule(solution, solution.leaves, none) or solution
+            result = min(result or solution, solution, retimed, key=lambda each: each.step_ns)
             start = replace(start, times=solution.times)
         return result
 

@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Option]] = {"best": {"trials": 0, "paging": False},
 DIGESTS: dict[str, str] = {
     "advice": "ba1a5d019660d92e",
     "belady": "3a1df9e410c0391f",
-    "best": "db629295e46367d7",
+    "best": "8a07ace139dedce2",
     "lms": "ec41cb6722205557",
     "lru": "b17b7af133c72512",
     "sqrt-recompute": "a6818d84179b877c",
