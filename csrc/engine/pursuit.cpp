@@ -60,14 +60,17 @@ void Pursuit::enter(const Program* program, const States& states) {
 
 void Pursuit::leave() noexcept {
   release();
+  handed_on_.forget_left();
   program_ = nullptr;
   driving_ = false;
 }
 
-// What goes on from the last step is told by what it was there: in a program of the same ops. What that made outside
-// of its ops, or somebody else's step did, is known from its first use on.
+// What goes on from the last step is told by what it was there: in a program of the same ops by the trace, in another
+// one by what came of it before. What a step made outside of its ops, or somebody else's did, is known from its first
+// use on.
 void Pursuit::begin_step(const Program* program, const States& states, const Allocations& allocations, bool fresh) {
   std::vector<Block*> before(static_cast<size_t>(program->storage_count()));
+  handed_on_.forget_left();
   if (fresh) {
     std::unordered_map<uint64_t, int32_t> storages;
     for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
@@ -84,6 +87,9 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
       if (from < 0 || static_cast<size_t>(from) >= bound_.size()) continue;
       before[static_cast<size_t>(storage)] = bound_[static_cast<size_t>(from)];
     }
+  } else if (program_ != nullptr) {
+    handed_on_.leave(*program_, bound_);
+    handed_on_.each_known(*program, [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
   }
   enter(program, states);
   driving_ = exact_ = straight_ = unbroken_ = true;
@@ -168,6 +174,7 @@ void Pursuit::give(const std::vector<Operand>& given) {
     const bool same_size = as_large(*block, program_->bytes(storage));
     if (!same_size || (!new_here && moves(storage, *block))) exact_ = false;
     bind(block, storage);
+    handed_on_.learn(block, *program_, storage);
   }
 }
 
@@ -272,6 +279,7 @@ size_t Pursuit::row_of(uint64_t bytes) const {
 }
 
 void Pursuit::freed(Block* block) noexcept {
+  handed_on_.freed(block);
   const int32_t storage = this->storage(*block);
   block->record.storage = -1;
   if (storage >= 0) bound_[static_cast<size_t>(storage)] = nullptr;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/covered.h"
+#include "engine/handed_on.h"
 #include "engine/left_out.h"
 #include "engine/program.h"
 #include "engine/running_op.h"
@@ -97,6 +98,7 @@ class Pursuit final : public Outlook {
   const Program* program_ = nullptr;
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
   Covered covered_;
+  HandedOn handed_on_;
   LeftOut left_out_;
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
   int32_t op_ = -1;

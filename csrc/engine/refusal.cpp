@@ -26,7 +26,7 @@ std::string refusal_of_step(const Need& need, uint64_t budget, uint64_t chunk_by
   const uint64_t enough_bytes = (need.working + need.held) * chunk_bytes + Need::kConstantBytes;
   return made_of(need, budget, chunk_bytes) + ". No op of this step needs more: a budget of " + in_words(enough_bytes) +
          " does for it and for all like it, with the " + in_words(Need::kConstantBytes) +
-         " that small tensors may take" + kOtherwise;
+         " that small tensors may take, which now take " + in_words(need.small * chunk_bytes) + kOtherwise;
 }
 
 void PutOff::note(const Need& need, const std::string& who) {

@@ -18,13 +18,19 @@ struct Steps {
       serials.push_back(test::Device::at(blocks.back()).serial);
     }
   }
+  // Another allocation in its place: no program knows it when a step begins.
+  void renew(size_t i) {
+    blocks[i] = device.chunks(1);
+    device.fill(blocks[i], kChunk, static_cast<unsigned char>(i + 1));
+    serials[i] = 0;
+    states[i] = 0;
+  }
   // A program that reads these; returns its number. `planned`: by a plan that does nothing.
   uint32_t add(const std::vector<int>& order, bool is_last = true, bool planned = false) {
     fixture::Trace trace;
     for (int i = 0; i < kStorages; ++i) trace.allocate(kChunk);
     for (const int i : order) trace.use(kOpNs, {i});
     const std::vector<uint32_t> names(order.size(), um_intern("read"));
-    const std::vector<uint8_t> states(kStorages, 1);
     const um_trace columns = trace.columns();
     const um_plan nothing{};
     um_program program{};
@@ -59,6 +65,7 @@ struct Steps {
   Swapping device;
   std::vector<test::Moving> blocks;
   std::vector<uint64_t> serials;
+  std::vector<uint8_t> states = std::vector<uint8_t>(kStorages, 1);
   int64_t h2d_bytes_per_s = 0;
   uint32_t step = 0;
 };
@@ -178,4 +185,20 @@ TEST(what_a_new_plan_takes_to_be_there_comes_ahead_of_its_use) {
   const um_swap_counters after = steps.device.swaps();
   CHECK_EQ(after.swap_ins, before.swap_ins + kStorages);
   CHECK_EQ(after.on_demand_swap_ins, before.on_demand_swap_ins + 1);  // of the first op
+}
+
+// Such as gradients that are made in one network's step, and added to in the other's.
+TEST(what_one_programs_step_leaves_to_the_others_comes_ahead_of_its_use) {
+  Steps steps(Swapping::open_in_virtual_time(), 4);
+  steps.h2d_bytes_per_s = static_cast<int64_t>(fixture::plain_link().bytes_per_s[0]);
+  steps.renew(7);
+  steps.add({7, 0, 1, 2, 3});
+  steps.add({4, 5, 6, 0, 1, 7, 2});
+  for (int turn = 0; turn < 6; ++turn) {
+    steps.renew(7);
+    steps.run({7, 0, 1, 2, 3});
+    const um_swap_counters before = steps.device.swaps();
+    steps.run({4, 5, 6, 0, 1, 7, 2});
+    if (turn > 1) CHECK_EQ(steps.device.swaps().on_demand_swap_ins, before.on_demand_swap_ins);
+  }
 }

@@ -1,0 +1,35 @@
+// What a step of one program leaves to the next one of another, such as gradients that only the other one adds to:
+// which storage of the one is which of the other, as ops have shown before. Not thread-safe: the device's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/program.h"
+#include "memory/arena.h"
+
+namespace um {
+
+class HandedOn {
+ public:
+  // A step of the program has ended, and its storages that are known are these.
+  void leave(const Program& program, const std::vector<Block*>& bound);
+  // Of those that are left, which storage of the program each was when it came after such a step before.
+  void each_known(const Program& program, const std::function<void(Block*, int32_t storage)>& each) const;
+  // That is what it is in a step of the program; only the first time counts.
+  void learn(Block* block, const Program& program, int32_t storage);
+  void freed(Block* block) noexcept { left_.erase(block); }
+  void forget_left() noexcept { left_.clear(); }
+
+ private:
+  static uint64_t place(int32_t key, const Program& program) {
+    return static_cast<uint64_t>(program.number) << 32 | static_cast<uint32_t>(key);
+  }
+
+  std::unordered_map<Block*, int32_t> left_;      // the key that it had
+  std::unordered_map<uint64_t, int32_t> became_;  // by such a key and a program: the program's storage
+};
+
+}  // namespace um
