@@ -96,7 +96,7 @@ def test_the_budget_that_is_named_does_for_swaps_too() -> None:
     profile = planted.half_empty_pages(policy="swap")
     first = profile.findings[0]
     named = first.advice.partition('budget="')[2].partition('"')[0]
-    assert "has room for all of it: " in first.advice
+    assert "has room for all of it, with some to spare: " in first.advice
     enough = planted.half_empty_pages(policy="swap", budget=named)
     assert enough.findings == ()
     last = enough.steps[-1].swaps

@@ -73,7 +73,7 @@ Tensors that changed most
 tensor                                  moved here      there  waits here    there
 encoder.0.weight (parameter, 4.00 MiB)   10.00 MiB  20.00 MiB     1.00 ms  2.00 ms
 
-step_ns > +5%: holds
+failed: --fail-if "step_ns > +5%"
 """
 
 

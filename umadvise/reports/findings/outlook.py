@@ -34,7 +34,7 @@ def more_room(facts: Facts) -> str:
         enough = f"Up to {live} are live at once, {format_bytes(facts.limit_bytes)} may be on the device"
         if fitting is None or _may_help(facts, fitting):
             with_it = "" if fitting is None or not _is_worth_it(facts, fitting) else f": {instead(facts, fitting)}"
-            enough += f": {room} has room for all of it{with_it}"
+            enough += f": {room} has room for all of it, with some to spare{with_it}"
         enough += "."
         return f"{enough} {other_rungs(facts)}".rstrip() if facts.profile.predictions else enough
     too_much = f"Up to {live} are live at once, too much for a device of {format_bytes(capacity_bytes)}{_less(facts)}"

@@ -40,7 +40,7 @@ def _parts(difference: Difference) -> Iterator[RenderableType]:
     if difference.conditions:
         yield Text()
     for condition in difference.conditions:
-        yield Text(f"{condition.condition}: {'holds' if condition.holds else 'does not hold'}")
+        yield Text(f'{"failed" if condition.holds else "passed"}: --fail-if "{condition.condition}"')
 
 
 def _tells(quantity: Quantity) -> bool:
