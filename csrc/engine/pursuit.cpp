@@ -89,7 +89,8 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
     }
   } else if (program_ != nullptr) {
     handed_on_.leave(*program_, bound_);
-    handed_on_.each_known(*program, [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
+    handed_on_.each_known(*program,
+                          [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
   }
   enter(program, states);
   driving_ = exact_ = straight_ = unbroken_ = true;
