@@ -27,7 +27,7 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
   }
 }
 
-// What the driver is called for when memory is made within an op is the guard's time, not the op's.
+// Making memory within an op, room and mapping included, is the guard's time, not the op's.
 class GuardsTurn {
  public:
   GuardsTurn(um::Times& times, um::RunningOp* op) : times_(times), op_(op), before_(times.kind()) {
@@ -56,6 +56,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const Locked locked = lock();
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
     streams.note(user);
+    const GuardsTurn turn(times, op);
     const um::OpPause pause(recording.durations, op, um::op_stream);
     const uint64_t arena_changes = allocations->arena_changes();
     Block* const block = counting_failures(&allocations->statistics, [&] {
@@ -106,7 +107,6 @@ Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, con
 // What a new managed block needs before anybody uses it.
 void um_device::place(Block* block, RunningOp* op, void* stream) {
   const auto user = static_cast<um::driver::CUstream>(stream);
-  const GuardsTurn turn(times, op);
   const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
                           backend.why_no_migration() == nullptr && !budget.holds(*block);
   if (op != nullptr && !op->untouched) {
