@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -20,7 +21,7 @@ class HandedOn {
   void each_known(const Program& program, const std::function<void(Block*, int32_t storage)>& each) const;
   // That is what it is in a step of the program; only the first time counts.
   void learn(Block* block, const Program& program, int32_t storage);
-  void freed(Block* block) noexcept { left_.erase(block); }
+  void freed(Block* block) noexcept { left_.erase(block->record.serial); }
   void forget_left() noexcept { left_.clear(); }
 
  private:
@@ -28,7 +29,11 @@ class HandedOn {
     return static_cast<uint64_t>(program.number) << 32 | static_cast<uint32_t>(key);
   }
 
-  std::unordered_map<Block*, int32_t> left_;      // the key that it had
+  struct Left {
+    Block* block;
+    int32_t key;  // that it had
+  };
+  std::map<uint64_t, Left> left_;                 // by serial number
   std::unordered_map<uint64_t, int32_t> became_;  // by such a key and a program: the program's storage
 };
 

@@ -25,6 +25,7 @@ class LeftOut {
   // A step is in this program now; none of its ops has come.
   void begin(const Program& program);
   void came(int32_t op) { came_[static_cast<size_t>(op)] = true; }
+  const std::vector<bool>& come() const { return came_; }  // by op
   // An op is given what is the second storage, of this step, where the program's is given the first.
   void note_place(int32_t storage, int32_t taken_by) { places_.emplace_back(storage, taken_by); }
   // The step has come to that op by another way than the program's. `bound`: the block of each storage.

@@ -94,6 +94,8 @@ void Program::index_touched() {
 }
 
 void Program::index_signatures() {
+  std::unordered_map<uint64_t, uint64_t> seen;
+  uint64_t last_on_state = 0;
   for (int32_t op = 0; op < op_count(); ++op) {
     const auto [first, end] = arguments(op);
     if (first == end) continue;
@@ -105,7 +107,16 @@ void Program::index_signatures() {
     signatures_.push_back(signature_of(name(op), end - first, found != stop ? first_serial(*found) : 0));
     places_[signatures_.back()].push_back(told_.size() - 1);
     family_ = scattered(family_ ^ signatures_.back());
+    const uint64_t after = scattered(signatures_.back() ^ (stateful_.back() ? 0 : last_on_state));
+    place_names_.push_back(scattered(after + seen[after]++));
+    told_of_name_.emplace(place_names_.back(), told_.size() - 1);
+    if (stateful_.back()) last_on_state = place_names_.back();
   }
+}
+
+size_t Program::told_of_name(uint64_t place_name) const {
+  const auto found = told_of_name_.find(place_name);
+  return found != told_of_name_.end() ? found->second : kNoRow;
 }
 
 bool Program::same_storages(const Program& other) const {

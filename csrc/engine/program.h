@@ -50,7 +50,11 @@ class Program final {
   size_t told_index(int32_t op) const;                                          // of one that is told
   uint64_t signature(int32_t op) const { return signatures_[told_index(op)]; }  // of one that is told
   bool stateful(size_t told) const { return stateful_[told]; }
-  uint64_t family() const { return family_; }  // equal where all signatures are
+  // What tells an op, an index of told(), in all programs with this part of it, whatever other layers they have: its
+  // signature, the last op on a state before it, and how often it came since.
+  uint64_t place_name(size_t told) const { return place_names_[told]; }
+  size_t told_of_name(uint64_t place_name) const;  // kNoRow: none
+  uint64_t family() const { return family_; }      // equal where all signatures are
   // Its ops and storages are called the same here and there.
   bool same_storages(const Program& other) const;
   // Of a signature, ascending: indices of told().
@@ -138,6 +142,8 @@ class Program final {
   std::vector<uint64_t> signatures_;
   std::vector<bool> stateful_;
   std::unordered_map<uint64_t, std::vector<size_t>> places_;
+  std::vector<uint64_t> place_names_;
+  std::unordered_map<uint64_t, size_t> told_of_name_;
   uint64_t family_ = 0;
   std::vector<int64_t> made_bytes_;  // by op, and what is made before the first
   std::vector<size_t> first_use_;    // by storage: into uses_

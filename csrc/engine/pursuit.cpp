@@ -30,6 +30,7 @@ void Pursuit::bind(Block* block, int32_t storage) noexcept {
   Block*& bound = bound_[static_cast<size_t>(storage)];
   if (bound == block) return;
   covered_.remove(*block);
+  if (!elsewhere_.empty()) elsewhere_.erase(block->record.serial);
   if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
   if (bound != nullptr) {
     bound->record.storage = -1;
@@ -60,6 +61,8 @@ void Pursuit::enter(const Program* program, const States& states) {
 
 void Pursuit::leave() noexcept {
   release();
+  elsewhere_.clear();
+  come_.clear();
   handed_on_.forget_left();
   program_ = nullptr;
   driving_ = false;
@@ -92,6 +95,8 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
     handed_on_.each_known(*program,
                           [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
   }
+  elsewhere_.clear();
+  come_.clear();
   enter(program, states);
   driving_ = exact_ = straight_ = unbroken_ = true;
   for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
@@ -179,11 +184,12 @@ void Pursuit::give(const std::vector<Operand>& given) {
   }
 }
 
-// What ops of the old one were given and made is what those of the new one were, as far as that has come: of as many
-// with one signature the first is the first, whatever lies between them.
+// What ops of the old one were given and made is what those of the new one were, as far as that has come. What the new
+// one does not have may be another one's.
 void Pursuit::exchange_for(const Program* program, size_t told, const States& states) {
   const Program& before = *program_;
   const std::vector<Block*> bound = bound_;
+  const std::vector<bool> come = left_out_.come();
   enter(program, states);
   const auto carry = [&](Program::Rows from, Program::Rows to) {
     for (size_t row = 0; row < std::min(from.second - from.first, to.second - to.first); ++row) {
@@ -191,16 +197,46 @@ void Pursuit::exchange_for(const Program* program, size_t told, const States& st
       if (block != nullptr) bind(block, program->touched(to.first + row));
     }
   };
-  std::unordered_map<uint64_t, size_t> come;
-  for (size_t index = 0; index < next_told_; ++index) {
-    const uint64_t signature = before.signatures()[index];
-    const std::vector<size_t>& places = program->places(signature);
-    const size_t nth = come[signature]++;
-    if (nth >= places.size() || places[nth] >= told) continue;
-    const int32_t op = before.told()[index], other = program->told()[places[nth]];
-    left_out_.came(other);
+  for (size_t index = 0; index < before.told().size(); ++index) {
+    const int32_t op = before.told()[index];
+    if (!come[static_cast<size_t>(op)]) continue;
+    come_.insert(before.place_name(index));
+    const size_t place = program->told_of_name(before.place_name(index));
+    if (index >= next_told_ || place >= told) continue;
+    const int32_t other = program->told()[place];
     carry(before.arguments(op), program->arguments(other));
     carry(before.results(op), program->results(other));
+  }
+  for (size_t place = 0; place < told; ++place) {
+    if (come_.count(program->place_name(place)) > 0) left_out_.came(program->told()[place]);
+  }
+  recall(told);
+  remember(before, bound);
+}
+
+void Pursuit::remember(const Program& before, const std::vector<Block*>& bound) {
+  for (int32_t storage = 0; storage < before.storage_count(); ++storage) {
+    Block* const block = bound[static_cast<size_t>(storage)];
+    const int32_t maker = before.maker(storage);
+    if (block == nullptr || known(*block) || maker < 0 || !before.told(maker)) continue;
+    const auto [first, end] = before.results(maker);
+    for (size_t row = first; row < end; ++row) {
+      if (before.touched(row) != storage) continue;
+      elsewhere_[block->record.serial] = {block, before.place_name(before.told_index(maker)), row - first};
+    }
+  }
+}
+
+void Pursuit::recall(size_t told) {
+  const std::map<uint64_t, Made> elsewhere = elsewhere_;
+  for (const auto& [serial, made] : elsewhere) {
+    const size_t place = program_->told_of_name(made.place_name);
+    if (place >= told) continue;
+    const int32_t op = program_->told()[place];
+    const auto [first, end] = program_->results(op);
+    const size_t row = first + made.row;
+    if (row < end && bound_[static_cast<size_t>(program_->touched(row))] == nullptr)
+      bind(made.block, program_->touched(row));
   }
 }
 
@@ -281,6 +317,7 @@ size_t Pursuit::row_of(uint64_t bytes) const {
 
 void Pursuit::freed(Block* block) noexcept {
   handed_on_.freed(block);
+  if (!elsewhere_.empty()) elsewhere_.erase(block->record.serial);
   const int32_t storage = this->storage(*block);
   block->record.storage = -1;
   if (storage >= 0) bound_[static_cast<size_t>(storage)] = nullptr;

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/covered.h"
@@ -90,6 +92,8 @@ class Pursuit final : public Outlook {
   void enter(const Program* program, const States& states);
   bool moves(int32_t storage, const Block& block) const;
   void exchange_for(const Program* program, size_t told, const States& states);
+  void remember(const Program& before, const std::vector<Block*>& bound);
+  void recall(size_t told);
   void give(const std::vector<Operand>& given);
   void advance(int32_t op);
   void note_difference(uint32_t found);
@@ -99,6 +103,14 @@ class Pursuit final : public Outlook {
   std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
   Covered covered_;
   HandedOn handed_on_;
+  // What an op of this step has made that the program does not have, by its serial number.
+  struct Made {
+    Block* block;
+    uint64_t place_name;  // of the op
+    size_t row;           // of its results
+  };
+  std::map<uint64_t, Made> elsewhere_;
+  std::unordered_set<uint64_t> come_;  // place names of the ops of this step, up to its last program
   LeftOut left_out_;
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
   int32_t op_ = -1;

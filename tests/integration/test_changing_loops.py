@@ -1,6 +1,7 @@
 """Loops within a step that run more often than ever before, and layers that train now and then."""
 
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 import torch
@@ -47,6 +48,23 @@ class Stacked(nn.Module):
         for index, layer in enumerate(self.layers):
             if index != left_out:
                 rows = torch.relu(layer(rows))
+        return rows.square().mean()
+
+
+class Dropping(nn.Module):
+    """Blocks of which each step drops some by chance: no step has those of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.wide = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(10))
+        self.narrow = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(10))
+
+    def forward(self, rows: torch.Tensor, number: int) -> torch.Tensor:
+        chance = Random(number)
+        for wide, narrow in zip(self.wide, self.narrow, strict=True):
+            if chance.random() > 0.3:
+                rows = rows + narrow(nn.functional.gelu(wide(rows)))
         return rows.square().mean()
 
 
@@ -100,3 +118,13 @@ def test_a_layer_that_trains_for_the_first_time_is_known_in_the_step_after() -> 
     assert on_demand(counted, 4)[0] > 0
     assert on_demand(counted, 4)[1] == 0
     assert losses == train(Stacked, left_out, None)[0]
+
+
+def test_what_blocks_made_is_known_in_backward_where_no_step_had_all_of_them() -> None:
+    numbers = list(range(14))
+    losses, counted = train(Dropping, numbers, "64MiB")
+    each = [on_demand(counted, step) for step in numbers[5:]]
+    ins, demanded = (sum(column) for column in zip(*each, strict=True))
+    assert ins > 500
+    assert demanded < ins / 20
+    assert losses == train(Dropping, numbers, None)[0]
