@@ -112,15 +112,15 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
 }
 
 // Also where that takes one more chunk, unless that is to stay free: then others' chunks come first. nullptr: somebody
-// else is there.
+// else is there, or the storage has outgrown the place since.
 SharedChunk* SharedChunks::at(const Seat& seat, uint64_t bytes, CUstream first_user) {
+  const uint64_t count = units(bytes);
+  if (seat.first + count > units_) return nullptr;
   const bool tiny = bytes < unit_bytes_;
   SharedChunk* const shared = find_group(seat.group);
   if (shared == nullptr)
     return ranges_.chunks.obtainable() > layout_.spare() ? open(seat.group, tiny, first_user) : nullptr;
-  const uint64_t count = units(bytes);
-  const bool fits = shared->tiny == tiny && seat.first + count <= units_;
-  return fits && (shared->taken >> seat.first & ones(count)) == 0 ? shared : nullptr;
+  return shared->tiny == tiny && (shared->taken >> seat.first & ones(count)) == 0 ? shared : nullptr;
 }
 
 SharedChunks::Seat* SharedChunks::seat_of(int32_t storage) noexcept {

@@ -131,6 +131,27 @@ TEST(storages_come_back_to_where_they_were_next_to_the_same_others) {
   CHECK_EQ(rig.taken(), uint64_t{0});
 }
 
+// As in a longer step of the same program.
+TEST(a_storage_that_has_grown_stays_within_its_chunk) {
+  Rig rig(2);
+  um::SharedChunks& shared = rig.memory->shared;
+  const auto begin_step = [&] {
+    rig.memory->layout.begin_step();
+    shared.begin_step();
+  };
+  begin_step();
+  ChunkRange* const first = shared.take(kChunk / 2, nullptr, 0);
+  ChunkRange* const behind = shared.take(kChunk / 4, nullptr, 1);
+  CHECK(behind->shared == first->shared);
+  shared.give(first, 0);
+  shared.give(behind, 0);
+  begin_step();
+  ChunkRange* const grown = shared.take(kChunk / 2 + kPart, nullptr, 1);
+  const uint64_t end = grown->room->address + kChunk / 2 + kPart, chunk_end = grown->address + kChunk;
+  shared.give(grown, 0);
+  CHECK(end <= chunk_end);
+}
+
 // Where no more chunks may be had than are to stay free, and no chunk has room, a storage's chunk is the one that it
 // had before: under another name it would not find what is laid out for it.
 TEST(a_storage_comes_back_to_its_chunk_though_chunks_are_to_stay_free) {
