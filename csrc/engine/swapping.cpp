@@ -145,9 +145,9 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
   }
   if (made == nullptr) made = mover().make(bytes, stream, storage);
   if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
-    std::vector<uint64_t> all = op->made_out;
-    all.push_back(bytes);
-    chunks_->put_off.note(mover().need(op->swapped, all), about(*op));
+    Mover::Uses all = op->swapped;
+    all.push_back({made, true});
+    chunks_->put_off.note(mover().need(all, op->made_out), about(*op));
   }
   return made != nullptr ? made : make_anyway(bytes, op, stream);
 }
@@ -157,6 +157,7 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
 Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   if (op == nullptr) refuse(mover().need({}, {bytes}), op);
   op->made_out.push_back(bytes);
+  const OnError undo([&] { op->made_out.pop_back(); });  // whoever is refused may ask again
   const Need need = mover().need(op->swapped, op->made_out);
   const bool put_off = chunks_->put_off.active();
   if (!put_off && need.chunks() > chunks_->memory.ranges.chunks.pool.most()) refuse(need, op);

@@ -150,6 +150,31 @@ TEST(refusals_that_are_put_off_tell_what_the_step_needs) {
   CHECK_OK(um_step_set(device, 0));
 }
 
+// What is refused first and then put off is one result, and what has found room is not in its own way.
+TEST(refusals_that_are_put_off_count_what_ops_make_once) {
+  Swapping device(3);
+  test::Moving input = device.chunks(2);
+  test::Moving small = device.chunks(1);
+  CHECK_OK(um_step_set(device, 1));
+  device.fill(input, 2 * kChunk, 1);
+  device.fill(small, kChunk, 2);
+  void* output = nullptr;
+  device.op({read(input, 2 * kChunk)}, [&] {
+    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device, 2 * kChunk, &kChunked, nullptr, &output));
+    CHECK_OK(um_refusals_put_off(device));
+    CHECK_OK(um_allocate(device, 2 * kChunk, &kChunked, nullptr, &output));
+  });
+  um_free(output);
+  device.op(
+      {read(small, kChunk)}, [&] { CHECK_OK(um_allocate(device, 2 * kChunk, &kChunked, nullptr, &output)); },
+      "aten::repeat");
+  um_free(output);
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_step_set(device, 0));
+  const std::string message = um_last_error();
+  CHECK(message.find("aten::repeat") == std::string::npos);
+  CHECK(message.find("takes 8 MiB") != std::string::npos && message.find("and 0 bytes beside") != std::string::npos);
+}
+
 TEST(an_op_that_cannot_fit_is_refused_by_name) {
   Swapping device(3);
   test::Moving one = device.chunks(2);
