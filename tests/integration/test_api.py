@@ -254,6 +254,18 @@ def test_autograd_goes_through_both_ways(patched: Patch) -> None:
     assert x.detach().to("cuda").is_leaf
 
 
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_what_autograd_saves_on_the_cpu_is_in_ordinary_memory(patched: Patch, *, pin_memory: bool) -> None:
+    device = patched()
+    x = torch.randn(64, 64)
+    inside = x.to("cuda").requires_grad_()
+    with torch.autograd.graph.save_on_cpu(pin_memory):
+        result = inside.exp().sin()
+    assert device.info().live_allocations == 2  # inside, and the result
+    (gradient,) = torch.autograd.grad(result.sum(), inside)
+    assert same(gradient, x.exp().cos() * x.exp())
+
+
 # ---- Module.to -----------------------------------------------------------------------------------------------------
 
 
