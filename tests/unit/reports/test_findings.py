@@ -141,6 +141,17 @@ def test_a_budget_that_the_device_does_not_have_is_not_advised(make: Any) -> Non
     assert finding.advice == "No budget on a device of 1.00 GiB holds it: smaller tensors, or a larger device."
 
 
+def test_an_op_that_fits_the_budget_may_not_fit_what_plain_memory_leaves(make: Any) -> None:
+    oversized = OversizedOp(op="aten::mm", module="head", phase="forward", bytes=16 * MIB, count=4)
+    larger = make.environment(capacity_bytes=2 * GIB, budget_bytes=512 * MIB)
+    finding = found(make.profile(oversized_ops=(oversized,), environment=larger), "oversized-op")
+    assert finding is not None
+    assert (
+        "512.00 MiB may be on the device, of which plain memory or chunks left unified memory less" in finding.message
+    )
+    assert finding.advice == "More memory, or a smaller batch."
+
+
 def parameters(make: Any, **fields: Any) -> Any:
     row = {"role": "parameter", "fault_groups": 10, "faulted_steps": 2, "service_ns": SECOND // 10}
     row["bytes_h2d"] = make.by_cause(coherence=20 * MIB)

@@ -81,13 +81,15 @@ def oversized_ops(facts: Facts) -> Iterator[Finding]:
     """An op needs more than may be on the device at once, so that it evicts what it is about to use."""
     for op in facts.profile.oversized_ops[:8]:
         where = f" in {op.module}" if op.module else ""
+        limit = f"{format_bytes(facts.limit_bytes)} may be on the device"
+        if op.bytes <= facts.limit_bytes:
+            limit += ", of which plain memory or chunks left unified memory less"
         yield Finding(
             id="oversized-op",
             severity="warning",
             subject=op.op or "an op",
-            message=f"{op.op or 'An op'}{where} touches up to {format_bytes(op.bytes)} at once, "
-            f"{format_bytes(facts.limit_bytes)} may be on the device ({op.count} times): "
-            "it pages out what it is about to use.",
+            message=f"{op.op or 'An op'}{where} touches up to {format_bytes(op.bytes)} at once, {limit} "
+            f"({op.count} times): it pages out what it is about to use.",
             advice=_smaller_working_set(op, facts),
             evidence={"bytes": op.bytes, "limit_bytes": facts.limit_bytes, "count": op.count},
         )
@@ -105,6 +107,8 @@ def _smaller_working_set(op: OversizedOp, facts: Facts) -> str:
     if budget_mib << 20 > capacity_bytes:
         return f"No budget on a device of {format_bytes(capacity_bytes)} holds it: smaller tensors, or a larger device."
     less = "smaller tensors: a smaller batch changes nothing here" if op.phase == "optimizer" else "a smaller batch"
+    if op.bytes <= facts.limit_bytes:
+        return f"More memory, or {less}."
     return f"A budget of at least its working set, {call(facts, 'budget', f'{budget_mib}MiB')}, or {less}."
 
 

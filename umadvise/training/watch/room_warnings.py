@@ -29,8 +29,9 @@ class RoomWarnings:
         if count:
             room_bytes = min(self._runtime.device.info().total_bytes, self._runtime.limit_bytes or MAX_BYTES)
             log.warning(
-                "%d ops worked on more memory than the %s that there are: each of them pages what it has just brought, "
-                "and takes many times as long. Give more, or make the batch smaller; the report names the ops",
+                "%d ops worked on more memory than unified memory may keep on the device, of %s in all: each of them "
+                "pages what it has just brought, and takes many times as long. Give more, or make the batch smaller; "
+                "the report names the ops",
                 count,
                 format_bytes(room_bytes),
             )
