@@ -94,7 +94,7 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   });
   const uint64_t count = units(bytes);
   if (first == kNone) first = free_run(shared->taken, count);
-  if (first >= units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
+  if (first >= units_ || first + count > units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
   sit(storage, {shared->group, first});
   for (uint64_t unit = first; unit < first + count; ++unit) {
     const Fences::Fence last = shared->last_use[unit];
