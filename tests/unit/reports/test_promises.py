@@ -112,7 +112,7 @@ def test_nothing_is_promised_where_the_simulator_is_wrong_by_far(make: Any) -> N
     assert finding is not None
     assert finding.advice == (
         "Up to 3.00 GiB are live at once, 1.00 GiB may be on the device: umadvise run --budget 3414MiB has room for "
-        "all of it."
+        "all of it, with some to spare."
     )
 
 
