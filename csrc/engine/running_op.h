@@ -48,8 +48,8 @@ struct RunningOp {
   bool differentiated = false;  // UM_OP_DIFFERENTIATED
   driver::CUstream stream{};
   WorkingSet working_set;
-  std::vector<Movable::Use> swapped;  // memory that may move, pinned for it
-  std::vector<uint64_t> made_out;     // bytes of what it made that found no room on the device
+  std::vector<Movable::Use> swapped;   // memory that may move, pinned for it
+  std::vector<Movable::Use> made_out;  // what it made that found no room on the device
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;

@@ -8,6 +8,7 @@
 #include "engine/device.h"
 #include "engine/doors.h"
 #include "memory/names.h"
+#include "memory/room.h"
 
 namespace um {
 
@@ -18,6 +19,12 @@ namespace {
 std::string about(const RunningOp& op) {
   const std::string module = name_of(op.identity.module);
   return std::string("no room for ") + name_of(op.identity.op) + (module.empty() ? "" : " of " + module) + ": ";
+}
+
+Mover::Uses uses_of(const RunningOp& op) {
+  Mover::Uses all = op.swapped;
+  all.insert(all.end(), op.made_out.begin(), op.made_out.end());
+  return all;
 }
 
 }  // namespace
@@ -145,9 +152,9 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
   }
   if (made == nullptr) made = mover().make(bytes, stream, storage);
   if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
-    Mover::Uses all = op->swapped;
+    Mover::Uses all = uses_of(*op);
     all.push_back({made, true});
-    chunks_->put_off.note(mover().need(all, op->made_out), about(*op));
+    chunks_->put_off.note(mover().need(all, {}), about(*op));
   }
   return made != nullptr ? made : make_anyway(bytes, op, stream);
 }
@@ -156,14 +163,14 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
 // chunks than they fill. What finds no room for that alone comes when it is used next.
 Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   if (op == nullptr) refuse(mover().need({}, {bytes}), op);
-  op->made_out.push_back(bytes);
-  const OnError undo([&] { op->made_out.pop_back(); });  // whoever is refused may ask again
-  const Need need = mover().need(op->swapped, op->made_out);
+  make_room(op->made_out, op->made_out.size() + 1);
+  const Need need = mover().need(uses_of(*op), {bytes});
   const bool put_off = chunks_->put_off.active();
   if (!put_off && need.chunks() > chunks_->memory.ranges.chunks.pool.most()) refuse(need, op);
   if (put_off) chunks_->put_off.note(need, about(*op));
   Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
   if (made == nullptr) refuse(need, op);
+  op->made_out.push_back({made, true});
   return made;
 }
 
@@ -189,7 +196,8 @@ void Swapping::end_put_off() {
 void Swapping::end(Block* block) noexcept {
   const auto is_it = [&](const Movable::Use& use) { return use.block == notes(*block).movable; };
   for (RunningOp* op : device_.guard.running_ops()) {  // of any thread
-    op->swapped.erase(std::remove_if(op->swapped.begin(), op->swapped.end(), is_it), op->swapped.end());
+    for (Mover::Uses* uses : {&op->swapped, &op->made_out})
+      uses->erase(std::remove_if(uses->begin(), uses->end(), is_it), uses->end());
   }
   const CurrentContext current(device_.backend);
   device_.allocations->leave(*block);
