@@ -246,4 +246,4 @@ def test_ops_that_need_more_than_there_is_are_told_of_once(caplog: pytest.LogCap
                     del moved, made
         said = [each.getMessage() for each in caplog.records if "more memory than" in each.getMessage()]
         assert len(said) == warnings
-        assert all(f"the {float(capacity[:2]):.2f} MiB that there are" in each for each in said)
+        assert all(f"of {float(capacity[:2]):.2f} MiB in all" in each for each in said)
