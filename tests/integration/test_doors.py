@@ -201,6 +201,22 @@ def test_dlpack(pushed_out: tuple[torch.Tensor, bytes]) -> None:
         assert int(other[0]) == 0
 
 
+def test_what_torch_takes_from_dlpack_stays_where_it_is() -> None:
+    layer = nn.Linear(8, 8)
+    device = umadvise.EmulatedDevice(64 * MIB)
+    with umadvise.session(layer, torch.optim.SGD(layer.parameters()), device=device, policy="swap", budget=24 * MIB):
+        sources = [torch.full((1 << 20,), float(number)) for number in range(3)]
+        others = [torch.from_dlpack(source) for source in sources[:2]]
+        others.append(torch.from_dlpack(torch.utils.dlpack.to_dlpack(sources[2])))
+        found = [exports(source) for source in sources]
+        views = [other[:5] for other in others]
+        del others
+        assert [exports(source) for source in sources] == found
+        assert [float(view.mean()) for view in views] == [0.0, 1.0, 2.0]
+        del views
+        assert [exports(source) for source in sources] == [count - 1 for count in found]
+
+
 @pytest.mark.parametrize(
     "address",
     [

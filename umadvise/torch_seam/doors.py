@@ -2,11 +2,12 @@
 
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
-a numpy array, or of the storage where the export's end cannot be seen (`data_ptr`, DLPack), except that the oldest of
-those give way when something finds no room: a swapped tensor then moves again, and the address that was given out is
-stale. Where torch itself hands bytes to the kernel, it gets a copy in ordinary memory, and so does safetensors, which
-asks for the addresses of a whole model before it writes. All else that runs in this
-process (item, print, comparisons) finds the bytes where the tensor is now, or faults and is served.
+a numpy array or of what torch makes of a DLPack capsule, or of the storage where the export's end cannot be seen
+(`data_ptr`, DLPack for others), except that the oldest of those give way when something finds no room: a swapped tensor
+then moves again, and the address that was given out is stale. Where torch itself hands bytes to the kernel, it gets a
+copy in ordinary memory, and so does safetensors, which asks for the addresses of a whole model before it writes. All
+else that runs in this process (item, print, comparisons) finds the bytes where the tensor is now, or faults and is
+served.
 """
 
 import importlib
@@ -121,6 +122,16 @@ def _numpy(original: Callable[..., Any], self: torch.Tensor, *, force: bool = Fa
     return array
 
 
+def _from_dlpack(original: Callable[..., torch.Tensor], *arguments: Any, **named: Any) -> torch.Tensor:
+    """A tensor of torch's own with an address of ours: its storage lives as long as anybody can use that."""
+    tensor = original(*arguments, **named)
+    address = address_of(tensor)
+    if _native.owns(address):
+        _export(address)
+        weakref.finalize(tensor.untyped_storage(), _release, address)
+    return tensor
+
+
 def _write_record(original: Callable[..., Any], self: Any, name: str, data: Any, *arguments: Any) -> Any:
     return original(self, name, _in_ordinary_memory(data), *arguments)
 
@@ -171,6 +182,7 @@ def _install_lasting(runtime: Runtime) -> None:
         replaced.around(torch.Tensor, name, of_tensor)
     for module in (torch, torch.utils.dlpack):
         replaced.around(module, "to_dlpack", of_tensor)
+        replaced.around(module, "from_dlpack", _from_dlpack)
     replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address))
 
 
