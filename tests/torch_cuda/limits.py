@@ -38,6 +38,11 @@ def pool() -> None:
         pass
 
 
+def held(tensor: torch.Tensor) -> float:
+    with umadvise.held(tensor):
+        return tensor.sum().item()
+
+
 def sent(tensor: torch.Tensor) -> None:
     ForkingPickler(io.BytesIO()).dump(tensor)
 
@@ -117,6 +122,7 @@ PASSED_BY: Entries = {
     "share_memory": shared_module,
     "ipc_collect": torch.cuda.ipc_collect,
     "a pickle": lambda: io_round_trip(ones(3)).tolist(),
+    "held": lambda: held(ones(3)),
     "dlpack": lambda: torch.from_dlpack(ones(3)).tolist(),
     "__cuda_array_interface__": lambda: (tensor := ones(3)).__cuda_array_interface__["data"][0] == tensor.data_ptr(),
     "dtype and device": lambda: str(torch.ones(2).to("cuda", torch.float16)),

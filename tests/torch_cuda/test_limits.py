@@ -48,6 +48,7 @@ PASSED_BY: dict[str, tuple[Any, list[str]]] = {
     "share_memory": (True, []),
     "ipc_collect": (None, []),
     "a pickle": ([1.0, 1.0, 1.0], []),
+    "held": (3.0, []),
     "dlpack": ([1.0, 1.0, 1.0], []),
     "__cuda_array_interface__": (True, []),
     "dtype and device": ("tensor([1., 1.], device='cuda:0', dtype=torch.float16)", []),

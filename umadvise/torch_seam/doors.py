@@ -29,23 +29,26 @@ from umadvise.torch_seam.placement import host_storage, to_host
 from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address
 
 
-def _export(address: int, export: Callable[[int], None] = _native.export) -> None:
-    """Pins the allocation at an address; nothing for foreign ones.
+def _export(address: int, export: Callable[[int], None] = _native.export) -> bool:
+    """Pins the allocation at an address; False where it needs no pin: foreign memory, and on CUDA all but chunks.
 
     Raises:
         BudgetError: it does not fit on the device beside what is pinned already.
     """
     if not _native.owns(address):
-        return
+        return False
     try:
         export(address)
     except NativeError as error:
+        if error.code == Status.UNSUPPORTED:
+            return False
         if error.code != Status.OUT_OF_DEVICE_MEMORY:
             raise
         raise BudgetError(
             f"no room for a tensor whose address is asked for: {error.message}. "
             "Use `.cpu()` to get a copy in ordinary memory instead"
         ) from error
+    return True
 
 
 def _export_for_life(address: int) -> None:
@@ -69,8 +72,7 @@ def held(*tensors: torch.Tensor) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for tensor in tensors:
-            if _native.owns(address_of(tensor)):
-                _export(address_of(tensor))
+            if _export(address_of(tensor)):
                 stack.callback(_release, address_of(tensor))  # on the device it may have another one than before
         yield
 
@@ -126,8 +128,7 @@ def _from_dlpack(original: Callable[..., torch.Tensor], *arguments: Any, **named
     """A tensor of torch's own with an address of ours: its storage lives as long as anybody can use that."""
     tensor = original(*arguments, **named)
     address = address_of(tensor)
-    if _native.owns(address):
-        _export(address)
+    if _export(address):
         weakref.finalize(tensor.untyped_storage(), _release, address)
     return tensor
 
