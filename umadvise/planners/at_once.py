@@ -1,7 +1,7 @@
 """A plan of swaps without any search, for a step that is about to run: the one that `best` begins its own search with.
 
-It takes some milliseconds for a thousand ops. On the networks of `examples/networks` its steps are at most 4 % longer
-than those of what `best` finds with swaps, and mostly not at all; other planners' are tens of percent longer
+It takes some tens of milliseconds for a thousand ops. On the networks of `examples/networks` its steps are at most 7 %
+longer than those of what `best` finds with swaps, and mostly not at all; other planners' are tens of percent longer
 (`tools/benchmark_at_once.py`).
 """
 
