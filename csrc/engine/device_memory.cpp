@@ -27,7 +27,8 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
   }
 }
 
-// Making memory within an op, room and mapping included, is the guard's time, not the op's.
+// Making memory, room and mapping included, is the guard's time, not the op's within which that happens, nor the
+// script's.
 class GuardsTurn {
  public:
   GuardsTurn(um::Times& times, um::RunningOp* op) : times_(times), op_(op), before_(times.kind()) {

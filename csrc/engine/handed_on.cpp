@@ -4,7 +4,7 @@ namespace um {
 
 namespace {
 
-// Of what programs hand on, keys of those that went are never asked for again.
+// Programs come and go, and nobody asks again for what those handed on that went. Then all is learned anew.
 constexpr size_t kMostKnown = size_t{1} << 16;
 
 }  // namespace

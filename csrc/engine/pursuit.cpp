@@ -184,8 +184,8 @@ void Pursuit::give(const std::vector<Operand>& given) {
   }
 }
 
-// What ops of the old one were given and made is what those of the new one were, as far as that has come. What the new
-// one does not have may be another one's.
+// What ops of the old one were given and made is what those of the same place were in the new one. What that does not
+// have is remembered, and recalled in one that has it.
 void Pursuit::exchange_for(const Program* program, size_t told, const States& states) {
   const Program& before = *program_;
   const std::vector<Block*> bound = bound_;

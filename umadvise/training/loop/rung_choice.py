@@ -200,11 +200,12 @@ class RungChoice:
             log.info("%d tensors (%s) stay in the memory that they have", converted.stayed, stayed)
 
     def _note(self, switch: Switch) -> None:
-        stays = switch.rung == switch.before
-        if not stays:
-            self._observer.rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
-        still = " still" if stays else ""
-        log.info("policy auto: %s%s from step %d on: %s", switch.rung, still, switch.step, switch.reason)
+        rungs = self._observer.rungs
+        if len(rungs) > 1 and rungs[-2].rung == rungs[-1].rung == switch.rung:
+            rungs.pop()  # why it came to this rung, and why it stays there now, is enough
+        rungs.append(RungChange(step=switch.step, rung=switch.rung, reason=switch.reason))
+        stays = " still" if switch.rung == switch.before else ""
+        log.info("policy auto: %s%s from step %d on: %s", switch.rung, stays, switch.step, switch.reason)
 
 
 def first_governor(state: Runtime, threshold: float) -> Governor:
