@@ -180,11 +180,11 @@ def moving(patched: Callable[..., _native.Device], monkeypatch: pytest.MonkeyPat
     core, tensor = Core(patched()), torch.arange(1000.0)
     export = doors._export
 
-    def move_and_export(address: int, *how: Callable[[int], None]) -> None:
+    def move_and_export(address: int, *how: Callable[[int], None]) -> bool:
         assert address == address_of(tensor)
         core.move_all(tensor)
         assert address != address_of(tensor)
-        export(address_of(tensor), *how)
+        return export(address_of(tensor), *how)
 
     monkeypatch.setattr(doors, "_export", move_and_export)
     return tensor
