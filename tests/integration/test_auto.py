@@ -247,3 +247,23 @@ def test_ops_that_need_more_than_there_is_are_told_of_once(caplog: pytest.LogCap
         said = [each.getMessage() for each in caplog.records if "more memory than" in each.getMessage()]
         assert len(said) == warnings
         assert all(f"of {float(capacity[:2]):.2f} MiB in all" in each for each in said)
+
+
+def test_a_step_that_outgrows_plain_memory_keeps_the_budget() -> None:
+    """Some 97 MiB go to `resident`, in 112 MiB; batches that make 16 MiB in each layer need twice that, and are paged."""
+    rows, expected = [16] * 6 + [4096] * 2, Training()
+    for each in rows:
+        expected.step(each)
+    budget_bytes, largest_op_bytes = 112 * MIB, 4 * 16 * MIB
+    device, training = umadvise.EmulatedDevice(capacity="512MiB"), Training()
+    with umadvise.session(training.model, training.optimizer, device=device, budget=budget_bytes, policy="auto") as um:
+        for number, each in enumerate(rows):
+            with um.step():
+                training.step(each)
+            memory = um.memory_stats()
+            if number == 5:
+                assert um.rung == "resident", (memory, um.profile().rungs)
+        assert memory.requested_peak_bytes > budget_bytes + largest_op_bytes // 2
+        assert memory.resident_peak_bytes is not None
+        assert memory.resident_peak_bytes <= budget_bytes + largest_op_bytes, memory
+    assert_same(training, expected)

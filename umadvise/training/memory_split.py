@@ -21,6 +21,8 @@ from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, spar
 
 log = logging.getLogger("umadvise")
 
+FITS = 0.9
+"""A step that needs up to this share of the budget fits in plain memory; the rest is for what varies, and is paged."""
 _MOST_MANAGED = 0.5
 _LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES  # um_budget_set
 
@@ -46,6 +48,7 @@ class MemorySplit:
         self.chunk_bytes = present or chunk_bytes_of(self.room_bytes)
         self._chunk_budget_bytes = 0
         self._in_chunks = False  # new tensors
+        self._plain_bytes = 0  # most that plain memory may take, where what is too much for it is paged
         self._ops_before: int | None = 0  # when they went there
         self._managed_is_limited = False  # by us
         self._unit_bytes = 0  # of what ops on lists are divided by; 0: they are whole
@@ -71,8 +74,11 @@ class MemorySplit:
                 raise
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
             self._divide_whole_model_ops(self.room_bytes, 1)
-        # Of `auto` resident is a wish, for a step that fits: what is too much for it would be paged.
-        self._state.device.limit_plain(self.room_bytes if limited and policy.memory == Memory.DEVICE else 0)
+        # Of `auto` resident is a wish, for a step that fits: what is too much for it is paged.
+        wished_bytes = max(min(int(FITS * self.room_bytes), self.room_bytes - _LEAST_MANAGED_BYTES), BLOCK_BYTES)
+        self._plain_bytes = wished_bytes if policy.memory == Memory.PREFER_DEVICE else 0
+        most_bytes = self.room_bytes if limited and policy.memory == Memory.DEVICE else self._plain_bytes
+        self._state.device.limit_plain(most_bytes)
         self._state.set_policy(policy)
 
     def divide(self) -> None:
@@ -146,7 +152,9 @@ class MemorySplit:
     def _shares_of_managed(self) -> tuple[int, int]:
         """The same, where they are in managed memory from now on."""
         counters = self._state.device.swap_counters()
-        left = self.room_bytes - self._live_bytes(Memory.DEVICE)
+        left = self.room_bytes - max(self._live_bytes(Memory.DEVICE), self._plain_bytes)
+        if not self._chunk_budget_bytes:
+            return max(left, _LEAST_MANAGED_BYTES), 0
         live_bytes = self._live_bytes(Memory.CHUNKED) + counters.pinned_bytes
         wanted = max(min(live_bytes, int(left * _MOST_MANAGED)), counters.pinned_bytes, self.chunk_bytes)
         chunk_bytes = -(-wanted // self.chunk_bytes) * self.chunk_bytes

@@ -13,15 +13,13 @@ from umadvise.records.units import format_bytes
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.step_planner import StepPlanner
+from umadvise.training.memory_split import FITS
 from umadvise.training.policy.course import course_of_rung
 from umadvise.training.policy.degraded import CHUNKS
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
 from umadvise.training.watch.observer import Observer
 
 log = logging.getLogger("umadvise")
-
-FITS = 0.9
-"""A step that needs up to this share of the budget fits; the rest is for what varies."""
 
 
 class RungChoice:
@@ -190,7 +188,7 @@ class RungChoice:
         if policy.memory == before.memory:
             return
         converted = self._state.convert(before)
-        if Memory.CHUNKED in (policy.memory, before.memory):
+        if {Memory.CHUNKED, Memory.PREFER_DEVICE} & {policy.memory, before.memory}:
             split.divide()
             if converted.stayed:  # what one kind has given is room for the rest
                 converted = self._state.convert(before)
@@ -222,9 +220,8 @@ def first_governor(state: Runtime, threshold: float) -> Governor:
 
 
 def _policy_of(rung: str) -> Policy:
-    """Of `auto`: on `resident` what does not fit after all is paged."""
-    policy = LADDER[rung]
-    return replace(policy, memory=Memory.PREFER_DEVICE) if rung == RESIDENT.name else policy
+    """Of `auto`: on `resident` what does not fit after all is paged, as on `advise`."""
+    return replace(ADVISE, name=rung, memory=Memory.PREFER_DEVICE) if rung == RESIDENT.name else LADDER[rung]
 
 
 def rungs_of(state: Runtime) -> tuple[str, ...]:
