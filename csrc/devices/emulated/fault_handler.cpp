@@ -61,26 +61,32 @@ void die_by_default(bool raised) {
 
 bool calls(const struct sigaction& action) { return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN; }
 
-// A handler that returns says that the instruction can go on. One that was switched off (faulthandler.disable) returns
-// too, and would be asked for ever: with the same registers each time, as nothing has happened in between.
-bool goes_round(const void* context, bool raised) {
-  constexpr int kMostReturns = 1000;
-  static std::atomic<uint64_t> last{0};  // no thread_local: its first use may allocate
-  static std::atomic<int> returns{0};
-  if (raised) return false;
-  uint64_t now = 0xCBF29CE484222325;  // FNV-1a
-  for (const greg_t each : static_cast<const ucontext_t*>(context)->uc_mcontext.gregs) {
-    now = (now ^ static_cast<uint64_t>(each)) * 0x100000001B3;
+// Whoever serves a fault says that the instruction can go on. Where it cannot, it would fault for ever: with the same
+// registers each time, as nothing has happened in between.
+class Rounds {
+ public:
+  bool too_many(const void* context) {
+    constexpr int kMost = 1000;
+    uint64_t now = 0xCBF29CE484222325;  // FNV-1a
+    for (const greg_t each : static_cast<const ucontext_t*>(context)->uc_mcontext.gregs) {
+      now = (now ^ static_cast<uint64_t>(each)) * 0x100000001B3;
+    }
+    if (last_.exchange(now) != now) count_ = 0;
+    return ++count_ > kMost;
   }
-  if (last.exchange(now) != now) returns = 0;
-  return ++returns > kMostReturns;
-}
+
+ private:  // no thread_local: its first use may allocate
+  std::atomic<uint64_t> last_{0};
+  std::atomic<int> count_{0};
+};
+Rounds of_handlers;  // one that was switched off (faulthandler.disable) returns too
+Rounds of_owner;
 
 // A handler may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise
 // the signal again (faulthandler): when that comes here too, it is the turn of the one below, or else of the default.
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   const Handlers& theirs = *handlers.load();
-  const bool passed = passing == pthread_self() || raised_again.exchange(false) || goes_round(context, raised);
+  const bool passed = passing == pthread_self() || raised_again.exchange(false) || (!raised && of_handlers.too_many(context));
   const size_t depth = passed ? ++passed_down : (passed_down = 0);
   if (depth >= theirs.size()) return die_by_default(raised);
   const struct sigaction& action = theirs[theirs.size() - 1 - depth];
@@ -97,12 +103,13 @@ void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   if (sigpending(&pending) == 0 && sigismember(&pending, SIGSEGV) == 1) raised_again = true;
 }
 
-Service serve(uint64_t address, bool write) {
+Service serve(uint64_t address, bool write, const void* context) {
   Device* device = device_at(place_of(address).device);
   if (device == nullptr) return Service::not_ours;
   const Service service = device->space.fault(address, write);
   if (service != Service::asks) return service;
-  return ask_owner(address, write) ? Service::served : device->space.mappings.carry_out(address, write);
+  if (!ask_owner(address, write)) return device->space.mappings.carry_out(address, write);
+  return of_owner.too_many(context) ? Service::refused : Service::served;
 }
 
 void describe(uint64_t address, Service service) {
@@ -136,7 +143,7 @@ void on_signal(int signal, siginfo_t* information, void* context) {
     if (ours && !in_child) {
       constexpr int kWriteBit = 2;  // of the x86 page-fault error code
       const auto error = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR];
-      service = serve(address, (error & kWriteBit) != 0);
+      service = serve(address, (error & kWriteBit) != 0, context);
     }
     if (service == Service::served) {
       swallowed = false;

@@ -104,6 +104,20 @@ TEST(whoever_knows_more_adds_it_to_the_line) {
   CHECK(said.find(", byte 5 of tensor weight\n") != std::string::npos);
 }
 
+TEST(an_owner_who_allows_what_he_does_not_serve_is_not_asked_for_ever) {
+  std::string said;
+  CHECK(died_of_segv(in_child(
+      [] {
+        default_handler();
+        VirtualMemory device(16 * kMiB);
+        device.hooks.set_owner([](uint64_t, bool) { return true; });
+        look(device.reserve(kBlock));
+      },
+      &said)));
+  CHECK_EQ(lines(said), 1);
+  CHECK(said.find("not on the device") != std::string::npos);
+}
+
 TEST(reserved_memory_that_was_freed_is_not_allocated) {
   std::string said;
   CHECK(died_of_segv(in_child(
