@@ -50,6 +50,9 @@ UM_API um_status um_hooks_storage_adopt(void* storage, um_device* device, const 
 UM_API void um_hooks_route_outside_ops(int32_t on);
 // Moves its bytes out into ordinary CPU memory; nothing to do for a storage that is not in ours.
 UM_API um_status um_hooks_storage_give_back(void* storage);
+// What of ours a tensor (c10::TensorImpl) shows may move from now on, though no op has given it back: one that was made
+// within an op, and is somebody else's.
+UM_API void um_hooks_show(const void* tensor);
 
 // What tells storages of another address, see um_owners_set: what is in place once an allocator is.
 UM_API const um_owner_functions* um_hooks_owner_functions(void);

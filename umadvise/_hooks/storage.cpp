@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "accesses.h"
 #include "allocator.h"
 #include "errors.h"
 #include "hooks.h"
@@ -143,4 +144,14 @@ um_status um_hooks_storage_give_back(void* storage) {
     install_allocator();
     give_back(checked(storage));
   });
+}
+
+void um_hooks_show(const void* tensor) {
+  using namespace um::hooks;
+  static_cast<void>(guarded([&] {
+    ShownList shown;
+    each_part(*static_cast<const c10::TensorImpl*>(tensor),
+              [&](const c10::TensorImpl& part) { add_output(part, shown); });
+    for (const um_shown& each : shown) um_show(&each);
+  }));
 }

@@ -24,6 +24,7 @@ from umadvise._native.hooks import (
     set_phase,
     set_rescuer,
     set_split,
+    show,
     split_limit,
     work_beside,
 )

@@ -111,6 +111,15 @@ def give_back_storage(storage: int) -> None:
     hooks_library().um_hooks_storage_give_back(storage)
 
 
+def show(tensor: int) -> None:
+    """Lets what a tensor shows of our memory move from now on, where no op has given it back.
+
+    Args:
+        tensor: address of the C++ tensor object, which torch gives as `torch.Tensor._cdata`.
+    """
+    hooks_library().um_hooks_show(tensor)
+
+
 def interpose(device: Device | None) -> None:
     """Lets this thread's ops go through the interposer for a device; None ends it for this thread."""
     hooks_library().um_hooks_interpose(device.handle if device else None)

@@ -157,16 +157,31 @@ def _of_ops(ops: Rows, what: str, rows: Rows) -> tuple[Numbers, Rows]:
 
 
 def _made(recording: _native.Recording, births: Numbers) -> tuple[Numbers, Numbers]:
-    """Pairs of an op and a storage that it made and returned, each once; what only makes memory touches none."""
+    """Pairs of an op and a storage that it made, each once; what only makes memory touches none.
+
+    What it returned comes first. What a hook or a function within it made and kept is given to a later op.
+    """
     ops = recording.ops
     op, serials = _of_ops(ops, "output", recording.outputs)
     op, serials = op[serials != 0], serials[serials != 0]
-    storage = _index_of(serials, recording.allocations)
+    kept = np.flatnonzero((births >= 0) & (recording.allocations["seen"] != 0))
+    kept = kept[~_ended_inside(recording, births)[kept]]
+    op = np.concatenate([op, births[kept]])
+    storage = np.concatenate([_index_of(serials, recording.allocations), kept])
     new = (births[storage] == op) & (ops["creates"][op] == 0)
     op, storage = op[new], storage[new]
     _, once = np.unique(storage, return_index=True)  # an allocation is born once, so one op at most made it
     once.sort()
     return op[once], storage[once]
+
+
+def _ended_inside(recording: _native.Recording, births: Numbers) -> NDArray[np.bool_]:
+    """For each allocation whether the op that made it has freed it as well."""
+    events = recording.events
+    freed = events[(events["kind"] == EventKind.FREE) & (_inside(recording) == 1)]
+    index, ended = _index_of(freed["allocation"], recording.allocations), np.zeros(len(births), bool)
+    ended[index] = births[index] == freed["op"]
+    return ended
 
 
 def _flags(rows: Rows, names: Numbers, infos: list[OperatorInfo | None]) -> Numbers:

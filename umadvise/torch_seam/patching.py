@@ -8,7 +8,17 @@ from umadvise.devices.open_device import EmulatedDevice
 from umadvise.devices.ranks import ranks
 from umadvise.errors import StateError
 from umadvise.records.units import parse_bytes
-from umadvise.torch_seam import cuda_allocator, doors, regions, resized, runtime, threads, torch_api, traced
+from umadvise.torch_seam import (
+    cuda_allocator,
+    doors,
+    regions,
+    resized,
+    runtime,
+    saved_tensors,
+    threads,
+    torch_api,
+    traced,
+)
 from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.tensors import addresses_of_parts
@@ -76,6 +86,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
         if unified:
             device.set_budget(state.budget_bytes or 0)
         torch_api.install(state)
+        saved_tensors.install(state)
         traced.install(state)
         regions.install(state)
         threads.install(state.replaced)

@@ -1,8 +1,7 @@
 """The paper's two changed lines: `torch.cuda.set_unified(advice)` and `.to("cuda:<advice>")`; installed by `patch()`.
 
-What is replaced: `to`, `cuda` and `cpu` of Tensor and Module, and on the emulated device `save_on_cpu` of autograd;
-`torch.cuda.set_unified` is added. A call that names no device of ours goes to torch unchanged. Source of the two calls:
-Choi and Lee 2021, section 4, figures 3 to 5.
+What is replaced: `to`, `cuda` and `cpu` of Tensor and Module; `torch.cuda.set_unified` is added. A call that names no
+device of ours goes to torch unchanged. Source of the two calls: Choi and Lee 2021, section 4, figures 3 to 5.
 """
 
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.graph import save_on_cpu
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from umadvise import _native
@@ -158,18 +156,6 @@ def _tensor_cpu(
     return original(self, memory_format=memory_format)
 
 
-def _save_on_cpu(original: Callable[..., None], self: save_on_cpu, *arguments: Any, **named: Any) -> None:
-    """Its pinned copies are made within the op that saves, where new memory is the device's."""
-    original(self, *arguments, **named)
-    pack = self.pack_hook
-
-    def pack_to_host(tensor: torch.Tensor) -> Any:
-        with routed(HOST):
-            return pack(tensor)
-
-    self.pack_hook = pack_to_host
-
-
 def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
     """`Module.to` for a device: dtypes change for floating point alone, channels-last for 4 and 5 dimensions alone.
 
@@ -262,8 +248,6 @@ def install(runtime: Runtime) -> None:
     replaced.around(torch.Tensor, "cpu", _tensor_cpu)
     ours = [torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu]
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
-    if runtime.emulated:
-        replaced.around(save_on_cpu, "__init__", _save_on_cpu)
     replaced.around(torch.nn.Module, "to", _module_to)
     replaced.around(torch.nn.Module, "cuda", _module_cuda)
     replaced.put(torch.nn.Module, "cpu", lambda module: _move_module(module, _Move(None)))
