@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import nn
 from torch.jit import _builtins
+from torch.overrides import TorchFunctionMode
 from torch.utils import cpp_extension
 
 import umadvise
@@ -103,6 +104,40 @@ def test_every_factory_of_torch_is_known() -> None:
     assert {name for name in public if hasattr(torch, name)} - others <= set(FACTORIES)
     methods = {name for name in public if hasattr(torch.Tensor, name)}
     assert methods - {"to", "pin_memory", "is_pinned"} <= set(METHODS)
+
+
+class Quantities:
+    """Of a library that says by torch's own names what it does with them (`__torch_function__`)."""
+
+    known: ClassVar[dict[Callable[..., Any], str]] = {}
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, _arguments: Any = (), _named: Any = None) -> Any:
+        return cls.known.get(func, NotImplemented)
+
+
+class Names(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        self.seen += [name for name in ("empty", "zeros", "ones_like") if func is getattr(torch, name)]
+        return func(*arguments, **(named or {}))
+
+
+@pytest.mark.usefixtures("translated")
+def test_classes_and_modes_are_told_of_what_they_find_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quantities, "known", {torch.empty_like: "empty", torch.zeros_like: "zeros"})
+    quantities: Any = Quantities()
+    found: Any = torch.empty_like(quantities), torch.zeros_like(quantities, dtype=torch.int64)
+    assert found == ("empty", "zeros")
+    with pytest.raises(TypeError, match="ones_like"):
+        torch.ones_like(quantities)
+    with Names() as names, torch.device("cuda"):
+        made = [torch.empty(2), torch.zeros(2), torch.ones_like(torch.zeros(2, device="cpu")), torch.fft.fftfreq(4)]
+    assert names.seen == ["empty", "zeros", "zeros", "ones_like"]
+    assert all(map(umadvise.on_device, made))
 
 
 @pytest.mark.usefixtures("translated")

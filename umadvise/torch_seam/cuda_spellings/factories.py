@@ -5,10 +5,12 @@ torch leaves fast paths whose results differ in the last bits (torch/nn/modules/
 `torch.overrides.has_torch_function`).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function
 from torch.utils import _device as device_contexts
 
 from umadvise.records.enums import Role
@@ -82,17 +84,46 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
         return torch._C.Generator("cpu" if target_of(device) is not None else device)
 
 
+def _overrides(value: Any) -> bool:
+    """Whether a class has its own idea of torch's functions."""
+    own = getattr(type(value), "__torch_function__", None)
+    return own is not None and type(value) is not torch.Tensor and own is not torch._C._disabled_torch_function_impl
+
+
+def _known_to_others(function: Callable[..., Any], original: Any) -> Any:
+    """What takes the place of a function, and is what classes and modes that override it are told of: what they found.
+
+    Only torch's own mode for `with torch.device(...)` knows the original, see `install`.
+    """
+
+    @functools.wraps(original)
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        values = (*arguments, *named.values())
+        overridden = torch._C._is_torch_function_enabled() and any(map(_overrides, values))
+        if overridden or torch._C._is_torch_function_mode_enabled():
+            return handle_torch_function(replacement, values, *arguments, **named)
+        return function(original, *arguments, **named)
+
+    return replacement
+
+
 def install(replaced: Replacements) -> None:
     """Replaces the factories."""
-    device_contexts._device_constructors()  # it keeps what it finds first, and is asked for torch's own
-    for name in FACTORIES:
-        replaced.around(torch, name, _copy if name in _ALIASING else _make)
+    functions = [
+        *((torch, name, _copy if name in _ALIASING else _make) for name in FACTORIES),
+        *((torch.fft, name, _make) for name in ("fftfreq", "rfftfreq")),
+        *((torch.nested, name, _make) for name in ("nested_tensor", "as_nested_tensor")),
+    ]
+    constructors = device_contexts._device_constructors()  # torch's own: it keeps what it finds first
+    known = {getattr(owner, name) for owner, name, _ in functions} & constructors
+    for owner, name, function in functions:
+        is_known = getattr(owner, name) in known
+        replaced.replace(owner, name, functools.partial(_known_to_others, function))
+        if is_known:
+            known.add(getattr(owner, name))
+    replaced.put(device_contexts, "_device_constructors", lambda: constructors | known)
     for name in METHODS:
         replaced.around(torch.Tensor, name, _make)
-    for name in ("fftfreq", "rfftfreq"):
-        replaced.around(torch.fft, name, _make)
-    for name in ("nested_tensor", "as_nested_tensor"):
-        replaced.around(torch.nested, name, _make)
     replaced.around(device_contexts.DeviceContext, "__init__", _init_context)
     replaced.around(torch, "set_default_tensor_type", _set_default_type)
     replaced.put(torch, "Generator", Generator)
