@@ -250,7 +250,7 @@ def test_ops_that_need_more_than_there_is_are_told_of_once(caplog: pytest.LogCap
 
 
 def test_a_step_that_outgrows_plain_memory_keeps_the_budget() -> None:
-    """Some 97 MiB go to `resident`, in 112 MiB; batches that make 16 MiB in each layer need twice that, and are paged."""
+    """Some 97 MiB go to `resident`, in 112 MiB; batches that make 16 MiB a layer need twice that, and are paged."""
     rows, expected = [16] * 6 + [4096] * 2, Training()
     for each in rows:
         expected.step(each)

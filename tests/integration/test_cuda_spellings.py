@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -138,6 +139,15 @@ def test_classes_and_modes_are_told_of_what_they_find_in_torch(monkeypatch: pyte
         made = [torch.empty(2), torch.zeros(2), torch.ones_like(torch.zeros(2, device="cpu")), torch.fft.fftfreq(4)]
     assert names.seen == ["empty", "zeros", "zeros", "ones_like"]
     assert all(map(umadvise.on_device, made))
+
+
+@pytest.mark.usefixtures("translated")
+def test_functions_are_pickled_by_the_place_where_they_stand() -> None:
+    """As arguments of other processes, and in what torch.save is given."""
+    methods = [*METHODS, "to", "cpu", "cuda", "numpy"]
+    owners = [(torch, FACTORIES), (torch, ["load", "compile"]), (torch.Tensor, methods)]
+    functions = [getattr(owner, name) for owner, names in owners for name in names if hasattr(owner, name)]
+    assert [each for each in functions if pickle.loads(pickle.dumps(each)) is not each] == []
 
 
 @pytest.mark.usefixtures("translated")

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 
@@ -25,9 +26,24 @@ class Replacements:
         """Sets `owner.name` to something that needs no original."""
         self.replace(owner, name, lambda _original: replacement)
 
-    def around(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        """Sets `owner.name` to a function that calls another one (see `calling`)."""
-        self.replace(owner, name, functools.partial(calling, function))
+    def around(
+        self,
+        owner: Any,
+        name: str,
+        function: Callable[..., Any],
+        made: Callable[[Callable[..., Any], Any], Any] | None = None,
+    ) -> None:
+        """Sets `owner.name` to a function that calls another one (see `calling`), and that pickle finds there."""
+
+        def make(original: Any) -> Any:
+            replacement = (made or calling)(function, original)
+            if isinstance(replacement, FunctionType):
+                inside = isinstance(owner, type)
+                replacement.__module__ = owner.__module__ if inside else owner.__name__
+                replacement.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name
+            return replacement
+
+        self.replace(owner, name, make)
 
     def undo(self) -> None:
         """Puts everything back, last first."""

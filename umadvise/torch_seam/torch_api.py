@@ -17,7 +17,7 @@ from umadvise.records.advice import Target, parse_advice, parse_target
 from umadvise.records.enums import Role
 from umadvise.torch_seam.placement import to_device, to_host
 from umadvise.torch_seam.replacements import refusing
-from umadvise.torch_seam.runtime import HOST, Runtime, address_of, current, on_device, placed, routed
+from umadvise.torch_seam.runtime import Runtime, address_of, current, on_device, placed, routed
 
 
 @dataclass(frozen=True, slots=True)

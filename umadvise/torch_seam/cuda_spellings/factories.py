@@ -118,7 +118,7 @@ def install(replaced: Replacements) -> None:
     known = {getattr(owner, name) for owner, name, _ in functions} & constructors
     for owner, name, function in functions:
         is_known = getattr(owner, name) in known
-        replaced.replace(owner, name, functools.partial(_known_to_others, function))
+        replaced.around(owner, name, function, _known_to_others)
         if is_known:
             known.add(getattr(owner, name))
     replaced.put(device_contexts, "_device_constructors", lambda: constructors | known)
