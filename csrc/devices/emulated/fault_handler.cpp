@@ -86,7 +86,8 @@ Rounds of_owner;
 // the signal again (faulthandler): when that comes here too, it is the turn of the one below, or else of the default.
 void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
   const Handlers& theirs = *handlers.load();
-  const bool passed = passing == pthread_self() || raised_again.exchange(false) || (!raised && of_handlers.too_many(context));
+  const bool passed =
+      passing == pthread_self() || raised_again.exchange(false) || (!raised && of_handlers.too_many(context));
   const size_t depth = passed ? ++passed_down : (passed_down = 0);
   if (depth >= theirs.size()) return die_by_default(raised);
   const struct sigaction& action = theirs[theirs.size() - 1 - depth];
