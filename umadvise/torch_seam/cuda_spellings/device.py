@@ -232,4 +232,5 @@ def _install_accelerator(replaced: Replacements, functions: dict[str, Any]) -> N
     others = {"get_memory_info": "mem_get_info", "set_device_index": "set_device", "set_device_idx": "set_device"}
     for name, cuda_name in {**same, **others}.items():
         if hasattr(torch.accelerator, name):
-            replaced.put(torch.accelerator, name, functions[cuda_name])
+            # Another object: torch.compile knows functions by their identity, and takes each for one thing.
+            replaced.put(torch.accelerator, name, partial(functions[cuda_name]))
