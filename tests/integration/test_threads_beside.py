@@ -1,5 +1,6 @@
 """Threads that a session knows nothing of use its tensors, while these come and go."""
 
+import _thread
 import io
 import threading
 from collections.abc import Callable
@@ -71,3 +72,20 @@ def test_it_writes_where_the_tensor_is() -> None:
         thread.join()
         assert [(int(each.min()), int(each.max())) for each in tensors] == [(value, value) for value in range(8)]
         assert session.swap_counters().swap_outs > 0
+
+
+def test_threads_below_those_of_threading_hold_what_they_use() -> None:
+    """Whoever starts them by `_thread`: their ops come to the interposer."""
+    told: list[bool] = []
+    ended = threading.Event()
+
+    def work(tensor: torch.Tensor, *, say: Callable[[], None]) -> None:
+        key = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+        told.append(torch._C._dispatch_tls_is_dispatch_key_included(key) and int(tensor.sum()) == 3)
+        say()
+
+    device = umadvise.EmulatedDevice(capacity="32MiB")
+    with umadvise.session(torch.nn.Linear(2, 2), device=device, policy="swap"):
+        _thread.start_new_thread(work, (torch.ones(3),), {"say": ended.set})
+        assert ended.wait(20)
+    assert told == [True]

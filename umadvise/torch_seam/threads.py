@@ -6,9 +6,11 @@ while a device is in use, and whatever a pool of threads runs then, holds what i
 and its steps are its own.
 """
 
+import _thread
 import threading
 from collections.abc import Callable
 from concurrent.futures import thread as pool
+from functools import partial
 from typing import Any
 
 from umadvise import _native
@@ -24,8 +26,14 @@ def install(replaced: Replacements) -> None:
     # A pool's threads may be older than the session; both functions run in the thread that they are about.
     for owner, name in ((threading.Thread, "_bootstrap_inner"), (pool._WorkItem, "run")):
         replaced.around(owner, name, _beside)
+    for name in ("start_new_thread", "start_new"):
+        replaced.around(_thread, name, _start)
 
 
-def _beside(original: Callable[..., Any], *arguments: Any) -> Any:
+def _beside(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     _native.work_beside()
-    return original(*arguments)
+    return original(*arguments, **named)
+
+
+def _start(original: Callable[..., int], function: Callable[..., Any], *arguments: Any) -> int:
+    return original(partial(_beside, function), *arguments)
