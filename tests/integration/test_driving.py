@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_networks import different, same_bits
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim import adamw
 from torch.utils.checkpoint import checkpoint
@@ -136,15 +137,30 @@ class _Packed(Training):
         self.losses.append(loss.item())
 
 
-def test_what_a_pack_hook_makes_leaves_and_is_brought_back_in_time() -> None:
-    """12 tensors of 4 MiB and 4 of 8 MiB are kept for backward, beside 32 MiB: too much for 48 if they stay."""
-    expected, training = _Packed(), _Packed()
+class _Dual(Training):
+    """Forward-mode differentiation keeps a tangent with each result, which the same op makes."""
+
+    def step(self, rows: int = 1024) -> None:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.randn(rows, WIDTH), torch.randn(rows, WIDTH))
+            value, tangent = forward_ad.unpack_dual(self.model(dual))
+            loss = value.square().mean() + tangent.square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+
+@pytest.mark.parametrize(("kind", "budget"), [(_Packed, "56MiB"), (_Dual, "40MiB")])
+def test_what_is_made_within_ops_leaves_and_is_brought_back_in_time(kind: type[Training], budget: str) -> None:
+    """Too much for the budget if it stays: of 12 tensors of 4 MiB and 4 of 8 for backward, or of 16 tangents of 4."""
+    expected, training = kind(), kind()
     torch.manual_seed(4)
     for _ in range(8):
         expected.step()
     counted = []
     torch.manual_seed(4)
-    with session(training, "swap", budget="56MiB", capacity="256MiB") as um:
+    with session(training, "swap", budget=budget, capacity="256MiB") as um:
         for _ in range(8):
             with um.step():
                 training.step()

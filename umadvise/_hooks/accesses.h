@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "operator_info.h"
+#include "tangents.h"
 #include "umadvise.h"
 #include "wrappers.h"
 
@@ -100,7 +101,7 @@ inline bool is_wrapper(const c10::TensorImpl& tensor) {
 }
 
 // Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of
-// where it is sparse or a wrapper. A wrapper of a sparse tensor has its layout, but is none.
+// where it is sparse or a wrapper, and its tangent. A wrapper of a sparse tensor has its layout, but is none.
 template <class Visit>
 void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
   if (is_wrapper(tensor)) {
@@ -119,6 +120,7 @@ void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
   } else {
     visit(tensor);
   }
+  if (const c10::TensorImpl* const tangent = tangent_of(tensor)) each_part(*tangent, visit);
 }
 
 // Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list, or of a list of
