@@ -4,7 +4,7 @@ import copy
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim import adamw
+from torch.utils import swap_tensors
 from torch.utils.checkpoint import checkpoint
 
 import umadvise
@@ -120,6 +121,26 @@ def test_the_plan_brings_everything_in_time_and_keeps_the_budget() -> None:
     assert all(after.actions > before.actions for before, after in steady)
     assert all(after.swap_ins > before.swap_ins for before, after in steady)
     assert all(after.on_demand_swap_ins == before.on_demand_swap_ins for before, after in steady)
+
+
+def test_parameters_may_be_swapped_for_others() -> None:
+    """As `torch.__future__.set_swap_module_params_on_conversion` has modules do it; none refers to them."""
+
+    def train(training: Training, step: Callable[[], AbstractContextManager[object]]) -> None:
+        for number in range(1, 9):
+            if number == 5:
+                swap_tensors(training.model[0].weight, training.model[2].weight)
+            with step():
+                training.step()
+
+    expected, training = Training(), Training()
+    torch.manual_seed(4)
+    train(expected, nullcontext)
+    torch.manual_seed(4)
+    with session(training, "swap") as um:
+        train(training, um.step)
+        assert um.swap_counters().programs_followed >= 3
+    assert_same(training, expected)
 
 
 class _Packed(Training):

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,6 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from umadvise import _native
 from umadvise.records.enums import Role
@@ -51,8 +51,11 @@ class ModuleNames:
         self._handles: list[Any] = []
         # Weak: a script may train one model after another.
         self._modules: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        # What stands before the names of their own parameters. Nothing refers to those, not even weakly: then
+        # `torch.utils.swap_tensors` would refuse them.
+        self._prefixes: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._followed: dict[int, Any] = {}  # handles of hooks on parameters, by the parameters' identities
         self._entered: list[str] = []
-        self._parameters = WeakTensorKeyDictionary()
         self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
         self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self.outermost: Callable[[torch.nn.Module], None] | None = None
@@ -81,7 +84,9 @@ class ModuleNames:
             prefix: text before each name.
         """
         for name, module in model.named_modules():
-            self._modules.setdefault(module, prefix + _own_name(name) or type(_uncompiled(model)).__name__)
+            own_name = prefix + _own_name(name)
+            self._modules.setdefault(module, own_name or type(_uncompiled(model)).__name__)
+            self._prefixes.setdefault(module, f"{own_name}." if own_name else "")
         for name, buffer in model.named_buffers():
             _label(buffer, Role.PARAMETER, prefix + _own_name(name))
         for name, parameter in model.named_parameters():
@@ -93,21 +98,32 @@ class ModuleNames:
             self._uninitialized.append((parameter, name))
             return
         _label(parameter, Role.PARAMETER, name)
-        if parameter in self._parameters:
+        if self._is_followed(parameter):
             return
-        self._parameters[parameter] = name
-        self._gradient_arrived(parameter)
+        self._gradient_arrived(name, parameter)
         if parameter.requires_grad and parameter.is_leaf:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(unless_traced(self._gradient_arrived)))
+            hook = unless_traced(partial(self._gradient_arrived, name))
+            self._followed[id(parameter)] = parameter.register_post_accumulate_grad_hook(hook)
+            self._handles.append(self._followed[id(parameter)])
 
-    def _gradient_arrived(self, parameter: torch.Tensor) -> None:
+    def _is_followed(self, parameter: torch.Tensor) -> bool:
+        """Another tensor may have the identity of one that is gone, but not its hooks."""
+        handle = self._followed.get(id(parameter))
+        hooks = None if handle is None else handle.hooks_dict_ref()
+        return hooks is not None and hooks is parameter._post_accumulate_grad_hooks
+
+    def _gradient_arrived(self, name: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            _label(parameter.grad, Role.GRADIENT, f"{self._parameters[parameter]}.grad")
+            _label(parameter.grad, Role.GRADIENT, f"{name}.grad")
 
     def label_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Labels the optimizer's state after the parameters that it belongs to."""
+        names: dict[int, str] = {}
+        for module, prefix in self._prefixes.items():
+            for name, own in module._parameters.items():
+                names.setdefault(id(own), prefix + _own_name(name))
         for name, parameter, tensor in tensors_of_state(optimizer):
-            _label(tensor, Role.OPTIMIZER_STATE, f"{self._parameters.get(parameter, 'parameter')}.{name}")
+            _label(tensor, Role.OPTIMIZER_STATE, f"{names.get(id(parameter), 'parameter')}.{name}")
 
     # ---- hooks ----------------------------------------------------------------------------------------------------
 
