@@ -6,6 +6,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,6 +118,43 @@ class Quantities:
         return cls.known.get(func, NotImplemented)
 
 
+class Boxes(torch.Tensor):
+    """Stays one where it moves, as torchvision's do, and nowhere else."""
+
+    moves: ClassVar[tuple[Any, ...]] = ()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, arguments: Any = (), named: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            found = func(*arguments, **(named or {}))
+        return found.as_subclass(cls) if func in cls.moves else found
+
+
+@pytest.mark.parametrize("translates", [True, False])
+def test_a_tensor_of_a_class_stays_one_where_it_moves(translates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a script, which finds our functions in torch, and in a session that comes after the class."""
+    moves = (torch.Tensor.clone, torch.Tensor.to)  # those of torch, as a class knows them that was there before
+    with ExitStack() as stack:
+        if translates:
+            stack.enter_context(ScriptRun(EmulatedDevice(capacity="32MiB"), None, "advise", "script.py"))
+
+            class Later(Boxes):
+                pass
+
+            kind, moves = Later, (torch.Tensor.clone, torch.Tensor.to)
+        else:
+            stack.enter_context(umadvise.session(nn.Linear(2, 2), device="emulated"))
+            kind = Boxes  # type: ignore[assignment]
+        monkeypatch.setattr(Boxes, "moves", moves)
+        boxes = torch.arange(12.0).reshape(3, 4).as_subclass(kind)
+        moved = boxes.to("cuda")
+        back = [moved.to("cpu"), moved.to(device="cpu", copy=True)]
+        assert {type(each) for each in [moved, *back]} == {kind}
+        assert umadvise.on_device(moved)
+        assert not any(map(umadvise.on_device, back))
+        assert all(each.sum() == 66 for each in back)
+
+
 class Names(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
@@ -139,6 +177,18 @@ def test_classes_and_modes_are_told_of_what_they_find_in_torch(monkeypatch: pyte
         made = [torch.empty(2), torch.zeros(2), torch.ones_like(torch.zeros(2, device="cpu")), torch.fft.fftfreq(4)]
     assert names.seen == ["empty", "zeros", "zeros", "ones_like"]
     assert all(map(umadvise.on_device, made))
+
+
+@pytest.mark.usefixtures("translated")
+def test_classes_are_made_of_torchs_generator() -> None:
+    class Counting(torch.Generator):
+        count = 3
+
+    generator = Counting("cuda").manual_seed(1)
+    assert isinstance(generator, Counting)
+    assert generator.count == 3
+    assert torch.equal(torch.rand(2, generator=generator), torch.rand(2, generator=torch.Generator().manual_seed(1)))
+    assert type(torch.Generator("cuda")) is torch._C.Generator
 
 
 @pytest.mark.usefixtures("translated")

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from umadvise import _native
 from umadvise.errors import NativeError
 from umadvise.records.enums import Advice, Role
+from umadvise.torch_seam.replacements import overrides
 from umadvise.torch_seam.runtime import HOST, address_of, current, placed, routed, storage_address
 from umadvise.torch_seam.tensors import is_dense, is_distributed, with_local
 
@@ -71,9 +72,19 @@ def to_host(
     """A tensor's values in ordinary memory, through the copy engine: no page moves and none faults."""
     if is_distributed(tensor):
         return with_local(tensor, partial(to_host, dtype=dtype, memory_format=memory_format))
+    if _is_more_than_bytes(tensor):
+        with routed(HOST):
+            copied = _clone(tensor, memory_format=memory_format) if tensor.layout is torch.strided else _clone(tensor)
+            return copied if dtype in (None, tensor.dtype) else _to(copied, dtype=dtype)
     copied = _copy_out_traced(tensor) if tensor.requires_grad else copy_of_bytes(tensor)
     with routed(HOST):
         return _to(copied, dtype=dtype or tensor.dtype, memory_format=memory_format)
+
+
+def _is_more_than_bytes(tensor: torch.Tensor) -> bool:
+    """Whether a copy is what the tensor's class makes of it: boxes of a picture, a tensor that is made of others."""
+    has_idea = torch._C._is_torch_function_enabled() and overrides(tensor)
+    return has_idea or is_traceable_wrapper_subclass(tensor)
 
 
 class _CopyOut(torch.autograd.Function):

@@ -4,6 +4,12 @@ import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch._C import _is_torch_function_enabled as _torch_function_is_enabled
+from torch._C import _is_torch_function_mode_enabled
+from torch.overrides import handle_torch_function
 
 
 class Replacements:
@@ -15,6 +21,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
+        self._known_before = WeakSet(_classes_below(torch.Tensor))
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Sets `owner.name` to `make(original)`; `original` is None where the owner has no such attribute."""
@@ -26,17 +33,18 @@ class Replacements:
         """Sets `owner.name` to something that needs no original."""
         self.replace(owner, name, lambda _original: replacement)
 
-    def around(
-        self,
-        owner: Any,
-        name: str,
-        function: Callable[..., Any],
-        made: Callable[[Callable[..., Any], Any], Any] | None = None,
-    ) -> None:
-        """Sets `owner.name` to a function that calls another one (see `calling`), and that pickle finds there."""
+    def around(self, owner: Any, name: str, function: Callable[..., Any], *, told: bool = False) -> None:
+        """Sets `owner.name` to a function that calls another one (see `calling`), and that pickle finds there.
+
+        Args:
+            owner: class or module of torch's.
+            name: attribute of it.
+            function: what is called, with the original first.
+            told: whether classes and modes that override torch's functions are told of it, as torch does with its own.
+        """
 
         def make(original: Any) -> Any:
-            replacement = (made or calling)(function, original)
+            replacement = self._telling(function, original) if told else calling(function, original)
             if isinstance(replacement, FunctionType):
                 inside = isinstance(owner, type)
                 replacement.__module__ = owner.__module__ if inside else owner.__name__
@@ -44,6 +52,23 @@ class Replacements:
             return replacement
 
         self.replace(owner, name, make)
+
+    def _telling(self, function: Callable[..., Any], original: Callable[..., Any]) -> Any:
+        """They are told of what stands in torch now: that is what they have found there, if they came after it."""
+
+        @functools.wraps(original)
+        def replacement(*arguments: Any, **named: Any) -> Any:
+            values = (*arguments, *named.values())
+            classes = {type(each) for each in values if overrides(each)} if _torch_function_is_enabled() else set()
+            if _is_torch_function_mode_enabled() or not classes <= self._known_before:
+                try:
+                    return handle_torch_function(replacement, values, *arguments, **named)
+                except TypeError as error:
+                    if not str(error).startswith("no implementation found"):
+                        raise
+            return function(original, *arguments, **named)
+
+        return replacement
 
     def undo(self) -> None:
         """Puts everything back, last first."""
@@ -55,6 +80,18 @@ class Replacements:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def _classes_below(kind: type) -> list[type]:
+    """Its subclasses, and theirs."""
+    below = type.__subclasses__(kind)
+    return [*below, *(found for each in below for found in _classes_below(each))]
+
+
+def overrides(value: Any) -> bool:
+    """Whether the value's class has its own idea of torch's functions."""
+    own = getattr(type(value), "__torch_function__", None)
+    return own is not None and type(value) is not torch.Tensor and own is not torch._C._disabled_torch_function_impl
 
 
 def calling(function: Callable[..., Any], original: Any) -> Any:

@@ -243,9 +243,9 @@ def install(runtime: Runtime) -> None:
     replaced = runtime.replaced
     if runtime.emulated and not torch.cuda.is_available():
         replaced.put(torch.cuda, "_lazy_init", _no_cuda)
-    replaced.around(torch.Tensor, "to", _tensor_to)
-    replaced.around(torch.Tensor, "cuda", _tensor_cuda)
-    replaced.around(torch.Tensor, "cpu", _tensor_cpu)
+    replaced.around(torch.Tensor, "to", _tensor_to, told=True)
+    replaced.around(torch.Tensor, "cuda", _tensor_cuda, told=True)
+    replaced.around(torch.Tensor, "cpu", _tensor_cpu, told=True)
     ours = [torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu]
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
     replaced.around(torch.nn.Module, "to", _module_to)

@@ -5,12 +5,10 @@ torch leaves fast paths whose results differ in the last bits (torch/nn/modules/
 `torch.overrides.has_torch_function`).
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import handle_torch_function
 from torch.utils import _device as device_contexts
 
 from umadvise.records.enums import Role
@@ -80,31 +78,9 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """`torch.Generator("cuda")` is a generator of the CPU: the device's kernels draw from those."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """Makes one of torch's own."""
-        return torch._C.Generator("cpu" if target_of(device) is not None else device)
-
-
-def _overrides(value: Any) -> bool:
-    """Whether a class has its own idea of torch's functions."""
-    own = getattr(type(value), "__torch_function__", None)
-    return own is not None and type(value) is not torch.Tensor and own is not torch._C._disabled_torch_function_impl
-
-
-def _known_to_others(function: Callable[..., Any], original: Any) -> Any:
-    """What takes the place of a function, and is what classes and modes that override it are told of: what they found.
-
-    Only torch's own mode for `with torch.device(...)` knows the original, see `install`.
-    """
-
-    @functools.wraps(original)
-    def replacement(*arguments: Any, **named: Any) -> Any:
-        values = (*arguments, *named.values())
-        overridden = torch._C._is_torch_function_enabled() and any(map(_overrides, values))
-        if overridden or torch._C._is_torch_function_mode_enabled():
-            return handle_torch_function(replacement, values, *arguments, **named)
-        return function(original, *arguments, **named)
-
-    return replacement
+        """Makes one of torch's own, or of a class that a program has made of it."""
+        kind = torch._C.Generator if cls is Generator else cls
+        return torch._C.Generator.__new__(kind, "cpu" if target_of(device) is not None else device)
 
 
 def install(replaced: Replacements) -> None:
@@ -118,12 +94,12 @@ def install(replaced: Replacements) -> None:
     known = {getattr(owner, name) for owner, name, _ in functions} & constructors
     for owner, name, function in functions:
         is_known = getattr(owner, name) in known
-        replaced.around(owner, name, function, _known_to_others)
+        replaced.around(owner, name, function, told=True)
         if is_known:
             known.add(getattr(owner, name))
     replaced.put(device_contexts, "_device_constructors", lambda: constructors | known)
     for name in METHODS:
-        replaced.around(torch.Tensor, name, _make)
+        replaced.around(torch.Tensor, name, _make, told=True)
     replaced.around(device_contexts.DeviceContext, "__init__", _init_context)
     replaced.around(torch, "set_default_tensor_type", _set_default_type)
     replaced.put(torch, "Generator", Generator)

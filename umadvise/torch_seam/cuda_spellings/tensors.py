@@ -61,11 +61,11 @@ def install(replaced: Replacements) -> None:
     replaced.around(torch.Tensor, "device", _device)
     replaced.around(torch.Tensor, "is_cuda", _is_cuda)
     replaced.around(torch.Tensor, "get_device", _get_device)
-    replaced.around(torch.Tensor, "to", _to)
+    replaced.around(torch.Tensor, "to", _to, told=True)
     ours = [torch.Tensor.get_device, torch.Tensor.to]  # what torch's methods of lazy tensors are told of, by identity
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])
     replaced.around(torch.nn.Module, "to", _to)
-    replaced.around(torch.Tensor, "type", _type)
+    replaced.around(torch.Tensor, "type", _type, told=True)
     replaced.put(torch.Tensor, "pin_memory", _pin_memory)
     replaced.put(torch.Tensor, "is_pinned", lambda self, _device=None: not on_device(self))
     # Memory is freed in the order of the calling thread.
