@@ -84,7 +84,7 @@ class Replacements:
 
 def _classes_below(kind: type) -> list[type]:
     """Its subclasses, and theirs."""
-    below = type.__subclasses__(kind)
+    below: list[type] = type.__subclasses__(kind)
     return [*below, *(found for each in below for found in _classes_below(each))]
 
 

@@ -80,7 +80,8 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     def __new__(cls, device: Any = "cpu") -> Any:
         """Makes one of torch's own, or of a class that a program has made of it."""
         kind = torch._C.Generator if cls is Generator else cls
-        return torch._C.Generator.__new__(kind, "cpu" if target_of(device) is not None else device)
+        wanted = "cpu" if target_of(device) is not None else device
+        return torch._C.Generator.__new__(kind, wanted)  # type: ignore[call-arg]
 
 
 def install(replaced: Replacements) -> None:
