@@ -91,6 +91,28 @@ thread_local uint32_t thread_phase = UM_PHASE_NONE;
 thread_local bool beside = false;   // those that interpose
 thread_local bool at_edge = false;  // of two steps
 
+// Which thread's ops are the steps', of those beside; 0: none, but theirs that interpose.
+std::atomic<uint64_t> followed_thread{0};
+
+class Followed {  // a thread, which may end while it is
+ public:
+  ~Followed() { end(); }
+  void begin() { followed_thread = token(); }
+  void end() {
+    uint64_t own = token();
+    followed_thread.compare_exchange_strong(own, 0);
+  }
+  uint64_t token() const { return reinterpret_cast<uint64_t>(this); }
+};
+thread_local Followed followed;
+
+// Of no step: autograd's own threads work for whoever is followed.
+bool is_beside() {
+  const uint64_t thread = followed_thread.load(std::memory_order_relaxed);
+  if (thread == 0) return beside;
+  return (beside || membership.counted()) && thread != followed.token();
+}
+
 std::atomic<um_hooks_edge> tell_of_edge{nullptr};
 
 struct OpDescription {
@@ -125,7 +147,7 @@ bool is_differentiated(const Op& op) {
 template <class Op>
 OpDescription describe(const Op& op) {
   uint32_t flags = op.creates() ? UM_OP_CREATES : 0;
-  if (beside) flags |= UM_OP_BESIDE;
+  if (is_beside()) flags |= UM_OP_BESIDE;
   if (at_edge) flags |= UM_OP_AT_EDGE;
   if (is_differentiated(op)) flags |= UM_OP_DIFFERENTIATED;
   if (thread_phase != UM_PHASE_OPTIMIZER) {
@@ -288,6 +310,12 @@ void um_hooks_edge_set(um_hooks_edge edge) { um::hooks::tell_of_edge = edge; }
 
 void um_hooks_beside(int32_t on) {
   static_cast<void>(um::hooks::guarded([&] { um::hooks::work_beside(on != 0); }));
+}
+
+void um_hooks_follow(int32_t on) {
+  using namespace um::hooks;
+  if (on != 0 && beside) return followed.begin();
+  followed_thread = 0;
 }
 
 void um_hooks_phase_set(uint32_t phase) { um::hooks::thread_phase = phase; }

@@ -130,6 +130,11 @@ def work_beside() -> None:
     hooks_library().um_hooks_beside(1)
 
 
+def follow_thread(on: bool) -> None:
+    """Makes this thread's ops those of the steps, where it works beside those that interpose; False: theirs again."""
+    hooks_library().um_hooks_follow(on)
+
+
 def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:
     """Splits ops on lists that work element by element, so that each part keeps a limit: see um_hooks_split_set.
 

@@ -1,6 +1,7 @@
 """What is patched now: the device, the policy, and where this thread's allocations go."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Runtime:
         watched_by: name of the session, or of `umadvise run`, that watches the device now; None where none does.
         intermediate_advice: advice that the user gave with `torch.cuda.set_unified`, which beats every policy; None
             without one.
+        thread: identity of the thread whose ops are the steps'.
         team: thread that makes OpenMP's threads share their processors with others; None on CUDA.
     """
 
@@ -52,6 +54,7 @@ class Runtime:
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None
     process_id: int = field(default_factory=os.getpid)
+    thread: int = field(default_factory=threading.get_ident)
 
     @property
     def forked(self) -> bool:
@@ -116,6 +119,14 @@ class Runtime:
         if self.watched_by is not None:
             raise StateError(f"{self.watched_by} watches this process already: one at a time")
         self.watched_by = watcher
+
+    def follow_thread(self) -> None:
+        """The steps are this thread's from now on: its ops are theirs, and what it makes has the policy's memory."""
+        if self.thread == threading.get_ident():
+            return
+        self.thread = threading.get_ident()
+        _native.follow_thread(True)
+        self.set_policy(self.policy)
 
     def set_policy(self, policy: Policy) -> None:
         """Changes the policy for what is allocated from now on; live tensors stay where they are.

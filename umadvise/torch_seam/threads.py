@@ -3,7 +3,7 @@
 A session guards the ops of the thread that opened it. A storage that moves while another thread's op uses it would give
 that op somebody else's bytes: savers of checkpoints and evaluators work like that. So every thread that Python starts
 while a device is in use, and whatever a pool of threads runs then, holds what its ops are given. Its memory, its names
-and its steps are its own.
+and its steps are its own, until the loop is found to be there (`Runtime.follow_thread`).
 """
 
 import _thread

@@ -254,6 +254,7 @@ class Session:
             yield
             return
         loop.observer.unmarked.leave_to_marks()
+        state.follow_thread()
         clock = loop.observer.clock
         number = clock.step_count + 1
         if not state.forked:

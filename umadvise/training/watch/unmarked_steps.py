@@ -8,12 +8,14 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
 from umadvise._native.abi import Status
+from umadvise.records.enums import Role
 from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.tensors import strided_parts
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
 from umadvise.training.watch.step_clock import StepClock
@@ -22,6 +24,11 @@ log = logging.getLogger("umadvise")
 
 PATIENCE = 64
 """Repetitions without a step of an optimizer that is there: as many parts of a batch may be added up before it."""
+
+
+_TIMES_TO_TRAIN, _TIMES_TO_INFER = 2, 8
+"""Calls and steps in a row in which another thread is known for the loop's: a forward and an update; or an inference,
+which an evaluation beside a training is as well."""
 
 
 class Driver(Protocol):
@@ -82,7 +89,7 @@ class UnmarkedSteps:
         self._names = names
         self._leader = _Leader()
         self._handle: Any = None
-        self._thread = 0
+        self._came_from = 0, 0  # a thread, and how often it came last, with no other one between
         self._numbers: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
         self._next_number = count(1)  # none comes twice, as of a module that is gone
         self._stepped = False
@@ -93,8 +100,10 @@ class UnmarkedSteps:
     def attach(self, clock: StepClock) -> None:
         """Follows optimizers, and looks for repetition in what this thread does; a clock is told of the steps."""
         self._clock = clock
-        self._thread = threading.get_ident()
-        self._handle = register_optimizer_step_post_hook(unless_traced(self._after_step))
+        self._handle = [
+            register_optimizer_step_pre_hook(unless_traced(self._before_step)),
+            register_optimizer_step_post_hook(unless_traced(self._after_step)),
+        ]
         self._names.outermost = self._call
         _native.set_edge(self._edge_at_op)
         self._runtime.device.find_steps(True)
@@ -103,7 +112,8 @@ class UnmarkedSteps:
         """Leaves the steps to those who mark them, from now on. One that is open is none."""
         if self._handle is None:
             return
-        self._handle.remove()
+        for handle in self._handle:
+            handle.remove()
         self._handle = None
         self._leave_repetition()
         if not self._runtime.forked and self._clock.in_step:
@@ -152,6 +162,25 @@ class UnmarkedSteps:
         if self.driver is not None:
             self.driver.drop_step(self._clock.step_count)
 
+    def _came(self, times: int) -> None:
+        """This thread calls a module or steps an optimizer; having come so often in a row, it is the loop's."""
+        thread, count = self._came_from
+        own = threading.get_ident()
+        self._came_from = own, count + 1 if thread == own else 1
+        if own != self._runtime.thread and self._came_from[1] >= times:
+            self._runtime.follow_thread()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        """The loop may run in another thread: what that has made until now was its own (`torch_seam/threads.py`)."""
+        before = self._runtime.thread
+        self._came(_TIMES_TO_TRAIN)
+        if self._runtime.thread == before or not self._runtime.emulated or self._runtime.forked:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for part in strided_parts(parameter.grad) if parameter.grad is not None else ():
+                    self._runtime.take_in(part.untyped_storage(), Role.INTERMEDIATE)
+
     def _after_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         if self._runtime.forked or not self._leader.steps(optimizer):
             return
@@ -168,7 +197,10 @@ class UnmarkedSteps:
 
     def _call(self, module: torch.nn.Module) -> None:
         """A module is called from outside of modules."""
-        if threading.get_ident() != self._thread or torch._C._current_graph_task_id() != -1 or self._runtime.forked:
+        if torch._C._current_graph_task_id() != -1 or self._runtime.forked:
+            return
+        self._came(_TIMES_TO_INFER)
+        if threading.get_ident() != self._runtime.thread:
             return
         number = self._numbers.get(module)
         if number is None:
