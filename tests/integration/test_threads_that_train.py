@@ -69,7 +69,7 @@ def test_a_script_may_train_in_a_thread() -> None:
         check_steady(trained)
         main_trained = Trained()
         main_trained.train()
-        assert runtime.current().thread == threading.get_ident()
+        assert runtime.current().thread is runtime.this_thread()
         check_steady(main_trained)
     assert trained.losses == main_trained.losses == expected()
 

@@ -23,6 +23,19 @@ _data_ptr = torch._C.TensorBase.data_ptr
 _storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 
 
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.thread = object()
+
+
+_here = _Here()
+
+
+def this_thread() -> object:
+    """Tells this thread from all others; `threading.get_ident()` may be that of one that has ended."""
+    return _here.thread
+
+
 @dataclass
 class Runtime:
     """What `patch()` has set up in this process, until `unpatch()`.
@@ -39,7 +52,7 @@ class Runtime:
         watched_by: name of the session, or of `umadvise run`, that watches the device now; None where none does.
         intermediate_advice: advice that the user gave with `torch.cuda.set_unified`, which beats every policy; None
             without one.
-        thread: identity of the thread whose ops are the steps'.
+        thread: what `this_thread` gives in the thread whose ops are the steps'.
         team: thread that makes OpenMP's threads share their processors with others; None on CUDA.
     """
 
@@ -54,7 +67,7 @@ class Runtime:
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None
     process_id: int = field(default_factory=os.getpid)
-    thread: int = field(default_factory=threading.get_ident)
+    thread: object = field(default_factory=lambda: _here.thread)
 
     @property
     def forked(self) -> bool:
@@ -122,9 +135,9 @@ class Runtime:
 
     def follow_thread(self) -> None:
         """The steps are this thread's from now on: its ops are theirs, and what it makes has the policy's memory."""
-        if self.thread == threading.get_ident():
+        if self.thread is this_thread():
             return
-        self.thread = threading.get_ident()
+        self.thread = this_thread()
         _native.follow_thread(True)
         self.set_policy(self.policy)
 

@@ -1,7 +1,6 @@
 """Where the steps of a loop begin that nobody marks: where an optimizer has stepped, else where ops come again."""
 
 import logging
-import threading
 from collections.abc import Collection
 from itertools import count
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from umadvise import _native
 from umadvise._native.abi import Status
 from umadvise.records.enums import Role
 from umadvise.torch_seam.out_of_memory import out_of_memory
-from umadvise.torch_seam.runtime import Runtime
+from umadvise.torch_seam.runtime import Runtime, this_thread
 from umadvise.torch_seam.tensors import strided_parts
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
@@ -89,7 +88,7 @@ class UnmarkedSteps:
         self._names = names
         self._leader = _Leader()
         self._handle: Any = None
-        self._came_from = 0, 0  # a thread, and how often it came last, with no other one between
+        self._came_from: tuple[object, int] = None, 0  # a thread, and how often it came last, with no other one between
         self._numbers: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
         self._next_number = count(1)  # none comes twice, as of a module that is gone
         self._stepped = False
@@ -165,16 +164,16 @@ class UnmarkedSteps:
     def _came(self, times: int) -> None:
         """This thread calls a module or steps an optimizer; having come so often in a row, it is the loop's."""
         thread, count = self._came_from
-        own = threading.get_ident()
-        self._came_from = own, count + 1 if thread == own else 1
-        if own != self._runtime.thread and self._came_from[1] >= times:
+        own = this_thread()
+        self._came_from = own, count + 1 if thread is own else 1
+        if own is not self._runtime.thread and self._came_from[1] >= times:
             self._runtime.follow_thread()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         """The loop may run in another thread: what that has made until now was its own (`torch_seam/threads.py`)."""
         before = self._runtime.thread
         self._came(_TIMES_TO_TRAIN)
-        if self._runtime.thread == before or not self._runtime.emulated or self._runtime.forked:
+        if self._runtime.thread is before or not self._runtime.emulated or self._runtime.forked:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -200,7 +199,7 @@ class UnmarkedSteps:
         if torch._C._current_graph_task_id() != -1 or self._runtime.forked:
             return
         self._came(_TIMES_TO_INFER)
-        if threading.get_ident() != self._runtime.thread:
+        if self._runtime.thread is not this_thread():
             return
         number = self._numbers.get(module)
         if number is None:
