@@ -133,6 +133,8 @@ um_device* um_route_device(void) {
   return um::current_route(&route) ? route.device : nullptr;
 }
 
+uint64_t um_route_lease(void) { return um::lease_routes(); }
+
 um_status um_allocate_routed(uint64_t bytes, void* stream, void** out) {
   return guarded([&] {
     *given(out, "the place for the address") = nullptr;

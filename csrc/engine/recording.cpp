@@ -75,13 +75,18 @@ void Recording::end_op(RunningOp& op) noexcept {
 // What was served until now is of the step before.
 void Recording::end_step() { device_.observation.collect(); }
 
-void Recording::freed(Block* block) noexcept { tape_.freed(*block, device_.guard.own_op() != nullptr); }
+void Recording::freed(Block* block) noexcept { tape_.freed(*block, inside()); }
+
+bool Recording::inside() const {
+  const RunningOp* const own = device_.guard.own_op();
+  return own != nullptr && own->recorded != 0;
+}
 
 // Before the copy: what was served until now came first.
 void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept {
   if (!tape_.on()) return;
   device_.observation.collect();
-  tape_.happened(kind, block, address, bytes, device_.guard.own_op() != nullptr);
+  tape_.happened(kind, block, address, bytes, inside());
 }
 
 // Ordered counting: what the guard touched can be told from the accesses.

@@ -32,11 +32,14 @@ class Recording final : public Participant {
   void end_op(RunningOp& op) noexcept override;
   void end_step() override;
   void begin_step(uint32_t step) override { tape_.set_step(step); }
-  void allocated(Block* block, const RunningOp* op) noexcept override { tape_.allocated(*block, op != nullptr); }
+  void allocated(Block* block, const RunningOp* op) noexcept override {
+    tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not of a thread beside
+  }
   void freed(Block* block) noexcept override;
   void labelled(const Block& block) noexcept override { tape_.labelled(block); }
 
  private:
+  bool inside() const;  // of this thread an op runs that is recorded
   Tape tape_;
   uint64_t dropped_before_ = 0;
 

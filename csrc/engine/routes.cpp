@@ -13,6 +13,7 @@ thread_local um_route own_route{};
 // address below, 4 bits each for state, memory, role and advice above.
 constexpr int kAddressBits = 48;
 std::atomic<uint64_t> shared_route{0};
+std::atomic<uint64_t> present_lease{0};
 
 uint64_t pack(const um_route& route) {
   const uint64_t fields[] = {route.state, route.placement.memory, route.placement.role, route.placement.advice};
@@ -46,9 +47,12 @@ void forget_route(const um_device* device) {
   }
 }
 
+uint64_t lease_routes() { return ++present_lease; }
+
 bool current_route(um_route* out) {
   if (process::over()) return false;
-  if (own_route.state == UM_ROUTE_INHERIT) {
+  const bool ended = own_route.lease != 0 && own_route.lease != present_lease.load(std::memory_order_relaxed);
+  if (own_route.state == UM_ROUTE_INHERIT || ended) {
     const uint64_t word = shared_route.load(std::memory_order_relaxed);
     if (word == 0) return false;
     *out = unpack(word);

@@ -9,6 +9,8 @@ namespace um {
 void set_thread_route(const um_route* route);
 um_route thread_route();
 void set_process_route(const um_route* route);
+// Ends all leases of threads' routes; returns the number of the next one.
+uint64_t lease_routes();
 // The process's route must not lead to a device that closes. A thread's own may: it then counts as off.
 void forget_route(const um_device* device);
 

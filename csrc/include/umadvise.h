@@ -148,7 +148,10 @@ typedef struct um_route {
   uint32_t state; /* um_route_state; for the process INHERIT means OFF */
   um_placement placement;
   um_device* device;
+  uint64_t lease; /* number of the lease that it ends with (um_route_lease); 0: it stays until another one is set */
 } um_route;
+/* Ends all leases: threads whose routes have one go by the process's from now on. Returns the number of the next. */
+UM_API uint64_t um_route_lease(void);
 UM_API void um_route_set_thread(const um_route* route);
 UM_API void um_route_get_thread(um_route* out);
 UM_API void um_route_set_process(const um_route* route);

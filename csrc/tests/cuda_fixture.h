@@ -117,7 +117,7 @@ struct Cuda : Device {
   }
   // As torch asks, wherever it does.
   Moving routed(uint64_t bytes, const um_placement& placement = kChunked, void* stream = nullptr) {
-    const um_route route{UM_ROUTE_ON, placement, handle};
+    const um_route route{UM_ROUTE_ON, placement, handle, 0};
     um_route_set_thread(&route);
     void* address = nullptr;
     CHECK_OK(um_allocate_routed(bytes, stream, &address));

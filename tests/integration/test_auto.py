@@ -263,6 +263,7 @@ def test_a_step_that_outgrows_plain_memory_keeps_the_budget() -> None:
             memory = um.memory_stats()
             if number == 5:
                 assert um.rung == "resident", (memory, um.profile().rungs)
+                assert (_native.split_limit(runtime.current().device) or 0) >= budget_bytes // 3  # whole-model ops stay
         assert memory.requested_peak_bytes > budget_bytes + largest_op_bytes // 2
         assert memory.resident_peak_bytes is not None
         assert memory.resident_peak_bytes <= budget_bytes + largest_op_bytes, memory

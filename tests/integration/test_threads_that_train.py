@@ -1,15 +1,19 @@
 """Loops that run in another thread than the one that began: their steps are the run's, planned and in the budget."""
 
+import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import umadvise
 from umadvise._native.abi import SwapCounters
+from umadvise.records.enums import Role
 from umadvise.torch_seam import runtime
 from umadvise.torch_seam.runtime import on_device
 from umadvise.training.script import ScriptRun
@@ -107,3 +111,67 @@ def test_an_evaluation_beside_is_no_loop_while_the_main_thread_trains() -> None:
         thread.join()
         assert len(found) == 1
     assert trained.losses == expected()
+
+
+def test_what_is_lent_to_a_thread_ends_with_the_session() -> None:
+    """A pool's thread lives on; what it makes then is ordinary, and the next session's loop is its own thread's."""
+    umadvise.patch(device=umadvise.EmulatedDevice(capacity="256MiB"))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            trained = Trained()
+            with umadvise.session(trained.model, trained.optimizer, budget="40MiB", policy="swap") as um:
+                pool.submit(trained.train, um.step, 4).result()
+                assert pool.submit(lambda: on_device(torch.ones(2))).result()
+            assert not pool.submit(lambda: on_device(torch.ones(2))).result()
+            assert on_device(torch.ones(2))
+            weights = [torch.ones(WIDTH, WIDTH) for _ in range(8)]
+            with umadvise.session([], budget="16MiB", policy="swap") as um:
+                for _ in range(12):
+                    value = torch.ones(8, WIDTH)
+                    for weight in weights:
+                        value = value @ weight
+                assert um.profile().step_count > 6
+    finally:
+        umadvise.unpatch()
+
+
+def test_a_thread_whose_ops_nobody_sees_is_not_followed() -> None:
+    """One that was started before: what it makes would never leave."""
+    go, made = threading.Event(), list[bool]()
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
+
+    def serve() -> None:
+        go.wait()
+        with torch.no_grad():
+            made.extend(on_device(model(torch.ones(8, WIDTH))) for _ in range(20))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with umadvise.session(model, device=umadvise.EmulatedDevice(capacity="256MiB"), policy="swap"):
+        go.set()
+        thread.join()
+        assert runtime.current().thread is runtime.this_thread()
+    assert made == [False] * 20
+
+
+def test_what_a_thread_beside_makes_was_made_by_no_op_of_the_step() -> None:
+    """A loader that puts batches on the device, whenever it comes to it."""
+    trained, batches = Trained(), queue.Queue[torch.Tensor](1)
+    device = umadvise.EmulatedDevice(capacity="256MiB")
+    with umadvise.session(trained.model, device=device, policy="swap", record=True) as um:
+
+        def load() -> None:
+            for _ in range(COUNT):
+                batches.put(um.to_device(torch.randn(1024, WIDTH)))
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        for _ in range(COUNT):
+            with um.step():
+                trained.model(batches.get()).square().mean().backward()
+        thread.join()
+        trace = um.trace()
+    inputs = np.flatnonzero(trace.storages.role == Role.INPUT)
+    assert len(inputs) >= COUNT
+    made = trace.accesses.op == trace.births[trace.accesses.storage]
+    assert not np.isin(trace.accesses.storage[made], inputs).any()

@@ -312,10 +312,15 @@ void um_hooks_beside(int32_t on) {
   static_cast<void>(um::hooks::guarded([&] { um::hooks::work_beside(on != 0); }));
 }
 
-void um_hooks_follow(int32_t on) {
+int32_t um_hooks_follow(int32_t on) {
   using namespace um::hooks;
-  if (on != 0 && beside) return followed.begin();
+  if (on != 0 && beside) {
+    followed.begin();
+    return 1;
+  }
+  if (on != 0 && !membership.counted()) return 0;
   followed_thread = 0;
+  return 1;
 }
 
 void um_hooks_phase_set(uint32_t phase) { um::hooks::thread_phase = phase; }

@@ -47,6 +47,7 @@ from umadvise._native.memory import (
     export_lasting,
     free,
     label,
+    lease_routes,
     owns,
     prefetch,
     release_export,

@@ -103,11 +103,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """um_route: where torch's allocations go. `device` is `Device.handle`, 0 for none."""
+    """um_route: where torch's allocations go. `device` is `Device.handle` and `lease` of `lease_routes`; 0: none."""
 
     state: int = RouteState.INHERIT
     placement: Placement = field(default_factory=Placement)
     device: int = 0
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)

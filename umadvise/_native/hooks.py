@@ -130,9 +130,13 @@ def work_beside() -> None:
     hooks_library().um_hooks_beside(1)
 
 
-def follow_thread(on: bool) -> None:
-    """Makes this thread's ops those of the steps, where it works beside those that interpose; False: theirs again."""
-    hooks_library().um_hooks_follow(on)
+def follow_thread(on: bool) -> bool:
+    """Makes this thread's ops those of the steps, or, where not `on`, those of the threads that interpose.
+
+    Returns:
+        Whether it could: not where this thread's ops are not seen.
+    """
+    return bool(hooks_library().um_hooks_follow(on))
 
 
 def set_split(limit_bytes: int | None, unit_bytes: int = 1) -> None:

@@ -24,6 +24,11 @@ def set_thread_route(route: Route) -> None:
     core_library().um_route_set_thread(ctypes.byref(to_c(route)))
 
 
+def lease_routes() -> int:
+    """Ends what threads' routes were lent until now; returns the number of the next lease."""
+    return int(core_library().um_route_lease())
+
+
 def thread_route() -> Route:
     """This thread's own route."""
     return filled(Route, core_library().um_route_get_thread)

@@ -110,7 +110,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
 def stop(state: Runtime) -> None:
     """Ends what `start` began. Live tensors stay valid where they are; their memory goes with the last of them."""
     state.replaced.undo()
-    _native.follow_thread(False)
+    state.follow_own_thread()
     _native.set_thread_route(Route(RouteState.INHERIT))
     if not state.emulated:
         _native.set_process_route(Route(RouteState.OFF))

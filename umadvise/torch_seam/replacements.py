@@ -21,7 +21,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
-        self._known_before = WeakSet(_classes_below(torch.Tensor))
+        self._known_before: WeakSet[type] | None = None
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Sets `owner.name` to `make(original)`; `original` is None where the owner has no such attribute."""
@@ -42,6 +42,8 @@ class Replacements:
             function: what is called, with the original first.
             told: whether classes and modes that override torch's functions are told of it, as torch does with its own.
         """
+        if told and self._known_before is None:
+            self._known_before = WeakSet(_classes_below(torch.Tensor))
 
         def make(original: Any) -> Any:
             replacement = self._telling(function, original) if told else calling(function, original)
@@ -54,13 +56,14 @@ class Replacements:
         self.replace(owner, name, make)
 
     def _telling(self, function: Callable[..., Any], original: Callable[..., Any]) -> Any:
-        """They are told of what stands in torch now: that is what they have found there, if they came after it."""
+        """Modes, and classes that came after it, are told of what stands in torch now: they have found that there."""
+        known_before = self._known_before or WeakSet()
 
         @functools.wraps(original)
         def replacement(*arguments: Any, **named: Any) -> Any:
             values = (*arguments, *named.values())
             classes = {type(each) for each in values if overrides(each)} if _torch_function_is_enabled() else set()
-            if _is_torch_function_mode_enabled() or not classes <= self._known_before:
+            if _is_torch_function_mode_enabled() or not classes <= known_before:
                 try:
                     return handle_torch_function(replacement, values, *arguments, **named)
                 except TypeError as error:

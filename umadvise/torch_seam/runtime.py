@@ -52,7 +52,9 @@ class Runtime:
         watched_by: name of the session, or of `umadvise run`, that watches the device now; None where none does.
         intermediate_advice: advice that the user gave with `torch.cuda.set_unified`, which beats every policy; None
             without one.
-        thread: what `this_thread` gives in the thread whose ops are the steps'.
+        own_thread: the thread that patched, as `this_thread` tells it.
+        thread: the one whose ops are the steps' now.
+        lease: number of the lease that the route of a thread has which is followed.
         team: thread that makes OpenMP's threads share their processors with others; None on CUDA.
     """
 
@@ -67,7 +69,9 @@ class Runtime:
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None
     process_id: int = field(default_factory=os.getpid)
-    thread: object = field(default_factory=lambda: _here.thread)
+    own_thread: object = field(default_factory=this_thread)
+    thread: object = field(default_factory=this_thread)
+    lease: int = 0
 
     @property
     def forked(self) -> bool:
@@ -135,11 +139,17 @@ class Runtime:
 
     def follow_thread(self) -> None:
         """The steps are this thread's from now on: its ops are theirs, and what it makes has the policy's memory."""
-        if self.thread is this_thread():
+        if self.thread is this_thread() or self.forked or not _native.follow_thread(True):
             return
-        self.thread = this_thread()
-        _native.follow_thread(True)
+        self.thread, self.lease = this_thread(), _native.lease_routes()
         self.set_policy(self.policy)
+
+    def follow_own_thread(self) -> None:
+        """The steps are those of the thread that patched; what another one makes from now on is its own again."""
+        if self.thread is self.own_thread:
+            return
+        _native.follow_thread(False)
+        self.thread, self.lease = self.own_thread, _native.lease_routes()
 
     def set_policy(self, policy: Policy) -> None:
         """Changes the policy for what is allocated from now on; live tensors stay where they are.
@@ -150,7 +160,8 @@ class Runtime:
             policy = policy.with_advice(Role.INTERMEDIATE, self.intermediate_advice)
         self.policy = policy
         set_route = _native.set_thread_route if self.emulated else _native.set_process_route
-        set_route(Route(RouteState.ON, policy.placement(Role.INTERMEDIATE), self.device.handle))
+        lease = 0 if this_thread() is self.own_thread else self.lease
+        set_route(Route(RouteState.ON, policy.placement(Role.INTERMEDIATE), self.device.handle, lease))
 
 
 _current: Runtime | None = None

@@ -107,7 +107,7 @@ class MemorySplit:
         if self._in_chunks:
             self._divide_whole_model_ops(chunk_bytes - spare_bytes(chunk_bytes, self.chunk_bytes), self.chunk_bytes)
         else:
-            self._divide_whole_model_ops(managed_bytes, 1)
+            self._divide_whole_model_ops(self.room_bytes if self._plain_bytes else managed_bytes, 1)
 
     def _chunks(self, budget_bytes: int) -> ChunkOptions:
         device = self._state.device

@@ -145,6 +145,7 @@ class Session:
             state.watch("a session")
         self._runtime = state
         self._policy_before = state.policy
+        state.follow_thread()
         try:
             self._begin(state)
         except BaseException:
@@ -236,6 +237,7 @@ class Session:
             patching.finish(state)
         elif not state.forked:
             state.set_policy(self._policy_before or state.policy)
+            state.follow_own_thread()
             state.device.set_budget(state.budget_bytes or 0)
 
     def _name_survivors(self, state: runtime.Runtime) -> None:

@@ -61,8 +61,8 @@ void die_by_default(bool raised) {
 
 bool calls(const struct sigaction& action) { return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN; }
 
-// Whoever serves a fault says that the instruction can go on. Where it cannot, it would fault for ever: with the same
-// registers each time, as nothing has happened in between.
+// Whoever serves a fault says that the instruction can go on. Where it cannot, it would fault for ever, with the same
+// registers each time.
 class Rounds {
  public:
   bool too_many(const void* context) {
@@ -110,7 +110,9 @@ Service serve(uint64_t address, bool write, const void* context) {
   const Service service = device->space.fault(address, write);
   if (service != Service::asks) return service;
   if (!ask_owner(address, write)) return device->space.mappings.carry_out(address, write);
-  return of_owner.too_many(context) ? Service::refused : Service::served;
+  const Service now = device->space.fault(address, write);  // as he has left it
+  if (now == Service::asks && of_owner.too_many(context)) return Service::refused;
+  return Service::served;
 }
 
 void describe(uint64_t address, Service service) {

@@ -217,7 +217,7 @@ TEST(a_threads_route_wins_over_the_process) {
   CHECK(um_route_device() == nullptr);
   CHECK_FAILS(UM_BAD_STATE, um_allocate_routed(10, nullptr, &address));
   const um_placement wanted = test::advised(UM_ADVICE_ACCESSED_BY, UM_ROLE_INPUT);
-  const um_route everywhere{UM_ROUTE_ON, wanted, device};
+  const um_route everywhere{UM_ROUTE_ON, wanted, device, 0};
   um_route_set_process(&everywhere);
   um_route got{};
   CHECK(um::current_route(&got));
@@ -226,7 +226,7 @@ TEST(a_threads_route_wins_over_the_process) {
   CHECK_EQ(got.placement.role, wanted.role);
   CHECK_EQ(got.placement.advice, wanted.advice);
   std::thread([&] { CHECK(um_route_device() == device.handle); }).join();
-  const um_route mine{UM_ROUTE_ON, test::advised(UM_ADVICE_READ_MOSTLY, UM_ROLE_INPUT), other};
+  const um_route mine{UM_ROUTE_ON, test::advised(UM_ADVICE_READ_MOSTLY, UM_ROLE_INPUT), other, 0};
   um_route_set_thread(&mine);
   CHECK(um_route_device() == other.handle);
   CHECK_OK(um_allocate_routed(10, nullptr, &address));
@@ -235,7 +235,7 @@ TEST(a_threads_route_wins_over_the_process) {
   CHECK_EQ(made.advice, uint32_t{UM_ADVICE_READ_MOSTLY});
   CHECK_EQ(other.memory().live_allocations, uint64_t{1});
   CHECK_EQ(um_free(address), 1);
-  const um_route off{UM_ROUTE_OFF, {}, nullptr};
+  const um_route off{UM_ROUTE_OFF, {}, nullptr, 0};
   um_route_set_thread(&off);
   CHECK(um_route_device() == nullptr);
   const um_route inherit{};
@@ -251,7 +251,7 @@ TEST(routes_to_a_closed_device_are_off) {
   um_device* handle = nullptr;
   const um_emulated_options options{16 * kMiB, 64 * kMiB, 0, 0, 0};
   CHECK_OK(um_device_open_emulated(&options, &handle));
-  const um_route route{UM_ROUTE_ON, kParameter, handle};
+  const um_route route{UM_ROUTE_ON, kParameter, handle, 0};
   um_route_set_process(&route);
   um_route_set_thread(&route);
   CHECK(um_route_device() == handle);
@@ -364,7 +364,7 @@ TEST(an_export_stays_where_it_is_when_what_shares_its_page_is_sent_away) {
 
 TEST(a_forked_child_frees_nothing_and_is_told_why_the_rest_fails) {
   Device device(16 * kMiB);
-  const um_route route{UM_ROUTE_ON, kParameter, device};
+  const um_route route{UM_ROUTE_ON, kParameter, device, 0};
   um_route_set_process(&route);
   unsigned char* data = device.allocate(1000);
   data[0] = 5;

@@ -161,7 +161,7 @@ TEST(what_an_op_only_creates_is_there_at_once_and_stays_until_an_op_is_given_it)
 TEST(what_finds_no_room_outside_of_ops_is_out_of_memory) {
   Swapping device(4);
   static_cast<void>(device.routed(3 * kChunk));
-  const um_route route{UM_ROUTE_ON, kChunked, device.handle};
+  const um_route route{UM_ROUTE_ON, kChunked, device.handle, 0};
   um_route_set_thread(&route);
   void* address = nullptr;
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate_routed(2 * kChunk, nullptr, &address));

@@ -20,7 +20,7 @@ struct Raw : Swapping {
 
 // What routes allocate for whoever asks outside of ops, as an extension does for a tensor that it fills by itself.
 test::Moving allocate_outside_ops(Device& device, uint64_t bytes) {
-  const um_route route{UM_ROUTE_ON, kChunked, device.handle};
+  const um_route route{UM_ROUTE_ON, kChunked, device.handle, 0};
   um_route_set_thread(&route);
   void* address = nullptr;
   CHECK_OK(um_allocate_routed(bytes, nullptr, &address));

@@ -97,7 +97,7 @@ TEST(allocations_cross_threads) {
 TEST(a_device_is_closed_while_others_still_free) {
   for (int round = 0; round < 20; ++round) {
     um_device* device = fake::open();
-    const um_route route{UM_ROUTE_ON, test::kParameter, device};
+    const um_route route{UM_ROUTE_ON, test::kParameter, device, 0};
     um_route_set_process(&route);
     std::vector<std::thread> threads;
     std::atomic<int> failures{0};

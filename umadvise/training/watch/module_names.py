@@ -119,9 +119,10 @@ class ModuleNames:
     def label_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Labels the optimizer's state after the parameters that it belongs to."""
         names: dict[int, str] = {}
-        for module, prefix in self._prefixes.items():
-            for name, own in module._parameters.items():
-                names.setdefault(id(own), prefix + _own_name(name))
+        for reference in self._prefixes.keyrefs():  # a list: other threads may call new modules meanwhile
+            module = reference()
+            for name, own in module._parameters.items() if module is not None else ():
+                names.setdefault(id(own), self._prefixes[module] + _own_name(name))
         for name, parameter, tensor in tensors_of_state(optimizer):
             _label(tensor, Role.OPTIMIZER_STATE, f"{names.get(id(parameter), 'parameter')}.{name}")
 

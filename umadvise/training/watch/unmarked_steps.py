@@ -25,9 +25,11 @@ PATIENCE = 64
 """Repetitions without a step of an optimizer that is there: as many parts of a batch may be added up before it."""
 
 
-_TIMES_TO_TRAIN, _TIMES_TO_INFER = 2, 8
-"""Calls and steps in a row in which another thread is known for the loop's: a forward and an update; or an inference,
-which an evaluation beside a training is as well."""
+_TIMES_TO_TRAIN = 2
+"""Calls of modules and updates in a row, of which the last is an update, by which another thread is known for the
+loop's: a forward and its update, or two updates."""
+_TIMES_TO_INFER = 8
+"""The same where it only calls modules: a few calls may be those of an evaluation beside the training."""
 
 
 class Driver(Protocol):
@@ -87,7 +89,7 @@ class UnmarkedSteps:
         self._runtime = runtime
         self._names = names
         self._leader = _Leader()
-        self._handle: Any = None
+        self._handles: Any = None
         self._came_from: tuple[object, int] = None, 0  # a thread, and how often it came last, with no other one between
         self._numbers: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
         self._next_number = count(1)  # none comes twice, as of a module that is gone
@@ -99,7 +101,7 @@ class UnmarkedSteps:
     def attach(self, clock: StepClock) -> None:
         """Follows optimizers, and looks for repetition in what this thread does; a clock is told of the steps."""
         self._clock = clock
-        self._handle = [
+        self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._before_step)),
             register_optimizer_step_post_hook(unless_traced(self._after_step)),
         ]
@@ -109,11 +111,11 @@ class UnmarkedSteps:
 
     def detach(self) -> None:
         """Leaves the steps to those who mark them, from now on. One that is open is none."""
-        if self._handle is None:
+        if self._handles is None:
             return
-        for handle in self._handle:
+        for handle in self._handles:
             handle.remove()
-        self._handle = None
+        self._handles = None
         self._leave_repetition()
         if not self._runtime.forked and self._clock.in_step:
             self._drop()
@@ -171,9 +173,11 @@ class UnmarkedSteps:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
         """The loop may run in another thread: what that has made until now was its own (`torch_seam/threads.py`)."""
+        if torch._C._current_graph_task_id() != -1 or self._runtime.forked:
+            return  # of an optimizer that steps within backward
         before = self._runtime.thread
         self._came(_TIMES_TO_TRAIN)
-        if self._runtime.thread is before or not self._runtime.emulated or self._runtime.forked:
+        if self._runtime.thread is before or not self._runtime.emulated:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
