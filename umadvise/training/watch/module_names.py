@@ -121,7 +121,9 @@ class ModuleNames:
         names: dict[int, str] = {}
         for reference in self._prefixes.keyrefs():  # a list: other threads may call new modules meanwhile
             module = reference()
-            for name, own in module._parameters.items() if module is not None else ():
+            if module is None:
+                continue
+            for name, own in module._parameters.items():
                 names.setdefault(id(own), self._prefixes[module] + _own_name(name))
         for name, parameter, tensor in tensors_of_state(optimizer):
             _label(tensor, Role.OPTIMIZER_STATE, f"{names.get(id(parameter), 'parameter')}.{name}")
