@@ -64,9 +64,9 @@ UM_API um_status um_hooks_interpose(um_device* device);
 // Lets the ops of a thread that works beside those through to the same device, if there is one: what they are given is
 // held for them (UM_OP_BESIDE). Nothing happens in a thread that interposes. 0 ends it.
 UM_API void um_hooks_beside(int32_t on);
-// This thread's ops are the steps' from now on, and those of all others are beside them, until another thread is followed
-// or this one ends. 0: those of the threads that interpose are the steps'. Returns 0 where nothing has changed, as this
-// thread's ops do not come here.
+// This thread's ops are the steps' from now on, and those of all others are beside them, until another thread is
+// followed or this one ends. 0: those of the threads that interpose are the steps'. Returns 0 where nothing has
+// changed, as this thread's ops do not come here.
 UM_API int32_t um_hooks_follow(int32_t on);
 // Called where chunks have no room for an op, in the thread that runs it: whether it has been given room elsewhere,
 // where this thread's route leads from now on. Then what the op makes goes there, or, as it has not begun, what it is
