@@ -38,7 +38,7 @@ NATIVE = (
 )
 SEEDS = 10 if os.environ.get("UMADVISE_FULL") else 1
 ENOUGH = 0.9
-TRIES = 3
+TRIES = 10
 """Of which one is to be wrong in the short form: on a busy machine a stream may be done when it is not waited for."""
 
 
