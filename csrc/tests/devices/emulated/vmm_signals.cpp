@@ -118,6 +118,26 @@ TEST(an_owner_who_allows_what_he_does_not_serve_is_not_asked_for_ever) {
   CHECK(said.find("not on the device") != std::string::npos);
 }
 
+TEST(an_owner_who_serves_the_same_access_is_asked_as_often_as_it_comes) {
+  const int status = in_child([] {
+    default_handler();
+    VirtualMemory device(16 * kMiB);
+    const Mapped mapped(device);
+    static const Mapped* const served = &mapped;
+    device.hooks.set_owner([](uint64_t, bool) {
+      served->device.allow(served->address, 2 * kBlock, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      return true;
+    });
+    static volatile int round = 0;  // in no register: those are the same each time
+    for (; round < 1100; round = round + 1) {
+      device.allow(mapped.address, 2 * kBlock, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+      look(mapped.address);
+    }
+  });
+  CHECK(WIFEXITED(status));
+  CHECK_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(reserved_memory_that_was_freed_is_not_allocated) {
   std::string said;
   CHECK(died_of_segv(in_child(
