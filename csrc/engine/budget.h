@@ -34,6 +34,7 @@ class Budget {
   // An exported range stays on the device.
   void pin(uint64_t address, uint64_t bytes);
   void unpin(uint64_t address, uint64_t bytes);
+  bool owes() const { return !victims_.empty(); }
   // Sends what must leave to the host, in that stream. Throws um::Error; what was not sent is sent next time.
   // The context is current.
   void enforce(const Backend& backend, driver::CUstream stream);

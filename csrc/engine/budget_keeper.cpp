@@ -80,6 +80,12 @@ void BudgetKeeper::begin_op(RunningOp& op) {
   keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream);
 }
 
+// The driver takes many times as long to unmap and map pages as to copy them, and records the copies alone.
+void BudgetKeeper::enforce(driver::CUstream stream) {
+  if (backend().hooks->in_host) return budget_->enforce(backend(), nullptr);
+  device_.sampling.stands(UM_TIME_FAULT_ROOM, stream, [&] { budget_->enforce(backend(), stream); });
+}
+
 uint64_t BudgetKeeper::managed_limit_bytes() const {
   const uint64_t total_bytes = backend().total_bytes;
   return std::min(total_bytes - std::min(total_bytes, allocations().plain_bytes()), budget_->bytes());

@@ -26,7 +26,7 @@ class BudgetKeeper final : public Participant {
     const RequiredContext current(backend());
     budget_->follow(allocations());
     change(*budget_);
-    budget_->enforce(backend(), backend().hooks->in_host ? nullptr : stream);
+    if (budget_->owes()) enforce(stream);
   }
   // What managed memory may take of the device, and what it takes.
   uint64_t managed_limit_bytes() const;
@@ -39,6 +39,7 @@ class BudgetKeeper final : public Participant {
   void begin_op(RunningOp& op) override;
 
  private:
+  void enforce(driver::CUstream stream);
   const Backend& backend() const;
   const Allocations& allocations() const;
   uint64_t most_bytes() const;

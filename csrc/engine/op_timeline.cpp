@@ -29,6 +29,8 @@ void OpTimeline::start() noexcept {
   }
 }
 
+CUevent OpTimeline::mark(CUstream stream) noexcept { return origin_ == nullptr ? nullptr : events_.record(stream); }
+
 uint64_t OpTimeline::begin(const OpIdentity& op, CUstream stream) noexcept {
   if (origin_ == nullptr || ops_.size() == kMostOps) return 0;
   const CUevent event = events_.record(stream);

@@ -24,6 +24,8 @@ class OpTimeline {
   // What the stream is given between the two runs in the op. 0 when it could not be noted, which end() takes too.
   uint64_t begin(const OpIdentity& op, driver::CUstream stream) noexcept;
   void end(uint64_t number, driver::CUstream stream) noexcept;
+  // nullptr where it could not be noted.
+  driver::CUevent mark(driver::CUstream stream) noexcept;
   // The device is idle again: from now on the following can be asked, until the next start.
   void settle() noexcept;
 

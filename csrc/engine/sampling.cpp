@@ -122,6 +122,8 @@ void Sampling::begin_step(uint32_t step) {
   if (has_managed()) expect_faults();
   if (!running_) return;
   timeline_.start();
+  standings_.clear();
+  stood_.clear();
   follow_stalls(true);
   start_ns_ = now_ns();
 }
@@ -204,11 +206,20 @@ void Sampling::follow_stalls(bool on) {
   stalls.settle();
   stalls.timed = nullptr;
   if (!on) return;
-  stood_.clear();
   stalls.timed = [this](driver::CUevent begin, um_event* what) {
     if (timeline_.time_of(begin, &what->start_ns))
       stood_.push_back({what->start_ns, what->start_ns + what->duration_ns, time_of_wait(*what)});
   };
+}
+
+// Where that fails, nobody knows what the stream stood still for.
+void Sampling::note(const Standing& standing) noexcept {
+  if (standing.end == nullptr) return;
+  try {
+    standings_.push_back(standing);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
 }
 
 void Sampling::spend(const std::vector<Told>& all) {
@@ -219,6 +230,11 @@ void Sampling::spend(const std::vector<Told>& all) {
   for (const Told& told : all) samples.push_back(told.sample);
   std::vector<Stretch> stood = stood_for_faults(samples);
   stood.insert(stood.end(), stood_.begin(), stood_.end());
+  for (const Standing& each : standings_) {
+    int64_t begin_ns = 0, end_ns = 0;
+    if (timeline_.time_of(each.begin, &begin_ns) && timeline_.time_of(each.end, &end_ns))
+      stood.push_back({begin_ns, end_ns, each.kind});
+  }
   const std::vector<OpTimeline::Op>& ops = timeline_.ops();
   const StepTimes found =
       times_of_step(device_.times.logged(), ops, stood, copies_asked_for(samples), read_.last_end_ns);

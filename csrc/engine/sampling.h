@@ -36,6 +36,14 @@ class Sampling final : public Participant {
   // For how long the ops of the step that has just been sampled ran; none from the next step on.
   const std::vector<um_residency>& ran() const { return ran_; }
 
+  // In a sampled step a stream's ops stand still for what it is given in `given`. The context is current.
+  template <class Given>
+  void stands(um_time kind, driver::CUstream stream, const Given& given) {
+    const driver::CUevent begin = running_ ? timeline_.mark(stream) : nullptr;
+    given();
+    if (begin != nullptr) note({begin, timeline_.mark(stream), kind});
+  }
+
   void begin_op(RunningOp& op) override;
   void end_op(RunningOp& op) noexcept override;
   // Whatever fails becomes the reason why a step is not sampled.
@@ -52,6 +60,11 @@ class Sampling final : public Participant {
     OpIdentity op;
     const Record* record = nullptr;
   };
+  struct Standing {
+    driver::CUevent begin, end;
+    um_time kind;
+  };
+  void note(const Standing& standing) noexcept;
   bool is_due(uint32_t step) const;
   bool has_managed() const;
   void expect_faults();
@@ -73,6 +86,7 @@ class Sampling final : public Participant {
   const Backend& backend_;
   OpTimeline timeline_;
   BlockHistory history_;
+  std::vector<Standing> standings_;
   std::vector<Stretch> stood_;  // for swaps
   std::vector<um_residency> ran_;
   bool running_ = false, collecting_ = false;
