@@ -77,13 +77,13 @@ void BudgetKeeper::seed(Budget& budget) const {
 }
 
 void BudgetKeeper::begin_op(RunningOp& op) {
-  keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream);
+  keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream, op.identity);
 }
 
 // The driver takes many times as long to unmap and map pages as to copy them, and records the copies alone.
-void BudgetKeeper::enforce(driver::CUstream stream) {
+void BudgetKeeper::enforce(driver::CUstream stream, const OpIdentity& op) {
   if (backend().hooks->in_host) return budget_->enforce(backend(), nullptr);
-  device_.sampling.stands(UM_TIME_FAULT_ROOM, stream, [&] { budget_->enforce(backend(), stream); });
+  device_.sampling.stands(op, stream, [&] { budget_->enforce(backend(), stream); });
 }
 
 uint64_t BudgetKeeper::managed_limit_bytes() const {

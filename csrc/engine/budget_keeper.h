@@ -19,14 +19,14 @@ class BudgetKeeper final : public Participant {
   // Of a closed device, on which only workspaces are left: libraries keep them for the life of the process.
   void drop_if_idle() noexcept;
 
-  // What leaves on a GPU does after all that `stream` was given until now. Throws um::Error.
+  // What leaves on a GPU does after all that `stream` was given until now, and for that op. Throws um::Error.
   template <class Change>
-  void keep(const Change& change, driver::CUstream stream = nullptr) {
+  void keep(const Change& change, driver::CUstream stream = nullptr, const OpIdentity& op = {}) {
     if (!budget_->bounded()) return;
     const RequiredContext current(backend());
     budget_->follow(allocations());
     change(*budget_);
-    if (budget_->owes()) enforce(stream);
+    if (budget_->owes()) enforce(stream, op);
   }
   // What managed memory may take of the device, and what it takes.
   uint64_t managed_limit_bytes() const;
@@ -39,7 +39,7 @@ class BudgetKeeper final : public Participant {
   void begin_op(RunningOp& op) override;
 
  private:
-  void enforce(driver::CUstream stream);
+  void enforce(driver::CUstream stream, const OpIdentity& op);
   const Backend& backend() const;
   const Allocations& allocations() const;
   uint64_t most_bytes() const;

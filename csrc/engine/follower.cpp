@@ -173,7 +173,7 @@ void Follower::begin_op(RunningOp& op) {
   act(false, [&](size_t row) {
     const Program::Action action = pursuit_.program()->action(row);
     Block* const block = pursuit_.block(action.storage);
-    block != nullptr&& managed(*block) ? move_managed(action, block, op.stream) : swap(row);
+    block != nullptr&& managed(*block) ? move_managed(action, block, op) : swap(row);
   });
   send_prefetches(op.stream);
   if (begins_ && pursuit_.next_told() > 1) begin_as_planned();
@@ -246,7 +246,7 @@ void Follower::end_op(RunningOp& op) noexcept {
     act(true, [&](size_t row) {
       const Program::Action action = pursuit_.program()->action(row);
       Block* const block = pursuit_.block(action.storage);
-      if (block != nullptr && managed(*block)) move_managed(action, block, op.stream);
+      if (block != nullptr && managed(*block)) move_managed(action, block, op);
     });
     send_prefetches(op.stream);
   } catch (const std::exception&) {  // it was a wish
@@ -308,7 +308,7 @@ bool Follower::move(const Program::Action& action, Movable* block) {
 }
 
 // In a step of other sizes, as much of it as the plan's bytes are of the plan's storage.
-void Follower::move_managed(const Program::Action& action, Block* block, CUstream stream) {
+void Follower::move_managed(const Program::Action& action, Block* block, const RunningOp& op) {
   const Backend& backend = device_.backend;
   if (backend.why_no_migration() != nullptr) {
     ++skipped_actions_;
@@ -322,10 +322,10 @@ void Follower::move_managed(const Program::Action& action, Block* block, CUstrea
   const auto prefetch = [&](bool to_host) {
     if (to_host && notes(*block).exports > 0) return;
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-    device_.budget.keep([&](Budget& budget) { budget.use(at, bytes, use); }, stream);
+    device_.budget.keep([&](Budget& budget) { budget.use(at, bytes, use); }, op.stream, op.identity);
     prefetches_.push_back({at, bytes, to_host});
     // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
-    if (backend.ordered()) send_prefetches(stream);
+    if (backend.ordered()) send_prefetches(op.stream);
   };
   ++actions_;
   switch (action.kind) {

@@ -46,7 +46,7 @@ class Follower final : public Participant {
   void carry_out_postponed();
   void carry_out(const Program::Action& action);
   bool move(const Program::Action& action, Movable* block);
-  void move_managed(const Program::Action& action, Block* block, driver::CUstream stream);
+  void move_managed(const Program::Action& action, Block* block, const RunningOp& op);
   void send_prefetches(driver::CUstream stream);
   void look_ahead(const RunningOp& op);
 

@@ -122,7 +122,7 @@ void Sampling::begin_step(uint32_t step) {
   if (has_managed()) expect_faults();
   if (!running_) return;
   timeline_.start();
-  standings_.clear();
+  departures_.clear();
   stood_.clear();
   follow_stalls(true);
   start_ns_ = now_ns();
@@ -150,6 +150,7 @@ void Sampling::end_step() {
   const driver::CUresult result = finish_device(Wait::sample_ends);
   const int64_t end_ns = now_ns();
   timeline_.settle();
+  settle_departures();
   follow_stalls(false);
   const Collected collected = collect();
   read_.ignored_records += collected.ignored;
@@ -213,13 +214,30 @@ void Sampling::follow_stalls(bool on) {
 }
 
 // Where that fails, nobody knows what the stream stood still for.
-void Sampling::note(const Standing& standing) noexcept {
-  if (standing.end == nullptr) return;
+void Sampling::note(const Departure& departure) noexcept {
+  if (departure.end == nullptr) return;
   try {
-    standings_.push_back(standing);
+    departures_.push_back(departure);
   } catch (const std::bad_alloc&) {
     return;
   }
+}
+
+void Sampling::settle_departures() {
+  const auto unknown = [this](Departure& each) {
+    return !timeline_.time_of(each.begin, &each.begin_ns) || !timeline_.time_of(each.end, &each.end_ns);
+  };
+  departures_.erase(std::remove_if(departures_.begin(), departures_.end(), unknown), departures_.end());
+  std::sort(departures_.begin(), departures_.end(),
+            [](const Departure& one, const Departure& other) { return one.begin_ns < other.begin_ns; });
+}
+
+// The op that ran, or for which pages left, so that it had not begun.
+const OpIdentity* Sampling::op_at(int64_t ns) const {
+  if (const OpIdentity* const running = timeline_.running(ns)) return running;
+  const auto after = std::upper_bound(departures_.begin(), departures_.end(), ns,
+                                      [](int64_t at_ns, const Departure& each) { return at_ns < each.begin_ns; });
+  return after != departures_.begin() && std::prev(after)->end_ns >= ns ? &std::prev(after)->op : nullptr;
 }
 
 void Sampling::spend(const std::vector<Told>& all) {
@@ -230,11 +248,7 @@ void Sampling::spend(const std::vector<Told>& all) {
   for (const Told& told : all) samples.push_back(told.sample);
   std::vector<Stretch> stood = stood_for_faults(samples);
   stood.insert(stood.end(), stood_.begin(), stood_.end());
-  for (const Standing& each : standings_) {
-    int64_t begin_ns = 0, end_ns = 0;
-    if (timeline_.time_of(each.begin, &begin_ns) && timeline_.time_of(each.end, &end_ns))
-      stood.push_back({begin_ns, end_ns, each.kind});
-  }
+  for (const Departure& each : departures_) stood.push_back({each.begin_ns, each.end_ns, UM_TIME_FAULT_ROOM});
   const std::vector<OpTimeline::Op>& ops = timeline_.ops();
   const StepTimes found =
       times_of_step(device_.times.logged(), ops, stood, copies_asked_for(samples), read_.last_end_ns);
@@ -252,7 +266,7 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
     told.sample = sample;
     const bool timed = sample.start_ns != 0;
     const bool late = timed && (sample.start_ns < start_ns_ - kSlackNs || sample.start_ns > end_ns + kSlackNs);
-    const OpIdentity* const op = timed ? timeline_.running(sample.start_ns) : nullptr;
+    const OpIdentity* const op = timed ? op_at(sample.start_ns) : nullptr;
     told.op = op != nullptr ? *op : OpIdentity{step_};
     const bool host_fault = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
     const bool nonsense = !host_fault && sample.value > kMostBytes;  // of a host's fault it is the program counter

@@ -36,12 +36,13 @@ class Sampling final : public Participant {
   // For how long the ops of the step that has just been sampled ran; none from the next step on.
   const std::vector<um_residency>& ran() const { return ran_; }
 
-  // In a sampled step a stream's ops stand still for what it is given in `given`. The context is current.
+  // In a sampled step a stream, and this op in it, stand still for what it is given in `given`: pages leave. The context
+  // is current.
   template <class Given>
-  void stands(um_time kind, driver::CUstream stream, const Given& given) {
+  void stands(const OpIdentity& op, driver::CUstream stream, const Given& given) {
     const driver::CUevent begin = running_ ? timeline_.mark(stream) : nullptr;
     given();
-    if (begin != nullptr) note({begin, timeline_.mark(stream), kind});
+    if (begin != nullptr) note({op, begin, timeline_.mark(stream)});
   }
 
   void begin_op(RunningOp& op) override;
@@ -60,11 +61,14 @@ class Sampling final : public Participant {
     OpIdentity op;
     const Record* record = nullptr;
   };
-  struct Standing {
+  struct Departure {
+    OpIdentity op;
     driver::CUevent begin, end;
-    um_time kind;
+    int64_t begin_ns = 0, end_ns = 0;
   };
-  void note(const Standing& standing) noexcept;
+  void note(const Departure& departure) noexcept;
+  void settle_departures();
+  const OpIdentity* op_at(int64_t ns) const;
   bool is_due(uint32_t step) const;
   bool has_managed() const;
   void expect_faults();
@@ -86,7 +90,7 @@ class Sampling final : public Participant {
   const Backend& backend_;
   OpTimeline timeline_;
   BlockHistory history_;
-  std::vector<Standing> standings_;
+  std::vector<Departure> departures_;  // settled: in order, those whose times are known
   std::vector<Stretch> stood_;  // for swaps
   std::vector<um_residency> ran_;
   bool running_ = false, collecting_ = false;

@@ -15,6 +15,7 @@
 #include "collectives.h"
 #include "cuda_allocator.h"
 #include "errors.h"
+#include "fallbacks.h"
 #include "hooks.h"
 #include "interposer.h"
 #include "owners.h"
@@ -48,6 +49,7 @@ class RoutingAllocator final : public c10::Allocator {
     if (status != UM_OK) {
       const std::string refusal = um_last_error();
       if (rescued(status) || put_off(status, um_route_device())) status = um_allocate_routed(bytes, nullptr, &block);
+      if (status != UM_OK) note_refusal(bytes);
       throw_as_torch(status, refusal);
     }
     return with_our_deleter(block);

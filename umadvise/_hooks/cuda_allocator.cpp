@@ -15,6 +15,7 @@
 
 #include "cuda_streams.h"
 #include "errors.h"
+#include "fallbacks.h"
 #include "hooks.h"
 #include "owners.h"
 #include "stream_order.h"
@@ -132,8 +133,9 @@ um_status um_hooks_cuda_try_allocate(uint64_t bytes, int32_t ordinal, void* stre
 
 void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream) {
   void* block = nullptr;
-  throw_as_torch(um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes), ordinal, stream, &block),
-                 um_hooks_last_error);
+  const um_status status = um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes), ordinal, stream, &block);
+  if (status != UM_OK) note_refusal(static_cast<uint64_t>(bytes));
+  throw_as_torch(status, um_hooks_last_error);
   return block;
 }
 

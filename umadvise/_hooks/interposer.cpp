@@ -21,6 +21,7 @@
 #include "collectives.h"
 #include "cuda_allocator.h"
 #include "errors.h"
+#include "fallbacks.h"
 #include "hooks.h"
 #include "operator_info.h"
 #include "rescue.h"
@@ -179,6 +180,7 @@ template <class Op>
 void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
   OpDescription op = describe(what);
   throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
+  begin_without_refusals();
   um_status status = begin(device, op, accesses);
   op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
   if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
@@ -225,6 +227,7 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
   begin_or_throw(device, call, accesses);
   RunningOp running(device);
   op.redispatchBoxed(below, stack);
+  end_despite_refusals(call.name());
   gather_outputs(info, *stack, running.outputs);
 }
 

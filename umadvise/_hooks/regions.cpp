@@ -1,6 +1,6 @@
-// Compiled regions as ops: one run of a graph that torch.compile has compiled.
+// Programs as ops: one run of a graph that torch.compile has compiled, one call of an extension's function.
 //
-// A graph is called from Python with a list of tensors. What is needed of Python is its stable ABI, declared here, and
+// It is called from Python with a list of tensors. What is needed of Python is its stable ABI, declared here, and
 // where its tensors keep theirs: so one build still serves every Python that has this torch, without Python's headers.
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "fallbacks.h"
 #include "hooks.h"
 #include "interposer.h"
 
@@ -30,10 +31,11 @@ namespace {
 struct Region {
   uint32_t name;
   std::vector<uint32_t> written;
-  bool gradients;
+  uint32_t kind;  // um_hooks_writes
 
   bool writes(uint32_t index, bool parameter) const {
-    return (gradients && !parameter) || std::ranges::find(written, index) != written.end();
+    return kind == UM_HOOKS_WRITES_ALL || (kind == UM_HOOKS_WRITES_GRADIENTS && !parameter) ||
+           std::ranges::find(written, index) != written.end();
   }
 };
 
@@ -93,6 +95,7 @@ void each_tensor_of(void* sequence, const Visit& visit) {
 }
 
 thread_local um_device* guarding = nullptr;  // the region that runs
+thread_local uint32_t guarded_name = 0;
 
 int32_t begin(const Region& region, void* inputs) {
   c10::SmallVector<RegionInput, 32> given;
@@ -103,6 +106,7 @@ int32_t begin(const Region& region, void* inputs) {
   um_status status = UM_OK;
   const um_status failed = guarded([&] {
     try {
+      guarded_name = region.name;
       guarding = begin_region({region.name, given});
     } catch (const c10::OutOfMemoryError& error) {
       last_error = error.what_without_backtrace();
@@ -130,8 +134,8 @@ um_status um_hooks_python_set(void* tensor_class, void* parameter_class, uint64_
   });
 }
 
-void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, int32_t gradients) {
-  return new Region{name, {written, written + count}, gradients != 0};
+void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, uint32_t writes) {
+  return new Region{name, {written, written + count}, writes};
 }
 
 int32_t um_hooks_region_begin(const void* region, void* inputs) {
@@ -142,6 +146,7 @@ void um_hooks_region_end(void* outputs) {
   ShownList shown;
   if (outputs != nullptr) {
     each_tensor_of(outputs, [&](const c10::TensorImpl& tensor, uint32_t, bool) { add_output(tensor, shown); });
+    end_despite_refusals(guarded_name);
   }
   const WithoutPython meanwhile;
   end_region(std::exchange(guarding, nullptr), shown);

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from umadvise._native import header
 from umadvise._native.abi import Placement
@@ -168,19 +168,42 @@ def set_module(module: str) -> str:
     return string(int(hooks_library().um_hooks_module_set(intern(module))))
 
 
-def region(name: str, written: Sequence[int], *, gradients: bool) -> int:
-    """What stands for a compiled graph in `region_functions`.
+class Fallbacks(NamedTuple):
+    """Ops that asked for memory, found no room, and ended all the same.
+
+    Attributes:
+        count: how many, since the process began.
+        op: the one that asked for most.
+        most_bytes: how much that was.
+    """
+
+    count: int
+    op: str
+    most_bytes: int
+
+
+def fallbacks() -> Fallbacks:
+    """Those of all threads until now."""
+    name, most_bytes = ctypes.c_uint32(), ctypes.c_uint64()
+    count = hooks_library().um_hooks_fallbacks(ctypes.byref(name), ctypes.byref(most_bytes))
+    return Fallbacks(int(count), string(name.value), most_bytes.value)
+
+
+_WRITES = ("some", "gradients", "all")
+"""um_hooks_writes."""
+
+
+def region(name: str, written: Sequence[int], *, writes: Literal["some", "gradients", "all"]) -> int:
+    """What stands for a compiled graph, or for another program that is one op, in `region_functions`.
 
     Args:
         name: what recordings and reports call its runs.
         written: indices of the inputs that a run writes.
-        gradients: it computes gradients, and may write whatever is no parameter.
+        writes: what it may write besides: nothing, as it is some; whatever is no parameter, as it computes gradients;
+            or all.
     """
-    return int(
-        hooks_library().um_hooks_region(
-            intern(name), (ctypes.c_uint32 * len(written))(*written), len(written), gradients
-        )
-    )
+    indices = (ctypes.c_uint32 * len(written))(*written)
+    return int(hooks_library().um_hooks_region(intern(name), indices, len(written), _WRITES.index(writes)))
 
 
 @functools.cache

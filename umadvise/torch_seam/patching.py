@@ -11,6 +11,7 @@ from umadvise.records.units import parse_bytes
 from umadvise.torch_seam import (
     cuda_allocator,
     doors,
+    extensions,
     regions,
     resized,
     runtime,
@@ -89,6 +90,7 @@ def start(device: _native.Device, budget: Budget, *, unified: bool = True) -> Ru
         saved_tensors.install(state)
         traced.install(state)
         regions.install(state)
+        extensions.install(state.replaced)
         threads.install(state.replaced)
         if state.emulated:
             doors.install(state)

@@ -123,6 +123,24 @@ TEST(what_the_records_add_up_to_is_what_the_device_counted) {
   CHECK_EQ(counters.unordered_faults, int64_t{0});
 }
 
+TEST(what_leaves_for_a_budget_leaves_for_an_op) {
+  test::Device device(opened());
+  CHECK_OK(um_budget_set(device, 8 * kMiB));
+  unsigned char* const data = device.allocate(32 * kMiB, test::kParameter);
+  CHECK_OK(um_step_set(device, 1));
+  for (uint64_t at = 0; at < 32 * kMiB; at += 4 * kMiB)
+    device.op({write(data + at, 4 * kMiB)}, [&] { std::memset(data + at, 1, 4 * kMiB); }, "fill");
+  CHECK_OK(um_step_set(device, 0));
+  uint64_t left_bytes = 0;
+  for (const um_event& event : device.events()) {
+    if (event.kind != UM_EVENT_TRANSFER_D2H) continue;
+    CHECK_EQ(std::string(um_string(event.op)), std::string("fill"));
+    CHECK(event.op_index >= 3);
+    left_bytes += event.bytes;
+  }
+  CHECK_EQ(left_bytes, 24 * kMiB);
+}
+
 // An H100's driver copies 2 MiB in 84 us, which it records, and takes four times as long to unmap them, which it does not.
 TEST(ops_stand_still_for_what_leaves_for_a_budget_whether_it_is_recorded_or_not) {
   test::Device device(opened());

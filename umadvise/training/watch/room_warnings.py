@@ -1,7 +1,11 @@
-"""What a user is warned of, once: ops that are larger than the room, and addresses that gave way for room."""
+"""What a user is warned of, once.
+
+Ops that are larger than the room, addresses that gave way for it, and ops that went on without what they asked for.
+"""
 
 import logging
 
+from umadvise import _native
 from umadvise.records.units import MAX_BYTES, format_bytes
 from umadvise.torch_seam.runtime import Runtime
 
@@ -14,7 +18,8 @@ class RoomWarnings:
     def __init__(self, runtime: Runtime) -> None:
         """Counts from now on."""
         self._runtime = runtime
-        self._untold = [self._oversized_ops, self._ended_exports]
+        self._untold = [self._oversized_ops, self._ended_exports, self._fallbacks]
+        self._fallbacks_before = _native.fallbacks().count
         self._exports_ended_before = runtime.device.memory_history().exports_ended
 
     def look(self) -> None:
@@ -46,5 +51,20 @@ class RoomWarnings:
                 "and come back like any other again. Who still uses an address asks for it again, or holds the tensor: "
                 "umadvise.held",
                 count,
+            )
+        return count > 0
+
+    def _fallbacks(self) -> bool:
+        """When ops took another way as they found no room: cuDNN has algorithms that need less, and round otherwise."""
+        found = _native.fallbacks()
+        count = found.count - self._fallbacks_before
+        if count:
+            log.warning(
+                "%d ops asked for memory to work in, found no room and went on without, as a library does that has "
+                "another algorithm: their last digits may differ from those of a run with more room. The largest was "
+                "%s, which asked for %s",
+                count,
+                found.op,
+                format_bytes(found.most_bytes),
             )
         return count > 0

@@ -1,0 +1,158 @@
+"""Functions that pybind11 makes callable are ops to the guard; and ops that go on without what they asked for."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load
+
+import umadvise
+from umadvise.errors import UmadviseError
+from umadvise.training.session import Session
+
+SIZE = 600_000  # above half a chunk, so that it can be swapped
+SOURCE = """
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/utils/pybind.h>
+
+at::Tensor axpy(const at::Tensor& x, const at::Tensor& y, double factor) {
+  at::Tensor sum = at::empty_like(x);
+  const float *const from = x.data_ptr<float>(), *const also = y.data_ptr<float>();
+  float* const to = sum.data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] + static_cast<float>(factor) * also[i];
+  return sum;
+}
+
+void double_all(const std::vector<at::Tensor>& all) {
+  for (const at::Tensor& each : all)
+    for (int64_t i = 0; i < each.numel(); ++i) each.data_ptr<float>()[i] *= 2;
+}
+
+struct Adder {
+  double by;
+  void add(const at::Tensor& x) const {
+    for (int64_t i = 0; i < x.numel(); ++i) x.data_ptr<float>()[i] += static_cast<float>(by);
+  }
+};
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("axpy", &axpy);
+  m.def("count", [](int number) { return number + 1; });
+  m.def_submodule("inner").def("double_all", &double_all);
+  py::class_<Adder>(m, "Adder").def(py::init<double>()).def("add", &Adder::add);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("extension")
+    source = Path(folder, "toy.cpp")
+    source.write_text(SOURCE)
+    return load("umadvise_toy", [str(source)], extra_cflags=["-O1"], build_directory=str(folder))
+
+
+@pytest.fixture
+def swapping() -> Iterator[Session]:
+    with umadvise.session(nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap") as running:
+        yield running
+
+
+def test_what_they_read_and_write_is_announced(extension: Any, swapping: Session) -> None:
+    tensors = [torch.full((SIZE,), float(i)) for i in range(9)]  # nearly all of the device
+    for each in tensors:
+        each.add_(0)
+    sums = [extension.axpy(one, other, 0.5) for one, other in zip(tensors, tensors[1:], strict=False)]
+    extension.inner.double_all(tensors[:3])
+    extension.Adder(3.0).add(tensors[8])
+    for each in (*tensors, *sums):
+        each.add_(0)
+    assert [float(each[-1]) for each in tensors] == [0, 2, 4, 3, 4, 5, 6, 7, 11]
+    assert [float(each[0]) for each in sums] == [i + 0.5 * (i + 1) for i in range(8)]
+    counted = swapping.swap_counters()
+    assert counted.swap_outs > 9
+    assert counted.silent_writes == 0
+
+
+def test_an_extension_knows_nothing_of_it_afterwards(extension: Any) -> None:
+    before = extension.axpy
+    umadvise.patch("emulated")
+    try:
+        assert extension.axpy is not before
+        assert extension.axpy.__doc__ == before.__doc__
+        assert type(extension.count) is type(before)  # is given no tensor
+        assert float(extension.axpy(torch.ones(3), y := torch.ones(3), 2.0).sum()) == 9
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            extension.axpy(y)
+        assert float(torch.ones(3).sum()) == 3
+    finally:
+        umadvise.unpatch()
+    assert extension.axpy is before
+
+
+def test_it_trains_as_plain_torch_does(extension: Any) -> None:
+    class Axpy(torch.autograd.Function):
+        @staticmethod
+        def forward(_context: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return extension.axpy(x, y, 0.5)
+
+        @staticmethod
+        def backward(_context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            (gradient,) = gradients
+            return gradient, extension.axpy(torch.zeros_like(gradient), gradient.contiguous(), 0.5)
+
+    def train(**session: Any) -> list[float]:
+        torch.manual_seed(0)
+        layers = nn.ModuleList(nn.Linear(600, 600) for _ in range(6))
+        optimizer = torch.optim.Adam(layers.parameters(), 1e-3)
+        losses = []
+
+        def step() -> None:
+            hidden = torch.randn(200, 600)
+            for layer in layers:
+                hidden = Axpy.apply(hidden, layer(hidden).tanh())
+            loss = hidden.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+
+        if not session:
+            for _ in range(6):
+                step()
+            return losses
+        with umadvise.session(layers, optimizer, device="emulated", **session) as running:
+            for _ in range(6):
+                step()
+            assert running.swap_counters().silent_writes == 0
+        return losses
+
+    plain = train()
+    assert train(capacity="24MiB", policy="swap") == plain
+
+
+def test_compiled_code_breaks_there(extension: Any, swapping: Session) -> None:
+    compiled = torch.compile(lambda x: extension.axpy(x + 1, x, 1.0) * 2, backend="eager")
+    assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 6.0))
+
+
+def test_an_op_that_goes_on_without_memory_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    @torch.library.custom_op("umadvise_toys_fallback::convolution", mutates_args=())
+    def convolution(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x + torch.zeros(50_000_000)[0]
+        except torch.OutOfMemoryError:
+            return x.clone()
+
+    caplog.set_level(logging.WARNING, "umadvise")
+    with umadvise.session(nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap"):
+        assert float(convolution(torch.ones(4)).sum()) == 4
+        with pytest.raises((torch.OutOfMemoryError, UmadviseError)):
+            torch.zeros(50_000_000).add_(1)
+    assert "1 ops asked for memory to work in" in caplog.text
+    assert "umadvise_toys_fallback::convolution, which asked for 190.73 MiB" in caplog.text
