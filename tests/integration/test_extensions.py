@@ -1,5 +1,6 @@
-"""Functions that pybind11 makes callable are ops to the guard; and ops that go on without what they asked for."""
+"""What reaches memory from C: functions of pybind11, DLPack's functions, and ops that go on without memory."""
 
+import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,56 @@ def test_it_trains_as_plain_torch_does(extension: Any) -> None:
 def test_compiled_code_breaks_there(extension: Any, swapping: Session) -> None:
     compiled = torch.compile(lambda x: extension.axpy(x + 1, x, 1.0) * 2, backend="eager")
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 6.0))
+
+
+EXCHANGE = "__dlpack_c_exchange_api__"
+needs_exchange = pytest.mark.skipif(not hasattr(torch.Tensor, EXCHANGE), reason="this torch has no table for C")
+
+
+def address_through_c(tensor: torch.Tensor) -> int:
+    """As a library asks that takes tensors without Python: DLPackExchangeAPI.dltensor_from_py_object_no_sync."""
+    table = ctypes.pythonapi.PyCapsule_GetPointer
+    table.restype, table.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    functions = (ctypes.c_void_p * 7).from_address(table(getattr(torch.Tensor, EXCHANGE), b"dlpack_exchange_api") or 0)
+    function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(functions[5] or 0)
+    seen = (ctypes.c_uint64 * 16)()  # a DLTensor begins with its address
+    assert function(tensor, ctypes.addressof(seen)) == 0
+    return seen[0]
+
+
+@needs_exchange
+def test_an_address_that_c_has_taken_stays(swapping: Session) -> None:
+    tensor = torch.full((SIZE,), 3.0)
+    tensor.add_(0)
+    address = address_through_c(tensor)
+    others = [torch.full((SIZE,), float(i)) for i in range(14)]
+    for each in others:
+        each.add_(1)
+    (ctypes.c_float * SIZE).from_address(address)[7] = 10.0
+    for each in others:
+        each.add_(1)
+    assert float(tensor.sum()) == 3 * SIZE + 7
+    assert swapping.swap_counters().swap_outs > 0
+
+
+@needs_exchange
+@pytest.mark.usefixtures("swapping")
+def test_an_address_that_c_asks_for_is_refused_where_nothing_may_leave() -> None:
+    tensors = [torch.ones(SIZE) for _ in range(6)]  # with what stays, more than the device has
+    with umadvise.held(*tensors[:5]), pytest.raises(RuntimeError, match="cannot leave"):
+        address_through_c(tensors[5])
+
+
+@needs_exchange
+def test_a_table_that_cannot_be_written_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("umadvise.torch_seam.doors._is_writable", lambda _address: False)
+    before = getattr(torch.Tensor, EXCHANGE)
+    umadvise.patch("emulated")
+    try:
+        assert not hasattr(torch.Tensor, EXCHANGE)
+    finally:
+        umadvise.unpatch()
+    assert getattr(torch.Tensor, EXCHANGE) is before
 
 
 def test_an_op_that_goes_on_without_memory_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

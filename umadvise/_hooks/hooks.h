@@ -100,6 +100,12 @@ UM_API void um_hooks_phase_set(uint32_t phase);
 // belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
+// ---- DLPack for C ---------------------------------------------------------------------------------------------------
+// From now on, for good, a tensor stays where it is whose address is asked for through this table of functions (a
+// DLPackExchangeAPI of torch's, which can be written): um_export_lasting. After um_hooks_python_set. UM_UNSUPPORTED: it is
+// of a version that is not known, and as before.
+UM_API um_status um_hooks_exchange_guard(void* table);
+
 // ---- regions ------------------------------------------------------------------------------------------------------
 // One run of a graph that torch.compile has compiled, or one call of an extension's function, as one op: its kernels
 // reach memory by address, in no op of torch's. Objects are Python's, and these functions are called with Python's lock (ctypes.PyDLL).

@@ -9,6 +9,7 @@ from umadvise._native.hooks import (
     fallbacks,
     follow_thread,
     give_back_storage,
+    guard_exchange,
     hooks_error,
     hooks_function,
     hooks_path,

@@ -207,6 +207,27 @@ def region(name: str, written: Sequence[int], *, writes: Literal["some", "gradie
 
 
 @functools.cache
+def _tell_of_python(tensor: type, parameter: type) -> None:
+    sample = tensor()
+    hooks_library().um_hooks_python_set(id(tensor), id(parameter), object.__basicsize__, id(sample), sample._cdata)
+
+
+def guard_exchange(table: int, tensor: type, parameter: type) -> None:
+    """Has tensors stay whose addresses are asked for through DLPack's table of functions for C: for good.
+
+    Args:
+        table: address of torch's DLPackExchangeAPI, in memory that can be written.
+        tensor: the class of tensors, from which one can be made.
+        parameter: the class of parameters.
+
+    Raises:
+        NativeError: the table is of a version that is not known, or Python's tensors are not laid out as expected.
+    """
+    _tell_of_python(tensor, parameter)
+    hooks_library().um_hooks_exchange_guard(table)
+
+
+@functools.cache
 def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any], int], Callable[[Any], None]]:
     """What begins a run of a compiled graph, and what ends it: um_hooks_region_begin and um_hooks_region_end.
 
@@ -219,8 +240,7 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
     Raises:
         NativeError: Python's tensors are not laid out as expected.
     """
-    sample = tensor()
-    hooks_library().um_hooks_python_set(id(tensor), id(parameter), object.__basicsize__, id(sample), sample._cdata)
+    _tell_of_python(tensor, parameter)
     library = ctypes.PyDLL(str(hooks_path()))  # whose functions are called with Python's lock
     begin, end = library.um_hooks_region_begin, library.um_hooks_region_end
     begin.argtypes, begin.restype = [ctypes.c_void_p, ctypes.py_object], ctypes.c_int32

@@ -10,12 +10,14 @@ else that runs in this process (item, print, comparisons) finds the bytes where 
 served.
 """
 
+import ctypes
 import importlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,7 @@ from umadvise._native.abi import Status
 from umadvise.errors import BudgetError, NativeError
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.placement import host_storage, to_host
+from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address
 
 
@@ -185,6 +188,38 @@ def _install_lasting(runtime: Runtime) -> None:
         replaced.around(module, "to_dlpack", of_tensor)
         replaced.around(module, "from_dlpack", _from_dlpack)
     replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address))
+    _guard_exchange(replaced)
+
+
+_EXCHANGE, _EXCHANGE_CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
+"""Where libraries find DLPack's functions for C: dlpack.h, DLPackExchangeAPI. torch has it since 2.10."""
+
+
+def _guard_exchange(replaced: Replacements) -> None:
+    """Guards the functions themselves, as libraries keep them; where that cannot be, they find none and use Python's."""
+    capsule = getattr(torch.Tensor, _EXCHANGE, None)
+    if capsule is None:
+        return
+    address_in = ctypes.pythonapi.PyCapsule_GetPointer
+    address_in.restype, address_in.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    table = int(address_in(capsule, _EXCHANGE_CAPSULE) or 0)
+    guarded = _is_writable(table)
+    try:
+        if guarded:
+            _native.guard_exchange(table, torch.Tensor, torch.nn.Parameter)
+    except NativeError:
+        guarded = False
+    if not guarded:
+        replaced.remove(torch.Tensor, _EXCHANGE)
+
+
+def _is_writable(address: int) -> bool:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, _, rest = line.partition("-")
+        end, permissions = rest.split()[:2]
+        if int(begin, 16) <= address < int(end, 16):
+            return "w" in permissions
+    return False
 
 
 def install(runtime: Runtime) -> None:

@@ -33,6 +33,11 @@ class Replacements:
         """Sets `owner.name` to something that needs no original."""
         self.replace(owner, name, lambda _original: replacement)
 
+    def remove(self, owner: Any, name: str) -> None:
+        """Takes an attribute of the owner's own away."""
+        self._done.append((owner, name, vars(owner)[name], None))
+        delattr(owner, name)
+
     def around(self, owner: Any, name: str, function: Callable[..., Any], *, told: bool = False) -> None:
         """Sets `owner.name` to a function that calls another one (see `calling`), and that pickle finds there.
 

@@ -1,0 +1,63 @@
+// Tensors that leave torch through DLPack's exchange API for C (dlpack.h since 1.2): a table of functions, which
+// libraries such as TVM's foreign functions find on the class of tensors and call without Python. So they are replaced
+// in the table itself, for good: what is no memory of ours passes.
+#include <cstdint>
+
+#include "errors.h"
+#include "hooks.h"
+#include "interposer.h"
+#include "python_tensors.h"
+
+namespace um::hooks {
+namespace {
+
+// As dlpack.h has it, with the tensors that are given back as void*.
+struct ExchangeApi {
+  struct {
+    uint32_t major, minor;
+  } version;
+  ExchangeApi* previous;
+  void* allocator;
+  int (*managed_tensor_from_object)(void* object, void** out);
+  void* managed_tensor_to_object;
+  int (*tensor_from_object)(void* object, void* out);
+};
+constexpr uint32_t kMajor = 1;
+
+ExchangeApi torchs{};
+
+// Whoever has the address may use it at any time. Within an op that already holds its tensors nothing moves.
+bool stays(void* object) {
+  const c10::TensorImpl& tensor = *implementation_of(object);
+  if (!tensor.has_storage() || inside_op()) return true;
+  const void* const address = tensor.unsafe_storage().data();
+  if (um_owns(address) == 0) return true;
+  um_status status = UM_OK;
+  {
+    const WithoutPython meanwhile;
+    status = um_export_lasting(address);
+  }
+  if (status == UM_OK || status == UM_UNSUPPORTED) return true;
+  PyErr_SetString(PyExc_RuntimeError, um_last_error());
+  return false;
+}
+
+int managed_tensor_from_object(void* object, void** out) {
+  return stays(object) ? torchs.managed_tensor_from_object(object, out) : -1;
+}
+
+int tensor_from_object(void* object, void* out) { return stays(object) ? torchs.tensor_from_object(object, out) : -1; }
+
+}  // namespace
+}  // namespace um::hooks
+
+um_status um_hooks_exchange_guard(void* table) {
+  using namespace um::hooks;
+  auto* const api = static_cast<ExchangeApi*>(table);
+  if (api->version.major != kMajor) return UM_UNSUPPORTED;
+  if (api->tensor_from_object == tensor_from_object) return UM_OK;
+  torchs = *api;
+  api->managed_tensor_from_object = managed_tensor_from_object;
+  api->tensor_from_object = tensor_from_object;
+  return UM_OK;
+}

@@ -1,0 +1,44 @@
+// Tensors as Python has them. What is needed of Python is its stable ABI, declared here, and where its tensors keep
+// theirs: so one build still serves every Python that has this torch, without Python's headers.
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+extern "C" {  // Python's, with PyObject* as void*
+extern void* PyExc_RuntimeError;
+void PyErr_SetString(void* type, const char* message);
+ptrdiff_t PySequence_Size(void* sequence);
+void* PySequence_GetItem(void* sequence, ptrdiff_t index);
+void Py_DecRef(void* object);
+int PyType_IsSubtype(void* type, void* base);
+void* PyEval_SaveThread(void);
+void PyEval_RestoreThread(void* state);
+}
+
+namespace um::hooks {
+
+// Other threads may run while the core waits; they may need Python for what it waits for.
+class WithoutPython {
+ public:
+  WithoutPython() : state_(PyEval_SaveThread()) {}
+  ~WithoutPython() { PyEval_RestoreThread(state_); }
+  WithoutPython(const WithoutPython&) = delete;
+  WithoutPython& operator=(const WithoutPython&) = delete;
+
+ private:
+  void* state_;
+};
+
+// As um_hooks_python_set was told.
+struct PythonsClasses {
+  void* tensor_class;
+  void* parameter_class;
+  size_t header_bytes;
+};
+extern PythonsClasses python;
+
+void* class_of(const void* object);
+// Of an object that is a tensor.
+const c10::TensorImpl* implementation_of(const void* object);
+
+}  // namespace um::hooks
