@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,32 @@ def test_it_trains_as_plain_torch_does(extension: Any) -> None:
 def test_compiled_code_breaks_there(extension: Any, swapping: Session) -> None:
     compiled = torch.compile(lambda x: extension.axpy(x + 1, x, 1.0) * 2, backend="eager")
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 6.0))
+
+
+def test_what_is_compiled_ahead_of_time_is_an_op() -> None:
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    before = loader.boxed_run
+    umadvise.patch("emulated")
+    try:
+        assert loader.boxed_run is not before
+    finally:
+        umadvise.unpatch()
+    assert loader.boxed_run is before
+
+
+@pytest.mark.skipif(os.environ.get("UMADVISE_FULL") is None, reason="compiling takes half a minute")
+def test_a_model_that_was_compiled_ahead_of_time(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(800, 800), nn.ReLU())
+    program = torch.export.export(model, (torch.randn(750, 800),))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    compiled = torch._inductor.aoti_load_package(package)
+    inputs = [torch.randn(750, 800) for _ in range(8)]
+    expected = [compiled(each) for each in inputs]
+    with umadvise.session(nn.Linear(2, 2), device="emulated", capacity="24MiB", policy="swap") as running:
+        tensors = [each.clone() for each in inputs]
+        found = [compiled(each) for each in tensors]
+        assert running.swap_counters().on_demand_swap_ins > 0  # by ops that were given them
+        assert all(torch.equal(one, other.cpu()) for one, other in zip(expected, found, strict=True))
 
 
 EXCHANGE = "__dlpack_c_exchange_api__"

@@ -29,7 +29,9 @@ _TAKES_TENSORS = re.compile(r"\(.*\b(torch\.Tensor|at::Tensor)\b")
 _METHOD = type(vars(torch._C.Graph)["nodes"])
 """What pybind11 makes of a method."""
 _TORCHS_OWN = {"torch", "functorch"}
-"""Packages whose functions go through torch's dispatcher."""
+"""Packages whose functions go through torch's dispatcher, but for these:"""
+_AHEAD_OF_TIME = {"run", "boxed_run", "load_constants", "update_constant_buffer"}
+"""Methods of what AOTInductor has compiled (torch/csrc/inductor/aoti_package/pybind.cpp, aoti_runner/pybind.cpp)."""
 
 
 def install(replaced: Replacements) -> None:
@@ -39,6 +41,10 @@ def install(replaced: Replacements) -> None:
     originals = {id(each): new for module in loaded for each, new in _guard(replaced, module)}
     if originals:
         _replace_names(replaced, originals)
+    for each in list(vars(getattr(torch._C, "_aoti", object)).values()):
+        if isinstance(each, type):
+            for name in _AHEAD_OF_TIME & vars(each).keys():
+                replaced.put(each, name, as_op(getattr(each, name), f"{each.__name__}::{name}"))
 
     def execute(original: Callable[..., None], loader: Any, module: ModuleType) -> None:
         original(loader, module)
@@ -56,11 +62,13 @@ def _is_extension(module: object) -> bool:
 def _guard(replaced: Replacements, owner: Any) -> Iterator[tuple[Any, Any]]:
     """The functions of a module or a class that are given tensors, each with what stands in its place now."""
     for name, value in list(vars(owner).items()):
-        if type(value) in (BuiltinFunctionType, _METHOD):
-            if _TAKES_TENSORS.search(value.__doc__ or ""):
-                guarded = as_op(value, f"{owner.__name__}::{name}")
-                replaced.put(owner, name, guarded)
-                yield value, guarded
+        static = isinstance(value, staticmethod)
+        function = value.__func__ if static else value
+        if type(function) in (BuiltinFunctionType, _METHOD):
+            if _TAKES_TENSORS.search(function.__doc__ or ""):
+                guarded = as_op(function, f"{owner.__name__}::{name}")
+                replaced.put(owner, name, staticmethod(guarded) if static else guarded)
+                yield function, guarded
         elif isinstance(value, type) and value.__module__ == owner.__name__:
             yield from _guard(replaced, value)
         elif isinstance(value, ModuleType) and value.__name__ == f"{owner.__name__}.{name}" and value.__spec__ is None:
