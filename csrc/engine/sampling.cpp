@@ -170,6 +170,7 @@ void Sampling::end_step() {
     spend(all);
     evicted_page_ = ~uint64_t{0};
     for (const Told& told : all) account(told, device_.observation.wanted());
+    account_departures(device_.observation.wanted());
     add_last();
   }
   history_.clear();
@@ -218,6 +219,7 @@ void Sampling::note(const Departure& departure) noexcept {
   if (departure.end == nullptr) return;
   try {
     departures_.push_back(departure);
+    departures_.back().op.step = step_;  // of no op, perhaps
   } catch (const std::bad_alloc&) {
     return;
   }
@@ -232,12 +234,30 @@ void Sampling::settle_departures() {
             [](const Departure& one, const Departure& other) { return one.begin_ns < other.begin_ns; });
 }
 
-// The op that ran, or for which pages left, so that it had not begun.
-const OpIdentity* Sampling::op_at(int64_t ns) const {
-  if (const OpIdentity* const running = timeline_.running(ns)) return running;
+// The one that an op stood still for then; nullptr: none.
+Sampling::Departure* Sampling::departure_at(int64_t ns) {
   const auto after = std::upper_bound(departures_.begin(), departures_.end(), ns,
                                       [](int64_t at_ns, const Departure& each) { return at_ns < each.begin_ns; });
-  return after != departures_.begin() && std::prev(after)->end_ns >= ns ? &std::prev(after)->op : nullptr;
+  return after != departures_.begin() && std::prev(after)->end_ns >= ns ? &*std::prev(after) : nullptr;
+}
+
+// What an op stood still for is shared out evenly among the pages that left, as far as they were copied.
+void Sampling::share_departures(std::vector<Told>* all) {
+  for (Told& told : *all) {
+    const Sample& sample = told.sample;
+    const bool asked = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH &&
+                       sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER;
+    Departure* const departure = asked && sample.start_ns != 0 ? departure_at(sample.start_ns) : nullptr;
+    if (departure == nullptr) continue;
+    std::vector<Told*>& pages = departure->pages;
+    told.leaves = pages.empty() || pages.back()->sample.address / kBlockBytes != sample.address / kBlockBytes;
+    if (told.leaves) pages.push_back(&told);
+  }
+  for (const Departure& each : departures_) {
+    const int64_t took_ns = each.end_ns - each.begin_ns, count = static_cast<int64_t>(each.pages.size());
+    for (int64_t i = 0; i < count; ++i)
+      each.pages[static_cast<size_t>(i)]->service_ns = took_ns / count + (i < took_ns % count ? 1 : 0);
+  }
 }
 
 void Sampling::spend(const std::vector<Told>& all) {
@@ -266,8 +286,9 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
     told.sample = sample;
     const bool timed = sample.start_ns != 0;
     const bool late = timed && (sample.start_ns < start_ns_ - kSlackNs || sample.start_ns > end_ns + kSlackNs);
-    const OpIdentity* const op = timed ? op_at(sample.start_ns) : nullptr;
-    told.op = op != nullptr ? *op : OpIdentity{step_};
+    const OpIdentity* const op = timed ? timeline_.running(sample.start_ns) : nullptr;
+    const Departure* const departure = timed && op == nullptr ? departure_at(sample.start_ns) : nullptr;
+    told.op = op != nullptr ? *op : departure != nullptr ? departure->op : OpIdentity{step_};
     const bool host_fault = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
     const bool nonsense = !host_fault && sample.value > kMostBytes;  // of a host's fault it is the program counter
     if (late || nonsense || !place(&told, timed ? timeline_.reached(sample.start_ns) : UINT32_MAX)) {
@@ -277,6 +298,7 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
     all.push_back(told);
   }
   share_service(&all);
+  share_departures(&all);
   return all;
 }
 
@@ -401,14 +423,28 @@ void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
   event.duration_ns = duration_ns(sample);
   event.bytes = sample.value;
   if (events != nullptr) events->push(event);
-  if (to_device || cause != UM_CAUSE_EVICTION) return;
+  if (to_device || (cause != UM_CAUSE_EVICTION && !told.leaves)) return;
   const uint64_t page = sample.address / kBlockBytes;
-  if (page == evicted_page_) return;
+  if (page == evicted_page_ && !told.leaves) return;
   evicted_page_ = page;
   ++read_.last.evictions;
   event.kind = UM_EVENT_EVICTION;
-  event.duration_ns = 0;
+  event.duration_ns = told.service_ns;
   if (events != nullptr) events->push(event);
+}
+
+// Of those that copied nothing it is only known for which op they were.
+void Sampling::account_departures(EventLog* events) {
+  for (const Departure& each : departures_) {
+    read_.last.fault_service_ns += each.end_ns - each.begin_ns;
+    if (!each.pages.empty()) continue;
+    Told told;
+    told.sample.start_ns = each.begin_ns;
+    told.op = each.op;
+    um_event event = event_of(told, UM_EVENT_EVICTION, UM_CAUSE_USER);
+    event.duration_ns = each.end_ns - each.begin_ns;
+    if (events != nullptr) events->push(event);
+  }
 }
 
 void Sampling::add_last() {

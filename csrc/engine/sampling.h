@@ -57,7 +57,8 @@ class Sampling final : public Participant {
   // A record, with who was there and what ran.
   struct Told {
     cupti::Sample sample{};
-    int64_t service_ns = 0;  // of fault groups
+    int64_t service_ns = 0;  // of fault groups, and of what leaves for a budget
+    bool leaves = false;     // a page's first record, of those that leave for a budget
     OpIdentity op;
     const Record* record = nullptr;
   };
@@ -65,10 +66,12 @@ class Sampling final : public Participant {
     OpIdentity op;
     driver::CUevent begin, end;
     int64_t begin_ns = 0, end_ns = 0;
+    std::vector<Told*> pages{};  // their first records
   };
   void note(const Departure& departure) noexcept;
   void settle_departures();
-  const OpIdentity* op_at(int64_t ns) const;
+  Departure* departure_at(int64_t ns);
+  void share_departures(std::vector<Told>* all);
   bool is_due(uint32_t step) const;
   bool has_managed() const;
   void expect_faults();
@@ -84,6 +87,7 @@ class Sampling final : public Participant {
   static void share_service(std::vector<Told>* all);
   void account(const Told& told, EventLog* events);
   void transfer(const Told& told, bool to_device, EventLog* events);
+  void account_departures(EventLog* events);
   void add_last();
   static um_event event_of(const Told& told, um_event_kind kind, um_cause cause);
 

@@ -316,7 +316,8 @@ typedef enum {
   UM_EVENT_FAULT_GROUP = 0, /* one service of one 2 MiB block; duration is the whole service */
   UM_EVENT_TRANSFER_H2D = 1,
   UM_EVENT_TRANSFER_D2H = 2,
-  UM_EVENT_EVICTION = 3, /* a block left the device to make room; bytes copied, 0 when dropped */
+  UM_EVENT_EVICTION = 3, /* a block left the device to make room; bytes copied, 0 when dropped; on a GPU, for a budget:
+                            what an op stood still for that, with all that the driver did */
   UM_EVENT_COLLAPSE = 4, /* a write ended a read-mostly duplicate */
   UM_EVENT_REMOTE_MAP = 5,
   UM_EVENT_OVERSIZED_OP = 6, /* an op's working set (bytes) exceeds the capacity or budget */
@@ -366,7 +367,7 @@ typedef struct um_counters {
   int64_t collapses;
   int64_t remote_maps;
   int64_t remote_accesses;  /* UM_UNKNOWN where they cannot be seen (always on the emulated device) */
-  int64_t fault_service_ns; /* sum over fault groups */
+  int64_t fault_service_ns; /* sum over fault groups; on a GPU also over what a budget has leave before an op */
   int64_t op_count;
   int64_t oversized_ops;
 } um_counters;

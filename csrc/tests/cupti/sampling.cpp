@@ -132,13 +132,17 @@ TEST(what_leaves_for_a_budget_leaves_for_an_op) {
     device.op({write(data + at, 4 * kMiB)}, [&] { std::memset(data + at, 1, 4 * kMiB); }, "fill");
   CHECK_OK(um_step_set(device, 0));
   uint64_t left_bytes = 0;
+  int64_t stood_ns = 0;
   for (const um_event& event : device.events()) {
+    if (event.kind == UM_EVENT_FAULT_GROUP || event.kind == UM_EVENT_EVICTION) stood_ns += event.duration_ns;
     if (event.kind != UM_EVENT_TRANSFER_D2H) continue;
     CHECK_EQ(std::string(um_string(event.op)), std::string("fill"));
     CHECK(event.op_index >= 3);
     left_bytes += event.bytes;
   }
   CHECK_EQ(left_bytes, 24 * kMiB);
+  CHECK_EQ(sampling(device).last.evictions, int64_t{12});
+  CHECK_EQ(sampling(device).last.fault_service_ns, stood_ns);
 }
 
 // An H100's driver copies 2 MiB in 84 us, which it records, and takes four times as long to unmap them, which it does not.

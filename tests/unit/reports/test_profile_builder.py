@@ -67,7 +67,7 @@ BY_HAND = {
     "evictions_dropped": lambda event: event.kind == "eviction" and event.bytes == 0,
     "collapses": lambda event: event.kind == "collapse",
     "remote_maps": lambda event: event.kind == "remote_map",
-    "service_ns": lambda event: event.duration_ns if event.kind == "fault_group" else 0,
+    "service_ns": lambda event: event.duration_ns if event.kind in ("fault_group", "eviction") else 0,
     "swap_ins": lambda event: event.kind == "swap_in",
     "swap_in_bytes": lambda event: event.bytes if event.kind == "swap_in" else 0,
     "on_demand_swap_ins": lambda event: event.kind == "swap_in" and event.cause == "on_demand",

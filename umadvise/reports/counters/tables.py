@@ -124,6 +124,7 @@ class StepAccumulator:
                 services.append((event.start_ns, event.duration_ns, phase))
             elif kind == "eviction":
                 numbers["evictions" if event.bytes else "evictions_dropped"] += 1
+                numbers["service_ns"] += event.duration_ns
             elif kind == "collapse":
                 numbers["collapses"] += 1
             elif kind == "remote_map":
