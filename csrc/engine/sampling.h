@@ -36,8 +36,8 @@ class Sampling final : public Participant {
   // For how long the ops of the step that has just been sampled ran; none from the next step on.
   const std::vector<um_residency>& ran() const { return ran_; }
 
-  // In a sampled step a stream, and this op in it, stand still for what it is given in `given`: pages leave. The context
-  // is current.
+  // In a sampled step a stream, and this op in it, stand still for what it is given in `given`: pages leave. The
+  // context is current.
   template <class Given>
   void stands(const OpIdentity& op, driver::CUstream stream, const Given& given) {
     const driver::CUevent begin = running_ ? timeline_.mark(stream) : nullptr;
@@ -95,7 +95,7 @@ class Sampling final : public Participant {
   OpTimeline timeline_;
   BlockHistory history_;
   std::vector<Departure> departures_;  // settled: in order, those whose times are known
-  std::vector<Stretch> stood_;  // for swaps
+  std::vector<Stretch> stood_;         // for swaps
   std::vector<um_residency> ran_;
   bool running_ = false, collecting_ = false;
   uint32_t step_ = 0, op_index_ = 0;

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from umadvise.training.session import Session
 SIZE = 600_000  # above half a chunk, so that it can be swapped
 SOURCE = """
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -42,7 +44,20 @@ struct Adder {
   }
 };
 
+struct Model {
+  virtual ~Model() = default;
+  virtual at::Tensor forward(const at::Tensor& x) { return at::add(x, 1); }
+};
+
+struct PythonsModel : Model {
+  using Model::Model;
+  at::Tensor forward(const at::Tensor& x) override { PYBIND11_OVERRIDE(at::Tensor, Model, forward, x); }
+};
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  py::class_<Model, PythonsModel>(m, "Model").def(py::init<>()).def("forward", &Model::forward);
+  m.def("run", [](Model& model, const at::Tensor& x) { return model.forward(x); });
+  m.def("call", [](const py::function& function, const at::Tensor& x) { return function(x).cast<at::Tensor>(); });
   m.def("axpy", &axpy);
   m.def("count", [](int number) { return number + 1; });
   m.def_submodule("inner").def("double_all", &double_all);
@@ -69,7 +84,7 @@ def test_what_they_read_and_write_is_announced(extension: Any, swapping: Session
     tensors = [torch.full((SIZE,), float(i)) for i in range(9)]  # nearly all of the device
     for each in tensors:
         each.add_(0)
-    sums = [extension.axpy(one, other, 0.5) for one, other in zip(tensors, tensors[1:], strict=False)]
+    sums = [extension.axpy(one, other, 0.5) for one, other in pairwise(tensors)]
     extension.inner.double_all(tensors[:3])
     extension.Adder(3.0).add(tensors[8])
     for each in (*tensors, *sums):
@@ -88,13 +103,43 @@ def test_an_extension_knows_nothing_of_it_afterwards(extension: Any) -> None:
         assert extension.axpy is not before
         assert extension.axpy.__doc__ == before.__doc__
         assert type(extension.count) is type(before)  # is given no tensor
-        assert float(extension.axpy(torch.ones(3), y := torch.ones(3), 2.0).sum()) == 9
+        y = torch.ones(3)
+        assert float(extension.axpy(torch.ones(3), y, 2.0).sum()) == 9
         with pytest.raises(TypeError, match="incompatible function arguments"):
             extension.axpy(y)
         assert float(torch.ones(3).sum()) == 3
     finally:
         umadvise.unpatch()
     assert extension.axpy is before
+
+
+def test_classes_that_python_derives_from(extension: Any, swapping: Session) -> None:
+    class Ten(extension.Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 10
+
+    class Same(extension.Model):
+        pass
+
+    assert float(extension.run(Ten(), torch.ones(3)).sum()) == 60
+    assert float(extension.run(Same(), torch.ones(3)).sum()) == 6
+    assert swapping.swap_counters().silent_writes == 0
+
+
+def test_what_runs_inside_is_seen(extension: Any, swapping: Session) -> None:
+    tensors = [torch.full((SIZE,), float(i)) for i in range(9)]
+    push_out = [torch.zeros(SIZE) for _ in range(8)]
+    for each in push_out:
+        each.add_(1)
+    before = swapping.swap_counters().on_demand_swap_ins
+    assert float(extension.call(lambda x: x + tensors[2], tensors[1]).sum()) == 3 * SIZE
+    assert swapping.swap_counters().on_demand_swap_ins >= before + 2
+    with pytest.raises(KeyError, match="nothing"):
+        extension.call(lambda _x: {}["nothing"], tensors[3])
+    extension.inner.double_all(each for each in tensors[:4])  # is gone through once
+    assert [float(each[0]) for each in tensors] == [0, 2, 4, 6, 4, 5, 6, 7, 8]
+    kept = [torch.zeros(SIZE) for _ in range(8)]  # nothing is held any more
+    assert float(sum(each.sum() for each in kept)) == 0
 
 
 def test_it_trains_as_plain_torch_does(extension: Any) -> None:
@@ -138,7 +183,8 @@ def test_it_trains_as_plain_torch_does(extension: Any) -> None:
     assert train(capacity="24MiB", policy="swap") == plain
 
 
-def test_compiled_code_breaks_there(extension: Any, swapping: Session) -> None:
+@pytest.mark.usefixtures("swapping")
+def test_compiled_code_breaks_there(extension: Any) -> None:
     compiled = torch.compile(lambda x: extension.axpy(x + 1, x, 1.0) * 2, backend="eager")
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 6.0))
 

@@ -3,6 +3,7 @@
 // in the table itself, for good: what is no memory of ours passes.
 #include <cstdint>
 
+#include "accesses.h"
 #include "errors.h"
 #include "hooks.h"
 #include "interposer.h"
@@ -28,14 +29,13 @@ ExchangeApi torchs{};
 
 // Whoever has the address may use it at any time. Within an op that already holds its tensors nothing moves.
 bool stays(void* object) {
-  const c10::TensorImpl& tensor = *implementation_of(object);
-  if (!tensor.has_storage() || inside_op()) return true;
-  const void* const address = tensor.unsafe_storage().data();
-  if (um_owns(address) == 0) return true;
+  if (!is_tensor(object) || inside_op()) return true;  // what it is instead is for torch to say
+  c10::StorageImpl* const storage = storage_of_ours(*implementation_of(object));
+  if (storage == nullptr) return true;
   um_status status = UM_OK;
   {
     const WithoutPython meanwhile;
-    status = um_export_lasting(address);
+    status = um_export_lasting(address_of(*storage));
   }
   if (status == UM_OK || status == UM_UNSUPPORTED) return true;
   PyErr_SetString(PyExc_RuntimeError, um_last_error());

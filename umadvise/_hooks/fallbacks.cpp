@@ -1,6 +1,7 @@
 #include "fallbacks.h"
 
 #include <mutex>
+#include <utility>
 
 #include "hooks.h"
 
@@ -38,6 +39,6 @@ uint64_t um_hooks_fallbacks(uint32_t* name, uint64_t* most_bytes) {
   um::hooks::Fallbacks& all = um::hooks::fallbacks();
   const std::lock_guard<std::mutex> guard(all.lock);
   *name = all.most_name;
-  *most_bytes = all.most_bytes;
-  return all.count;
+  *most_bytes = std::exchange(all.most_bytes, 0);
+  return std::exchange(all.count, 0);
 }

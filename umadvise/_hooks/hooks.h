@@ -90,8 +90,9 @@ UM_API um_status um_hooks_split_set(uint64_t limit_bytes, uint64_t unit_bytes);
 // The limit for an op that begins now; 0 for none. What is set is a first guess: where the chunks of `device` that
 // never leave have left less room than one and a half times the limit, it is half of that room from now on.
 UM_API uint64_t um_hooks_split_limit(um_device* device);
-// How many ops have asked for memory, found no room, and ended all the same; the (interned) name of the one that asked
-// for most, and how much that was. An op that has another way to compute, as cuDNN's have, rounds otherwise then.
+// How many ops have asked for memory, found no room, and ended all the same, since that was asked last; the (interned)
+// name of the one that asked for most, and how much that was. An op that has another way to compute, as cuDNN's have,
+// rounds otherwise then.
 UM_API uint64_t um_hooks_fallbacks(uint32_t* name, uint64_t* most_bytes);
 // What this thread's ops belong to from now on (um_phase). Ops of a backward node are backward whatever this says,
 // except when it says optimizer.
@@ -100,26 +101,18 @@ UM_API void um_hooks_phase_set(uint32_t phase);
 // belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
-// ---- DLPack for C ---------------------------------------------------------------------------------------------------
-// From now on, for good, a tensor stays where it is whose address is asked for through this table of functions (a
-// DLPackExchangeAPI of torch's, which can be written): um_export_lasting. After um_hooks_python_set. UM_UNSUPPORTED: it is
-// of a version that is not known, and as before.
-UM_API um_status um_hooks_exchange_guard(void* table);
-
-// ---- regions ------------------------------------------------------------------------------------------------------
-// One run of a graph that torch.compile has compiled, or one call of an extension's function, as one op: its kernels
-// reach memory by address, in no op of torch's. Objects are Python's, and these functions are called with Python's lock (ctypes.PyDLL).
+// ---- compiled regions ---------------------------------------------------------------------------------------------
+// One run of a graph that torch.compile has compiled, as one op: its kernels reach memory by address, in no op of
+// torch's. Objects are Python's, and these functions are called with Python's lock (ctypes.PyDLL).
 //
 // What they need to know of Python's tensors: the class of tensors and that of parameters, and the bytes of an object
 // before its own fields (object.__basicsize__). UM_UNSUPPORTED where `sample`, a tensor, is not laid out as expected:
 // its C++ object has another address than `implementation`.
 UM_API um_status um_hooks_python_set(void* tensor_class, void* parameter_class, uint64_t header_bytes, void* sample,
                                      const void* implementation);
-// What it writes beside the inputs that it names: nothing; as a backward graph, whatever is no parameter; or all.
-typedef enum { UM_HOOKS_WRITES_SOME = 0, UM_HOOKS_WRITES_GRADIENTS = 1, UM_HOOKS_WRITES_ALL = 2 } um_hooks_writes;
-// Its name (interned), and the indices of inputs that it writes; `writes`: um_hooks_writes. Never NULL; it lasts for the
-// life of the process.
-UM_API void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, uint32_t writes);
+// A graph: its name (interned), and the indices of the inputs that it writes. `gradients`: it is a backward's, which
+// may write whatever is no parameter. Never NULL; it lasts for the life of the process.
+UM_API void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, int32_t gradients);
 // Begins a run with a list of inputs, of which those count that are tensors. 1: it has begun; 0: nobody guards this
 // thread's ops now; negative: it is refused, -UM_OUT_OF_DEVICE_MEMORY among them.
 UM_API int32_t um_hooks_region_begin(const void* region, void* inputs);
@@ -127,5 +120,21 @@ UM_API int32_t um_hooks_region_begin(const void* region, void* inputs);
 UM_API void um_hooks_region_end(void* outputs);
 // Whether a run of one has begun in this thread: what it is given stays at its addresses.
 UM_API int32_t um_hooks_region_runs(void);
+
+// ---- what reaches memory from C
+// --------------------------------------------------------------------------------------- After um_hooks_python_set,
+// and with Python's lock, as above.
+//
+// A builtin of Python's that calls a function which uses its tensors' memory by address: all that it is given stays
+// from before the call to its end, and counts as written. `parts`: a tuple of the function, the interned name that its
+// calls have, what prepares arguments (called with them and, where there are any, the named ones; it gives a list of
+// the tensors in them, a tuple and a dict), what lists the tensors in a result, and the class of errors that are raised
+// where there is no room. It has `module` (a string) for its module's name. A new reference; NULL with an error of
+// Python's.
+UM_API void* um_hooks_extension_function(void* parts, void* module, const char* name, const char* documentation);
+// From now on, for good, a tensor stays where it is whose address is asked for through this table of functions (a
+// DLPackExchangeAPI of torch's, which can be written): um_export_lasting. UM_UNSUPPORTED: it is of a version that is
+// not known, and as before.
+UM_API um_status um_hooks_exchange_guard(void* table);
 
 }  // extern "C"

@@ -298,6 +298,19 @@ um_device* begin_region(const RegionRun& run) {
   return device;
 }
 
+um_status try_region(const RegionRun& run, um_device*& device) {
+  um_status status = UM_OK;
+  const um_status failed = guarded([&] {
+    try {
+      device = begin_region(run);
+    } catch (const c10::OutOfMemoryError& error) {
+      last_error = error.what_without_backtrace();
+      status = UM_OUT_OF_DEVICE_MEMORY;
+    }
+  });
+  return failed != UM_OK ? failed : status;
+}
+
 void end_region(um_device* device, const ShownList& outputs) {
   um_op_end(device, outputs.data(), static_cast<uint32_t>(outputs.size()));
   c10::impl::tls_set_dispatch_key_excluded(kKey, false);

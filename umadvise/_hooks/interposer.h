@@ -24,10 +24,11 @@ struct RegionInput {
 struct RegionRun {
   uint32_t region;  // its name, interned
   c10::ArrayRef<RegionInput> inputs;
+  bool gradients;  // autograd may take note of it
 
   uint32_t name() const { return region; }
   static bool creates() { return false; }
-  static bool records_gradients() { return true; }  // what calls it has turned them off already
+  bool records_gradients() const { return gradients; }
   void gather(AccessList& accesses) const {
     for (const RegionInput& input : inputs) add_access(*input.tensor, input.write, false, input.index, accesses);
   }
@@ -39,6 +40,8 @@ struct RegionRun {
 // From here to `end_region` everything in this thread belongs to one op. nullptr: nobody guards it, and nothing is to
 // end. Throws what torch throws for an op that is refused.
 um_device* begin_region(const RegionRun& run);
+// The same with a status, and um_hooks_last_error's message.
+um_status try_region(const RegionRun& run, um_device*& device);
 void end_region(um_device* device, const ShownList& outputs);
 
 }  // namespace um::hooks

@@ -31,6 +31,12 @@ void* class_of(const void* object) {  // the last field of an object's header
   return found;
 }
 
+bool is_tensor(const void* object) {
+  void* const type = class_of(object);
+  return type == python.parameter_class || type == python.tensor_class ||
+         PyType_IsSubtype(type, python.tensor_class) != 0;
+}
+
 const c10::TensorImpl* implementation_of(const void* object) {
   const auto* const held = static_cast<const char*>(object) + python.header_bytes;
   return tensor_in(*reinterpret_cast<const PythonsTensor*>(held)).unsafeGetTensorImpl();

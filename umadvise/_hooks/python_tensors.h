@@ -7,6 +7,13 @@
 extern "C" {  // Python's, with PyObject* as void*
 extern void* PyExc_RuntimeError;
 void PyErr_SetString(void* type, const char* message);
+void PyErr_Fetch(void** type, void** value, void** trace);
+void PyErr_Restore(void* type, void* value, void* trace);
+void* PyCFunction_NewEx(void* definition, void* self, void* module);
+void* PyObject_Call(void* function, void* arguments, void* named);
+void* PyObject_CallFunctionObjArgs(void* function, ...);
+void* PyTuple_GetItem(void* tuple, ptrdiff_t index);
+unsigned long PyLong_AsUnsignedLong(void* number);
 ptrdiff_t PySequence_Size(void* sequence);
 void* PySequence_GetItem(void* sequence, ptrdiff_t index);
 void Py_DecRef(void* object);
@@ -38,7 +45,23 @@ struct PythonsClasses {
 extern PythonsClasses python;
 
 void* class_of(const void* object);
-// Of an object that is a tensor.
+bool is_tensor(const void* object);
+// Of an object that is one.
 const c10::TensorImpl* implementation_of(const void* object);
+
+// Calls `visit(const c10::TensorImpl&, uint32_t index, bool parameter)` for the tensors of a sequence, which keeps
+// them.
+template <class Visit>
+void each_tensor_of(void* sequence, const Visit& visit) {
+  const ptrdiff_t count = PySequence_Size(sequence);
+  for (ptrdiff_t index = 0; index < count; ++index) {
+    void* const object = PySequence_GetItem(sequence, index);
+    if (object == nullptr) continue;
+    if (is_tensor(object)) {
+      visit(*implementation_of(object), static_cast<uint32_t>(index), class_of(object) == python.parameter_class);
+    }
+    Py_DecRef(object);
+  }
+}
 
 }  // namespace um::hooks

@@ -6,6 +6,7 @@ Nothing is loaded before the first call. A failed call raises NativeError with t
 from umadvise._native.device import Device, op_took
 from umadvise._native.hooks import (
     adopt_storage,
+    extension_function,
     fallbacks,
     follow_thread,
     give_back_storage,

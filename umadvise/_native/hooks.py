@@ -7,8 +7,9 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from umadvise._native import header
 from umadvise._native.abi import Placement
@@ -168,11 +169,12 @@ def set_module(module: str) -> str:
     return string(int(hooks_library().um_hooks_module_set(intern(module))))
 
 
-class Fallbacks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fallbacks:
     """Ops that asked for memory, found no room, and ended all the same.
 
     Attributes:
-        count: how many, since the process began.
+        count: how many, since that was asked last.
         op: the one that asked for most.
         most_bytes: how much that was.
     """
@@ -183,27 +185,25 @@ class Fallbacks(NamedTuple):
 
 
 def fallbacks() -> Fallbacks:
-    """Those of all threads until now."""
+    """Those of all threads since that was asked last."""
     name, most_bytes = ctypes.c_uint32(), ctypes.c_uint64()
     count = hooks_library().um_hooks_fallbacks(ctypes.byref(name), ctypes.byref(most_bytes))
     return Fallbacks(int(count), string(name.value), most_bytes.value)
 
 
-_WRITES = ("some", "gradients", "all")
-"""um_hooks_writes."""
-
-
-def region(name: str, written: Sequence[int], *, writes: Literal["some", "gradients", "all"]) -> int:
-    """What stands for a compiled graph, or for another program that is one op, in `region_functions`.
+def region(name: str, written: Sequence[int], *, gradients: bool) -> int:
+    """What stands for a compiled graph in `region_functions`.
 
     Args:
         name: what recordings and reports call its runs.
         written: indices of the inputs that a run writes.
-        writes: what it may write besides: nothing, as it is some; whatever is no parameter, as it computes gradients;
-            or all.
+        gradients: it computes gradients, and may write whatever is no parameter.
     """
-    indices = (ctypes.c_uint32 * len(written))(*written)
-    return int(hooks_library().um_hooks_region(intern(name), indices, len(written), _WRITES.index(writes)))
+    return int(
+        hooks_library().um_hooks_region(
+            intern(name), (ctypes.c_uint32 * len(written))(*written), len(written), gradients
+        )
+    )
 
 
 @functools.cache
@@ -246,6 +246,40 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
     begin.argtypes, begin.restype = [ctypes.c_void_p, ctypes.py_object], ctypes.c_int32
     end.argtypes, end.restype = [ctypes.c_void_p], None
     return begin, end
+
+
+def extension_function(
+    function: Callable[..., Any],
+    name: str,
+    *,
+    prepare: Callable[..., tuple[list[Any], tuple[Any, ...], dict[str, Any]]],
+    tensors_in: Callable[[Any], list[Any]],
+    make_parts: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    classes: tuple[type, type, type[Exception]],
+) -> Any:
+    """A builtin that calls a function which uses its tensors' memory by address: see `um_hooks_extension_function`.
+
+    Args:
+        function: what it calls.
+        name: what recordings and reports call its calls.
+        prepare: function of a call's arguments, and of the named ones where there are any: a list of the tensors in
+            them, and both as they are passed on.
+        tensors_in: function of a result: the tensors in it.
+        make_parts: function of a tuple: the one that the builtin is to belong to.
+        classes: the class of tensors, from which one can be made, that of parameters, and what is raised where there
+            is no room.
+
+    Raises:
+        NativeError: Python's tensors are not laid out as expected.
+    """
+    tensor, parameter, out_of_memory = classes
+    _tell_of_python(tensor, parameter)
+    make = ctypes.PyDLL(str(hooks_path())).um_hooks_extension_function
+    make.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p]
+    make.restype = ctypes.py_object
+    parts = make_parts((function, intern(name), prepare, tensors_in, out_of_memory))
+    module = getattr(function, "__module__", None) or name.partition("::")[0]
+    return make(parts, module, function.__name__.encode(), (function.__doc__ or "").encode())
 
 
 def region_runs() -> bool:

@@ -74,10 +74,11 @@ class MeasuredStep(Record, frozen=True):
 class Tally(Record, frozen=True):
     """What happened to the subject of one table row, over all steps.
 
-    `service_ns` is the time that fault services took, on a GPU also what a budget had leave. `faulted_steps` counts the steps with at least one fault group.
-    None is what nobody could observe. From `swap_ins` on it is about explicit swaps, in the words of `Swaps`;
-    `on_demand_bytes` and `on_demand_wait_ns` are the parts of `swap_in_bytes` and `wait_copy_ns` that no plan had asked
-    for in time. `compute_ns` is the time that ops ran, without what they stood still for; 0 in rows about tensors.
+    `service_ns` is the time that fault services took, on a GPU also what a budget had leave. `faulted_steps` counts the
+    steps with at least one fault group. None is what nobody could observe. From `swap_ins` on it is about explicit
+    swaps, in the words of `Swaps`; `on_demand_bytes` and `on_demand_wait_ns` are the parts of `swap_in_bytes` and
+    `wait_copy_ns` that no plan had asked for in time. `compute_ns` is the time that ops ran, without what they stood
+    still for; 0 in rows about tensors.
     """
 
     fault_groups: Count

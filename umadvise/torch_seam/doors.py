@@ -196,7 +196,7 @@ _EXCHANGE, _EXCHANGE_CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_ap
 
 
 def _guard_exchange(replaced: Replacements) -> None:
-    """Guards the functions themselves, as libraries keep them; where that cannot be, they find none and use Python's."""
+    """Guards the functions themselves, as libraries keep them; where that cannot be, they are to use Python's."""
     capsule = getattr(torch.Tensor, _EXCHANGE, None)
     if capsule is None:
         return

@@ -1,124 +1,159 @@
-"""Functions of C++ extensions as ops: one call of one that is given tensors is one op to the guard.
+"""Functions of C++ extensions: what one is given stays where it is while it runs, and counts as written.
 
 A function that pybind11 makes callable reaches memory by `data_ptr<T>()`, without torch's dispatcher, and a GPU's
-kernel that reads or writes where a tensor lies no more raises nothing. So what such a function is given is brought in
-and stays, with its address, until the call has returned and what it started in the current stream is done; what it
-makes is its own; and as nobody says what it writes, all that it is given counts as written.
+kernel that reads or writes where a tensor lies no more raises nothing. So what such a function is given is brought in,
+and stays until the call has returned and what it started in the current stream is done; nobody says what it writes, so
+all of it counts as written. Ops of torch's that run inside are ops of their own.
 
-They are known by what pybind11 writes into their documentation: the types of their arguments. What is called by another
-way than through its module or its class (a name that was imported before) is replaced where modules keep it.
+Such functions are known by what pybind11 writes into their documentation: the types of their arguments. What takes a
+function's place is a builtin as that is. Names that modules have for it are replaced too.
 """
 
-import functools
 import gc
+import importlib
 import re
 import sys
+from collections import UserList, deque
 from collections.abc import Callable, Iterator
 from importlib.machinery import ExtensionFileLoader
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
 
 from umadvise import _native
-from umadvise.torch_seam.regions import refused
 from umadvise.torch_seam.replacements import Replacements
 
 _TAKES_TENSORS = re.compile(r"\(.*\b(torch\.Tensor|at::Tensor)\b")
 """How pybind11 signs a function that is given tensors, or gives some back."""
-_METHOD = type(vars(torch._C.Graph)["nodes"])
+_METHOD: Any = type(vars(torch._C.Graph)["nodes"])
 """What pybind11 makes of a method."""
 _TORCHS_OWN = {"torch", "functorch"}
 """Packages whose functions go through torch's dispatcher, but for these:"""
 _AHEAD_OF_TIME = {"run", "boxed_run", "load_constants", "update_constant_buffer"}
 """Methods of what AOTInductor has compiled (torch/csrc/inductor/aoti_package/pybind.cpp, aoti_runner/pybind.cpp)."""
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+_LISTS = (list, tuple)
+_ITERABLES: tuple[type, ...] = (
+    GeneratorType,
+    map,
+    filter,
+    zip,
+    set,
+    frozenset,
+    deque,
+    UserList,
+    type({}.keys()),
+    type({}.values()),
+    torch.nn.ParameterList,
+)
+"""What pybind11 takes for a list beside lists: it is passed on as a tuple, as some can be gone through only once."""
+_DEEPEST = 4
 
 
 def install(replaced: Replacements) -> None:
-    """Has the functions of extensions run as ops from now on, of those that are loaded and of those that will be."""
+    """Guards the functions of extensions from now on, of those that are loaded and of those that will be."""
     # `torch.utils.cpp_extension.load` puts none into sys.modules.
     loaded = [each for each in gc.get_objects() if type(each) is ModuleType and _is_extension(each)]
-    originals = {id(each): new for module in loaded for each, new in _guard(replaced, module)}
+    originals = {id(each): new for module in loaded for each, new in _guard(replaced, module, module.__name__)}
     if originals:
         _replace_names(replaced, originals)
     for each in list(vars(getattr(torch._C, "_aoti", object)).values()):
         if isinstance(each, type):
             for name in _AHEAD_OF_TIME & vars(each).keys():
-                replaced.put(each, name, as_op(getattr(each, name), f"{each.__name__}::{name}"))
+                replaced.put(each, name, _METHOD(guarded(getattr(each, name), f"{each.__name__}::{name}")))
 
     def execute(original: Callable[..., None], loader: Any, module: ModuleType) -> None:
         original(loader, module)
         if _is_extension(module):
-            list(_guard(replaced, module))
+            list(_guard(replaced, module, module.__name__))
 
     replaced.around(ExtensionFileLoader, "exec_module", execute)
 
 
-def _is_extension(module: object) -> bool:
+def _is_extension(module: Any) -> bool:
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return isinstance(loader, ExtensionFileLoader) and str(module.__name__).partition(".")[0] not in _TORCHS_OWN
 
 
-def _guard(replaced: Replacements, owner: Any) -> Iterator[tuple[Any, Any]]:
-    """The functions of a module or a class that are given tensors, each with what stands in its place now."""
+def _guard(replaced: Replacements, owner: Any, module: str) -> Iterator[tuple[Any, Any]]:
+    """The functions in a module or a class of it that are given tensors, each with what takes its place."""
     for name, value in list(vars(owner).items()):
-        static = isinstance(value, staticmethod)
-        function = value.__func__ if static else value
-        if type(function) in (BuiltinFunctionType, _METHOD):
+        kind = type(value)
+        function = value.__func__ if kind is staticmethod or kind is _METHOD else value
+        if type(function) is BuiltinFunctionType:
             if _TAKES_TENSORS.search(function.__doc__ or ""):
-                guarded = as_op(function, f"{owner.__name__}::{name}")
-                replaced.put(owner, name, staticmethod(guarded) if static else guarded)
-                yield function, guarded
-        elif isinstance(value, type) and value.__module__ == owner.__name__:
-            yield from _guard(replaced, value)
-        elif isinstance(value, ModuleType) and value.__name__ == f"{owner.__name__}.{name}" and value.__spec__ is None:
-            yield from _guard(replaced, value)
+                builtin = guarded(function, f"{owner.__name__}::{name}")
+                replaced.put(owner, name, builtin if function is value else kind(builtin))
+                yield function, builtin
+        elif isinstance(value, type) and value.__module__ == module and value is not owner:
+            yield from _guard(replaced, value, module)
+        elif kind is ModuleType and value.__name__ == f"{module}.{name}" and value.__spec__ is None:
+            yield from _guard(replaced, value, value.__name__)
 
 
-def _replace_names(replaced: Replacements, guarded: dict[int, Any]) -> None:
+def _replace_names(replaced: Replacements, originals: dict[int, Any]) -> None:
     """Names that modules have for the originals."""
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if type(value) is BuiltinFunctionType and id(value) in guarded:
-                replaced.put(module, name, guarded[id(value)])
+            if type(value) is BuiltinFunctionType and id(value) in originals:
+                replaced.put(module, name, originals[id(value)])
 
 
-def as_op(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that calls another one as one op.
+def guarded(function: Callable[..., Any], name: str) -> Any:
+    """A builtin that calls a function which may use its tensors' memory by address.
 
     Args:
-        function: what is called; it may use the memory of the tensors that it is given by address.
+        function: what it calls.
         name: what recordings and reports call it.
     """
-    begin, end = _native.region_functions(torch.Tensor, torch.nn.Parameter)
-    handle = _native.region(name, (), writes="all")
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        given = list(_tensors_in((arguments, named)))
-        begun = begin(handle, given) if given else 0
-        if begun < 0:
-            raise refused(-begun)
-        if begun == 0:
-            return function(*arguments, **named)
-        made: list[torch.Tensor] = []
-        try:
-            result = function(*arguments, **named)
-            made.extend(_tensors_in(result))
-            return result
-        finally:
-            end(id(made))
-
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]  # an extension's function breaks a graph by itself
-    return call
+    return _native.extension_function(
+        function,
+        name,
+        prepare=_prepare,
+        tensors_in=_tensors_in,
+        make_parts=_Parts,
+        classes=(torch.Tensor, torch.nn.Parameter, torch.OutOfMemoryError),
+    )
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+class _Parts(tuple[Any, ...]):
+    """What a builtin is made of; it belongs to this, so that pickle finds it in its module."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self[0].__module__,)
+
+
+def _prepare(
+    arguments: tuple[Any, ...], named: dict[str, Any] | None = None
+) -> tuple[list[torch.Tensor], tuple[Any, ...], dict[str, Any]]:
+    """The tensors that a function is given, and its arguments as they are passed on."""
+    found: list[torch.Tensor] = []
+    passed = tuple([_gathered(each, found) for each in arguments])
+    return found, passed, {name: _gathered(each, found) for name, each in named.items()} if named else {}
+
+
+def _gathered(value: Any, found: list[torch.Tensor], depth: int = 0) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors_in(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors_in(each)
+        found.append(value)
+        return value
+    if isinstance(value, _ITERABLES):
+        value = tuple(iter(value))  # type: ignore[call-overload]
+    if depth == _DEEPEST or not isinstance(value, (*_LISTS, dict)):
+        return value
+    for each in list(value.values()) if isinstance(value, dict) else value:
+        if type(each) not in _PLAIN:
+            _gathered(each, found, depth + 1)
+    return value
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    if isinstance(value, (torch.Tensor, *_LISTS, dict)):
+        _gathered(value, found)
+    return found

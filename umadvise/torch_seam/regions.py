@@ -31,7 +31,7 @@ class _Region:
         backward = bool(graph.fx_kwargs.get("is_backward"))
         kind = "backward" if backward else "forward"
         self.name = f"compiled::{kind}_{graph.cache_key[:8]}"
-        self.handle = _native.region(self.name, sorted(graph.mutated_input_idxs), writes="gradients" if backward else "some")
+        self.handle = _native.region(self.name, sorted(graph.mutated_input_idxs), gradients=backward)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -66,7 +66,7 @@ def _guard_graphs(runtime: Runtime) -> None:
         begun = begin(region.handle, inputs)
         if begun <= 0:
             if begun < 0:
-                raise refused(-begun)
+                raise _refused(-begun)
             return original(graph, inputs)
         outputs = None
         try:
@@ -84,7 +84,6 @@ def _describe(graph: Any) -> _Region:
     return found
 
 
-def refused(status: int) -> Exception:
-    """Why an op that was to stand for more than one of torch's has not begun."""
+def _refused(status: int) -> Exception:
     message = _native.hooks_error()
     return torch.OutOfMemoryError(message) if status == Status.OUT_OF_DEVICE_MEMORY else RuntimeError(message)

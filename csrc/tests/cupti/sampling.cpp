@@ -145,7 +145,8 @@ TEST(what_leaves_for_a_budget_leaves_for_an_op) {
   CHECK_EQ(sampling(device).last.fault_service_ns, stood_ns);
 }
 
-// An H100's driver copies 2 MiB in 84 us, which it records, and takes four times as long to unmap them, which it does not.
+// An H100's driver copies 2 MiB in 84 us, which it records, and takes four times as long to unmap them, which it does
+// not.
 TEST(ops_stand_still_for_what_leaves_for_a_budget_whether_it_is_recorded_or_not) {
   test::Device device(opened());
   CHECK_OK(um_budget_set(device, 8 * kMiB));

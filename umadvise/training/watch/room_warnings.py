@@ -19,7 +19,7 @@ class RoomWarnings:
         """Counts from now on."""
         self._runtime = runtime
         self._untold = [self._oversized_ops, self._ended_exports, self._fallbacks]
-        self._fallbacks_before = _native.fallbacks().count
+        _native.fallbacks()  # those of earlier runs
         self._exports_ended_before = runtime.device.memory_history().exports_ended
 
     def look(self) -> None:
@@ -57,14 +57,13 @@ class RoomWarnings:
     def _fallbacks(self) -> bool:
         """When ops took another way as they found no room: cuDNN has algorithms that need less, and round otherwise."""
         found = _native.fallbacks()
-        count = found.count - self._fallbacks_before
-        if count:
+        if found.count:
             log.warning(
                 "%d ops asked for memory to work in, found no room and went on without, as a library does that has "
                 "another algorithm: their last digits may differ from those of a run with more room. The largest was "
                 "%s, which asked for %s",
-                count,
+                found.count,
                 found.op,
                 format_bytes(found.most_bytes),
             )
-        return count > 0
+        return found.count > 0
