@@ -52,7 +52,7 @@ def in_session(program: Program, policy: str, capacity: str, **options: Any) -> 
     device = umadvise.EmulatedDevice(capacity)
     with umadvise.session(program.model, program.optimizer, device=device, policy=policy, **options) as um:
         found = program.train(um.step, um.to_device)
-        assert um.swap_counters().swap_ins or um.counters().fault_groups or policy == "resident"
+        assert um.swap_counters().swap_ins or um.counters().fault_groups or um.rung == "resident"
     return found, um
 
 
