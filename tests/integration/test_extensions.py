@@ -60,8 +60,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("call", [](const py::function& function, const at::Tensor& x) { return function(x).cast<at::Tensor>(); });
   m.def("axpy", &axpy);
   m.def("count", [](int number) { return number + 1; });
+  m.def("shifted", [](const at::Tensor& x, int count) {
+    std::vector<at::Tensor> all;
+    for (int i = 0; i < count; ++i) all.push_back(at::add(x, i));
+    return all;
+  });
   m.def_submodule("inner").def("double_all", &double_all);
   py::class_<Adder>(m, "Adder").def(py::init<double>()).def("add", &Adder::add);
+  m.attr("Alias") = m.attr("Adder");
+  m.attr("Adder").attr("Other") = m.attr("Model");
+  m.attr("Model").attr("Other") = m.attr("Adder");
 }
 """
 
@@ -138,6 +146,8 @@ def test_what_runs_inside_is_seen(extension: Any, swapping: Session) -> None:
         extension.call(lambda _x: {}["nothing"], tensors[3])
     extension.inner.double_all(each for each in tensors[:4])  # is gone through once
     assert [float(each[0]) for each in tensors] == [0, 2, 4, 6, 4, 5, 6, 7, 8]
+    shifted = extension.shifted(tensors[0], 14)  # more than the device has
+    assert [float(each[5]) for each in shifted] == list(range(14))
     kept = [torch.zeros(SIZE) for _ in range(8)]  # nothing is held any more
     assert float(sum(each.sum() for each in kept)) == 0
 

@@ -2,8 +2,8 @@
 // place is a builtin of Python's as well, as pybind11 looks at what it finds under a name, and as nothing of Python's
 // may come between what holds tensors and what lets go of them.
 //
-// A call is told of as two ops, one before it and one behind it, that write all it is given, and the second one what it
-// gives back too. In between all of that stays where it is. Ops of torch's that run inside are ops of their own.
+// A call is told of as two ops, one before it and one behind it, that write all it is given, and one more for each
+// tensor that it gives back. In between what it is given stays where it is. Ops of torch's inside are ops of their own.
 #include <ATen/core/grad_mode.h>
 
 #include <string>
@@ -59,6 +59,33 @@ class PutAside {
   void *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
+// Ends the op that has begun.
+class Region {
+ public:
+  explicit Region(um_device* device) : device_(device) {}
+  ~Region() {
+    if (device_ != nullptr) end_region(device_, made);
+  }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  ShownList made;
+
+ private:
+  um_device* const device_;
+};
+
+using Tensors = std::vector<c10::intrusive_ptr<c10::TensorImpl>>;
+
+// The tensors of a list of Python's.
+Tensors tensors_of(void* list) {
+  Tensors found;
+  each_tensor_of(list, [&](const c10::TensorImpl& tensor, uint32_t, bool) {
+    found.push_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor)));
+  });
+  return found;
+}
+
 // What one call holds, from its first op to its second.
 class Held {
  public:
@@ -67,60 +94,72 @@ class Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
-  void add(void* sequence) {
-    each_tensor_of(sequence, [&](const c10::TensorImpl& tensor, uint32_t, bool) {
-      auto* const shared = const_cast<c10::TensorImpl*>(&tensor);
-      tensors_.push_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(shared));
-    });
+  // Nothing is held where it fails.
+  um_status begin(const Tensors& given) {
+    const um_status status = tell(given, Told::holds);
+    if (status != UM_OK) release();
+    return status;
   }
-  um_status begin() {
-    const um_status status = tell(tensors_.size());
-    return status == UM_OK ? guarded([&] { hold(); }) : status;
+  // What was given is on the device and is not refused. What was made need not fit at once, so each has an op of its
+  // own, and the call has succeeded, whatever becomes of that.
+  um_status end(const Tensors& given, const Tensors& made) {
+    const um_status status = tell(given, Told::reads);
+    for (const auto& each : made) static_cast<void>(tell({each}, Told::made));
+    return status;
   }
-  // With what was added since it has begun.
-  um_status end(size_t given) { return tell(given); }
-  size_t count() const { return tensors_.size(); }
   void release() noexcept {
-    for (const void* const address : std::exchange(held_, {})) {
-      if (um_owns(address) != 0) static_cast<void>(um_export_release(address));
+    for (const Export& each : std::exchange(exports_, {})) {
+      // With other memory the old one's exports have ended.
+      if (address_of(*each.storage.unsafeGetStorageImpl()) == each.address && um_owns(each.address) != 0) {
+        static_cast<void>(um_export_release(each.address));
+      }
     }
   }
 
  private:
-  // All from `given` on was made.
-  um_status tell(size_t given) {
-    c10::SmallVector<RegionInput, 32> inputs;
-    ShownList made;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      each_part(*tensors_[i], [&](const c10::TensorImpl& part) {
-        inputs.push_back({&part, static_cast<uint32_t>(i), true});
-        if (i >= given) add_output(part, made);
-      });
-    }
-    um_device* device = nullptr;
-    const um_status status = try_region({name_, inputs, at::GradMode::is_enabled()}, device);
-    if (device != nullptr) end_region(device, made);
-    return status;
+  enum class Told { holds, reads, made };
+  struct Export {
+    c10::Storage storage;
+    const char* address;
+  };
+
+  // An op that writes all of them.
+  um_status tell(const Tensors& tensors, Told what) noexcept {
+    um_status status = UM_OK;
+    const um_status failed = guarded([&] {
+      try {
+        std::vector<const c10::TensorImpl*> parts;
+        for (const auto& tensor : tensors) {
+          each_part(*tensor, [&](const c10::TensorImpl& part) { parts.push_back(&part); });
+        }
+        std::vector<RegionInput> inputs;
+        for (const c10::TensorImpl* part : parts) inputs.push_back({part, static_cast<uint32_t>(inputs.size()), true});
+        Region region(begin_region({name_, inputs, at::GradMode::is_enabled()}));
+        for (const c10::TensorImpl* part : parts) {
+          if (what == Told::holds) hold(*part);
+          if (what == Told::made) add_output(*part, region.made);
+        }
+      } catch (const c10::OutOfMemoryError& error) {
+        last_error = error.what_without_backtrace();
+        status = UM_OUT_OF_DEVICE_MEMORY;
+      }
+    });
+    return failed != UM_OK ? failed : status;
   }
 
-  // Throws CoreError.
-  void hold() {
-    for (const auto& tensor : tensors_) {
-      each_part(*tensor, [&](const c10::TensorImpl& part) {
-        c10::StorageImpl* const storage = storage_of_ours(part);
-        if (storage == nullptr) return;
-        held_.reserve(held_.size() + 1);
-        const um_status status = um_export(address_of(*storage));
-        if (status == UM_UNSUPPORTED) return;  // it does not move
-        check_core(status);
-        held_.push_back(address_of(*storage));
-      });
-    }
+  // While an op that was given it runs, so that nobody moves it meanwhile. Throws what torch throws.
+  void hold(const c10::TensorImpl& tensor) {
+    c10::StorageImpl* const storage = storage_of_ours(tensor);
+    if (storage == nullptr) return;
+    exports_.push_back({tensor.storage(), address_of(*storage)});
+    const um_status status = um_export(exports_.back().address);
+    if (status == UM_OK) return;
+    exports_.pop_back();
+    if (status != UM_UNSUPPORTED) throw_as_torch(status);  // else it does not move
   }
 
   const uint32_t name_;
-  std::vector<c10::intrusive_ptr<c10::TensorImpl>> tensors_;
-  std::vector<const void*> held_;
+  std::vector<Export> exports_;
 };
 
 void* raise(void* self, um_status status) {
@@ -134,31 +173,29 @@ void* call(void* self, void* arguments, void* named) {
   if (!interposing_outside_ops()) return PyObject_Call(original, arguments, named);
   const Reference prepared(PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, kPrepare), arguments, named, nullptr));
   if (prepared.get() == nullptr) return nullptr;
-  void* const given = PyTuple_GetItem(prepared.get(), 0);
-  Held held(static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GetItem(self, kName))));
-  held.add(given);
-  const size_t count = held.count();
   const auto without_python = [](const auto& work) {
     const WithoutPython meanwhile;
     return work();
   };
-  if (count != 0) {
-    if (const um_status status = without_python([&] { return held.begin(); }); status != UM_OK) {
-      return raise(self, status);
-    }
-  }
+  Held held(static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GetItem(self, kName))));
+  Tensors given, made;
+  um_status status = guarded([&] { given = tensors_of(PyTuple_GetItem(prepared.get(), 0)); });
+  if (status == UM_OK && !given.empty()) status = without_python([&] { return held.begin(given); });
+  if (status != UM_OK) return raise(self, status);
   Reference result(PyObject_Call(original, PyTuple_GetItem(prepared.get(), 1), PyTuple_GetItem(prepared.get(), 2)));
-  const Reference made(result.get() == nullptr
-                           ? nullptr
-                           : PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, kTensorsIn), result.get(), nullptr));
-  um_status status = UM_OK;
+  void* const tensors_in = PyTuple_GetItem(self, kTensorsIn);
+  const Reference found(result.get() == nullptr ? nullptr
+                                                : PyObject_CallFunctionObjArgs(tensors_in, result.get(), nullptr));
   {
     const PutAside error;
-    if (made.get() != nullptr) held.add(made.get());
-    if (held.count() != 0) status = without_python([&] { return held.end(count); });
+    if (found.get() != nullptr) status = guarded([&] { made = tensors_of(found.get()); });
+    if (!given.empty() || !made.empty()) {
+      const um_status ended = without_python([&] { return held.end(given, made); });
+      if (status == UM_OK) status = ended;
+    }
     held.release();
   }
-  if (made.get() == nullptr) return nullptr;
+  if (found.get() == nullptr) return nullptr;
   return status == UM_OK ? result.release() : raise(self, status);
 }
 

@@ -35,6 +35,7 @@ int32_t begin(const Region& region, void* inputs) {
     given.push_back({&tensor, index, region.writes(index, parameter)});
   });
   const WithoutPython meanwhile;
+  guarded_name = region.name;
   const um_status status = try_region({region.name, given, true}, guarding);
   if (status != UM_OK) return -static_cast<int32_t>(status);
   return guarding != nullptr ? 1 : 0;

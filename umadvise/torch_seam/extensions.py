@@ -33,12 +33,12 @@ _TORCHS_OWN = {"torch", "functorch"}
 _AHEAD_OF_TIME = {"run", "boxed_run", "load_constants", "update_constant_buffer"}
 """Methods of what AOTInductor has compiled (torch/csrc/inductor/aoti_package/pybind.cpp, aoti_runner/pybind.cpp)."""
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
-_LISTS = (list, tuple)
+_TAKES_LISTS = re.compile(r"\b(Sequence|List|list|Iterable)\[(torch\.Tensor|at::Tensor)\b")
+_ONCE = (GeneratorType, map, filter, zip)
+"""What can be gone through only once, and pybind11 takes for a list: it is passed on as a tuple."""
 _ITERABLES: tuple[type, ...] = (
-    GeneratorType,
-    map,
-    filter,
-    zip,
+    list,
+    tuple,
     set,
     frozenset,
     deque,
@@ -47,7 +47,7 @@ _ITERABLES: tuple[type, ...] = (
     type({}.values()),
     torch.nn.ParameterList,
 )
-"""What pybind11 takes for a list beside lists: it is passed on as a tuple, as some can be gone through only once."""
+"""What pybind11 takes for a list."""
 _DEEPEST = 4
 
 
@@ -76,20 +76,24 @@ def _is_extension(module: Any) -> bool:
     return isinstance(loader, ExtensionFileLoader) and str(module.__name__).partition(".")[0] not in _TORCHS_OWN
 
 
-def _guard(replaced: Replacements, owner: Any, module: str) -> Iterator[tuple[Any, Any]]:
+def _guard(replaced: Replacements, owner: Any, module: str, seen: set[int] | None = None) -> Iterator[tuple[Any, Any]]:
     """The functions in a module or a class of it that are given tensors, each with what takes its place."""
+    seen = set() if seen is None else seen
+    if id(owner) in seen:
+        return
+    seen.add(id(owner))
     for name, value in list(vars(owner).items()):
         kind = type(value)
         function = value.__func__ if kind is staticmethod or kind is _METHOD else value
         if type(function) is BuiltinFunctionType:
-            if _TAKES_TENSORS.search(function.__doc__ or ""):
+            if _TAKES_TENSORS.search(function.__doc__ or "") and type(function.__self__) is not _Parts:
                 builtin = guarded(function, f"{owner.__name__}::{name}")
                 replaced.put(owner, name, builtin if function is value else kind(builtin))
                 yield function, builtin
-        elif isinstance(value, type) and value.__module__ == module and value is not owner:
-            yield from _guard(replaced, value, module)
+        elif isinstance(value, type) and value.__module__ == module:
+            yield from _guard(replaced, value, module, seen)
         elif kind is ModuleType and value.__name__ == f"{module}.{name}" and value.__spec__ is None:
-            yield from _guard(replaced, value, value.__name__)
+            yield from _guard(replaced, value, value.__name__, seen)
 
 
 def _replace_names(replaced: Replacements, originals: dict[int, Any]) -> None:
@@ -110,7 +114,7 @@ def guarded(function: Callable[..., Any], name: str) -> Any:
     return _native.extension_function(
         function,
         name,
-        prepare=_prepare,
+        prepare=_prepare_lists if _TAKES_LISTS.search(function.__doc__ or "") else _prepare,
         tensors_in=_tensors_in,
         make_parts=_Parts,
         classes=(torch.Tensor, torch.nn.Parameter, torch.OutOfMemoryError),
@@ -131,29 +135,35 @@ def _prepare(
 ) -> tuple[list[torch.Tensor], tuple[Any, ...], dict[str, Any]]:
     """The tensors that a function is given, and its arguments as they are passed on."""
     found: list[torch.Tensor] = []
-    passed = tuple([_gathered(each, found) for each in arguments])
-    return found, passed, {name: _gathered(each, found) for name, each in named.items()} if named else {}
+    for each in arguments:
+        _gather(each, found)
+    for each in (named or {}).values():
+        _gather(each, found)
+    return found, arguments, named or {}
 
 
-def _gathered(value: Any, found: list[torch.Tensor], depth: int = 0) -> Any:
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
+def _prepare_lists(
+    arguments: tuple[Any, ...], named: dict[str, Any] | None = None
+) -> tuple[list[torch.Tensor], tuple[Any, ...], dict[str, Any]]:
+    """The same, for a function that takes lists of tensors."""
+    kept = tuple([tuple(each) if isinstance(each, _ONCE) else each for each in arguments])
+    kept_by_name = {name: tuple(each) if isinstance(each, _ONCE) else each for name, each in (named or {}).items()}
+    return _prepare(kept, kept_by_name)
+
+
+def _gather(value: Any, found: list[torch.Tensor], depth: int = 0) -> None:
+    if type(value) in _PLAIN:
+        return
     if isinstance(value, torch.Tensor):
         found.append(value)
-        return value
-    if isinstance(value, _ITERABLES):
-        value = tuple(iter(value))  # type: ignore[call-overload]
-    if depth == _DEEPEST or not isinstance(value, (*_LISTS, dict)):
-        return value
-    for each in list(value.values()) if isinstance(value, dict) else value:
-        if type(each) not in _PLAIN:
-            _gathered(each, found, depth + 1)
-    return value
+    elif depth < _DEEPEST and isinstance(value, (dict, *_ITERABLES)):
+        inside: Any = value
+        for each in inside.values() if isinstance(value, dict) else inside:
+            if type(each) not in _PLAIN:
+                _gather(each, found, depth + 1)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    if isinstance(value, (torch.Tensor, *_LISTS, dict)):
-        _gathered(value, found)
+    _gather(value, found)
     return found
