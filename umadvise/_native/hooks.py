@@ -25,10 +25,8 @@ def install_allocator() -> None:
 
 
 def hooks_path() -> Path:
-    """The compiled extension's file, for torch, which takes functions out of it by name."""
-    from umadvise._hooks import loader
-
-    return loader.compiled_library()
+    """The compiled extension's file, as it is loaded, for torch, which takes functions out of it by name."""
+    return Path(hooks_library()._name)
 
 
 def hooks_function(name: str) -> int:
