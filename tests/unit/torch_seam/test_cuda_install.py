@@ -442,8 +442,10 @@ def test_empty_cache_gives_back_what_no_tensor_has(cuda_device: _native.Device) 
 def test_without_a_compiler_cuda_is_refused_with_the_remedy(
     cuda_torch: TorchWithCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(HooksUnavailableError, match=r"'no-such-compiler' was not found.*Install one"):
-        cuda_allocator.install(0)
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        hooks_library.cache_clear()  # it is loaded, by tests before
+        with pytest.raises(HooksUnavailableError, match=r"'no-such-compiler' was not found.*Install one"):
+            cuda_allocator.install(0)
     assert cuda_torch.told == []
