@@ -103,7 +103,7 @@ class Held {
   // What was given is on the device and is not refused. What was made need not fit at once, so each has an op of its
   // own, and the call has succeeded, whatever becomes of that.
   um_status end(const Tensors& given, const Tensors& made) {
-    const um_status status = tell(given, Told::reads);
+    const um_status status = tell(given, Told::given);
     for (const auto& each : made) static_cast<void>(tell({each}, Told::made));
     return status;
   }
@@ -117,7 +117,7 @@ class Held {
   }
 
  private:
-  enum class Told { holds, reads, made };
+  enum class Told { holds, given, made };
   struct Export {
     c10::Storage storage;
     const char* address;

@@ -1,6 +1,4 @@
-// Compiled regions as ops: one run of a graph that torch.compile has compiled.
-//
-// It is called from Python with a list of tensors.
+// Compiled regions as ops: one run of a graph that torch.compile has compiled, called from Python with tensors.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
