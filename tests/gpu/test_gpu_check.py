@@ -308,14 +308,14 @@ def test_a_row_that_ends_its_process_costs_only_itself(
     training = program("training")
     fake = tmp_path / "fake.py"
     fake.write_text(FAKE.format(special=special))
-    rows = training.run_rows(check, {}, ROWS, check.stage_ends_s, None, fake)
+    rows = training.run_rows(check, {}, ROWS, check.stage_ends_s, {}, fake)
     assert [row["name"] for row in rows] == ["one", "two", "three", "four"]
     assert [row["outcome"] for row in rows] == ["ran", "failed", "ran", "ran"]
     assert reason in rows[1]["reason"]
 
 
 def test_rows_without_time_are_dropped(program: Callable[[str], ModuleType], check: Any) -> None:
-    rows = program("training").run_rows(check, {}, ROWS, time.monotonic() - 1, None)
+    rows = program("training").run_rows(check, {}, ROWS, time.monotonic() - 1, {})
     assert {(row["outcome"], row["reason"]) for row in rows} == {("dropped", "no time was left")}
 
 
@@ -352,10 +352,31 @@ def test_a_row_says_why_it_is_not_begun(program: Callable[[str], ModuleType], ru
     assert (dropped["outcome"], dropped["reason"].partition(" ")[0]) == ("dropped", str(12 * MIB))
     unknown = runner().run(row(name="", rung="advise", budget_percent=50))
     assert (unknown["outcome"], unknown["reason"]) == ("dropped", "the peak that its budget is a part of is not known")
+    beside = runner(peak_bytes=9 * MIB).run(row(name="", rung="swap", budget_of="a row that did not run"))
+    assert beside["reason"] == unknown["reason"]
     late = runner(ends_s=time.monotonic() + 5)
     late._longest_s = 30.0
     dropped = late.run(row(name="", rung="resident"))
     assert (dropped["outcome"], dropped["reason"]) == ("dropped", "5 s were left, and a row takes up to 30 s")
+
+
+def test_a_budget_is_part_of_plain_pytorchs_peak_or_the_peak_of_another_row(
+    program: Callable[[str], ModuleType], runner: Callable[..., Any]
+) -> None:
+    row = program("rows").AskedRow
+    running = runner(peak_bytes=1000, peaks={"torchao": 700})
+    assert running._budget_bytes(row(name="", rung="swap", budget_percent=23.5)) == 235
+    assert running._budget_bytes(row(name="", rung="swap", budget_of="torchao")) == 700
+    assert running._budget_bytes(row(name="", rung="resident")) is None
+
+
+def test_comparisons_name_ways_that_exist(program: Callable[[str], ModuleType]) -> None:
+    ways, comparisons = program("peers").WAYS, program("comparisons").COMPARISONS
+    for name, comparison in comparisons.items():
+        assert comparison.peers[0] == "vanilla" and set(comparison.peers) <= set(ways), name
+        beside = {row["budget_of"] for row in comparison.ours} - {None}
+        assert beside <= set(comparison.peers), name
+    assert set(comparisons) <= set(program("stages").STAGES)
 
 
 def test_a_row_that_has_no_room_is_no_failure(program: Callable[[str], ModuleType], runner: Callable[..., Any]) -> None:
@@ -474,6 +495,11 @@ def test_the_summary_says_who_wins_each_budget_and_where_the_time_went(program: 
         row("advise, 25 %", 3e7, budget_percent=25, budget_bytes=1 << 29, followed_steps=0),
         {"name": "swap, 25 %", "way": None, "outcome": "no room", "budget_percent": 25},
     ]
+    promise = {"predicted_step_ns": 9e6, "planned_bytes": {"in": 2e9, "out": 1e9}, "recorded_ops_ns": 8e6}
+    copied = {"swap_in_bytes": 2e9, "swap_out_bytes": 4e9}
+    assert ", ".join(program("summary")._promised({**promise, "swaps": copied})) == (
+        "predicted 9.0 ms, planned 2.0 + 1.0 GB in + out of 2.0 + 4.0 copied, recorded ops 8.0 ms"
+    )
     assert list(program("summary").verdicts(rows)) == [
         "  at 50 % (2.00 GiB) swap, 50 % wins: 10.0 ms, kernels 90%, copies 60%, host 50%, waits 1.0 + 0.0 ms, "
         "4 driver calls in 2.5 ms, 1 map; next save_on_cpu(pin_memory=True): 20.0 ms",

@@ -14,7 +14,9 @@ from umadvise import _native
 from umadvise._native.abi import ChunkOptions, Memory
 from umadvise.devices.rungs import LADDER, Policy
 from umadvise.devices.rungs import UNADVISED as UNADVISED_POLICY
+from umadvise.errors import BudgetError
 from umadvise.records.counters import Counters, Swaps, subtract
+from umadvise.records.plan import ActionKind
 from umadvise.torch_seam.runtime import current
 from umadvise.training.plans.plan_memory import chunk_bytes_of
 from umadvise.training.session import Session
@@ -23,6 +25,7 @@ CAPACITY = "1GiB"
 """Of the emulated device."""
 _ADVICE = {UNADVISED: "noadvise", "advise": "preferredlocation", "window": "preferredlocation"}
 """Of the model, by rung."""
+_WAYS = {"in": ActionKind.SWAP_IN, "out": ActionKind.SWAP_OUT}
 _SWAPPED = tuple(Swaps.__struct_fields__)
 
 
@@ -82,7 +85,24 @@ class Training:
             "pinned_bytes": swaps.pinned_peak_bytes,
             "chunk_bytes": swaps.chunk_bytes or None,
             "rung_at_end": self.session.rung,
+            **self._promised(),
         }
+
+    def _promised(self) -> dict[str, Any]:
+        """What the plan in force promises and moves, and how long the ops of its recorded step are together."""
+        plan, step = self.session.plan, self.session.planned_step
+        promised: dict[str, Any] = {"predicted_step_ns": None, "planned_bytes": None, "recorded_ops_ns": None}
+        if step is not None:
+            promised |= {"recorded_ops_ns": step.duration_ns, "recorded_ops": len(step.ops.duration_ns)}
+        if plan is not None:
+            moved = {way: plan.actions.kind == kind for way, kind in _WAYS.items()}
+            promised["planned_bytes"] = {way: int(plan.actions.bytes[rows].sum()) for way, rows in moved.items()}
+            try:
+                predicted = self.session.predicted_step()
+            except BudgetError as error:
+                return {**promised, "not_predicted": str(error)}
+            promised["predicted_step_ns"] = None if predicted is None else predicted.duration_ns
+        return promised
 
 
 @contextmanager

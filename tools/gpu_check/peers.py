@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from workloads import around_forward, checkpoint_blocks
@@ -30,12 +31,18 @@ def _torchtune(workload: Any) -> None:
     around_forward(workload, lambda _: offload(use_pin_memory=True, use_streams=True))
 
 
-def _torchao(workload: Any) -> None:
+def _offloaded_regions(workload: Any) -> None:
+    """As transformers' `gradient_checkpointing_kwargs={"offload": True}` does it (huggingface/transformers#48444)."""
+    save_on_cpu = importlib.import_module("torch.autograd.graph").save_on_cpu
+    checkpoint_blocks(workload, lambda: save_on_cpu(pin_memory=True))
+
+
+def _torchao(workload: Any, *, gradients: bool = False) -> None:
     offloaded = importlib.import_module("torchao.optim").CPUOffloadOptimizer
     for optimizer in workload.optimizers:
         options = {name: value for name, value in optimizer.defaults.items() if name in _OPTIMIZER_OPTIONS}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        other = offloaded(parameters, type(optimizer), **options)
+        other = offloaded(parameters, type(optimizer), offload_gradients=gradients, **options)
         optimizer.step, optimizer.zero_grad = other.step, lambda other=other, **_: other.zero_grad()
 
 
@@ -62,6 +69,7 @@ class Peer:
         gpu_modules: what must be importable besides on a GPU.
         gpu_only: it works nowhere else.
         same_losses: it computes what torch alone computes, to the last bit.
+        usual: stages that train a network in every way have a row of it; others name it.
         around: what holds while a workload is trained on a GPU, or not.
     """
 
@@ -70,6 +78,7 @@ class Peer:
     gpu_modules: tuple[str, ...] = ()
     gpu_only: bool = False
     same_losses: bool = True
+    usual: bool = True
     around: Callable[[Any, bool], AbstractContextManager[None]] = lambda *_: nullcontext()
 
     @contextmanager
@@ -102,6 +111,10 @@ WAYS = {
     "save_on_cpu(pin_memory=True)": Peer(_save_on_cpu, same_losses=False),  # it does not keep strides
     "torchtune OffloadActivations": Peer(_torchtune, ("torchtune.training",)),
     "torchao CPUOffloadOptimizer": Peer(_torchao, ("torchao.optim",), gpu_only=True, same_losses=False),
+    "torchao CPUOffloadOptimizer, gradients too": Peer(
+        partial(_torchao, gradients=True), ("torchao.optim",), gpu_only=True, same_losses=False, usual=False
+    ),
+    "checkpointing, blocks' inputs on the host": Peer(_offloaded_regions, same_losses=False, usual=False),
     "compiled, activation_memory_budget": Peer(around=_compiled, gpu_modules=("triton",), same_losses=False),
 }
 """By name, the most important first: both vanilla runs, then what needs nothing but torch."""

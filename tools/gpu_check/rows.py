@@ -35,14 +35,16 @@ class AskedRow(msgspec.Struct, frozen=True, kw_only=True):
         name: the row's name.
         way: a name in `peers.WAYS`; None: umadvise.
         rung: a rung of umadvise's ladder, or unadvised unified memory.
-        budget_percent: the budget in percent of the peak of torch alone; None: no budget.
+        budget_percent: the budget in percent of the peak of torch alone.
+        budget_of: the row whose peak is the budget. Without either there is no budget.
         managed: it is trained in managed memory.
     """
 
     name: str
     way: str | None = None
     rung: str | None = None
-    budget_percent: int | None = None
+    budget_percent: float | None = None
+    budget_of: str | None = None
     managed: bool = False
 
 
@@ -59,6 +61,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         longest_s: seconds until a row ends its process.
         ends_s: the end of the whole process, by the monotonic clock.
         peak_bytes: the peak of torch alone; None: that of the first row, in which nothing is limited.
+        peaks: the peaks of rows that have run, by name, in bytes.
         managed_limit_bytes: most that may be in managed memory.
         results: file that rows are written to.
     """
@@ -74,6 +77,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     managed_limit_bytes: int
     results: str
     peak_bytes: int | None = None
+    peaks: dict[str, int] = {}
 
 
 def main() -> int:
@@ -97,7 +101,7 @@ class RowRunner:
 
     def __init__(self, spec: Assignment) -> None:
         self._spec = spec
-        self._peak_bytes = spec.peak_bytes
+        self._peak_bytes, self._peaks = spec.peak_bytes, dict(spec.peaks)
         self._longest_s = 0.0
         self._managed_bytes = 0  # the most that a row in managed memory really took
 
@@ -125,15 +129,25 @@ class RowRunner:
         self._longest_s = max(self._longest_s, found["seconds"])
         if row.managed:
             self._managed_bytes = max(self._managed_bytes, found.get("reserved_peak_bytes", 0))
+        if found.get("peak_bytes"):
+            self._peaks[row.name] = found["peak_bytes"]
         if self._peak_bytes is None and row.way is None and row.budget_percent is None:
             self._peak_bytes = found.get("needed_bytes")
         return found
+
+    def _budget_bytes(self, row: AskedRow) -> int | None:
+        """The row's budget; None where it has none, or where the peak that it is a part of is not known."""
+        if row.budget_of is not None:
+            return self._peaks.get(row.budget_of)
+        if row.budget_percent is None or self._peak_bytes is None:
+            return None
+        return int(self._peak_bytes * row.budget_percent // 100)
 
     def _refusal(self, row: AskedRow) -> tuple[str, str] | None:
         """Outcome and reason, where a row is not even begun."""
         if row.way is not None and (reason := WAYS[row.way].absent(on_gpu=self._spec.on_gpu)) is not None:
             return "absent", reason
-        if row.budget_percent is not None and self._peak_bytes is None:
+        if (row.budget_percent, row.budget_of) != (None, None) and self._budget_bytes(row) is None:
             return "dropped", "the peak that its budget is a part of is not known"
         # The core would stop it there, after minutes.
         most_bytes, needed_bytes = self._spec.managed_limit_bytes, max(self._peak_bytes or 0, self._managed_bytes)
@@ -144,7 +158,7 @@ class RowRunner:
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def _trained(self, row: AskedRow) -> dict[str, Any]:
-        budget_bytes = None if row.budget_percent is None else (self._peak_bytes or 0) * row.budget_percent // 100
+        budget_bytes = self._budget_bytes(row)
         with self._way(row, budget_bytes) as running:
             steps = _Steps(running.step, self._synchronize)
             for _ in range(self._spec.warm_up):

@@ -13,6 +13,7 @@ from typing import Any
 
 import driver_costs
 import probes
+from comparisons import COMPARISONS, compare
 from parts import run_parts
 from record import GpuCheck, Stage, StageError
 from training import train
@@ -141,6 +142,7 @@ def page_locked(check: GpuCheck) -> Any:
     return found
 
 
+_COMPARISON_S = {"bert_32": 300.0, "bert_16": 120.0, "resnet_256": 120.0, "vit_giant": 150.0, "bert_managed": 150.0}
 _CORE = ("build", "environment")
 _ALL = (*_CORE, "hooks")
 STAGES = {
@@ -162,6 +164,7 @@ STAGES = {
     "resnet_large_batch": Stage(420, partial(train, network="resnet50", managed=False), _ALL),
     "bert_large_batch_bf16": Stage(420, partial(train, network="bert_large", managed=False, bf16=True), _ALL),
     "resnet_large_batch_bf16": Stage(420, partial(train, network="resnet50", managed=False, bf16=True), _ALL),
+    **{name: Stage(_COMPARISON_S[name], partial(compare, name=name), _ALL) for name in COMPARISONS},
     "eviction": Stage(40, partial(_measured, program="eviction.py"), _ALL, asked_for=True),
 }
 """In order. The last one fills a GPU with plain memory, and so waits to be asked for."""

@@ -62,7 +62,19 @@ def _row(row: Mapping[str, Any]) -> str:
         f"peak {(row.get('peak_bytes') or 0) / 2**30:.2f} GiB",
         {True: "same losses", False: "OTHER LOSSES", None: "losses not compared"}[row.get("same_losses")],
     ]
-    return f"  {row['name']}: {', '.join(parts)}"
+    return f"  {row['name']}: {', '.join([*parts, *_promised(row)])}"
+
+
+def _promised(row: Mapping[str, Any]) -> Iterator[str]:
+    """What the plan promised, what it and the step copied, and whether the recorded ops are as long as the kernels."""
+    if (predicted_ns := row.get("predicted_step_ns")) is not None:
+        yield f"predicted {predicted_ns / _MS:.1f} ms"
+    if (planned := row.get("planned_bytes")) is not None:
+        copied = row["swaps"]
+        words = f"planned {planned['in'] / 1e9:.1f} + {planned['out'] / 1e9:.1f} GB in + out"
+        yield f"{words} of {copied['swap_in_bytes'] / 1e9:.1f} + {copied['swap_out_bytes'] / 1e9:.1f} copied"
+    if (recorded_ns := row.get("recorded_ops_ns")) is not None:
+        yield f"recorded ops {recorded_ns / _MS:.1f} ms"
 
 
 # ---- who wins -------------------------------------------------------------------------------------------------------
@@ -74,12 +86,18 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     Other people's ways know no budget: they keep those that their peak is below.
     """
     ran = [row for row in rows if row["outcome"] == "ran"]
-    budgets = {row["budget_percent"]: row["budget_bytes"] for row in ran if row.get("budget_percent") is not None}
-    for percent, budget_bytes in sorted(budgets.items(), reverse=True):
-        kept = [row for row in ran if row.get("budget_percent") == percent or _fits(row, budget_bytes)]
+    budgets = {row["budget_bytes"]: _budget(row) for row in ran if row.get("budget_bytes") is not None}
+    for budget_bytes, name in sorted(budgets.items(), reverse=True):
+        kept = [row for row in ran if row.get("budget_bytes") == budget_bytes or _fits(row, budget_bytes)]
         first, *others = sorted(kept, key=lambda row: row["step_ns"])
-        line = f"  at {percent} % ({budget_bytes / 2**30:.2f} GiB) {first['name']} wins: {_time(first)}"
+        line = f"  at {name} ({budget_bytes / 2**30:.2f} GiB) {first['name']} wins: {_time(first)}"
         yield line + (f"; next {others[0]['name']}: {_time(others[0])}" if others else "; nothing else kept it")
+
+
+def _budget(row: Mapping[str, Any]) -> str:
+    """What a row's budget is."""
+    percent = row.get("budget_percent")
+    return f"the peak of {row['budget_of']}" if percent is None else f"{percent:g} %"
 
 
 def _fits(row: Mapping[str, Any], budget_bytes: int) -> bool:

@@ -5,13 +5,13 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from peers import WAYS
 from record import GpuCheck, StageError
-from workloads import UNADVISED, choose
+from workloads import UNADVISED, SizedNetwork, choose
 
 ROWS = Path(__file__).with_name("rows.py")
 _PEERS_PART = 0.35
@@ -37,23 +37,49 @@ def train(check: GpuCheck, *, network: str, managed: bool = True, bf16: bool = F
     chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed, bf16=bf16)
     if chosen is None:
         raise StageError(f"no size of {network} fits {limit_bytes} bytes")
+    percents = _DRY_PERCENTS[network, managed] if check.small else PERCENTS
+    ours, peers = our_rows(percents, managed=managed), peer_rows(check.small and not managed)
+    return train_rows(check, chosen, limit_bytes, peers, ours, peers_part=_PEERS_PART)
+
+
+def train_rows(
+    check: GpuCheck,
+    network: SizedNetwork,
+    limit_bytes: int,
+    peers: Sequence[dict[str, Any]],
+    ours: Sequence[dict[str, Any]],
+    *,
+    peers_part: float = 1.0,
+    warm_up: int | None = None,
+) -> Any:
+    """Trains one network in the ways of others and of umadvise, and compares their losses.
+
+    Args:
+        check: the check that runs the processes.
+        network: the network to train.
+        limit_bytes: the limit of memory that the size was chosen for.
+        peers: rows of others, the most important first; the first one is plain PyTorch.
+        ours: rows of umadvise, likewise.
+        peers_part: part of the stage's time that the rows of others may take.
+        warm_up: steps of umadvise that are not measured; None takes the usual number.
+
+    Raises:
+        StageError: a row failed, or a row's losses differ from plain PyTorch's.
+    """
     data: dict[str, Any] = {
-        "network": dataclasses.asdict(chosen),
+        "network": dataclasses.asdict(network),
         "limit_bytes": limit_bytes,
         "managed_limit_bytes": check.managed_limit_bytes(),
         "rows": [],
     }
 
-    percents = _DRY_PERCENTS[network, managed] if check.small else PERCENTS
-
     def keep(rows: list[dict[str, Any]]) -> None:
         check.keep({**data, "rows": data["rows"] + rows})
 
-    ours, peers = our_rows(percents, managed=managed), peer_rows(check.small and not managed)
     ends_s, now_s = check.stage_ends_s, time.monotonic()
-    for rows, until_s in ((peers, now_s + (ends_s - now_s) * _PEERS_PART), (ours, ends_s)):
-        peak_bytes = (_ran(data["rows"], "vanilla") or {}).get("peak_bytes")
-        data["rows"] += run_rows(check, data["network"], rows, until_s, peak_bytes, keep=keep)
+    for rows, until_s in ((peers, now_s + (ends_s - now_s) * peers_part), (ours, ends_s)):
+        peaks = {row["name"]: row["peak_bytes"] for row in data["rows"] if row.get("peak_bytes")}
+        data["rows"] += run_rows(check, data["network"], rows, until_s, peaks, keep=keep, warm_up=warm_up)
     compare_losses(data)
     return _judged(data)
 
@@ -63,7 +89,24 @@ def train(check: GpuCheck, *, network: str, managed: bool = True, bf16: bool = F
 
 def peer_rows(only_vanilla: bool = False) -> list[dict[str, Any]]:
     """What others do, the most important first."""
-    return [{"name": name, "way": name} for name in WAYS if name.startswith("vanilla") or not only_vanilla]
+    names = [name for name, peer in WAYS.items() if peer.usual]
+    return [peer_row(name) for name in names if name.startswith("vanilla") or not only_vanilla]
+
+
+def peer_row(way: str) -> dict[str, Any]:
+    """The row of one way of others."""
+    return {"name": way, "way": way}
+
+
+def rung_row(rung: str, *, budget_percent: float | None = None, budget_of: str | None = None) -> dict[str, Any]:
+    """The row of a rung in part of plain PyTorch's peak, or in the peak of another row."""
+    from umadvise._native.abi import Memory
+    from umadvise.devices.rungs import LADDER
+
+    managed = rung == UNADVISED or LADDER[rung].memory == Memory.MANAGED
+    budget = {"budget_percent": budget_percent, "budget_of": budget_of}
+    where = f"{budget_percent:g} %" if budget_of is None else f"peak of {budget_of}"
+    return {"name": f"{rung}, {where}", "rung": rung, "managed": managed, **budget}
 
 
 def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str, Any]]:
@@ -75,18 +118,12 @@ def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str,
         percents: budgets, in percent of the peak.
         managed: rungs in managed memory too.
     """
-    from umadvise._native.abi import Memory
     from umadvise.devices.rungs import LADDER, RESIDENT
 
-    below = [policy for policy in reversed(LADDER.values()) if policy is not RESIDENT]
-    paged = {**{policy.name: policy.memory == Memory.MANAGED for policy in below}, UNADVISED: True}
-    rows = [
-        {"name": f"{name}, {percent} %", "rung": name, "budget_percent": percent, "managed": pages}
-        for percent in percents
-        for name, pages in paged.items()
-        if managed or not pages
-    ]
-    return [{"name": RESIDENT.name, "rung": RESIDENT.name}, *sorted(rows, key=lambda row: row["rung"] == UNADVISED)]
+    below = [policy.name for policy in reversed(LADDER.values()) if policy is not RESIDENT]
+    rows = [rung_row(name, budget_percent=percent) for percent in percents for name in (*below, UNADVISED)]
+    chosen = [row for row in rows if managed or not row["managed"]]
+    return [{"name": RESIDENT.name, "rung": RESIDENT.name}, *sorted(chosen, key=lambda row: row["rung"] == UNADVISED)]
 
 
 # ---- running them ---------------------------------------------------------------------------------------------------
@@ -97,9 +134,10 @@ def run_rows(
     network: dict[str, Any],
     rows: Sequence[dict[str, Any]],
     ends_s: float,
-    peak_bytes: int | None,
+    peaks: Mapping[str, int],
     program: Path = ROWS,
     keep: Callable[[list[dict[str, Any]]], object] = lambda _rows: None,
+    warm_up: int | None = None,
 ) -> list[dict[str, Any]]:
     """What became of each row; where a process dies of one, the next process begins behind it.
 
@@ -108,9 +146,10 @@ def run_rows(
         network: fields of the network to train.
         rows: the most important first; what there is no time for is dropped.
         ends_s: the end, by the monotonic clock.
-        peak_bytes: the peak of torch alone, where it is known.
+        peaks: the peaks of rows that have run, by name, in bytes.
         program: the file that trains.
         keep: called now and then with the rows that there are.
+        warm_up: steps of umadvise that are not measured; None takes the usual number.
     """
     results: list[dict[str, Any]] = []
     while len(results) < len(rows):
@@ -118,9 +157,15 @@ def run_rows(
         if time.monotonic() >= ends_s:
             results.extend(_without_result(row, "dropped", "no time was left") for row in left)
             break
-        if peak_bytes is None:
-            peak_bytes = next((row["needed_bytes"] for row in results if row.get("needed_bytes")), None)
-        asked = {"network": network, "rows": list(left), "ends_s": ends_s, "peak_bytes": peak_bytes}
+        needed_bytes = next((row["needed_bytes"] for row in results if row.get("needed_bytes")), None)
+        asked = {
+            "network": network,
+            "rows": list(left),
+            "ends_s": ends_s,
+            "peak_bytes": peaks.get("vanilla", needed_bytes),
+            "peaks": {**peaks, **{row["name"]: row["peak_bytes"] for row in results if row.get("peak_bytes")}},
+            **({} if warm_up is None or left[0].get("way") is not None or check.small else {"warm_up": warm_up}),
+        }
         found, why = _process(check, asked, program, lambda found: keep(results + found))
         results.extend(found)
         if not found and why is None:
@@ -144,7 +189,6 @@ def _process(
 
     small, ours = check.small, asked["rows"][0].get("way") is None
     specification = {
-        **asked,
         "on_gpu": not check.dry_run,
         "warm_up": _DRY_WARM_UP if small else _WARM_UP if ours else _PEERS_WARM_UP,
         "measured": 1 if small else 4,
@@ -152,6 +196,7 @@ def _process(
         "longest_s": _LONGEST_S * check.patience,
         "managed_limit_bytes": check.managed_limit_bytes(),
         "results": str(written),
+        **asked,
     }
     assignment.write_text(json.dumps(specification))
     why = None

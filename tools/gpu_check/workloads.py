@@ -4,8 +4,8 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ _LARGE_SIZES_BF16: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
 _DRY_RUN: dict[str, dict[str, Any]] = {
     "bert_large": {"batch": 2, "length": 16, "layers": 1, "hidden": 640, "heads": 4, "vocabulary": 500},
     "resnet50": {"batch": 16, "image": 64, "width": 32, "classes": 10, "layers": (1, 1, 1, 1)},
+    "vit_giant": {"batch": 2, "image": 28, "layers": 2, "width": 256, "heads": 4},
 }
 SLACK = 1.25
 """Of what arenas hold beyond what vanilla torch holds."""
@@ -69,7 +70,11 @@ class SizedNetwork:
 
     def build(self) -> Any:
         """The workload, on torch's default device: umadvise.recording.workload.Workload."""
-        if self.stand_in:
+        if self.name == "vit_giant":
+            import vit_giant
+
+            workload = vit_giant.vit_giant(**self.options)
+        elif self.stand_in:
             import stand_in
 
             workload = stand_in.bert_large(**self.options)
@@ -106,6 +111,12 @@ def choose(
     return None
 
 
+def dry_run_size(network: SizedNetwork) -> SizedNetwork:
+    """The same network in the size of a dry run."""
+    stand_in = network.name == "bert_large"
+    return replace(network, options=_DRY_RUN[network.name], stand_in=stand_in)
+
+
 def around_forward(workload: Any, context: Callable[[str], AbstractContextManager[Any]]) -> None:
     """Has each model's forward pass run in a context, made from the kind of device that the model is on."""
 
@@ -131,14 +142,23 @@ def _in_float32(_model: Any, _inputs: Any, output: Any) -> Any:
     return output.float() if hasattr(output, "float") else output
 
 
-def checkpoint_blocks(workload: Any) -> None:
-    """Makes each block of the network a region whose activations are made again in backward."""
+def checkpoint_blocks(workload: Any, around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    """Makes each block of the network a region whose activations are recomputed in backward.
+
+    Args:
+        workload: the workload to change.
+        around: makes a context for each region's forward pass, outside of which the region is recomputed.
+    """
     from torch.utils.checkpoint import checkpoint
+
+    def region(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        with around():
+            return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
     for model in workload.modules:
         for module in model.modules():
             if type(module).__name__ in _BLOCKS:
-                module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
+                module.forward = functools.partial(region, module.forward)
 
 
 def repeatable() -> None:
