@@ -81,6 +81,7 @@ bool um_device::empty_out() noexcept {
   backend.helper->end();
   observation.collect();
   guard.leave_all();
+  repetition.set(false);
   allocations.reset();
   sampling.close();  // while there is a context for its events
   recording.durations.destroy();

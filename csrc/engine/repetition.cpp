@@ -50,7 +50,7 @@ void Repetition::set(bool on) {
 void Repetition::watch(Watch watch) {
   watch_ = watch;
   if (watch != Watch::nothing) return;
-  seen_ = {};
+  seen_ = std::vector<Seen>();  // `= {}` would keep the capacity, and the device outlives its session
   log_ = {};
 }
 
