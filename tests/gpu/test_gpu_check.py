@@ -415,38 +415,25 @@ def test_networks_are_as_large_as_the_limit_allows(program: Callable[[str], Modu
     assert choose("resnet50", 4 << 30, dry_run=False).options == {"batch": 24}
     assert choose("resnet50", 1 << 30, dry_run=False) is None
     assert choose("bert_large", 8 << 30, dry_run=False).options == {"batch": 2, "length": 128}
-    assert choose("bert_large", 78 << 30, dry_run=False, large=True).options == {"batch": 24, "length": 512}
-    assert choose("bert_large", 38 << 30, dry_run=False, large=True).options == {"batch": 8, "length": 512}
-    assert choose("resnet50", 78 << 30, dry_run=False, large=True, bf16=True).options == {"batch": 1152}
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("network", ["bert_large", "resnet50"])
-def test_large_sizes_take_what_they_are_said_to(program: Callable[[str], ModuleType], network: str, bf16: bool) -> None:
+@pytest.mark.parametrize("name", ["bert_32", "bert_16", "resnet_256", "bert_managed"])
+def test_comparisons_take_what_they_are_said_to(program: Callable[[str], ModuleType], name: str) -> None:
     from umadvise.recording.dry.recorder import record
 
-    sizes = program("workloads")._LARGE_SIZES_BF16 if bf16 else program("workloads")._LARGE_SIZES
-    largest, said_bytes = sizes[network][0]
-    assert 40 << 30 < said_bytes < 60 << 30  # of a card's 80 GiB
-    trace = record(program("workloads").SizedNetwork(network, largest, bf16=bf16).build)
-    assert trace.peak_bytes == pytest.approx(said_bytes, rel=0.02)
+    comparison = program("comparisons").COMPARISONS[name]
+    trace = record(comparison.network.build)
+    assert trace.peak_bytes == pytest.approx(comparison.peak_bytes, rel=0.02)
 
 
 def test_bf16_is_of_the_forward_pass_and_losses_are_float32(program: Callable[[str], ModuleType]) -> None:
-    workload = program("workloads").choose("bert_large", 0, dry_run=True, bf16=True).build()
+    workload = program("workloads").dry_run_size(program("comparisons").COMPARISONS["bert_32"].network).build()
     seen: list[torch.dtype] = []
     linear = next(each for each in workload.modules[0].modules() if type(each) is torch.nn.Linear)
     linear.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
     assert workload.step().dtype == torch.float32
     assert set(seen) == {torch.bfloat16}
     assert {parameter.dtype for parameter in workload.modules[0].parameters()} == {torch.float32}
-
-
-def test_the_large_size_has_no_row_in_managed_memory(program: Callable[[str], ModuleType]) -> None:
-    rows = program("training").our_rows((50, 100), managed=False)
-    assert {row["rung"] for row in rows} == {"resident", "swap", "swap+recompute"}
-    assert not any(row.get("managed") for row in rows)
-    assert {row.get("budget_percent") for row in rows} == {None, 100, 50}
 
 
 def test_spans_that_overlap_count_once(program: Callable[[str], ModuleType]) -> None:

@@ -37,12 +37,12 @@ def _offloaded_regions(workload: Any) -> None:
     checkpoint_blocks(workload, lambda: save_on_cpu(pin_memory=True))
 
 
-def _torchao(workload: Any, *, gradients: bool = False) -> None:
+def _torchao(workload: Any, **more: bool) -> None:
     offloaded = importlib.import_module("torchao.optim").CPUOffloadOptimizer
     for optimizer in workload.optimizers:
         options = {name: value for name, value in optimizer.defaults.items() if name in _OPTIMIZER_OPTIONS}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        other = offloaded(parameters, type(optimizer), offload_gradients=gradients, **options)
+        other = offloaded(parameters, type(optimizer), **options, **more)
         optimizer.step, optimizer.zero_grad = other.step, lambda other=other, **_: other.zero_grad()
 
 
@@ -112,7 +112,7 @@ WAYS = {
     "torchtune OffloadActivations": Peer(_torchtune, ("torchtune.training",)),
     "torchao CPUOffloadOptimizer": Peer(_torchao, ("torchao.optim",), gpu_only=True, same_losses=False),
     "torchao CPUOffloadOptimizer, gradients too": Peer(
-        partial(_torchao, gradients=True), ("torchao.optim",), gpu_only=True, same_losses=False, usual=False
+        partial(_torchao, offload_gradients=True), ("torchao.optim",), gpu_only=True, same_losses=False, usual=False
     ),
     "checkpointing, blocks' inputs on the host": Peer(_offloaded_regions, same_losses=False, usual=False),
     "compiled, activation_memory_budget": Peer(around=_compiled, gpu_modules=("triton",), same_losses=False),

@@ -160,10 +160,6 @@ STAGES = {
     "tests": Stage(420, tests, _ALL, reserved_s=60),
     "bert": Stage(420, partial(train, network="bert_large"), _ALL, reserved_s=80),
     "resnet": Stage(420, partial(train, network="resnet50"), _ALL, reserved_s=60),
-    "bert_large_batch": Stage(420, partial(train, network="bert_large", managed=False), _ALL),
-    "resnet_large_batch": Stage(420, partial(train, network="resnet50", managed=False), _ALL),
-    "bert_large_batch_bf16": Stage(420, partial(train, network="bert_large", managed=False, bf16=True), _ALL),
-    "resnet_large_batch_bf16": Stage(420, partial(train, network="resnet50", managed=False, bf16=True), _ALL),
     **{name: Stage(_COMPARISON_S[name], partial(compare, name=name), _ALL) for name in COMPARISONS},
     "eviction": Stage(40, partial(_measured, program="eviction.py"), _ALL, asked_for=True),
 }

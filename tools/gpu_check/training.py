@@ -18,28 +18,22 @@ _PEERS_PART = 0.35
 """Of a stage's time that the ways of others may take; umadvise has the rest."""
 PERCENTS = (50, 33, 25, 100)
 """Budgets, the most important first."""
-_DRY_PERCENTS = {
-    ("bert_large", True): (50, 100),
-    ("bert_large", False): (50,),
-    ("resnet50", True): (100,),
-    ("resnet50", False): (100,),
-}
-"""In a dry run, by network, and whether managed memory is used: each one that shows something that no other has."""
+_DRY_PERCENTS = {"bert_large": (50, 100), "resnet50": (100,)}
+"""Budgets of a dry run, by network: each one that shows something that no other has."""
 _LONGEST_S = 100.0
 _WARM_UP, _DRY_WARM_UP, _PEERS_WARM_UP = 9, 5, 3
 """The optimizer's state is made, a step is recorded, what runs again is chosen, that step is recorded and planned. On a
 GPU two more have the layout made of them, and two more its ranges mapped. Nobody else needs more than three."""
 
 
-def train(check: GpuCheck, *, network: str, managed: bool = True, bf16: bool = False) -> Any:
-    """One network in every way, or in a size too large for managed memory, in all other ways."""
-    limit_bytes = check.managed_limit_bytes() if managed else min(check.free_bytes(), check.host_bytes())
-    chosen = choose(network, limit_bytes, dry_run=check.small, large=not managed, bf16=bf16)
+def train(check: GpuCheck, *, network: str) -> Any:
+    """One network in every way, in a size that managed memory may have."""
+    limit_bytes = check.managed_limit_bytes()
+    chosen = choose(network, limit_bytes, dry_run=check.small)
     if chosen is None:
         raise StageError(f"no size of {network} fits {limit_bytes} bytes")
-    percents = _DRY_PERCENTS[network, managed] if check.small else PERCENTS
-    ours, peers = our_rows(percents, managed=managed), peer_rows(check.small and not managed)
-    return train_rows(check, chosen, limit_bytes, peers, ours, peers_part=_PEERS_PART)
+    ours = our_rows(_DRY_PERCENTS[network] if check.small else PERCENTS)
+    return train_rows(check, chosen, limit_bytes, peer_rows(), ours, peers_part=_PEERS_PART)
 
 
 def train_rows(
@@ -87,10 +81,9 @@ def train_rows(
 # ---- which rows -----------------------------------------------------------------------------------------------------
 
 
-def peer_rows(only_vanilla: bool = False) -> list[dict[str, Any]]:
+def peer_rows() -> list[dict[str, Any]]:
     """What others do, the most important first."""
-    names = [name for name, peer in WAYS.items() if peer.usual]
-    return [peer_row(name) for name in names if name.startswith("vanilla") or not only_vanilla]
+    return [peer_row(name) for name, peer in WAYS.items() if peer.usual]
 
 
 def peer_row(way: str) -> dict[str, Any]:
@@ -109,21 +102,19 @@ def rung_row(rung: str, *, budget_percent: float | None = None, budget_of: str |
     return {"name": f"{rung}, {where}", "rung": rung, "managed": managed, **budget}
 
 
-def our_rows(percents: Sequence[int], *, managed: bool = True) -> list[dict[str, Any]]:
+def our_rows(percents: Sequence[int]) -> list[dict[str, Any]]:
     """Every rung of the ladder under every budget, the most important first.
 
-    Everything must fit on the first rung, so it has no budget. Unified memory that nobody advises comes last.
+    Everything must fit on the first rung, so it has no budget. Unified memory without advice comes last.
 
     Args:
         percents: budgets, in percent of the peak.
-        managed: rungs in managed memory too.
     """
     from umadvise.devices.rungs import LADDER, RESIDENT
 
     below = [policy.name for policy in reversed(LADDER.values()) if policy is not RESIDENT]
     rows = [rung_row(name, budget_percent=percent) for percent in percents for name in (*below, UNADVISED)]
-    chosen = [row for row in rows if managed or not row["managed"]]
-    return [{"name": RESIDENT.name, "rung": RESIDENT.name}, *sorted(chosen, key=lambda row: row["rung"] == UNADVISED)]
+    return [{"name": RESIDENT.name, "rung": RESIDENT.name}, *sorted(rows, key=lambda row: row["rung"] == UNADVISED)]
 
 
 # ---- running them ---------------------------------------------------------------------------------------------------

@@ -26,23 +26,6 @@ _SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
     ),
     "resnet50": (({"batch": 48}, 5.0 * GIB), ({"batch": 24}, 2.7 * GIB), ({"batch": 8}, 1.1 * GIB)),
 }
-# The same, of sizes whose copies a GPU has the time for: memory that is not managed has no limit but what is free.
-_LARGE_SIZES: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
-    "bert_large": (
-        ({"batch": 24, "length": 512}, 47.0 * GIB),
-        ({"batch": 16, "length": 512}, 32.6 * GIB),
-        ({"batch": 8, "length": 512}, 18.2 * GIB),
-    ),
-    "resnet50": (({"batch": 640}, 51.9 * GIB), ({"batch": 384}, 31.2 * GIB), ({"batch": 192}, 15.7 * GIB)),
-}
-_LARGE_SIZES_BF16: dict[str, tuple[tuple[dict[str, int], float], ...]] = {
-    "bert_large": (
-        ({"batch": 32, "length": 512}, 46.1 * GIB),
-        ({"batch": 16, "length": 512}, 25.3 * GIB),
-        ({"batch": 8, "length": 512}, 14.8 * GIB),
-    ),
-    "resnet50": (({"batch": 1152}, 48.6 * GIB), ({"batch": 512}, 21.6 * GIB), ({"batch": 256}, 10.9 * GIB)),
-}
 _DRY_RUN: dict[str, dict[str, Any]] = {
     "bert_large": {"batch": 2, "length": 16, "layers": 1, "hidden": 640, "heads": 4, "vocabulary": 500},
     "resnet50": {"batch": 16, "image": 64, "width": 32, "classes": 10, "layers": (1, 1, 1, 1)},
@@ -89,25 +72,20 @@ class SizedNetwork:
         return workload
 
 
-def choose(
-    name: str, limit_bytes: int, *, dry_run: bool, large: bool = False, bf16: bool = False
-) -> SizedNetwork | None:
+def choose(name: str, limit_bytes: int, *, dry_run: bool) -> SizedNetwork | None:
     """The largest size of a network whose memory stays below a limit with all that comes on top; None: none does.
 
     Args:
         name: the network's name.
         limit_bytes: the limit of memory.
         dry_run: a small one, whatever the limit.
-        large: whether it is one of the sizes that are too large for managed memory.
-        bf16: whether it is trained in bfloat16, in one of the sizes for that.
     """
     stand_in = name == "bert_large" and (dry_run or importlib.util.find_spec("transformers") is None)
     if dry_run:
-        return SizedNetwork(name, _DRY_RUN[name], stand_in, bf16)
-    sizes = _LARGE_SIZES_BF16 if bf16 else _LARGE_SIZES if large else _SIZES
-    for options, needs_bytes in sizes[name]:
+        return SizedNetwork(name, _DRY_RUN[name], stand_in)
+    for options, needs_bytes in _SIZES[name]:
         if needs_bytes * SLACK <= limit_bytes:
-            return SizedNetwork(name, options, stand_in, bf16)
+            return SizedNetwork(name, options, stand_in)
     return None
 
 
