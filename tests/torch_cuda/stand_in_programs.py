@@ -47,6 +47,52 @@ def training() -> Any:
     return {name: {device: losses(name, device) for device in ("cpu", "cuda")} for name in ("mlp", "transformer")}
 
 
+def sparse_losses(kind: str, device: str) -> list[str]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(30, 8, sparse=True), nn.Flatten(), nn.Linear(8 * 4, 3)).to(device)
+    sparse, dense = list(model[0].parameters()), list(model[2].parameters())
+    optimizers = [getattr(torch.optim, kind)(sparse, lr=0.1), torch.optim.Adam(dense, lr=0.1)]
+    tokens, labels = torch.randint(30, (12, 4)).to(device), (torch.arange(12) % 3).to(device)
+    found = []
+    for _ in range(3):
+        loss = functional.cross_entropy(model(tokens), labels)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(loss.item().hex())
+    return found
+
+
+def sparse_gradients() -> Any:
+    kinds = ("SparseAdam", "SGD")
+    return {kind: {device: sparse_losses(kind, device) for device in ("cpu", "cuda")} for kind in kinds}
+
+
+def averages(device: str) -> list[float]:
+    """What averages of weights call: scalars that are integers, and operands without memory of their own."""
+    x, ones = torch.arange(4.0).to(device), torch.ones(4).to(device)
+    moved = torch.ones(1, 4).expand(3, 4).to(device, non_blocking=True)
+    results = [
+        x.addcdiv(ones, ones + 1, value=3),
+        torch._foreach_addcdiv([x], [ones], [ones + 1], [2])[0],
+        torch.addmm(x.expand(3, 4), moved, torch.eye(4).to(device)),
+        torch.zeros(3, 4).to(device).copy_(torch.arange(4.0).expand(3, 4)),
+    ]
+    return [number for result in results for number in result.flatten().tolist()]
+
+
+def averaging() -> Any:
+    return {device: averages(device) for device in ("cpu", "cuda")}
+
+
+def expandable_segments() -> Any:
+    x = torch.ones(1 << 20, device="cuda")
+    y = x * 2
+    del x
+    return [y[-1].item(), torch.cuda.memory_allocated()]
+
+
 def waited() -> list[str]:
     ask = ctypes.CDLL("libcuda_kernels.so").cuda_kernels_waited
     ask.restype = ctypes.c_char_p

@@ -20,6 +20,21 @@ def test_training_gives_the_losses_of_the_cpu(program: Callable[..., Any], setti
         assert found["cuda"] == found["cpu"], name
 
 
+@pytest.mark.parametrize("settings", [{}, ASYNC], ids=["at once", "asynchronous"])
+def test_sparse_gradients_and_averages_are_those_of_the_cpu(
+    program: Callable[..., Any], settings: dict[str, int]
+) -> None:
+    for name, found in program("sparse_gradients", **settings).items():
+        assert found["cuda"] == found["cpu"], name
+    averages = program("averaging", **settings)
+    assert averages["cuda"] == averages["cpu"]
+
+
+def test_torchs_expandable_segments_work(program: Callable[..., Any]) -> None:
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert program("expandable_segments", **settings) == [2.0, 4 << 20]
+
+
 def test_only_ops_whose_results_depend_on_values_wait(program: Callable[..., Any]) -> None:
     assert program("waits", **ASYNC) == {"training": [], "nonzero": ["aten::nonzero"]}
 

@@ -164,6 +164,12 @@ Stack compute_now(const Op& op) {
   return results;
 }
 
+// Of these the CPU's kernel gives results of other shapes than CUDA's.
+bool shaped_otherwise(const Op& op) {
+  static const std::set<std::string> kNames = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  return kNames.count(op.schema().name()) != 0;
+}
+
 // torch's own way across devices: copies by the runtime, and events between streams.
 bool copies_across(const Op& op) {
   static const c10::OperatorName kCopy("aten::copy_", "");
@@ -183,7 +189,8 @@ void boxed_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack*
   const c10::DeviceGuard guard(op.device);
   const KernelsOnly kernels_only;
   const DryRun run = dry_run(op);
-  const bool launched = run.outcome == DryRun::told || (run.outcome == DryRun::absent && works_in_place(op));
+  const bool launched =
+      !shaped_otherwise(op) && (run.outcome == DryRun::told || (run.outcome == DryRun::absent && works_in_place(op)));
   const Stack results = launched ? launch_on_cpu(op, run) : compute_now(op);
   stack->insert(stack->end(), results.begin(), results.end());
 }

@@ -6,6 +6,7 @@
 
 #include "boxed_kernel.h"
 #include "own_kernels.h"
+#include "sparse.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -53,7 +54,7 @@ EXPORT int cuda_kernels_install() {
   static auto* const library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  int count = cuda_kernels::register_own_kernels(*library);
+  int count = cuda_kernels::register_own_kernels(*library) + cuda_kernels::register_sparse_kernels();
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = name.name.rfind("aten::", 0) == 0 ? dispatcher.findSchema(name) : std::nullopt;

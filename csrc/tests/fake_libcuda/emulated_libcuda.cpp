@@ -122,7 +122,10 @@ CUresult mem_discard_batch_async(CUdeviceptr* addresses, size_t* bytes, size_t c
 CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                     unsigned long long flags) {
   if (settings.host_memory_crashes && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) std::raise(SIGSEGV);
-  return emulated()->call.mem_create(handle, bytes, properties, flags);
+  constexpr unsigned kFileDescriptor = 1;   // cuda.h's CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+  CUmemAllocationProp asked = *properties;  // torch asks for memory that may be shared, whether or not it shares any
+  if (asked.requestedHandleTypes == kFileDescriptor) asked.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  return emulated()->call.mem_create(handle, bytes, &asked, flags);
 }
 
 Table substituted() {
@@ -161,6 +164,10 @@ struct Shim<function, slot> {
   }
 };
 
+// A function that this driver has and whose feature it lacks: sharing memory with another process, green contexts,
+// multicast. torch looks for all of them before the first expandable segment, and calls none without need.
+CUresult unsupported() { return CUDA_ERROR_NOT_SUPPORTED; }
+
 // A form of a symbol that nobody should get.
 CUresult other_form() { return CUDA_ERROR_ILLEGAL_STATE; }
 
@@ -176,6 +183,7 @@ struct Form {
        ? nullptr                                                      \
        : reinterpret_cast<void*>(static_cast<decltype(Table::name)>(Shim<Function::name, &Table::name>::call))},
 #define OTHER(symbol, version) {#symbol, version, reinterpret_cast<void*>(other_form)}
+#define UNSUPPORTED(symbol) {#symbol, 10000, reinterpret_cast<void*>(unsupported)}
 #define BEYOND_TABLE(symbol, version) {#symbol, version, reinterpret_cast<void*>(symbol)}
 
 void* newest(const char* symbol, int version) {
@@ -184,6 +192,16 @@ void* newest(const char* symbol, int version) {
                                OTHER(cuCtxSynchronize, 13000),
                                OTHER(cuEventElapsedTime, 12080),
                                OTHER(cuMemAlloc, 2000),
+                               UNSUPPORTED(cuMemExportToShareableHandle),
+                               UNSUPPORTED(cuMemImportFromShareableHandle),
+                               UNSUPPORTED(cuMemGetAllocationPropertiesFromHandle),
+                               UNSUPPORTED(cuMemRetainAllocationHandle),
+                               UNSUPPORTED(cuMemsetD32Async),
+                               UNSUPPORTED(cuStreamWriteValue32),
+                               UNSUPPORTED(cuMulticastAddDevice),
+                               UNSUPPORTED(cuMulticastBindMem),
+                               UNSUPPORTED(cuMulticastCreate),
+                               UNSUPPORTED(cuMulticastUnbind),
                                BEYOND_TABLE(cuDevicePrimaryCtxGetState, 7000),
                                BEYOND_TABLE(cuPointerGetAttribute, 4000),
                                BEYOND_TABLE(cuMemRangeGetAttribute, 8000),
