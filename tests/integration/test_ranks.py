@@ -195,12 +195,18 @@ def test_a_rank_that_is_killed_leaves_nothing_behind(
     ended = run(lines.format(step), UMADVISE_TEST_MARK=mark)
     assert ended.returncode != 0
     assert "SIGKILL" in ended.stderr or "exitcode: -9" in ended.stderr, (step, ended.stderr[-2000:])
-    deadline = time.monotonic() + 30
-    while (left := _processes_with(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    left = left_with(mark)
     assert not left, (step, left)
     for name in files(tmp_path):  # whole, where it is there at all
         decode((tmp_path / name).read_bytes())
+
+
+def left_with(mark: str) -> list[str]:
+    """The processes with a mark in their environment that half a minute does not end."""
+    deadline = time.monotonic() + 30
+    while (left := _processes_with(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
 
 
 def _processes_with(mark: str) -> list[str]:

@@ -1,5 +1,10 @@
 """`patch()` and `unpatch()`: umadvise in this process, and out again."""
 
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from umadvise import _native
 from umadvise._native.abi import Route, RouteState
 from umadvise.devices import open_device as devices
@@ -24,7 +29,29 @@ from umadvise.torch_seam.openmp import SleepingTeam
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.tensors import addresses_of_parts
 
+_turn = threading.RLock()
 
+
+def _renew_turn() -> None:
+    """Replaces the lock in a forked child, where the thread that held it does not exist."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Lets one thread at a time patch, unpatch, open or close a session.
+
+    Each of them replaces functions of torch and puts back what it found: in turns the order of that would be wrong.
+    """
+    with _turn:
+        yield
+
+
+@one_at_a_time()
 def patch(
     device: str | EmulatedDevice = "auto",
     budget: int | str | None = None,
@@ -53,7 +80,8 @@ def patch(
         BudgetError: "auto", and others leave too little.
     """
     if runtime.is_patched():
-        raise StateError("umadvise is in use already: call umadvise.unpatch() first")
+        runtime.current().check_free()
+        raise StateError("umadvise is patched already: call umadvise.unpatch() first")
     wanted = parse_budget(budget)
     limit_managed(most_managed)
     opened = devices.open_device(device)
@@ -130,6 +158,7 @@ def finish(state: Runtime) -> None:
         state.device.close()
 
 
+@one_at_a_time()
 def unpatch() -> None:
     """Ends `patch()`: torch is as before, and new tensors are ordinary ones (on CUDA: in plain device memory).
 

@@ -23,6 +23,10 @@ _data_ptr = torch._C.TensorBase.data_ptr
 _storage_data_ptr: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 
 
+SESSION = "a session"
+"""Who watches the device while a session is open."""
+
+
 class _Here(threading.local):
     def __init__(self) -> None:
         self.thread = object()
@@ -127,15 +131,35 @@ class Runtime:
         ]
         return self.device.convert(self.policy.memory, [self.policy.advice[arena] for arena in ARENA_ROLES], usual)
 
-    def watch(self, watcher: str) -> None:
-        """Says who watches the device from now on: a session, or `umadvise run`.
+    def check_free(self) -> None:
+        """Checks that another session may use the device.
 
         Raises:
-            StateError: somebody does.
+            StateError: a session is open, or this process is a forked child.
         """
-        if self.watched_by is not None:
-            raise StateError(f"{self.watched_by} watches this process already: one at a time")
-        self.watched_by = watcher
+        if self.forked:
+            raise StateError(
+                "this process was forked while umadvise was in use, and the device stays with its parent: "
+                "start processes that train with spawn or forkserver"
+            )
+        if self.watched_by == SESSION:
+            raise StateError(
+                "a session is open already, and a process has one at a time: close it first, or give one session all "
+                "models and optimizers, as in umadvise.session([first, second], [one, other])"
+            )
+
+    def watch(self, watcher: str) -> str | None:
+        """Names who watches the device from now on: `umadvise run`, or a session, be it in a script that it runs.
+
+        Returns:
+            Name of the one that watched it until now, to be put back; None without one.
+
+        Raises:
+            StateError: a session is open, or this process is a forked child.
+        """
+        self.check_free()
+        before, self.watched_by = self.watched_by, watcher
+        return before
 
     def follow_thread(self) -> None:
         """The steps are this thread's from now on: its ops are theirs, and what it makes has the policy's memory."""

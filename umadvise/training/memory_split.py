@@ -81,6 +81,19 @@ class MemorySplit:
         self._state.device.limit_plain(most_bytes)
         self._state.set_policy(policy)
 
+    def resume(self, policy: Policy) -> None:
+        """Divides the memory again after another split of the same device has been released.
+
+        Args:
+            policy: policy of the new tensors.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        self._replaced.undo()
+        self._chunk_budget_bytes, self._in_chunks, self._unit_bytes = 0, False, 0
+        self.use(policy)
+
     def divide(self) -> None:
         """Gives both kinds of memory their shares, after what is live now.
 

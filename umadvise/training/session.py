@@ -1,8 +1,9 @@
 """`umadvise.session`: a training loop under a byte budget, with roles, plans and the fault profile by itself."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,7 +16,7 @@ from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.devices.ranks import ranks
 from umadvise.devices.rungs import Policy
-from umadvise.errors import BudgetError, StateError, UsageError
+from umadvise.errors import StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats, SwapCounters
 from umadvise.records.fault_profile import FaultProfile, write
 from umadvise.records.plan import Plan
@@ -25,6 +26,7 @@ from umadvise.reports.reporters import text
 from umadvise.torch_seam import cuda_spellings, patching, runtime, signals
 from umadvise.torch_seam.adoption import Adoption, as_list, batch_moved_in
 from umadvise.training.loop.loop import Loop
+from umadvise.training.loop.marked_step import marked_step
 from umadvise.training.policy.course import AUTO, course_of
 from umadvise.training.policy.degraded import fit_course
 from umadvise.training.policy.governor import FAULT_THRESHOLD, check_threshold
@@ -110,11 +112,13 @@ class Session:
         self._loop: Loop | None = None
         self._runtime: runtime.Runtime | None = None
         self._policy_before: Policy | None = None
+        self._watched_before: str | None = None
         self._handles: list[Any] = []
         self._rehearses = False
 
     # ---- entry and exit -------------------------------------------------------------------------------------------
 
+    @patching.one_at_a_time()
     def __enter__(self) -> Self:
         """Moves the model and the optimizer's state, and starts to watch.
 
@@ -124,6 +128,8 @@ class Session:
         """
         self._adoption.check()
         self._owns_patch = not runtime.is_patched()
+        if not self._owns_patch:
+            runtime.current().check_free()
         if self._owns_patch or self._most_managed is not None:
             patching.limit_managed(self._most_managed)
         if self._owns_patch:
@@ -141,8 +147,7 @@ class Session:
         else:
             state = runtime.current()
             self._course, self._unified = fit_course(self._course, state.device)
-        if Loop.shared is None:
-            state.watch("a session")
+        self._watched_before = state.watch(runtime.SESSION)
         self._runtime = state
         self._policy_before = state.policy
         state.follow_thread()
@@ -167,6 +172,7 @@ class Session:
             shared.close()
         self._loop = Loop(state, observer, self._course, fault_threshold=self._threshold)
         if shared is not None:
+            self._loop.split_around = shared.split_around or shared.split
             Loop.shared = self._loop
         if self._records:
             observer.recorder.start()
@@ -202,8 +208,11 @@ class Session:
         if kind is None and self._loop is not None:
             self._loop.observer.clock.check()
 
+    @patching.one_at_a_time()
     def _end(self, state: runtime.Runtime) -> None:
         self._runtime = None
+        if sys.is_finalizing():  # modules are gone that the way out needs, and the memory goes with the process
+            return
         signals.keep()  # tensors are touched on the way out
         with ExitStack() as stack:  # one failure must not keep the rest from its end
             stack.callback(self._leave, state)
@@ -230,15 +239,17 @@ class Session:
 
     def _leave(self, state: runtime.Runtime) -> None:
         state.session_budget_bytes = None
-        if Loop.shared is None:
-            state.watched_by = None
+        state.watched_by = self._watched_before
         if self._owns_patch:
             self._name_survivors(state)
             patching.finish(state)
         elif not state.forked:
-            state.set_policy(self._policy_before or state.policy)
+            policy = self._policy_before or state.policy
+            state.set_policy(policy)
             state.follow_own_thread()
             state.device.set_budget(state.budget_bytes or 0)
+            if self._loop is not None and self._loop.split_around is not None:
+                self._loop.split_around.resume(policy)
 
     def _name_survivors(self, state: runtime.Runtime) -> None:
         alive = state.device.allocations() if not state.forked else []
@@ -248,34 +259,14 @@ class Session:
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Marks one training step: `with um.step():`."""
+    def step(self) -> AbstractContextManager[None]:
+        """Marks one training step: `with um.step():`.
+
+        Raises:
+            StateError: the session is not open, or another step is, as that of another asyncio task.
+        """
         state, loop = _opened(self._runtime), self._open_loop()
-        if self._rehearses:
-            yield
-            return
-        loop.observer.unmarked.leave_to_marks()
-        state.follow_thread()
-        clock = loop.observer.clock
-        number = clock.step_count + 1
-        if not state.forked:
-            loop.before_step(number)
-        clock.begin_step()
-        whole = refused = False
-        try:
-            yield
-            whole = True
-        except (torch.OutOfMemoryError, BudgetError):
-            refused = True
-            raise
-        finally:
-            if not state.forked:  # a child may leave through here
-                clock.end_step()
-                loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
-                if not whole:
-                    clock.refusal = None  # what ended it says more
-        clock.check()
+        return nullcontext() if self._rehearses else marked_step(state, loop)
 
     def plan_ahead(self, step: Callable[[], object]) -> None:
         """Plans the next steps before they run, so that the first one is driven already.

@@ -42,6 +42,9 @@ class Loop:
         split: division of the device's memory; to be released when no tensor of the session is left in it.
         cycle: driver of the steps.
         optimizers: optimizers of a script, of which nobody knows what they train before its first step has ended.
+        split_around: division by `umadvise run` of a session in its script, which holds again after the session; None
+            elsewhere.
+        in_marked_step: whether a step that the user marks has begun and not ended.
     """
 
     shared: ClassVar["Loop | None"] = None
@@ -67,6 +70,8 @@ class Loop:
         """
         self.observer = observer
         self.split = MemorySplit(state)
+        self.split_around: MemorySplit | None = None
+        self.in_marked_step = False
         self._choice: RungChoice | None = None
         self._shapes = StepShapes()
         self._shelf = StepShelf.of_user()
