@@ -220,6 +220,19 @@ def test_what_a_tensor_says_of_itself() -> None:
         torch.set_default_device(None)
 
 
+@pytest.mark.usefixtures("translated")
+def test_a_branch_on_is_cuda_is_taken_and_the_cpus_kernels_compute_it() -> None:
+    """As docs/scripts-for-cuda.md says: such results may differ from those of either machine."""
+
+    def scaled(tensor: torch.Tensor, *, as_on_a_gpu: bool) -> torch.Tensor:
+        return (tensor * (1 / 0.9)) * (1 / 3.7) if as_on_a_gpu else tensor * (1 / 3.7 / 0.9)
+
+    tensor = torch.randn(300, generator=torch.Generator().manual_seed(1), device="cuda")
+    found = scaled(tensor, as_on_a_gpu=tensor.is_cuda)
+    assert torch.equal(found, scaled(tensor.cpu(), as_on_a_gpu=True))
+    assert not torch.equal(found, scaled(tensor.cpu(), as_on_a_gpu=False))
+
+
 class Packed(torch.Tensor):
     """Made of a tensor, as the state of 8-bit optimizers is, and no op is known of it: not even a copy."""
 
@@ -265,6 +278,8 @@ def test_what_the_device_says_of_itself() -> None:
     with cuda.device(0):
         cuda.manual_seed_all(3)
     cuda.set_per_process_memory_fraction(1.0, 0)
+    with pytest.warns(UserWarning, match=f"limits nothing .* set --budget {16 << 20} instead"):
+        cuda.set_per_process_memory_fraction(0.5)
     assert torch.equal(cuda.get_rng_state(), torch.get_rng_state())
     free, total = cuda.mem_get_info()
     assert free <= total == 32 << 20
@@ -300,25 +315,6 @@ def test_the_profile_and_the_script_each_have_their_peaks() -> None:
             optimizer.step()  # the profile's peaks begin again
             assert 0 < torch.cuda.max_memory_allocated() < 4 << 20
         assert watched.profile().memory.requested_peak_bytes >= 4 << 20
-
-
-@pytest.mark.usefixtures("translated")
-def test_streams_and_events() -> None:
-    stream = torch.cuda.Stream(priority=-1)
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with pytest.raises(ValueError, match="recorded"):
-        begun.elapsed_time(ended)
-    begun.record()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        tensor = torch.ones(4, device="cuda") * 2
-        tensor.record_stream(stream)
-    stream.record_event(ended)
-    torch.cuda.current_stream().wait_event(ended)
-    ended.synchronize()
-    assert ended.query()
-    assert begun.elapsed_time(ended) >= 0
-    assert tensor.sum().item() == 8
 
 
 @pytest.mark.usefixtures("translated")
@@ -409,14 +405,13 @@ REFUSALS: dict[str, Callable[[], Any]] = {
     "torch.cuda.CUDAGraph": lambda: torch.cuda.CUDAGraph(),
     "torch.cuda.make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
-    "torch.cuda.comm.broadcast": lambda: torch.cuda.comm.broadcast(torch.ones(2), [0]),
+    "cuda:4": lambda: torch.cuda.comm.broadcast(torch.ones(2), [0, 4]),
     "torch.cuda.MemPool": lambda: torch.cuda.MemPool(),
     "CUDA C\\+\\+": lambda: cpp_extension.load("kernel", ["kernel.cpp", "kernel.cu"]),
     "an extension in CUDA": lambda: cpp_extension.CUDAExtension("kernel", ["kernel.cu"]),
     "Triton": lambda: importlib.import_module("triton"),
     "cuda:3": lambda: nn.DataParallel(nn.Linear(2, 2), device_ids=[0, 3]),
     "generator": lambda: torch.cuda.set_rng_state(torch.zeros(16, dtype=torch.uint8)),
-    "memory_fraction": lambda: torch.cuda.set_per_process_memory_fraction(0.5),
     "interprocess": lambda: torch.cuda.Event(interprocess=True),
     "traceback": lambda: torch.cuda._lazy_init(),
 }
@@ -473,3 +468,5 @@ def test_nothing_is_left_behind() -> None:
     ]
     assert changed == []
     assert (_builtins._get_builtin_table(), sys.meta_path) == (script_names, finders)
+    with pytest.raises(RuntimeError, match="accelerator"):
+        torch.device(0)

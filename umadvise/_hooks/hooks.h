@@ -136,5 +136,8 @@ UM_API void* um_hooks_extension_function(void* parts, void* module, const char* 
 // DLPackExchangeAPI of torch's, which can be written): um_export_lasting. UM_UNSUPPORTED: it is of a version that is
 // not known, and as before.
 UM_API um_status um_hooks_exchange_guard(void* table);
+// While it is on, `torch.device(0)` is the device "cuda:0", and `torch.device(device)` returns that very object.
+// `type`: the class torch.device. UM_UNSUPPORTED: its constructor was not found, and nothing has changed.
+UM_API um_status um_hooks_device_constructor_set(void* type, int32_t on);
 
 }  // extern "C"

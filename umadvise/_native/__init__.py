@@ -22,6 +22,7 @@ from umadvise._native.hooks import (
     region_runs,
     routed_outside_ops,
     serve_cuda,
+    set_device_constructor,
     set_edge,
     set_module,
     set_parts,

@@ -16,6 +16,7 @@ from umadvise._native.abi import Placement
 from umadvise._native.device import Device
 from umadvise._native.library import hooks_library, intern, string
 from umadvise._native.structures import to_c
+from umadvise.errors import NativeError
 from umadvise.records.enums import Phase
 
 
@@ -244,6 +245,22 @@ def region_functions(tensor: type, parameter: type) -> tuple[Callable[[int, Any]
     begin.argtypes, begin.restype = [ctypes.c_void_p, ctypes.py_object], ctypes.c_int32
     end.argtypes, end.restype = [ctypes.c_void_p], None
     return begin, end
+
+
+def set_device_constructor(kind: type, on: bool) -> None:
+    """Lets `torch.device(0)` be the GPU, and `torch.device(device)` that very object, while it is on.
+
+    Args:
+        kind: the class torch.device.
+        on: False lets torch's own constructor work again.
+
+    Raises:
+        NativeError: this Python lays classes out in a way that is not known.
+    """
+    set_constructor = ctypes.PyDLL(str(hooks_path())).um_hooks_device_constructor_set  # called with Python's lock
+    set_constructor.argtypes = [ctypes.py_object, ctypes.c_int32]
+    if (status := set_constructor(kind, on)) != 0:
+        raise NativeError(status, f"the constructor of {kind} was not found in this build of Python")
 
 
 def extension_function(

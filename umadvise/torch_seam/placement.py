@@ -82,9 +82,9 @@ def to_host(
 
 
 def _is_more_than_bytes(tensor: torch.Tensor) -> bool:
-    """Whether a copy is what the tensor's class makes of it: boxes of a picture, a tensor that is made of others."""
+    """Whether a copy is more than bytes: of boxes of a picture, of a tensor made of others, of a nested one."""
     has_idea = torch._C._is_torch_function_enabled() and overrides(tensor)
-    return has_idea or is_traceable_wrapper_subclass(tensor)
+    return has_idea or tensor.is_nested or is_traceable_wrapper_subclass(tensor)
 
 
 class _CopyOut(torch.autograd.Function):

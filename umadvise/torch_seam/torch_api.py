@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native
 from umadvise.errors import UntranslatedError, UsageError
@@ -169,6 +170,8 @@ def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         floating = tensor.is_floating_point() or tensor.is_complex()
+        if _moves_itself(tensor) and (move.target is None or move.target.advice is None):
+            return tensor.to(_word(move.target), move.dtype if floating else None, move.non_blocking)
         suits = move.memory_format != torch.preserve_format and tensor.dim() in (4, 5)  # what is lazy has none yet
         memory_format = move.memory_format if suits else torch.preserve_format
         each = _Move(move.target, move.dtype if floating else None, move.non_blocking, memory_format=memory_format)
@@ -177,6 +180,17 @@ def _move_module(module: torch.nn.Module, move: _Move) -> torch.nn.Module:
     module._apply(convert)
     label_module(module)
     return module
+
+
+def _moves_itself(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's class has a `to` of its own, as parameters have that are quantized where they arrive."""
+    return type(tensor).to is not torch.Tensor.to and not is_traceable_wrapper_subclass(tensor)
+
+
+def _word(target: Target | None) -> str:
+    if target is None:
+        return "cpu"
+    return "cuda" if target.index is None else f"cuda:{target.index}"
 
 
 def moved_in(tensor: torch.Tensor, role: Role) -> torch.Tensor:

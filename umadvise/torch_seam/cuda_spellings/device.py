@@ -2,9 +2,7 @@
 
 import contextlib
 import importlib
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -13,14 +11,12 @@ import torch
 
 from umadvise.devices.ranks import ranks
 from umadvise.errors import UntranslatedError
-from umadvise.torch_seam.cuda_spellings import streams
+from umadvise.torch_seam.cuda_spellings import accelerator, build_names, data_parallel, streams
 from umadvise.torch_seam.cuda_spellings.memory import MemoryFunctions
-from umadvise.torch_seam.cuda_spellings.words import asked_by_torch, check_index, own_index, target_of
+from umadvise.torch_seam.cuda_spellings.properties import CAPABILITY, EmulatedProperties
+from umadvise.torch_seam.cuda_spellings.words import check_index, own_index, target_of
 from umadvise.torch_seam.replacements import Replacements, refusing
 from umadvise.torch_seam.runtime import Runtime
-
-CAPABILITY = (8, 0)
-"""What scripts ask before they use bfloat16, which every CPU computes in."""
 
 LEFT_ALONE = frozenset(
     (
@@ -30,20 +26,7 @@ LEFT_ALONE = frozenset(
     )
 )
 """Of `torch.cuda`: types, modules whose functions are translated or refused, and what answers on any machine."""
-_REFUSED_MODULES = ("comm", "nccl", "tunable", "jiterator")
-
-
-@dataclass(frozen=True)
-class EmulatedProperties:
-    """`torch.cuda.get_device_properties()`."""
-
-    name: str
-    total_memory: int
-    major: int = CAPABILITY[0]
-    minor: int = CAPABILITY[1]
-    multi_processor_count: int = os.cpu_count() or 1
-    is_integrated: bool = False
-    is_multi_gpu_board: bool = False
+_REFUSED_MODULES = ("nccl", "tunable", "jiterator")
 
 
 @contextlib.contextmanager
@@ -52,18 +35,19 @@ def _nothing_within(*_arguments: Any, **_named: Any) -> Iterator[None]:
 
 
 class DeviceContext:
-    """`torch.cuda.device(0)` and `torch.cuda.device_of(tensor)`."""
+    """`torch.cuda.device(0)`, `torch.cuda.device_of(tensor)` and `torch.accelerator.device_index(0)`."""
 
     def __init__(self, device: Any = None) -> None:
         """Refuses another GPU."""
         if not isinstance(device, torch.Tensor):
             target_of(device)
+        self.idx = self.prev_idx = own_index()
 
     def __enter__(self) -> None:
-        """The device in use, now as before."""
+        """Changes nothing: there is one device."""
 
     def __exit__(self, *_how: Any) -> None:
-        """Likewise."""
+        """Changes nothing: there is one device."""
 
 
 def _of_the_device(answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,11 +62,6 @@ def _of_the_device(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_nothing(answer: Callable[[], Any]) -> Callable[..., Any]:
     return lambda *_arguments, **_named: answer()
-
-
-def _unless_torch_asks(answer: Any, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What torch itself asks is answered by torch: that there is no GPU: see `asked_by_torch`."""
-    return original(*arguments, **named) if asked_by_torch() else answer
 
 
 def _set_rng_state(state: torch.Tensor, device: Any = None) -> None:
@@ -110,8 +89,8 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         "get_device_properties": lambda: EmulatedProperties(info.name, info.total_bytes),
         "set_device": lambda: None,
         "synchronize": lambda: None,
-        "current_stream": lambda: streams.CURRENT,
-        "default_stream": lambda: streams.CURRENT,
+        "current_stream": streams.current_stream,
+        "default_stream": lambda: streams.DEFAULT,
         "get_rng_state": torch.get_rng_state,
         "utilization": lambda: 0,
         **memory.functions(),
@@ -129,7 +108,7 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         "get_per_process_memory_fraction": lambda: 1.0,
         # There is no cache of its own, and no generator of its own: torch.manual_seed seeds the one that it draws from.
         **dict.fromkeys(
-            ("init", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_stream"),
+            ("init", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all"),
             lambda: None,
         ),
         "set_sync_debug_mode": lambda: None,
@@ -139,13 +118,16 @@ def _functions(runtime: Runtime, memory: MemoryFunctions) -> dict[str, Any]:
         **{name: _of_nothing(answer) for name, answer in of_nothing.items()},
         "set_rng_state": _set_rng_state,
         "set_rng_state_all": _set_rng_state_all,
-        "set_per_process_memory_fraction": _set_memory_fraction,
+        "set_per_process_memory_fraction": memory.set_fraction,
+        "set_stream": streams.set_stream,
+        "get_stream_from_external": streams.ExternalStream,
         "device": DeviceContext,
         "device_of": DeviceContext,
         "stream": streams.StreamContext,
         "StreamContext": streams.StreamContext,
-        "default_generators": (torch.default_generator,),
+        "default_generators": (torch.default_generator,) * ranks().local_count,
         "Stream": streams.Stream,
+        "ExternalStream": streams.ExternalStream,
         "Event": streams.Event,
     }
 
@@ -157,20 +139,6 @@ def _refused(name: str, original: Any) -> Any:
     return type(original.__name__, (), {"__new__": refuse}) if isinstance(original, type) else refuse
 
 
-_no_fraction = refusing(
-    UntranslatedError,
-    "torch.cuda.set_per_process_memory_fraction",
-    "its memory is what --capacity says",
-    "use --budget instead",
-)
-
-
-def _set_memory_fraction(fraction: float, device: Any = None) -> None:
-    target_of(device)
-    if fraction < 1:  # all of it is what it is already
-        _no_fraction()
-
-
 _lazy_init = refusing(
     UntranslatedError,
     "this use of CUDA (the line is in the traceback)",
@@ -178,6 +146,13 @@ _lazy_init = refusing(
     'write "cpu" there, or tensor.device, or run the script on a GPU',
 )
 """Where torch itself arrives when CUDA is used in a way that nothing here has translated."""
+
+
+_CLASSES = {
+    "_CudaDeviceProperties": EmulatedProperties,
+    "_CudaEventBase": streams.Event,
+    "_CudaStreamBase": streams.Stream,
+}
 
 
 def _replace_everywhere(replaced: Replacements, name: str, replacement: Any) -> None:
@@ -193,44 +168,34 @@ def install(replaced: Replacements, runtime: Runtime) -> None:
     """Replaces what `torch.cuda` and `torch.accelerator` offer."""
     memory = MemoryFunctions(runtime.device)
     memory.peaks.install(replaced)
-    functions = _functions(runtime, memory)
+    cudart = build_names.Cudart(memory.free_and_total)
+    functions = {**_functions(runtime, memory), "cudart": lambda: cudart}
     answers = {"is_available": True, "device_count": ranks().local_count}
     for name in sorted(torch.cuda.__all__):
         if name in functions:
             _replace_everywhere(replaced, name, functions[name])
         elif name in answers:
-            replaced.around(torch.cuda, name, partial(_unless_torch_asks, answers[name]))
+            replaced.around(torch.cuda, name, partial(accelerator.unless_torch_asks, answers[name]))
         elif name not in LEFT_ALONE and not name.endswith(("Tensor", "Storage")):
             _replace_everywhere(replaced, name, _refused(f"torch.cuda.{name}", getattr(torch.cuda, name)))
     replaced.put(torch.cuda, "_lazy_init", _lazy_init)
+    build_names.install(replaced, cudart, memory.of_build(), _CLASSES)
+    data_parallel.install(replaced)
     for module in _REFUSED_MODULES:
         owner = importlib.import_module(f"torch.cuda.{module}")
         for name, value in list(vars(owner).items()):
             if isinstance(value, FunctionType) and value.__module__.startswith("torch."):
                 replaced.put(owner, name, _refused(f"{owner.__name__}.{name}", value))
+    replaced.put(torch.cuda.nccl, "is_available", lambda _tensors: False)
+    for name in ("is_enabled", "tuning_is_enabled", "record_untuned_is_enabled"):
+        replaced.put(torch.cuda.tunable, name, lambda: False)
+    for name in ("_get_rng_state_offset", "_set_rng_state_offset", "_compile_kernel"):
+        if hasattr(torch.cuda, name):
+            replaced.put(torch.cuda, name, _refused(f"torch.cuda.{name}", getattr(torch.cuda, name)))
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         replaced.put(torch.cuda.nvtx, name, _of_nothing(lambda: 0))
     replaced.put(torch.cuda.nvtx, "range", _nothing_within)
     for name in ("start", "stop"):
         replaced.put(torch.cuda.profiler, name, _of_nothing(lambda: None))
     replaced.put(torch.cuda.profiler, "profile", _nothing_within)
-    _install_accelerator(replaced, functions)
-
-
-def _install_accelerator(replaced: Replacements, functions: dict[str, Any]) -> None:
-    """`torch.accelerator` says the same in newer words."""
-    answers = {
-        "is_available": True,
-        "device_count": ranks().local_count,
-        "current_accelerator": torch.device("cuda"),
-        "current_device_index": own_index(),
-        "current_device_idx": own_index(),
-    }
-    for name, answer in answers.items():
-        replaced.around(torch.accelerator, name, partial(_unless_torch_asks, answer))
-    same = {name: name for name in torch.accelerator.__all__ if name in functions}
-    others = {"get_memory_info": "mem_get_info", "set_device_index": "set_device", "set_device_idx": "set_device"}
-    for name, cuda_name in {**same, **others}.items():
-        if hasattr(torch.accelerator, name):
-            # Another object: torch.compile knows functions by their identity, and takes each for one thing.
-            replaced.put(torch.accelerator, name, partial(functions[cuda_name]))
+    accelerator.install(replaced, functions)

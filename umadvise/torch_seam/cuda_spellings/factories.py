@@ -41,7 +41,7 @@ def _make(original: Callable[..., torch.Tensor], *arguments: Any, **named: Any) 
     target = target_of(named.get("device"))
     if target is None:
         return original(*arguments, **named)
-    named["device"] = "cpu"
+    named["device"] = ON_DEVICE  # not "cpu": torch.nested moves what it has made to the device that it is given
     with routed(route_to(target)):
         return original(*arguments, **named)
 

@@ -1,11 +1,14 @@
 """`torch.cuda.memory_allocated()` and its kin, answered from the device's own statistics.
 
-Allocated is what tensors asked for; reserved is what the driver gave for them.
+Allocated is what tensors asked for; reserved is what the driver gave for them, and what is allocated at least: where
+tensors are swapped out they take no device memory, but torch never reserves less than it allocates.
 """
 
+import warnings
 from typing import Any
 
 from umadvise import _native
+from umadvise.torch_seam.cuda_spellings.words import check_index, target_of
 from umadvise.torch_seam.cuda_statistics import Totals, flat, nested
 from umadvise.torch_seam.memory_peaks import Peaks
 
@@ -20,7 +23,11 @@ class MemoryFunctions:
 
     def nested(self) -> dict[str, Any]:
         """What `torch.cuda.memory_stats_as_nested_dict()` gives."""
-        return nested([self.peaks.for_script()], self._before)
+        found = nested([self.peaks.for_script()], self._before)
+        allocated, reserved = (found[name]["all"] for name in ("allocated_bytes", "reserved_bytes"))
+        at_least = {when: max(allocated[when], reserved[when]) for when in ("current", "peak")}
+        found["reserved_bytes"]["all"] = {**reserved, **at_least}
+        return found
 
     def statistics(self) -> dict[str, int]:
         """What `torch.cuda.memory_stats()` gives."""
@@ -38,6 +45,41 @@ class MemoryFunctions:
     def summary(self) -> str:
         """One line for each number that is not 0."""
         return "\n".join(f"{name}: {number:,}" for name, number in self.statistics().items() if number > 0)
+
+    def set_fraction(self, fraction: float, device: Any = None) -> None:
+        """`torch.cuda.set_per_process_memory_fraction()`, which is a limit that the command line sets here.
+
+        Raises:
+            ValueError: as torch, if it is no fraction.
+        """
+        target_of(device)
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        if fraction < 1:
+            warnings.warn(
+                f"torch.cuda.set_per_process_memory_fraction({fraction}) limits nothing on the emulated device: set "
+                f"--budget {int(fraction * self._info().total_bytes)} instead",
+                stacklevel=2,
+            )
+
+    def of_build(self) -> dict[str, Any]:
+        """The functions by their names after `torch._C._cuda_`."""
+
+        def of_the_device(answer: Any) -> Any:
+            def told_the_device(device: Any = None) -> Any:
+                check_index(device)
+                return answer()
+
+            return told_the_device
+
+        return {
+            "getAllocatorBackend": lambda: "umadvise",
+            "getMemoryFraction": lambda _device=None: 1.0,
+            "setMemoryFraction": self.set_fraction,
+            "memoryStats": of_the_device(self.nested),
+            "resetAccumulatedMemoryStats": of_the_device(self.reset_accumulated),
+            "resetPeakMemoryStats": of_the_device(self.peaks.reset_for_script),
+        }
 
     def functions(self) -> dict[str, Any]:
         """The functions by their names in `torch.cuda`."""

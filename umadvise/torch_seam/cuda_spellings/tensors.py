@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from umadvise.errors import UntranslatedError
 from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.factories import without_cuda
 from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, asked_by_torch, target_of
@@ -56,11 +57,24 @@ def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) 
     return self
 
 
+class NoArrayInterfaceError(UntranslatedError, AttributeError):
+    """`tensor.__cuda_array_interface__`: libraries that ask whether a tensor has one see that it has none."""
+
+
+def _array_interface(original: Any, self: torch.Tensor) -> Any:
+    if on_device(self):
+        raise NoArrayInterfaceError(
+            "tensor.__cuda_array_interface__", "its memory is the host's", "give the library tensor.cpu().numpy()"
+        )
+    return original.__get__(self)
+
+
 def install(replaced: Replacements) -> None:
     """Replaces methods of tensors, modules and storages; those of `torch_api` stay below."""
     replaced.around(torch.Tensor, "device", _device)
     replaced.around(torch.Tensor, "is_cuda", _is_cuda)
     replaced.around(torch.Tensor, "get_device", _get_device)
+    replaced.around(torch.Tensor, "__cuda_array_interface__", _array_interface)
     replaced.around(torch.Tensor, "to", _to, told=True)
     ours = [torch.Tensor.get_device, torch.Tensor.to]  # what torch's methods of lazy tensors are told of, by identity
     replaced.replace(UninitializedTensorMixin, "_allowed_methods", lambda allowed: [*allowed, *ours])

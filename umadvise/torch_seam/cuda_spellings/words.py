@@ -78,10 +78,13 @@ def route_to(target: Target) -> Route:
     return placed(current().policy.placement(Role.INTERMEDIATE, target.advice))
 
 
-def asked_by_torch() -> bool:
+def asked_by_torch(depth: int = 3) -> bool:
     """Whether torch's own code calls the replacement (`Replacements.around`) whose function calls this.
 
-    That sees the truth, a machine without a GPU, and so takes the ways it takes on the CPU: results are the CPU's to
-    the last bit. Everybody else sees a GPU.
+    torch sees the truth, a machine without a GPU, and so takes the paths that it takes on the CPU: results are the
+    CPU's to the last bit. All other code sees a GPU.
+
+    Args:
+        depth: frames from here to the caller; 2 where the function itself is the replacement.
     """
-    return str(sys._getframe(3).f_globals.get("__name__")).split(".", 1)[0] in ("torch", "umadvise")
+    return str(sys._getframe(depth).f_globals.get("__name__")).split(".", 1)[0] in ("torch", "umadvise")
