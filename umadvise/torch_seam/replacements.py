@@ -12,6 +12,10 @@ from torch._C import _is_torch_function_mode_enabled
 from torch.overrides import handle_torch_function
 
 
+_ABSENT = object()
+"""Stands for an attribute that the owner does not have itself; None may be the value of one."""
+
+
 class Replacements:
     """Attributes that were replaced, in order.
 
@@ -26,7 +30,7 @@ class Replacements:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Sets `owner.name` to `make(original)`; `original` is None where the owner has no such attribute."""
         replacement = make(getattr(owner, name, None))
-        self._done.append((owner, name, vars(owner).get(name), replacement))
+        self._done.append((owner, name, vars(owner).get(name, _ABSENT), replacement))
         setattr(owner, name, replacement)
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
@@ -84,7 +88,7 @@ class Replacements:
             owner, name, before, replacement = self._done.pop()
             if vars(owner).get(name) is not replacement:
                 continue
-            if before is None:
+            if before is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
