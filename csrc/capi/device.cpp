@@ -24,10 +24,18 @@ using um::capi::given;
 using um::capi::guarded;
 using um::capi::guarded_value;
 
+// What was counted can be read when the device is closed too, until another one is opened; then it is 0.
+template <class Work>
+uint64_t of_parts(const Work& work, um_device* device) {
+  return guarded_value(uint64_t{0}, [&] {
+    const um_device::Locked locked = checked(device).lock();
+    return device->has_parts() ? uint64_t{work()} : 0;
+  });
+}
+
 template <class Row>
 uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
-  return guarded_value(
-      uint64_t{0}, [&] { return checked(device).lock()->recording.read(rows, out, out != nullptr ? capacity : 0); });
+  return of_parts([=] { return device->recording.read(rows, out, out != nullptr ? capacity : 0); }, device);
 }
 
 // "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
@@ -209,13 +217,11 @@ um_status um_export_release(const void* address) {
 // ---- what happened -----------------------------------------------------------------------------------------
 
 uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
-  return guarded_value(uint64_t{0}, [&] {
-    return checked(device).lock()->observation.drain(given(out, "the place for events"), capacity);
-  });
+  return of_parts([=] { return device->observation.drain(given(out, "the place for events"), capacity); }, device);
 }
 
 uint64_t um_events_dropped(um_device* device) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).lock()->observation.dropped(); });
+  return of_parts([=] { return device->observation.dropped(); }, device);
 }
 
 void um_events_enable(um_device* device, int32_t on) {
@@ -296,5 +302,5 @@ uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t ca
   return recorded(device, &um::Tape::Rows::edges, out, capacity);
 }
 uint64_t um_recorded_lost(um_device* device) {
-  return guarded_value(uint64_t{0}, [&] { return checked(device).lock()->recording.lost(); });
+  return of_parts([=] { return device->recording.lost(); }, device);
 }

@@ -17,20 +17,20 @@ using um::capi::guarded_value;
 um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                       const um_access* accesses, uint32_t count) {
   return guarded([&] {
-    checked(device).guard.begin_op(op, phase, module, flags, count > 0 ? given(accesses, "the accesses") : nullptr,
-                                   count);
+    um::Guard::begin_op(checked(device), op, phase, module, flags,
+                        count > 0 ? given(accesses, "the accesses") : nullptr, count);
   });
 }
 
 um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                                um_gather gather, void* context) {
   return guarded([&] {
-    checked(device).guard.begin_op(op, phase, module, flags, given(gather, "the function that gathers"), context);
+    um::Guard::begin_op(checked(device), op, phase, module, flags, given(gather, "the function that gathers"), context);
   });
 }
 
 void um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
-  if (device != nullptr && !um::process::forked()) device->guard.end_op(outputs, count);
+  if (device != nullptr && !um::process::forked()) um::Guard::end_op(*device, outputs, count);
 }
 
 void um_show(const um_shown* shown) {

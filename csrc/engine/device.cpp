@@ -14,14 +14,6 @@ namespace {
 // Tries for each range: a driver that failed once may take it the next time.
 constexpr int kReturnAttempts = 3;
 
-// Keeps every device reachable: they live as long as the process.
-void keep(um_device* device) {
-  static std::mutex mutex;
-  static auto* devices = new std::vector<um_device*>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  devices->push_back(device);
-}
-
 void check(const um_link& link) {
   for (int direction : {0, 1}) {
     // Also false for what is not a number.
@@ -33,10 +25,60 @@ void check(const um_link& link) {
 
 }  // namespace
 
+um_device::Parts::Parts(um_device& device)
+    : guard(device),
+      observation(device),
+      times(device.backend, observation.swaps),
+      accounts(device),
+      budget(device),
+      workspaces(um::workspaces(device)),
+      streams(device),
+      exports(device),
+      swapping(device),
+      conversion(device),
+      follower(device),
+      recording(device),
+      sampling(device),
+      repetition(device) {}
+
 um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
-    : backend(std::move(its_backend)), owners(its_owners) {
+    : backend(std::move(its_backend)),
+      owners(its_owners),
+      parts_(std::make_unique<Parts>(*this)),
+      guard(parts_->guard),
+      observation(parts_->observation),
+      times(parts_->times),
+      accounts(parts_->accounts),
+      budget(parts_->budget),
+      workspaces(*parts_->workspaces),
+      streams(parts_->streams),
+      exports(parts_->exports),
+      swapping(parts_->swapping),
+      conversion(parts_->conversion),
+      follower(parts_->follower),
+      recording(parts_->recording),
+      sampling(parts_->sampling),
+      repetition(parts_->repetition) {
   if (backend.hooks->exact && backend.counting == UM_COUNTING_RAW) guard.join(accounts);
-  if (!backend.hooks->in_host) guard.join(*workspaces);
+  if (!backend.hooks->in_host) guard.join(workspaces);
+}
+
+// Keeps every device reachable, as they live as long as the process, and frees what took part in those that have been
+// emptied: not before another one is opened, so that what they counted can be read until then.
+void um_device::keep(um_device* device) {
+  static std::mutex mutex;
+  static auto* devices = new std::vector<um_device*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (um_device* const each : *devices) each->free_parts();
+  devices->push_back(device);
+}
+
+// Whoever uses a part holds the lock of a device that is alive, or has an op that runs.
+void um_device::free_parts() noexcept {
+  const Lock lock = try_lock();
+  if (!lock.owns_lock() || !emptied_ || !has_parts() || !guard.running_ops().empty()) return;
+  parts_.reset();
+  backend.helper.reset();
 }
 
 um_device* um_device::open(um::Backend backend) {
@@ -81,7 +123,6 @@ bool um_device::empty_out() noexcept {
   backend.helper->end();
   observation.collect();
   guard.leave_all();
-  repetition.set(false);
   allocations.reset();
   sampling.close();  // while there is a context for its events
   recording.durations.destroy();
@@ -93,6 +134,7 @@ bool um_device::empty_out() noexcept {
     streams.close();
   }
   backend.close();
+  emptied_ = true;
   return true;
 }
 

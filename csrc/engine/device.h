@@ -1,7 +1,8 @@
 // One open device: its allocations, and whoever takes part in what happens to them.
 //
 // A um_device that users know of is never destroyed, only emptied: handles and addresses that are used too late find a
-// closed device instead of freed memory. One lock guards everything here. Under it the driver and the device's hooks
+// closed device instead of freed memory. What takes part in it is freed, so that a process which opens a thousand
+// sessions keeps less than a KiB of each. One lock guards everything here. Under it the driver and the device's hooks
 // may be called, but managed memory is never touched (docs/architecture.md, locks).
 #pragma once
 
@@ -27,6 +28,8 @@
 #include "memory/backend.h"
 
 struct um_device {
+  struct Parts;
+
  public:
   using Lock = um::owners::Lock;
   // A device and its lock, held.
@@ -54,6 +57,9 @@ struct um_device {
   Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
   // Throws um::Error when the device is emptied.
   Locked alive();
+  // Whether those who take part are still there. The lock is held, and unless it is, `guard` and all that follows it
+  // below may be used while the device is alive or an op runs on it alone.
+  bool has_parts() const { return parts_ != nullptr; }
 
   // ---- the lock is taken ----
   // `outside_ops`: whoever asks may write to the memory himself, or hand it to a kernel of `stream` that no op
@@ -89,20 +95,25 @@ struct um_device {
   um::Owners& owners;
   std::unique_ptr<um::Allocations> allocations = std::make_unique<um::Allocations>(this, backend);  // until emptied
   std::unique_ptr<um::Fences> fences = std::make_unique<um::Fences>(backend);                       // likewise
-  um::Guard guard{*this};
-  um::Observation observation{*this};
-  um::Times times{backend, observation.swaps};
-  um::Accounts accounts{*this};
-  um::BudgetKeeper budget{*this};
-  std::unique_ptr<um::Participant> workspaces = um::workspaces(*this);
-  um::Streams streams{*this};
-  um::Exports exports{*this};
-  um::Swapping swapping{*this};
-  um::Conversion conversion{*this};
-  um::Follower follower{*this};
-  um::Recording recording{*this};
-  um::Sampling sampling{*this};
-  um::Repetition repetition{*this};
+
+ private:
+  std::unique_ptr<Parts> parts_;
+
+ public:
+  um::Guard& guard;
+  um::Observation& observation;
+  um::Times& times;
+  um::Accounts& accounts;
+  um::BudgetKeeper& budget;
+  um::Participant& workspaces;
+  um::Streams& streams;
+  um::Exports& exports;
+  um::Swapping& swapping;
+  um::Conversion& conversion;
+  um::Follower& follower;
+  um::Recording& recording;
+  um::Sampling& sampling;
+  um::Repetition& repetition;
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);
@@ -111,10 +122,33 @@ struct um_device {
   void release(um::Block* block) noexcept;
   void give_back(um::Block* block) noexcept;
   bool empty_out() noexcept;
+  void free_parts() noexcept;
+  static void keep(um_device* device);
   um_allocation describe(const um::Block& block);
 
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   std::mutex mutex_;
   std::atomic<bool> accepts_{true};
   uint64_t refused_bytes_ = kNothingRefused;  // the least that plain memory had no room for since one was freed last
+  bool emptied_ = false;
+};
+
+// Whoever takes part. They refer to the device, not to each other.
+struct um_device::Parts {
+  explicit Parts(um_device& device);
+
+  um::Guard guard;
+  um::Observation observation;
+  um::Times times;
+  um::Accounts accounts;
+  um::BudgetKeeper budget;
+  std::unique_ptr<um::Participant> workspaces;
+  um::Streams streams;
+  um::Exports exports;
+  um::Swapping swapping;
+  um::Conversion conversion;
+  um::Follower follower;
+  um::Recording recording;
+  um::Sampling sampling;
+  um::Repetition repetition;
 };

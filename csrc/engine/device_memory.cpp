@@ -49,7 +49,7 @@ class GuardsTurn {
 
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
   if (bytes == 0) return nullptr;
-  RunningOp* const op = guard.own_op();
+  RunningOp* const op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
   const auto user = static_cast<um::driver::CUstream>(stream);
   uint64_t address = 0;
   bool managed = false;

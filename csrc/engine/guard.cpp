@@ -17,50 +17,62 @@ Guard::Guard(um_device& device) : device_(device) {
   for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_}) all->reserve(kMostParticipants);
 }
 
-void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, const um_access* accesses,
-                     uint32_t count) {
+void Guard::begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                     const um_access* accesses, uint32_t count) {
   std::pair<const um_access*, uint32_t> given(accesses, count);
   const um_gather give = [](void* context, const um_access** out, uint32_t* out_count) {
     std::tie(*out, *out_count) = *static_cast<decltype(given)*>(context);
   };
-  begin_op(op, phase, module, flags, give, &given);
+  begin_op(device, op, phase, module, flags, give, &given);
 }
 
-void Guard::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather_accesses,
-                     void* context) {
+void Guard::begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                     um_gather gather_accesses, void* context) {
   if (running_op != nullptr) throw Error(UM_BAD_STATE, "an op runs in this thread already: ops do not nest");
   RunningOp* running = nullptr;
   {
-    const um_device::Locked alive = device_.alive();
-    device_.times.turn(UM_TIME_GUARD);
-    make_room(running_ops_, running_ops_.size() + 1);
-    running = prepare(op, phase, module, flags);
-    const OnError undo([&] {
-      outside_ops();
-      op_pool_.give(running);
-      note_end();
-    });
-    const um_access* accesses = nullptr;
-    uint32_t count = 0;
-    gather_accesses(context, &accesses, &count);
-    gather(*running, accesses, count);
-    device_.observation.swaps.op = running->identity;
-    measure(*running);
-    for (Participant* const each : begins_) each->begin_op(*running);
-    running_ops_.push_back(running);
-    step_ops_ += running->beside ? 0 : 1;
-    ++op_count_;
+    const um_device::Locked alive = device.alive();
+    running = device.guard.enter(op, phase, module, flags, gather_accesses, context);
   }
   running_op = running;
-  const OnError end([&] { end_op(nullptr, 0); });  // the caller ends only what has begun
-  if (device_.backend.ordered() && touch(*running)) settle(*running);
+  const OnError end([&] { end_op(device, nullptr, 0); });  // the caller ends only what has begun
+  device.guard.bring(*running);
+}
+
+// The device's lock is held.
+RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather_accesses,
+                        void* context) {
+  device_.times.turn(UM_TIME_GUARD);
+  make_room(running_ops_, running_ops_.size() + 1);
+  RunningOp* const running = prepare(op, phase, module, flags);
+  const OnError undo([&] {
+    outside_ops();
+    op_pool_.give(running);
+    note_end();
+  });
+  const um_access* accesses = nullptr;
+  uint32_t count = 0;
+  gather_accesses(context, &accesses, &count);
+  gather(*running, accesses, count);
+  device_.observation.swaps.op = running->identity;
+  measure(*running);
+  for (Participant* const each : begins_) each->begin_op(*running);
+  running_ops_.push_back(running);
+  step_ops_ += running->beside ? 0 : 1;
+  ++op_count_;
+  return running;
+}
+
+// What it is given comes where pages come as they are touched, and its time begins. The lock is taken.
+void Guard::bring(RunningOp& op) {
+  if (device_.backend.ordered() && touch(op)) settle(op);
   if (device_.times.on()) {
     const um_device::Locked locked = device_.lock();
     device_.times.turn(UM_TIME_COMPUTE);
   }
-  if (running->recorded != 0) {
-    running->serviced_ns = device_.backend.totals().stood.fault_ns();
-    running->start_ns = device_.backend.now_ns();
+  if (op.recorded != 0) {
+    op.serviced_ns = device_.backend.totals().stood.fault_ns();
+    op.start_ns = device_.backend.now_ns();
   }
 }
 
@@ -145,9 +157,11 @@ void Guard::settle(const RunningOp& op) {
   device_.accounts.sample_residency();
 }
 
-void Guard::end_op(const um_shown* outputs, uint32_t count) noexcept {
-  RunningOp* const op = own_op();
-  if (op == nullptr) return;
+void Guard::end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept {
+  if (running_op != nullptr && running_op->device == &device) device.guard.end(running_op, outputs, count);
+}
+
+void Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept {
   running_op = nullptr;
   const Backend& backend = device_.backend;
   op->end_ns = op->recorded != 0 ? backend.now_ns() : 0;

@@ -16,10 +16,12 @@ class Guard {
   explicit Guard(um_device& device);
 
   // ---- the lock is taken ----
-  void begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather, void* context);
-  void begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, const um_access* accesses,
-                uint32_t count);
-  void end_op(const um_shown* outputs, uint32_t count) noexcept;
+  // Of a device that may have been closed: then um::Error is thrown, or nothing happens.
+  static void begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                       um_gather gather, void* context);
+  static void begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
+                       const um_access* accesses, uint32_t count);
+  static void end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept;
   // Of any device.
   static void show(const void* address, void* storage) noexcept;
   // Something came onto the device for the op, and may have evicted what the op needs too.
@@ -51,6 +53,9 @@ class Guard {
   void tell(um_counters* out) const;
 
  private:
+  RunningOp* enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather, void* context);
+  void bring(RunningOp& op);
+  void end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept;
   RunningOp* prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags);
   void gather(RunningOp& op, const um_access* accesses, uint32_t count);
   void use(RunningOp& op, const Operand& operand);

@@ -92,7 +92,7 @@ GpuReplay::GpuReplay(const um_trace& trace, const um_plan* plan, const um_gpu_op
 
 GpuReplay::~GpuReplay() {
   if (device_ == nullptr) return;
-  device_->guard.end_op(nullptr, 0);  // after an error inside an op
+  Guard::end_op(*device_, nullptr, 0);  // after an error inside an op
   for (size_t storage = 0; storage < places_.size(); ++storage) free(static_cast<int32_t>(storage));
   try {
     device_->close();
@@ -174,12 +174,12 @@ void GpuReplay::make_before() {
     made.bytes = static_cast<uint64_t>(index_.bytes(storage));
     made.write = 1;
     try {
-      device_->guard.begin_op(0, UM_PHASE_NONE, 0, 0, &made, 1);
+      Guard::begin_op(*device_, 0, UM_PHASE_NONE, 0, 0, &made, 1);
       launch(0, false);
     } catch (const Error& error) {
       if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
     }
-    device_->guard.end_op(nullptr, 0);
+    Guard::end_op(*device_, nullptr, 0);
   }
   device_->alive()->swapping.begin_anew();
   static_cast<void>(clock_.take_tally());  // of no iteration
@@ -203,7 +203,7 @@ void GpuReplay::run_op(int32_t op) {
   for (uint64_t row = index_.first_access(op); row < index_.first_access(op + 1); ++row)
     outputs_.push_back({pointer(trace_.access_storage[row]), place(trace_.access_storage[row])});
   launch(std::max<int64_t>(trace_.op_duration_ns[op], 0), trace_.op_host_touch[op] != 0);
-  device_->guard.end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
+  Guard::end_op(*device_, outputs_.data(), static_cast<uint32_t>(outputs_.size()));
   events(op, false);
 }
 
@@ -219,8 +219,8 @@ void GpuReplay::begin(int32_t op) {
     access.write = (trace_.access_flags[row] & kWrite) != 0;
     accesses_.push_back(access);
   }
-  device_->guard.begin_op(intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0,
-                          trace_.op_creates[op] != 0, accesses_.data(), static_cast<uint32_t>(accesses_.size()));
+  Guard::begin_op(*device_, intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0,
+                  trace_.op_creates[op] != 0, accesses_.data(), static_cast<uint32_t>(accesses_.size()));
 }
 
 // The kernel, at the moment at which the host has done everything else for it.

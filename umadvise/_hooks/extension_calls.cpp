@@ -6,6 +6,7 @@
 // tensor that it gives back. In between what it is given stays where it is. Ops of torch's inside are ops of their own.
 #include <ATen/core/grad_mode.h>
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,12 +200,20 @@ void* call(void* self, void* arguments, void* named) {
   return status == UM_OK ? result.release() : raise(self, status);
 }
 
+// Builtins refer to it for as long as they live, which may be longer than the session that made them. So there is one
+// for each name with its documentation, whatever the number of sessions. Python's lock is held.
+MethodDefinition* definition_of(const char* name, const char* documentation) {
+  static auto* const all = new std::map<std::pair<std::string, std::string>, MethodDefinition>;
+  const auto [place, is_new] = all->try_emplace({name, documentation});
+  if (is_new) {
+    place->second = {place->first.first.c_str(), call, kWithKeywords, place->first.second.c_str()};
+  }
+  return &place->second;
+}
+
 }  // namespace
 }  // namespace um::hooks
 
 void* um_hooks_extension_function(void* parts, void* module, const char* name, const char* documentation) {
-  using namespace um::hooks;
-  auto* const kept = new std::pair<std::string, std::string>(name, documentation);
-  auto* const definition = new MethodDefinition{kept->first.c_str(), call, kWithKeywords, kept->second.c_str()};
-  return PyCFunction_NewEx(definition, parts, module);
+  return PyCFunction_NewEx(um::hooks::definition_of(name, documentation), parts, module);
 }
