@@ -24,7 +24,7 @@ FLOORS = (
     "_native",
     "_hooks",
     "records",
-    "_version errors parallel",
+    "_version errors parallel user_cache",
 )
 """From the roof to the ground; what stands on one floor knows each other."""
 HEIGHT = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}

@@ -1,9 +1,13 @@
 """Compiles the extension against the installed torch on first use, and keeps it in the user's cache directory.
 
+It is loaded from there only where nobody else can have written it. Where the cache cannot be used, or others can write
+to it, each process compiles one of its own, and a warning says why.
+
 The extension is plain C++ behind `extern "C"` (no pybind, no Python.h), so one build serves every Python that has this
 torch. Its um_* symbols stay undefined: they come from libumadvise, which is loaded globally before it.
 """
 
+import atexit
 import fcntl
 import glob
 import hashlib
@@ -15,12 +19,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from umadvise._hooks import core_headers
 from umadvise.errors import HooksUnavailableError
+from umadvise.user_cache import user_cache, why_untrusted
 
 log = logging.getLogger("umadvise")
 
@@ -77,22 +82,80 @@ def compiled_library(torch: Torch | None = None) -> Path:
     if torch is None and (named := os.environ.get(_OVERRIDE)):
         return _named(Path(named))
     torch = torch or installed_torch()
-    build = build_name(torch)
+    try:
+        return _kept_library(torch)
+    except OSError as error:
+        library = _private_library(torch)
+        log.warning(
+            "the compiled torch extension is not kept, so that each process compiles it again: %s. Make the cache "
+            "directory one that you alone can write to, or set XDG_CACHE_HOME to such a one",
+            error,
+        )
+        return library
+
+
+def _kept_library(torch: Torch) -> Path:
+    """The extension in the user's cache, compiled first where there is none.
+
+    Raises:
+        OSError: the cache cannot be used, or is not to be trusted.
+        HooksUnavailableError: there is no compiler, or the compilation fails.
+    """
+    cache = user_cache()
+    if cache is None:
+        raise FileNotFoundError("the user has no home directory")
+    directory, build = cache / "umadvise" / "hooks", build_name(torch)
     try:
         command = compiler()
     except HooksUnavailableError:
-        for library in sorted(_cache_directory().glob(f"{glob.escape(build)}-*/{_LIBRARY}")):
-            return library
+        for library in sorted(directory.glob(f"{glob.escape(build)}-*/{_LIBRARY}")):
+            if why_untrusted(library, cache) is None:
+                return library
         raise
     program, *arguments = command
-    library = _cache_directory() / f"{build}-{_digest(Path(program).name, *arguments)[:8]}" / _LIBRARY
-    if library.is_file():
+    library = directory / f"{build}-{_digest(Path(program).name, *arguments)[:8]}" / _LIBRARY
+    there = next(path for path in (library, *library.parents) if path.exists())
+    if there.is_relative_to(cache) and (why := why_untrusted(there, cache)) is not None:
+        raise PermissionError(f"code is not loaded from where others may have written it: {why}")
+    if there == library:
         return library
+    _make_private(library.parent)
     with _locked(library.parent):
         if not library.is_file():  # another process may have built it while we waited
             log.warning("compiling the torch %s extension (once, some seconds)", torch.version)
             _build(command, torch, library)
     return library
+
+
+def _make_private(directory: Path) -> None:
+    """Makes a directory, with those above it, that only this user can write to, whatever the umask."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        with suppress(FileExistsError):  # another process may make it at the same time
+            directory.mkdir(mode=0o700)
+
+
+def _private_library(torch: Torch) -> Path:
+    """The extension in a directory that this user alone can read and write, compiled for this process.
+
+    Raises:
+        HooksUnavailableError: there is no compiler, the compilation fails, or there is no place for it either.
+    """
+    try:
+        directory = tempfile.mkdtemp(prefix="umadvise-hooks-")
+    except OSError as error:
+        raise HooksUnavailableError(
+            f"the compiled torch extension cannot be written anywhere: {error}. Set TMPDIR to a directory to write to"
+        ) from error
+    atexit.register(_remove, directory, os.getpid())
+    library = Path(directory, _LIBRARY)
+    _build(compiler(), torch, library)
+    return library
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child runs its parent's exit functions too
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _named(library: Path) -> Path:
@@ -144,11 +207,6 @@ def _compile_flags(torch: Torch) -> list[str]:
     ]
 
 
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "umadvise" / "hooks"
-
-
 def _digest(*parts: str | bytes) -> str:
     return hashlib.sha256(b"\0".join(part.encode() if isinstance(part, str) else part for part in parts)).hexdigest()
 
@@ -156,16 +214,9 @@ def _digest(*parts: str | bytes) -> str:
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Holds the build directory's lock, so that processes that start together compile once."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-    except OSError as error:
-        raise HooksUnavailableError(
-            f"the compiled torch extension cannot be kept in {directory}: {error}. "
-            "Make that directory writable or set XDG_CACHE_HOME to one that is"
-        ) from error
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _build(command: list[str], torch: Torch, library: Path) -> None:
@@ -183,6 +234,7 @@ def _build(command: list[str], torch: Torch, library: Path) -> None:
         linked = Path(scratch, library.name)
         libraries = [f"-L{torch.directory / 'lib'}", "-lc10", "-ltorch_cpu"]
         _run([*command, "-shared", *map(str, objects), *libraries, "-o", str(linked)])
+        linked.chmod(0o755)  # by the umask of some systems its group could write to it
         linked.rename(library)
 
 

@@ -4,9 +4,10 @@ A discard says that nobody needs the contents of a range any more. What it takes
 it is up to the driver, so `tools/gpu_check` tries it and keeps the answer in the user's cache directory, by driver.
 """
 
-import os
 import re
 from pathlib import Path
+
+from umadvise.user_cache import user_cache
 
 _VERSION_FILE = Path("/sys/module/nvidia/version")
 
@@ -23,7 +24,10 @@ def driver_version() -> str | None:
 def is_proved() -> bool:
     """Whether the discards of the driver that runs now were tried here, and kept the data right."""
     proof = _proof()
-    return proof is not None and proof.exists()
+    try:
+        return proof is not None and proof.exists()
+    except OSError:  # a cache that cannot be searched proves nothing
+        return False
 
 
 def keep(proved: bool) -> bool:
@@ -33,7 +37,7 @@ def keep(proved: bool) -> bool:
         proved: the data were right after it.
 
     Returns:
-        False where it cannot be kept, as the driver does not tell its version.
+        False where it cannot be kept, as the driver does not tell its version, or the user has no cache directory.
 
     Raises:
         OSError: the cache directory cannot be written.
@@ -50,6 +54,5 @@ def keep(proved: bool) -> bool:
 
 
 def _proof() -> Path | None:
-    version = driver_version()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return None if version is None else Path(base) / "umadvise" / "discards" / version
+    version, cache = driver_version(), user_cache()
+    return None if version is None or cache is None else cache / "umadvise" / "discards" / version

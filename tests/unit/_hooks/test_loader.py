@@ -1,8 +1,12 @@
 """Compiling on first use: with a compiler that only writes down how it was called, and with none at all."""
 
+import os
+import stat
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -129,12 +133,121 @@ def test_a_compiler_that_does_not_run(compiler: FakeCompiler) -> None:
         loader.compiled_library()
 
 
+def a_file(cache: Path) -> None:
+    cache.write_text("not a directory")
+
+
+def a_loop(cache: Path) -> None:
+    cache.symlink_to(cache)
+
+
+def below_a_file(cache: Path) -> None:
+    cache.mkdir()
+    (cache / "umadvise").write_text("not a directory")
+
+
+def open_to_all(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+
+
+def open_to_the_group(cache: Path) -> None:
+    (cache / "umadvise" / "hooks").mkdir(parents=True)
+    (cache / "umadvise").chmod(0o775)
+
+
+UNUSABLE = (a_file, a_loop, below_a_file, open_to_all, open_to_the_group)
+
+
+@pytest.mark.parametrize("spoil", UNUSABLE)
+def test_where_nothing_can_be_kept_each_process_compiles(
+    spoil: Callable[[Path], None], compiler: FakeCompiler, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(tmp_path / "cache")
+    library = loader.compiled_library()
+    assert library.read_text() == "built\n"
+    assert not library.is_relative_to(tmp_path)
+    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
+    assert "each process compiles it again" in caplog.text
+    assert len(compiler.calls()) == SOURCE_COUNT + 1
+
+
+@pytest.mark.parametrize(("variables"), [{}, {"XDG_CACHE_HOME": "x" * 300}, {"XDG_CACHE_HOME": "/" + "x" * 300}])
+def test_a_user_without_a_home(
+    variables: dict[str, str], compiler: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> NoReturn:
+        raise KeyError("no such user")
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    before = set(tmp_path.iterdir())
+    assert loader.compiled_library().read_text() == "built\n"
+    assert set(tmp_path.iterdir()) - before == {compiler.log}  # a relative path names no cache
+
+
+def writable_file(library: Path) -> None:
+    library.chmod(0o664)
+
+
+def writable_directory(library: Path) -> None:
+    library.parent.chmod(0o777)
+
+
+def writable_above(library: Path) -> None:
+    library.parents[1].chmod(0o775)
+
+
+def writable_cache(library: Path) -> None:
+    library.parents[3].chmod(0o1777)
+
+
+def of_another_user(library: Path) -> None:
+    os.chown(library, 12345, -1)
+
+
+def in_a_folder_of_another_user(library: Path) -> None:
+    os.chown(library.parent, 12345, -1)
+
+
+PLANTED = [writable_file, writable_directory, writable_above, writable_cache]
+if os.getuid() == 0:
+    PLANTED += [of_another_user, in_a_folder_of_another_user]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+@pytest.mark.parametrize("compiles", [True, False])
+def test_code_that_others_may_have_written_is_not_loaded(
+    plant: Callable[[Path], None],
+    compiles: bool,
+    compiler: FakeCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = loader.compiled_library()
+    kept.write_text("planted\n")
+    plant(kept)
+    if not compiles:
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        with pytest.raises(HooksUnavailableError, match="'no-such-compiler' was not found"):
+            loader.compiled_library()
+        return
+    assert loader.compiled_library().read_text() == "built\n"
+    assert "code is not loaded from where others may have written it" in caplog.text
+    assert len(compiler.calls()) == 2 * (SOURCE_COUNT + 1)
+
+
 @pytest.mark.usefixtures("compiler")
-def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(HooksUnavailableError, match="set XDG_CACHE_HOME"):
-        loader.compiled_library()
+def test_what_is_kept_can_be_loaded_again_whatever_the_umask() -> None:
+    before = os.umask(0o002)
+    try:
+        assert loader.compiled_library() == loader.compiled_library()
+    finally:
+        os.umask(before)
 
 
 def test_a_library_that_is_named_is_taken_as_it_is(

@@ -5,20 +5,16 @@ A plan's key is all that it depends on.
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from umadvise._version import __version__
-from umadvise.errors import FormatError, UmadviseError
 from umadvise.recording.recorded_step import DurationSource
 from umadvise.records import plan_file as io
 from umadvise.records.plan import Option, Plan
 from umadvise.records.trace import Trace
 from umadvise.training.plans.kept_files import KeptFiles, user_directory
-
-log = logging.getLogger("umadvise")
 
 MOST_FILES = 512
 """Of the oldest ones what is more goes, so that the directory stays small."""
@@ -59,7 +55,7 @@ class PlanCache:
 
     def __init__(self, directory: Path | None) -> None:
         """Keeps plans in a directory, which need not exist yet; nowhere where it is None."""
-        self._files = KeptFiles(directory, ".plan", MOST_FILES, _MOST_BYTES)
+        self._files = KeptFiles(directory, ".plan", "steps are planned again", MOST_FILES, _MOST_BYTES)
 
     @classmethod
     def of_user(cls) -> "PlanCache":
@@ -78,19 +74,7 @@ class PlanCache:
             key: key of the plan.
             structure: step that the plan's numbers are of.
         """
-        path = self._files.path(key.name)
-        if path is None:
-            return None
-        try:
-            plan = io.read(path, structure)
-        except FormatError as error:
-            log.warning("a kept plan is of no use, and the step is planned again: %s", error)
-            return None
-        except UmadviseError as error:
-            log.warning("a kept plan cannot be read, and the step is planned again: %s", error)
-            return None
-        self._files.used(path)
-        return plan
+        return self._files.read(key.name, lambda path: io.read(path, structure))
 
     def keep(self, key: PlanKey, plan: Plan) -> None:
         """Keeps a plan of the key's structure. Where it cannot be kept the log says why."""

@@ -8,7 +8,6 @@ names in every run. The first step of a training, which makes that state, is kep
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,13 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from umadvise._version import __version__
-from umadvise.errors import FormatError, UmadviseError
+from umadvise.errors import FormatError
 from umadvise.recording.recorded_step import DurationSource, RecordedStep
 from umadvise.records import plan_file, trace_file
 from umadvise.records.counters import Record
 from umadvise.records.files import read_whole
 from umadvise.training.plans.kept_files import KeptFiles, user_directory
 from umadvise.training.plans.planned_step import PlannedStep
-
-log = logging.getLogger("umadvise")
 
 SCHEMA = "umadvise.steps/1"
 MOST_STEPS = 16
@@ -55,7 +52,7 @@ class StepShelf:
 
     def __init__(self, directory: Path | None) -> None:
         """Keeps steps in a directory, which need not exist yet; nowhere where it is None."""
-        self._files = KeptFiles(directory, ".steps", _MOST_FILES, _MOST_BYTES)
+        self._files = KeptFiles(directory, ".steps", "steps are recorded again", _MOST_FILES, _MOST_BYTES)
 
     @classmethod
     def of_user(cls) -> "StepShelf":
@@ -68,16 +65,8 @@ class StepShelf:
         Args:
             identity: what tells the training from others, from `identity_of`.
         """
-        path = self._files.path(identity)
-        if path is None:
-            return []
-        try:
-            found = read_whole(path, MOST_FILE_BYTES, "file of kept steps", decode)
-        except UmadviseError as error:
-            log.warning("kept steps are of no use, and steps are recorded again: %s", error)
-            return []
-        self._files.used(path)
-        return found
+        found = self._files.read(identity, lambda path: read_whole(path, MOST_FILE_BYTES, "file of kept steps", decode))
+        return found or []
 
     def keep(self, identity: str, steps: Sequence[PlannedStep]) -> None:
         """Keeps the steps of a training in the place of those that were kept before.
