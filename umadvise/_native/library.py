@@ -91,8 +91,8 @@ def _loaded(
 
 @functools.cache
 def intern(text: str) -> int:
-    """The 32-bit id of a name; 0 for the empty one."""
-    return int(core_library().um_intern(text.encode())) if text else 0
+    """The 32-bit id of a name; 0 for the empty one. A lone surrogate, which is no character, becomes "?"."""
+    return int(core_library().um_intern(text.encode(errors="replace"))) if text else 0
 
 
 @functools.cache

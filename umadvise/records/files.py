@@ -19,6 +19,9 @@ _GZIP = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
 MOST_FILE_BYTES, MOST_DOCUMENT_BYTES = 256 << 20, 1 << 30
 """Of the largest kind of file, a trace, packed and unpacked; a step of a million ops is a quarter of this."""
+MOST_UNPACKING, FREE_BYTES = 64, 1 << 20
+"""How many times its packed size a document may have, beyond `FREE_BYTES`: gzip alone would allow a thousand times, so
+that a small file could take much memory and time. A step of ResNet-50 has 10 times."""
 OR_RECORD_AGAIN = "use the version of umadvise that wrote it, or record again"
 
 
@@ -102,30 +105,48 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> by
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise FormatError(f"{shown!r} is no regular file: expected a {what}")
-            document = file.read(most_bytes + 1)
+            size_bytes = os.fstat(descriptor).st_size
+            # One byte more than there should be: a file that grows meanwhile is being written, and is refused below.
+            document = file.read(size_bytes + 1) if size_bytes <= most_bytes else b""
     except (OSError, ValueError) as error:
         raise UmadviseError(f"cannot read {shown!r}: {error}") from error
-    if len(document) > most_bytes:
+    if size_bytes > most_bytes:
         raise FormatError(f"{shown!r} is larger than any {what}: expected at most {most_bytes} bytes")
+    if len(document) > size_bytes:
+        raise FormatError(f"{shown!r} grew while it was read: expected a {what} that nobody writes to. Try again")
     return document
 
 
 def deflate(document: bytes) -> bytes:
-    """gzip; equal documents give equal bytes."""
-    return gzip.compress(document, compresslevel=6, mtime=0)
+    """gzip; equal documents give equal bytes.
+
+    What would unpack to more than `inflate` takes is packed less densely: by Huffman's codes alone, of which no byte
+    has less than one bit.
+    """
+    packed = gzip.compress(document, compresslevel=6, mtime=0)
+    if len(document) <= _most_unpacked(packed):
+        return packed
+    packer = zlib.compressobj(wbits=_GZIP, strategy=zlib.Z_HUFFMAN_ONLY)
+    return packer.compress(document) + packer.flush()
+
+
+def _most_unpacked(packed: bytes) -> int:
+    return FREE_BYTES + MOST_UNPACKING * len(packed)
 
 
 def inflate(packed: bytes, most_bytes: int) -> bytes:
     """What gzip packed.
 
     Raises:
-        ValueError: it is more than `most_bytes`, cut short, or goes on after its end.
+        ValueError: it is more than `most_bytes` or than `MOST_UNPACKING` times its packed size, cut short, or goes on
+            after its end.
         zlib.error: it is damaged.
     """
     inflater = zlib.decompressobj(_GZIP)
+    most_bytes = min(most_bytes, _most_unpacked(packed))
     document = inflater.decompress(packed, most_bytes)
     if inflater.unconsumed_tail:
-        raise ValueError(f"unpacks to more than {most_bytes} bytes")
+        raise ValueError(f"unpacks to more than {most_bytes} bytes, the most for {len(packed)} packed ones")
     if not inflater.eof or inflater.unused_data:
         raise ValueError("is cut short, or goes on after its end")
     return document

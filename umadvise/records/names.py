@@ -1,11 +1,14 @@
-"""Texts in records that reports print to terminals: none holds a control character, and each has a longest length."""
+"""Texts in records that reports print to terminals: none holds a control character, and each has a longest length.
+
+Marks that change the direction of text count as control characters: they would show words in another order.
+"""
 
 import re
 from typing import Annotated
 
 import msgspec
 
-_CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff"
 # \Z, not $: $ would let a final newline pass.
 _PRINTABLE = rf"\A[^{_CONTROL}]*\Z"
 MOST_NAME_CHARACTERS = 1024

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from umadvise.recording.difference import differences
 from umadvise.records import trace_check
 from umadvise.records import trace_file as io
 from umadvise.records.enums import Role
+from umadvise.records.files import deflate, inflate, read_bounded
 from umadvise.records.trace import TABLES, Access, EventKind, Trace
 from umadvise.records.trace_check import check
 
@@ -173,6 +175,47 @@ def test_a_file_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(io, "MOST_DOCUMENT_BYTES", 1 << 16)
     with pytest.raises(FormatError, match="unpacks to more than 65536 bytes"):
         io.decode(gzip.compress(bytes(1 << 20)))
+
+
+MANY = 4_000_000
+SMALL_FILES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "empty strings": lambda d: d.update(strings=[""] * MANY),
+    "one long string": lambda d: d.update(workload="a" * 3 * MANY),
+    "a column of nothing": lambda d: d["ops"].update(flops="A" * 4 * MANY),
+    "spaces": lambda d: d.update(strings=["", " " * 3 * MANY]),
+}
+
+
+@pytest.mark.parametrize("grow", SMALL_FILES.values(), ids=SMALL_FILES.keys())
+def test_a_small_file_takes_little_memory(grow: Callable[[dict[str, Any]], object]) -> None:
+    packed = edited(grow)
+    assert len(packed) < 64 << 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="the most for"):
+            io.decode(packed)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_step_of_equal_ops_is_read_again_though_it_packs_well() -> None:
+    document = bytes(32 << 20)
+    packed = deflate(document)
+    assert len(packed) * 64 >= len(document) - (1 << 20) > 64 * len(gzip.compress(document, 6))
+    assert packed == deflate(document)
+    assert inflate(packed, len(document)) == document
+
+
+def test_reading_a_file_takes_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "small.trace"
+    path.write_bytes(bytes(1000))
+    tracemalloc.start()
+    try:
+        assert read_bounded(path, 1 << 40, "trace") == bytes(1000)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_nothing_is_written_where_nothing_can_be(tmp_path: Path) -> None:
