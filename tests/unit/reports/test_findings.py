@@ -1,5 +1,6 @@
 """Each rule on a profile where it must speak, and on the nearest one where it must not."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -54,7 +55,8 @@ def test_fault_stall(make: Any) -> None:
     assert finding is not None
     assert finding.severity == "warning"
     assert finding.message == (
-        "Faults and late prefetches take 50% of a steady step: 500.00 ms of 1.00 s, most of it for gradients (50%)."
+        "Faults and late prefetches take 50% of a steady step: 500.00 ms of 1.00 s. "
+        "In the whole run 50% of the time of faults was for gradients."
     )
     assert "3.00 GiB are live at once, too much for a device of 1.00 GiB" in finding.advice
     assert finding.evidence == {"fault_service_ns": SECOND, "duration_ns": 2 * SECOND}
@@ -100,7 +102,7 @@ def test_fits_and_is_prefetched_by_many_calls(make: Any) -> None:
 
     finding = calls(30)
     assert finding is not None
-    assert "with which new memory is prefetched, take 30% of the step" in finding.message
+    assert "with which new memory is prefetched, take 30% of a steady step" in finding.message
     assert "umadvise run --policy resident" in finding.advice
     assert calls(20) is None
     assert calls(30, "none") is None
@@ -427,7 +429,7 @@ def inference(make: Any, **fields: Any) -> FaultProfile:
 def test_a_smaller_batch_is_not_advised_where_parameters_are_what_does_not_fit(make: Any) -> None:
     finding = found(inference(make), "fault-stall")
     assert finding is not None
-    assert "3.00 GiB of parameters alone, and a smaller batch needs as much of that." in finding.advice
+    assert "Parameters alone take 3.00 GiB, whatever the batch." in finding.advice
     assert "checkpoint" not in finding.advice
     activations = make.by_role(parameter=GIB // 2, intermediate=5 * GIB // 2)
     memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=activations)
@@ -462,11 +464,85 @@ def test_swap_stall(make: Any) -> None:
     finding = found(swapped(make, SECOND), "swap-stall")
     assert finding is not None
     assert finding.message == (
-        "Ops stand still for swaps for 50% of a steady step, 500.00 ms of 1.00 s, most of it for gradients. "
-        "50% of that was for copies that no plan had asked for in time."
+        "Ops stand still for swaps for 50% of a steady step, 500.00 ms of 1.00 s. "
+        "In the whole run most of these waits were for gradients, "
+        "and 50% for copies that no plan had asked for in time."
     )
     assert found(swapped(make, SECOND // 11), "swap-stall") is None
     assert found(make.profile(), "swap-stall") is None
+
+
+def uneven(make: Any, kind: str) -> FaultProfile:
+    """Four steps: the first waits for parameters alone, and the steady ones, of 8, 10 and 12 s, wait otherwise."""
+    first = make.counters(fault_groups=90, fault_service_ns=9 * SECOND if kind == "faults" else 0)
+    steady = make.counters(fault_groups=3, fault_service_ns=SECOND if kind == "faults" else 0)
+    steps = tuple(
+        msgspec.structs.replace(
+            step, duration_ns=seconds * SECOND, swaps=make.swaps(wait_room_ns=waited) if kind == "swaps" else None
+        )
+        for step, seconds, waited in zip(
+            make.steps(first, first, first, steady, steady, steady),
+            (20, 20, 20, 8, 10, 12),
+            (9 * SECOND,) * 3 + (SECOND,) * 3,
+            strict=True,
+        )
+    )
+    row = {"service_ns": 27 * SECOND} if kind == "faults" else {"wait_copy_ns": 27 * SECOND}
+    demanded = {} if kind == "faults" else {"on_demand_wait_ns": 27 * SECOND}
+    whole = make.counters(fault_groups=279, fault_service_ns=30 * SECOND if kind == "faults" else 0)
+    memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=make.by_role(parameter=3 * GIB))
+    return make.profile(
+        steps=steps,
+        step_count=6,
+        duration_ns=90 * SECOND,
+        counters=whole,
+        swaps=make.swaps(wait_copy_ns=27 * SECOND, wait_room_ns=3 * SECOND) if kind == "swaps" else None,
+        memory=memory,
+        tables=make.tables(role=(make.role(role="parameter", **row, **demanded),)),
+        predictions=(
+            RungPrediction(rung="advise", step_ns=10 * SECOND),
+            RungPrediction(rung="window", step_ns=7 * SECOND),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "finding_id", "share", "waited"),
+    [("faults", "fault-stall", "10%", "1.00 s"), ("swaps", "swap-stall", "10%", "1.00 s")],
+)
+def test_a_sentence_is_of_steady_steps_or_of_the_whole_run(
+    kind: str, finding_id: str, share: str, waited: str, make: Any
+) -> None:
+    finding = found(uneven(make, kind), finding_id)
+    assert finding is not None
+    steady, whole = finding.message.split(". In the whole run ")
+    assert share in steady
+    assert waited in steady
+    assert "10.00 s" in steady
+    assert "parameters" not in steady  # which only the first steps waited for
+    assert "parameters" in whole
+    assert "instead of 10.00 s" in finding.advice  # the same step as in the message
+
+
+def test_where_all_fits_a_share_is_of_steady_steps(make: Any) -> None:
+    profile = uneven(make, "faults")
+    memory = make.memory(requested_peak_bytes=GIB // 2)
+    finding = found(msgspec.structs.replace(profile, memory=memory, predictions=()), "fits-without-unified")
+    assert finding is not None
+    assert "Yet faults take 10% of a steady step. The whole run had 279 fault groups." in finding.message
+
+
+def test_an_advice_names_a_change_first_where_parameters_do_not_fit(make: Any) -> None:
+    for by_role, less in (
+        ({"parameter": 3 * GIB}, "fewer of them"),
+        ({"parameter": GIB, "optimizer_state": 2 * GIB}, "an optimizer with less state (Adafactor, SGD)"),
+        ({"parameter": GIB, "gradient": 2 * GIB}, "fewer of them"),
+    ):
+        memory = make.memory(requested_peak_bytes=3 * GIB, requested_peak_by_role=make.by_role(**by_role))
+        finding = found(stalled(make, 0.5, memory=memory), "fault-stall")
+        assert finding is not None
+        first = re.split(r"(?<=[^.]\.) ", finding.advice)[0]
+        assert f"keep parameters in bfloat16, take {less}, or a device of at least 3.33 GiB" in first
 
 
 def test_steps_without_plans(make: Any) -> None:

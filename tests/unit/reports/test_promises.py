@@ -3,9 +3,12 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from umadvise.records.fault_profile import FaultProfile, Finding, MeasuredStep, RungPrediction
 from umadvise.reports.findings import examine
+from umadvise.reports.findings.facts import Facts
+from umadvise.reports.findings.outlook import bounds_ns
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -39,6 +42,32 @@ def test_a_rung_is_named_where_the_simulator_says_that_it_helps(make: Any) -> No
     finding = found(inference(make), "fault-stall")
     assert finding is not None
     assert finding.advice.endswith("say `umadvise run --record FILE` and `umadvise compare FILE`.")
+
+
+@pytest.mark.parametrize("compute_ns", [SECOND // 2, SECOND * 3 // 4, SECOND * 9 // 10])
+@pytest.mark.parametrize("durations", [(10, 10, 10, 10), (10, 30, 11, 10), (10, 10, 100, 15)])
+@pytest.mark.parametrize("said_ns", [SECOND // 10, SECOND // 2, SECOND * 3 // 4])
+def test_nothing_is_promised_below_the_time_of_the_ops(
+    compute_ns: int, durations: tuple[int, ...], said_ns: int, make: Any
+) -> None:
+    """However unlike the steps are, and however wrong the simulator is about them."""
+    counted = make.counters(fault_groups=100, fault_service_ns=SECOND // 2)
+    steps = tuple(
+        msgspec.structs.replace(
+            step, duration_ns=each * SECOND // 10, times=make.times(compute_ns=compute_ns, script_ns=1000)
+        )
+        for step, each in zip(make.steps(*(counted,) * 8), (10,) * 4 + durations, strict=True)
+    )
+    predictions = (
+        RungPrediction(rung="advise", step_ns=SECOND * 2),
+        RungPrediction(rung="window", step_ns=said_ns),
+        RungPrediction(rung="advise", step_ns=said_ns, more_bytes=2389 * MIB),
+    )
+    profile = inference(make, steps=steps, step_count=8, duration_ns=8 * SECOND, predictions=predictions)
+    facts = Facts(profile)
+    for each in predictions:
+        least_ns, most_ns = bounds_ns(facts, each)
+        assert compute_ns <= least_ns <= most_ns
 
 
 def test_a_prediction_is_as_uncertain_as_it_was_wrong_about_this_run(make: Any) -> None:

@@ -171,11 +171,12 @@ aten::addmm  backward  1.00 GiB     1.5        0 B      0 B        0.5     0.0%
 
 Findings
 warning  fault-stall (step)
-         Faults and late prefetches take 50% of a steady step: 480.00 ms of 960.00 ms, most of it for
-         intermediates (75%).
-         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: 1.00 GiB of parameters and
-         state alone, and a smaller batch needs as much of that. Whether policy="window" or "swap" is faster
-         say `umadvise run --record FILE` and `umadvise compare FILE`.
+         Faults and late prefetches take 50% of a steady step: 480.00 ms of 960.00 ms. In the whole run 75% of
+         the time of faults was for intermediates.
+         -> Up to 3.00 GiB are live at once, too much for a device of 2.00 GiB: keep parameters in bfloat16,
+         take an optimizer with less state (Adafactor, SGD), or a device of at least 3.33 GiB. Parameters and
+         state alone take 1.00 GiB, whatever the batch. Whether policy="window" or "swap" is faster say
+         `umadvise run --record FILE` and `umadvise compare FILE`.
 warning  parameters-fault-every-step (parameter)
          Parameters fault in every step, 50.00 MiB a step come to the device: each step evicts them again,
          because eviction takes what was serviced longest ago, not what is used least.

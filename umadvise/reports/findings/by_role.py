@@ -127,7 +127,7 @@ def dead_intermediates_copied(facts: Facts) -> Iterator[Finding]:
         return
     yield Finding(
         id="dead-intermediates-copied",
-        severity="warning" if explained_ns >= FAULT_THRESHOLD * facts.waits.mean_ns else "info",
+        severity="warning" if explained_ns >= FAULT_THRESHOLD * facts.waits.step_ns else "info",
         subject="intermediate",
         message=f"To make room, each step copied {facts.a_step(copied)} of intermediates to the host, and {dead}"
         f"{f', most of it made by {made}' if made else ''}. What leaves is copied, as nobody knows that it is dead.",

@@ -103,7 +103,7 @@ class Facts:
 
     def is_worth_a_line(self, explained_ns: int) -> bool:
         """Whether what a cause explains of a step is not too little."""
-        return explained_ns >= MATTERS * self.waits.mean_ns
+        return explained_ns >= MATTERS * self.waits.step_ns
 
     def part_of_waits_ns(self, row: Tally) -> int:
         """Nanoseconds of a step's waits that the memory of a row explains."""

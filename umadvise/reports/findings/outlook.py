@@ -19,6 +19,7 @@ a run goes on than those that are made at once."""
 _FAR = 1.5
 """A simulator that is wrong by so many times about the steps that there were knows too little of them."""
 _COMPARED = ("advise", "window", "swap")
+_RECOMPUTES = "swap+recompute"
 
 
 def more_room(facts: Facts) -> str:
@@ -52,7 +53,12 @@ def _less(facts: Facts) -> str:
         sizes = {"parameters": peaks.parameter, "gradients": peaks.gradient, "state": peaks.optimizer_state}
         *first, last = [word for word, size in sizes.items() if size] or ["what stays"]
         words = f"{', '.join(first)} and {last}" if first else last
-        return f": {format_bytes(sum(sizes.values()))} of {words} alone, and a smaller batch needs as much of that."
+        less = "an optimizer with less state (Adafactor, SGD)" if peaks.optimizer_state else "fewer of them"
+        return (
+            f": keep parameters in bfloat16, take {less}, or a device of at least "
+            f"{format_bytes(facts.enough_bytes or facts.need_bytes)}. {words.capitalize()} alone take "
+            f"{format_bytes(sum(sizes.values()))}, whatever the batch."
+        )
     if peaks.gradient == 0:
         return ": a smaller batch makes it less."
     return ": a smaller batch or torch.utils.checkpoint.checkpoint makes it less."
@@ -158,9 +164,10 @@ def bounds_ns(facts: Facts, what: RungPrediction) -> tuple[int, int]:
 
     What the script takes between ops is added, as no simulator knows of it. What is uncertain about ops and waits is
     less and more than that, and so is as many times as much as the simulator is wrong about the steps that there were.
-    It speaks of one step, so that both are wider where steps differ.
+    It speaks of one step, so that both are wider where steps differ. Neither is less than what the ops of a step take.
     """
     waits, wrong = facts.waits, _times_wrong(facts)
+    computes_ns = _computes_ns(facts, what)
     ops_ns = min(what.step_ns, waits.ops_ns)
     waited_ns, ops_ns = what.step_ns - ops_ns, ops_ns + waits.host_ns
     less, more = (parts.get(what.rung, max(parts.values())) for parts in (_WAITS_LESS, _WAITS_MORE))
@@ -168,7 +175,14 @@ def bounds_ns(facts: Facts, what: RungPrediction) -> tuple[int, int]:
     most_ns = ops_ns * (1 + _OPS_UNCERTAIN) + waited_ns * (1 + more)
     step_ns = ops_ns + waited_ns
     spread = 1.0 if waits.mostly_undriven else waits.spread  # steps that plans drive are alike
-    return round(min(least_ns, step_ns / wrong) / spread), round(max(most_ns, step_ns * wrong) * spread)
+    least_ns, most_ns = min(least_ns, step_ns / wrong) / spread, max(most_ns, step_ns * wrong) * spread
+    return max(round(least_ns), computes_ns), max(round(most_ns), computes_ns)
+
+
+def _computes_ns(facts: Facts, what: RungPrediction) -> int:
+    """For how long ops run in a step at least; where the change takes ops away, as far as the simulator knows."""
+    takes_ops_away = what.change is not None or (facts.rung == _RECOMPUTES and what.rung != _RECOMPUTES)
+    return min(what.step_ns, facts.waits.ops_ns) if takes_ops_away else facts.waits.ops_ns
 
 
 def instead(facts: Facts, what: RungPrediction) -> str:

@@ -35,16 +35,20 @@ def swap_stall(facts: Facts) -> Iterator[Finding]:
     waited_ns = swaps.wait_copy_ns + swaps.wait_room_ns
     rows = profile.tables.role.rows if profile.tables else ()
     most = max(rows, key=lambda row: row.wait_copy_ns + row.wait_room_ns, default=None)
-    whose = f", most of it for {role_words(most.role)}" if most and most.wait_copy_ns + most.wait_room_ns else ""
     demanded_ns = sum(row.on_demand_wait_ns for row in rows)
-    on_demand = f" {percent(demanded_ns / waited_ns)} of that was for copies that no plan had asked for in time."
+    whole_run = ""  # tables are of it, and the first steps, which no plan drives, wait for other things
+    if most and most.wait_copy_ns + most.wait_room_ns:
+        whole_run = f" In the whole run most of these waits were for {role_words(most.role)}"
+        if demanded_ns:
+            whole_run += f", and {percent(demanded_ns / waited_ns)} for copies that no plan had asked for in time"
+        whole_run += "."
     yield Finding(
         id="swap-stall",
         severity="warning",
         subject="step",
         message=f"Ops stand still for swaps for {percent(share)} of a steady step, "
-        f"{format_duration_ns(int(share * facts.waits.mean_ns))} of {format_duration_ns(facts.waits.mean_ns)}{whose}."
-        f"{on_demand if demanded_ns else ''}",
+        f"{format_duration_ns(int(share * facts.waits.step_ns))} of {format_duration_ns(facts.waits.step_ns)}."
+        f"{whole_run}",
         advice=more_room(facts),
         evidence={
             "wait_copy_ns": swaps.wait_copy_ns,

@@ -59,14 +59,12 @@ class Waits:
     @cached_property
     def ns(self) -> int:
         """How long a steady step stands still, as the counters say."""
-        return int(self.share * self.mean_ns)
+        return int(self.share * self.step_ns)
 
     @cached_property
-    def mean_ns(self) -> int:
-        """Mean duration of a steady step, or of all steps where the profile holds none."""
-        if self.steady:
-            return sum(each.duration_ns for each in self.steady) // len(self.steady)
-        return self._profile.duration_ns // max(self._profile.step_count, 1)
+    def step_ns(self) -> int:
+        """What every sentence calls the duration of a step: the usual one, or the mean where the profile holds none."""
+        return self.usual_ns or self._profile.duration_ns // max(self._profile.step_count, 1)
 
     @cached_property
     def usual_ns(self) -> int:

@@ -37,13 +37,15 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
     service_ns = counters.fault_service_ns or 0
     rows = facts.profile.tables.role.rows if facts.profile.tables else ()
     most = max(rows, key=lambda row: row.service_ns, default=None)
-    whose = f", most of it for {role_words(most.role)} ({percent(most.service_ns / service_ns)})" if most else ""
+    whose = ""
+    if most and most.service_ns:  # tables are of the whole run
+        whose = f" In the whole run {percent(most.service_ns / service_ns)} of the time of faults was for {role_words(most.role)}."
     yield Finding(
         id="fault-stall",
         severity="warning",
         subject="step",
         message=f"Faults and late prefetches take {percent(share)} of a steady step: "
-        f"{format_duration_ns(int(share * facts.waits.mean_ns))} of {format_duration_ns(facts.waits.mean_ns)}{whose}.",
+        f"{format_duration_ns(int(share * facts.waits.step_ns))} of {format_duration_ns(facts.waits.step_ns)}.{whose}",
         advice=more_room(facts),
         evidence={
             "fault_service_ns": service_ns,
@@ -60,9 +62,10 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
         return
     calls_share = facts.waits.guard_share if facts.advised("intermediate", "prefetch") else 0.0
     if faults and share >= MATTERS:
-        what = f"there were {faults:,} fault groups ({percent(share)} of the step)"
+        what = f"Yet faults take {percent(share)} of a steady step. The whole run had {faults:,} fault groups."
     elif calls_share >= _MANY_CALLS:
-        what = f"calls of the driver, with which new memory is prefetched, take {percent(calls_share)} of the step"
+        calls = "calls of the driver, with which new memory is prefetched,"
+        what = f"Yet {calls} take {percent(calls_share)} of a steady step."
     else:
         return
     yield Finding(
@@ -70,7 +73,7 @@ def fits_without_unified(facts: Facts) -> Iterator[Finding]:
         severity="warning" if max(share, calls_share) >= FAULT_THRESHOLD else "info",
         subject="step",
         message=f"Up to {format_bytes(facts.need_bytes)} are live at once and {format_bytes(facts.limit_bytes)} may be "
-        f"on the device: it all fits, yet {what}.",
+        f"on the device: it all fits. {what}",
         advice=f"Plain device memory is faster here: {call(facts, 'policy', 'resident')}, or leave "
         "torch.cuda.set_unified() out.",
         evidence={"requested_peak_bytes": facts.need_bytes, "limit_bytes": facts.limit_bytes, "fault_groups": faults},
