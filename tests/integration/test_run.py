@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import warm_processes
 
+from umadvise.records import trace_file
 from umadvise.records.fault_profile import FaultProfile, decode
 
 TRAIN = """
@@ -266,6 +267,74 @@ def test_ctrl_c_writes_the_profile(tmp_path: Path) -> None:
         process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert profile_in(tmp_path).step_count >= 2
+
+
+MOMENTS = {
+    "the first line": "{kill}",
+    "a forward": "torch.nn.Linear.forward = lambda *_: {kill}\nmain(2)",
+    "a backward": "x = torch.ones(2, requires_grad=True)\nx.register_hook(lambda _: {kill})\nx.sum().backward()",
+    "the optimizer's step": "torch.optim.AdamW.step = lambda *_: {kill}\nmain(2)",
+    "between steps": "main(2)\n{kill}",
+    "the writing": "from umadvise.records import fault_profile\nwrite = fault_profile.write\n"
+    "fault_profile.write = lambda *words: ({kill}, write(*words))",
+    "the trace's writing": "from umadvise.records import trace_file\nwrite = trace_file.write\n"
+    "trace_file.write = lambda *words: ({kill}, write(*words))",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_at_any_moment_leaves_profile_and_trace(
+    moment: str, number: signal.Signals, run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    ending = MOMENTS[moment].format(kill=f"os.kill(os.getpid(), {int(number)})")
+    finished = run(f"import os\n{TRAIN}{ending}\n", options=("--record", "run.trace"))
+    assert finished.returncode == -number, finished.stderr
+    assert decode((tmp_path / "umadvise-profile.json").read_bytes()).environment.script == "train.py"
+    assert len(trace_file.read(tmp_path / "run.trace").ops) >= 0
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__") == [
+        "run.trace",
+        "train.py",
+        "umadvise-profile.json",
+    ]
+
+
+def test_a_session_is_reported_by_its_own_policy_and_budget(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    script = """
+    import torch, umadvise
+    model = torch.nn.Linear(8, 8)
+    for settings in ({"policy": "swap", "budget": "8MiB"}, {"policy": "resident"}, {"budget": "10MiB"}):
+        with umadvise.session(model, **settings) as um:
+            with um.step():
+                model(torch.ones(8, 8)).sum().backward()
+            environment = um.profile().environment
+            print(environment.policy, (environment.budget_bytes or 0) >> 20, environment.script)
+        environment = um.profile().environment
+        print(environment.policy, (environment.budget_bytes or 0) >> 20, environment.script)
+    """
+    finished = run(script, options=("--budget", "12MiB", "--policy", "advise"))
+    assert finished.returncode == 0, finished.stderr
+    told = ["swap 8 None", "resident 12 None", "auto 10 None"]  # without one of its own the budget of the command holds
+    assert finished.stdout.splitlines() == [each for each in told for _ in range(2)]
+    environment = profile_in(tmp_path).environment
+    assert (environment.policy, environment.budget_bytes, environment.script) == ("auto", 10 << 20, None)
+
+
+def test_a_handler_of_the_script_gets_sigterm(run: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    script = """
+    import os, signal
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    signal.signal(signal.SIGTERM, lambda *_: print("heard"))
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("done")
+    """
+    finished = run(script)
+    assert (finished.returncode, finished.stdout) == (0, f"{-signal.SIGTERM}\nheard\ndone\n"), finished.stderr
 
 
 def test_the_profile_goes_where_it_is_told(

@@ -11,14 +11,17 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from umadvise.commands._endings import heeding_sigterm, signals_held
 from umadvise.commands._messages import COMMAND
 from umadvise.devices.ranks import ranks
 from umadvise.errors import UmadviseError, UsageError
 
 if TYPE_CHECKING:
+    from umadvise.records.fault_profile import FaultProfile
     from umadvise.training.script import ScriptRun
 
 
@@ -68,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the script; its exit code is ours. The profile is written however it ends."""
+    """Runs the script; its exit code is ours. The profile is written however it ends, by SIGINT and SIGTERM too."""
     script = _found_module(arguments.script) if arguments.module else Path(arguments.script)
     if not script.is_file() and not (script / "__main__.py").is_file():
         raise UsageError(f"no script {str(script)!r}: expected a Python file, or a folder with a __main__.py")
@@ -87,26 +90,51 @@ def run(arguments: argparse.Namespace) -> int:
     from umadvise.training.watch.sampling import SAMPLE_EVERY
 
     device = EmulatedDevice(**emulated) if emulated else arguments.device
-    with ScriptRun(
-        device,
-        arguments.budget,
-        arguments.policy,
-        arguments.script,
-        record=record is not None,
-        sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
-    ) as watched:
+    with (
+        heeding_sigterm(),
+        ScriptRun(
+            device,
+            arguments.budget,
+            arguments.policy,
+            arguments.script,
+            record=record is not None,
+            sample_every=SAMPLE_EVERY if arguments.sample_every is None else arguments.sample_every,
+        ) as watched,
+    ):
+        results = _Results(watched, folder, profile, record)
         ended = False
         try:
-            with _shown(watched) if arguments.live and sys.stderr.isatty() and here.speaks else nullcontext():
-                code = _run_script(arguments.script, arguments.words, module=arguments.module)
-            ended = True
+            try:
+                with _shown(watched) if arguments.live and sys.stderr.isatty() and here.speaks else nullcontext():
+                    code = _run_script(arguments.script, arguments.words, module=arguments.module)
+                ended = True
+            finally:
+                results.write(predict=ended)
         finally:
-            if not watched.forked:  # as a child of the script is that left like its parent
-                with chdir(folder):
-                    _report(watched, profile, predict=ended)
-                    if record is not None:
-                        _keep(watched, record)
+            results.write(predict=False)  # nothing, unless a signal came before the first one held signals
     return code
+
+
+@dataclass
+class _Results:
+    """What the command writes when the script has ended, once."""
+
+    watched: "ScriptRun"
+    folder: Path
+    profile: Path
+    record: Path | None
+    written: bool = False
+
+    def write(self, *, predict: bool) -> None:
+        """Writes all of it: signals wait meanwhile, but not for what is predicted."""
+        if self.written or self.watched.forked:  # as a child of the script is that left like its parent
+            return
+        predicted = self.watched.profile(predict=True) if predict else None
+        with signals_held(), chdir(self.folder):
+            self.written = True
+            _report(predicted or self.watched.profile(), self.profile)
+            if self.record is not None:
+                _keep(self.watched, self.record)
 
 
 def _check_places(script: Path, *outputs: Path | None) -> None:
@@ -180,11 +208,10 @@ def _shown(watched: "ScriptRun") -> Iterator[None]:
         yield
 
 
-def _report(watched: "ScriptRun", path: Path, *, predict: bool) -> None:
+def _report(profile: "FaultProfile", path: Path) -> None:
     from umadvise.records.fault_profile import write
     from umadvise.reports.reporters.running import in_one_line
 
-    profile = watched.profile(predict=predict)
     write(profile, path)
     said = profile.step_count, path, path, in_one_line(profile)
     COMMAND.info("%d steps watched; profile in %s (umadvise report %s): %s", *said)

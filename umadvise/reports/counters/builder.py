@@ -91,6 +91,10 @@ class ProfileBuilder:
         self._last_index = -1
         self.forget_steps()
 
+    def set_environment(self, environment: RunEnvironment) -> None:
+        """Changes what the run is made with, as where a session of a script has rules of its own."""
+        self._environment = _clean(environment)
+
     def forget_steps(self) -> None:
         """The steps that have ended were none: what they cost counts as outside of the steps."""
         self._swaps_in_steps = NO_SWAPS

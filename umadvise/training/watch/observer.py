@@ -80,6 +80,16 @@ class Observer:
         self.clock = StepClock(self._runtime, self.reader, self._builder)
         self.unmarked.attach(self.clock)
 
+    def belongs_to_session(self, policy: str) -> None:
+        """Has the profile of `umadvise run` name and judge what a session of the script was given, not the command.
+
+        Args:
+            policy: name of the session's policy, as the user typed it; its budget is in force already.
+        """
+        self._policy, self._script = policy, None
+        if self._builder is not None:
+            self._builder.set_environment(self._environment())
+
     def detach(self) -> None:
         """Stops watching. What was seen can still be had, though the device may go."""
         self._timer.__exit__(None, None, None)
