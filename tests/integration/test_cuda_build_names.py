@@ -173,3 +173,24 @@ def test_reserved_is_never_less_than_allocated() -> None:
         assert torch.cuda.memory_allocated() >= 24 * kept[0].nbytes > 64 << 20
         assert torch.cuda.memory_reserved() >= torch.cuda.memory_allocated()
         assert torch.cuda.max_memory_reserved() >= torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.usefixtures("translated")
+def test_choices_of_libraries_for_gpus_change_nothing() -> None:
+    plans = torch.backends.cuda.cufft_plan_cache
+    plans[0].max_size = 10
+    plans[torch.device(0)].clear()
+    assert (plans.size, plans.max_size) == (0, 10)
+    torch.backends.cuda.preferred_linalg_library("magma")
+    torch.backends.cuda.preferred_blas_library("cublaslt")
+    assert torch.backends.cuda.is_built()
+    tensor = torch.ones(3, device="cuda")
+    with torch.autograd.profiler.emit_nvtx():
+        tensor.sum()
+    assert tensor.untyped_storage().is_cuda
+    assert not tensor.cpu().untyped_storage().is_cuda
+    private: Any = torch._C
+    assert private._accelerator_getStream(0) == torch.cuda.current_stream()
+    assert private._accelerator_getAccelerator() == torch.device("cuda")
+    assert private._get_accelerator() == torch.device("cuda")
+    assert private._accelerator_getDeviceIndex() == 0

@@ -11,7 +11,6 @@ from torch._C import _is_torch_function_enabled as _torch_function_is_enabled
 from torch._C import _is_torch_function_mode_enabled
 from torch.overrides import handle_torch_function
 
-
 _ABSENT = object()
 """Stands for an attribute that the owner does not have itself; None may be the value of one."""
 

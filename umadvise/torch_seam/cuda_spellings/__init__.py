@@ -13,6 +13,7 @@ from torch.jit import _builtins
 
 from umadvise import _native
 from umadvise.torch_seam.cuda_spellings import (
+    backends,
     device,
     distributed,
     factories,
@@ -43,7 +44,7 @@ def translated(runtime: Runtime) -> Iterator[None]:
         undo.callback(_native.set_device_constructor, torch.device, False)
         undo.callback(streams.forget_streams)
         known_to_script = _builtins._get_builtin_table()  # it keeps what it finds first: torch's own functions
-        for part in (factories, tensors, precision, loading, refused):
+        for part in (backends, factories, tensors, precision, loading, refused):
             part.install(replaced)
         device.install(replaced, runtime)
         if torch.distributed.is_available():

@@ -66,8 +66,34 @@ def install(replaced: Replacements, functions: dict[str, Any]) -> None:
         if hasattr(torch.accelerator, name):
             words = (f"torch.accelerator.{name}", "nothing on it means the same", "leave it out")
             replaced.put(torch.accelerator, name, refusing(UntranslatedError, *words))
+    _install_private(replaced, functions)
     if hasattr(torch.accelerator, "empty_host_cache"):
         replaced.put(torch.accelerator, "empty_host_cache", lambda: None)
     replaced.around(torch, "get_device_module", _device_module)
     replaced.put(torch, "Stream", streams.AnyStream)
     replaced.put(torch, "Event", streams.AnyEvent)
+
+
+def _install_private(replaced: Replacements, functions: dict[str, Any]) -> None:
+    """Replaces the functions of `torch._C` beneath `torch.accelerator`, unless torch itself calls them."""
+    answers: dict[str, Callable[..., Any]] = {
+        "_get_accelerator": lambda *_check: torch.device("cuda"),
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_getDeviceIndex": own_index,
+        "_accelerator_getDeviceStats": functions["memory_stats_as_nested_dict"],
+        "_accelerator_getMemoryInfo": functions["mem_get_info"],
+        "_accelerator_getStream": functions["current_stream"],
+        "_accelerator_setStream": functions["set_stream"],
+        "_accelerator_setDeviceIndex": functions["set_device"],
+        "_accelerator_synchronizeDevice": functions["synchronize"],
+        "_accelerator_emptyCache": functions["empty_cache"],
+        "_accelerator_resetPeakStats": functions["reset_peak_memory_stats"],
+        "_accelerator_resetAccumulatedStats": functions["reset_accumulated_memory_stats"],
+    }
+
+    def unless_torch(answer: Callable[..., Any], original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return (original if asked_by_torch() else answer)(*arguments, **named)
+
+    for name, answer in answers.items():
+        if hasattr(torch._C, name):
+            replaced.around(torch._C, name, partial(unless_torch, answer))

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from umadvise import _native
 from umadvise.errors import UntranslatedError
 from umadvise.records.enums import Role
 from umadvise.torch_seam.cuda_spellings.factories import without_cuda
 from umadvise.torch_seam.cuda_spellings.words import ON_DEVICE, asked_by_torch, target_of
 from umadvise.torch_seam.placement import to_device, to_host
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.torch_seam.runtime import current, on_device
+from umadvise.torch_seam.runtime import current, on_device, storage_address
 from umadvise.torch_seam.tensors import mark_pinned
 
 
@@ -51,6 +52,12 @@ def _pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
     return pinned
 
 
+def _storage_is_cuda(original: Any, self: Any) -> bool:
+    if asked_by_torch():
+        return bool(original.__get__(self))
+    return _native.owns(storage_address(self if isinstance(self, torch.UntypedStorage) else self._untyped_storage))
+
+
 def _storage_cuda(self: Any, device: Any = "cuda", _non_blocking: bool = False) -> Any:
     target_of(device)
     current().take_in(self if isinstance(self, torch.UntypedStorage) else self.untyped(), Role.INPUT)
@@ -85,5 +92,6 @@ def install(replaced: Replacements) -> None:
     # Memory is freed in the order of the calling thread.
     replaced.put(torch.Tensor, "record_stream", lambda *_arguments, **_named: None)
     for storage in (torch.UntypedStorage, torch.TypedStorage):
+        replaced.around(storage, "is_cuda", _storage_is_cuda)
         replaced.put(storage, "cuda", _storage_cuda)
         replaced.put(storage, "pin_memory", lambda self, _device=None: self)
