@@ -39,7 +39,8 @@ def fault_stall(facts: Facts) -> Iterator[Finding]:
     most = max(rows, key=lambda row: row.service_ns, default=None)
     whose = ""
     if most and most.service_ns:  # tables are of the whole run
-        whose = f" In the whole run {percent(most.service_ns / service_ns)} of the time of faults was for {role_words(most.role)}."
+        part = percent(most.service_ns / service_ns)
+        whose = f" In the whole run {part} of the time of faults was for {role_words(most.role)}."
     yield Finding(
         id="fault-stall",
         severity="warning",
