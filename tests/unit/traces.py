@@ -39,8 +39,8 @@ def traces(draw: st.DrawFn, most_ops: int = 12) -> Trace:
     return builder.finish(target=draw(st.sampled_from(["cpu", "cuda"])), source="synthetic", workload="random")
 
 
-def layers(count: int, *, bytes_: int = 10 << 20, op_ns: int = 10**6) -> Trace:
-    """Forward makes a map a layer, backward reads them in the opposite order."""
+def layers(count: int, *, bytes_: int = 10 << 20, op_ns: int = 10**6, held: bool = False) -> Trace:
+    """Forward makes a map a layer, backward reads them in the opposite order and frees them; or else the end does."""
     builder, maps = TraceBuilder(), []
     for _ in range(count):
         builder.begin_op("aten::relu", duration_ns=op_ns)
@@ -51,5 +51,8 @@ def layers(count: int, *, bytes_: int = 10 << 20, op_ns: int = 10**6) -> Trace:
         builder.begin_op("aten::threshold_backward", duration_ns=op_ns)
         builder.access(each, Access.READ)
         builder.end_op()
+        if not held:
+            builder.free(each)
+    for each in maps if held else ():
         builder.free(each)
     return builder.finish(target="cuda", source="synthetic")

@@ -49,8 +49,8 @@ class Asked:
         self.closed = True
 
 
-def step(bytes_: int = 10 * MIB) -> RecordedStep:
-    trace = in_canonical_order(layers(12, bytes_=bytes_))[0]
+def step(bytes_: int = 10 * MIB, *, held: bool = False) -> RecordedStep:
+    trace = in_canonical_order(layers(12, bytes_=bytes_, held=held))[0]
     return RecordedStep(trace, np.arange(1, 1 + len(trace.storages), dtype=np.uint64), "host")
 
 
@@ -120,6 +120,16 @@ def test_steps_of_other_sizes_have_plans_of_their_own_where_one_is_worse(maker: 
     maker.plan(step(), SWAP, MEMORY)
     for bytes_ in (6 * MIB, 12 * MIB):  # needs less, and does not fit with it
         assert whens(maker.plan(step(bytes_), SWAP, MEMORY)) == whens(alone.plan(step(bytes_), SWAP, MEMORY))
+
+
+@pytest.mark.parametrize("bytes_", [19 * MIB // 2, 9 * MIB])
+def test_steps_of_other_sizes_that_free_earlier_have_plans(bytes_: int, maker: PlanMaker, search: Asked) -> None:
+    """A batch of another size may free what its ops use before or after others do, as where autograd keeps it."""
+    maker.plan(step(held=True), SWAP, MEMORY)
+    search.run()
+    assert maker.improved()
+    assert step(bytes_).ops_digest == step(held=True).ops_digest
+    assert actions(maker.plan(step(bytes_), SWAP, MEMORY))
 
 
 def test_a_result_that_is_no_plan_changes_nothing(maker: PlanMaker, search: Asked) -> None:

@@ -15,7 +15,7 @@ from umadvise.errors import BudgetError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
-from umadvise.records.plan import ActionKind, Plan
+from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
 from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, storages_in_chunks
@@ -200,6 +200,16 @@ def test_a_plan_goes_from_the_view_to_the_step() -> None:
     assert {each.bytes for each in real} == {3 * MIB}
     with pytest.raises(ValueError, match="no such op"):
         transferred(plan, layers(1, bytes_=3 * MIB))
+
+
+def test_actions_on_what_is_gone_by_then_go() -> None:
+    late, early = layers(6, bytes_=3 * MIB, held=True), layers(6, bytes_=3 * MIB)
+    rows = [Action(ActionKind.SWAP_OUT, 1, 0, after=True), Action(ActionKind.SWAP_IN, 11, 0)]
+    gone = [Action(ActionKind.SWAP_OUT, 7, 5, after=True), Action(ActionKind.SWAP_OUT, 9, 3, after=True)]
+    rows = sorted(rows + gone, key=lambda each: (each.op, each.after))
+    plan = Plan.from_actions(late, rows, planner="best", budget_bytes=12 * MIB)
+    assert [(each.op, each.storage) for each in transferred(plan, early)] == [(1, 0), (11, 0)]
+    assert list(transferred(plan, late)) == list(plan)
 
 
 def test_actions_on_what_takes_no_bytes_go() -> None:

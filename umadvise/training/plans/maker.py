@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from umadvise.planners.best import LONG
 from umadvise.planners.judging.score import PAGING_PLANNERS, score
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records import plan_file
-from umadvise.records.plan import ActionKind, Actions, Plan, alive
-from umadvise.records.trace import Trace
+from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.units import format_bytes
 from umadvise.simulator.gpu import GpuSimulation
 from umadvise.training.plans.cache import PlanCache
@@ -200,13 +199,13 @@ class PlanMaker:
         keep the same parameters.
         """
         step = asked.step
-        own = _of_the_living(made, step.trace)
+        own = transferred(made, step.trace)
         if asked.planner != "best" or asked.repeatable is not None:
             return own
         alike = step.ops_digest, asked.course, asked.key.budget_bytes
         name, known = self._of_alike.get(alike, (asked.key.name, own))
         if name != asked.key.name:
-            others = _of_the_living(transferred(known, step.trace), step.trace)
+            others = transferred(known, step.trace)
             as_short = self._step_ns(asked, others) <= AS_GOOD * self._step_ns(asked, own) < math.inf
             if as_short and _brought_bytes(others) <= AS_MUCH * _brought_bytes(own):
                 return others
@@ -297,13 +296,6 @@ class PlanMaker:
             in_chunks=storages_in_chunks(step, memory),
             addresses=addresses,
         )
-
-
-def _of_the_living(plan: Plan, trace: Trace) -> Plan:
-    """A plan without its actions on what is gone by then in a step that frees earlier than the one planned for."""
-    table = plan.actions
-    rows = alive(table, trace)
-    return replace(plan, actions=Actions(**{name: getattr(table, name)[rows] for name in Actions.DTYPES}))
 
 
 def _brought_bytes(plan: Plan) -> int:

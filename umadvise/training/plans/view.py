@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
 from umadvise.planners.step_graph import step_graph
-from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Plan
+from umadvise.records.plan import OF_UNIFIED_MEMORY, Actions, Plan, alive
 from umadvise.records.trace import Access, Accesses, EventKind, Events, Trace
 from umadvise.records.units import PART_BYTES, format_bytes, part_bytes
 
@@ -138,7 +138,8 @@ def _resized(trace: Trace, sizes: NDArray[np.int64], idle: NDArray[np.bool_]) ->
 def transferred(plan: Plan, trace: Trace) -> Plan:
     """Turns a plan into one for another trace with the same ops and storages, whose sizes may differ.
 
-    Actions on what takes no bytes in `trace` or has no such storage there go, swaps and drops are of whole storages.
+    Actions go that are on what takes no bytes in `trace`, or is not alive there: steps of the same ops may free what
+    they use sooner or later. Swaps and drops are of whole storages.
 
     Args:
         plan: plan of a trace whose ops and storages have the same numbers.
@@ -150,7 +151,9 @@ def transferred(plan: Plan, trace: Trace) -> Plan:
     table = plan.actions
     chosen = table.storage < len(trace.storages)
     chosen[chosen] &= trace.storages.bytes[table.storage[chosen]] > 0
-    columns = {name: getattr(table, name)[chosen] for name in Actions.DTYPES}
+    rows = Actions(**{name: getattr(table, name)[chosen] for name in Actions.DTYPES})
+    lives = alive(rows, trace) | (rows.op >= len(trace.ops))  # of another step, which is an error
+    columns = {name: getattr(rows, name)[lives] for name in Actions.DTYPES}
     sizes = trace.storages.bytes[columns["storage"]]
     whole = ~np.isin(columns["kind"], OF_UNIFIED_MEMORY)
     columns["bytes"] = np.where(whole, sizes, columns["bytes"])
