@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "umadvise.h"
@@ -28,6 +29,12 @@ um_status caught(const Work& work) noexcept {
     return failed(error.status(), error.what());
   } catch (const std::bad_alloc&) {
     return failed(UM_OUT_OF_HOST_MEMORY, "no host memory for the library's own tables");
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return failed(UM_BAD_STATE, error.what());
+    return failed(
+        UM_BAD_STATE,
+        "the system refuses another thread: raise the limit on processes (ulimit -u, or the container's limit "
+        "on pids)");
   } catch (const std::exception& error) {
     return failed(UM_BAD_STATE, error.what());
   }

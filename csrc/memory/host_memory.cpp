@@ -1,5 +1,7 @@
 #include "memory/host_memory.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
@@ -12,6 +14,7 @@ namespace {
 
 std::atomic<uint32_t> sharers{1};
 
+// 0 where it does not say.
 uint64_t meminfo_bytes(const char* field) {
   std::FILE* file = std::fopen("/proc/meminfo", "re");
   uint64_t kib = 0;
@@ -22,15 +25,26 @@ uint64_t meminfo_bytes(const char* field) {
     }
     std::fclose(file);
   }
-  if (kib == 0) throw Error(UM_UNSUPPORTED, std::string("/proc/meminfo does not tell ") + field);
   return kib * 1024;
+}
+
+// Where /proc is not mounted the kernel tells less: of what can be freed only what is free already, and buffers.
+uint64_t sysinfo_bytes(bool available) {
+  struct sysinfo info{};
+  if (sysinfo(&info) != 0) throw Error(UM_UNSUPPORTED, "neither /proc/meminfo nor sysinfo() tells the host's memory");
+  return (available ? uint64_t{info.freeram} + info.bufferram : uint64_t{info.totalram}) * info.mem_unit;
+}
+
+uint64_t memory_bytes(const char* field, bool available) {
+  const uint64_t bytes = meminfo_bytes(field);
+  return bytes != 0 ? bytes : sysinfo_bytes(available);
 }
 
 }  // namespace
 
 void share_host(uint32_t processes) { sharers = std::max(processes, uint32_t{1}); }
-uint64_t available_host_bytes() { return meminfo_bytes("MemAvailable") / sharers; }
-uint64_t total_host_bytes() { return meminfo_bytes("MemTotal") / sharers; }
+uint64_t available_host_bytes() { return memory_bytes("MemAvailable", true) / sharers; }
+uint64_t total_host_bytes() { return memory_bytes("MemTotal", false) / sharers; }
 
 uint64_t spare_host_bytes(uint64_t available_bytes) {
   constexpr uint64_t kLeastLeft = uint64_t{1} << 30;

@@ -6,8 +6,8 @@
 
 namespace um {
 
-// MemAvailable of /proc/meminfo: what the kernel can give without swapping. Throws um::Error where it does not tell.
-// So many processes of one training divide the host among them: what follows is this one's part.
+// MemAvailable of /proc/meminfo: what the kernel can give without swapping; without /proc what is free. Throws
+// um::Error. So many processes of one training divide the host among them: what follows is this one's part.
 void share_host(uint32_t processes);
 uint64_t available_host_bytes();
 uint64_t total_host_bytes();

@@ -17,6 +17,7 @@ from umadvise.errors import FormatError, UmadviseError
 Whole = TypeVar("Whole")
 _GZIP = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
+_OPEN_FILES = Path("/proc/self/fd")
 MOST_FILE_BYTES, MOST_DOCUMENT_BYTES = 256 << 20, 1 << 30
 """Of the largest kind of file, a trace, packed and unpacked; a step of a million ops is a quarter of this."""
 MOST_UNPACKING, FREE_BYTES = 64, 1 << 20
@@ -178,6 +179,8 @@ def _write_durably(path: Path, document: bytes) -> None:
     """Writes a new file, which has no name before it is whole, where the file system can: a kill leaves none behind."""
     # 0o666 is cut by the user's umask, as for any file they make.
     try:
+        if not _OPEN_FILES.is_dir():
+            raise FileNotFoundError(_OPEN_FILES)  # /proc is not mounted: a file without a name could get none
         descriptor, named = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666), False
     except OSError:
         descriptor, named = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), True
@@ -187,7 +190,7 @@ def _write_durably(path: Path, document: bytes) -> None:
         os.fsync(descriptor)
         if not named:
             # With a descriptor Python calls linkat, which alone follows.
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+            os.link(_OPEN_FILES / str(descriptor), path, src_dir_fd=descriptor, follow_symlinks=True)
 
 
 def _sync_directory(path: Path) -> None:

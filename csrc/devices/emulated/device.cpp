@@ -1,5 +1,7 @@
 #include "devices/emulated/device.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -71,6 +73,21 @@ bool Device::submit(Stream* stream, std::function<void()> work) {
   return true;
 }
 
+namespace {
+
+bool limited(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+const char* remedy() {
+  if (limited(RLIMIT_AS)) return "raise the limit on address space (ulimit -v unlimited)";
+  if (limited(RLIMIT_FSIZE)) return "raise the limit on the size of files (ulimit -f unlimited)";
+  return "give it a smaller capacity";
+}
+
+}  // namespace
+
 Device* device_at(int ordinal) {
   return ordinal < 0 || ordinal >= kMostDevices ? nullptr : devices[ordinal].load(std::memory_order_acquire);
 }
@@ -92,9 +109,11 @@ um_status open_device(const um_emulated_options* options, int32_t* ordinal, char
       return UM_OK;
     }
   } catch (const std::bad_alloc&) {
-    std::snprintf(
-        message, message_bytes, "no address space or memory file for %llu bytes of device and %llu of host memory",
-        static_cast<unsigned long long>(options->capacity_bytes), static_cast<unsigned long long>(options->host_bytes));
+    std::snprintf(message, message_bytes,
+                  "the emulated device finds no address space or memory file for %llu MiB of its own and %llu MiB of "
+                  "host memory: %s",
+                  static_cast<unsigned long long>(options->capacity_bytes >> 20),
+                  static_cast<unsigned long long>(options->host_bytes >> 20), remedy());
     return UM_OUT_OF_HOST_MEMORY;
   }
   std::snprintf(message, message_bytes, "%d emulated devices are open already: close one", kMostDevices);

@@ -18,7 +18,7 @@ from traces import traces
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.difference import differences
-from umadvise.records import trace_check
+from umadvise.records import files, trace_check
 from umadvise.records import trace_file as io
 from umadvise.records.enums import Role
 from umadvise.records.files import deflate, inflate, read_bounded
@@ -205,6 +205,14 @@ def test_a_step_of_equal_ops_is_read_again_though_it_packs_well() -> None:
     assert len(packed) * 64 >= len(document) - (1 << 20) > 64 * len(gzip.compress(document, 6))
     assert packed == deflate(document)
     assert inflate(packed, len(document)) == document
+
+
+def test_files_are_written_where_proc_is_not_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_OPEN_FILES", tmp_path / "no" / "such" / "place")
+    for trace in (finished(mlp_step()), finished(mlp_step())):
+        io.write(trace, tmp_path / "step.trace")
+        assert io.read(tmp_path / "step.trace").digest == trace.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["step.trace"]
 
 
 def test_reading_a_file_takes_what_it_holds(tmp_path: Path) -> None:
