@@ -23,6 +23,16 @@ constexpr size_t kFew = 8;
 constexpr uint32_t kSettling = 32, kMostParts = 16, kMostCalls = 4;
 // So many times the longest step without an edge: the loop has ended, and another one may run.
 constexpr uint64_t kStale = 4;
+// Small stretches make no steps: an edge takes the host as long as a dozen ops or more, and a loop of small ops would
+// spend its time on edges. The clock does not decide which stretches are large enough, as a session run twice must find
+// the same steps. Their work does: 1 for each op, which takes the host 5 us or more, and 1 for each 32 KiB that it is
+// given, which take a processor or a link 3 us. An op counts for 4 MiB at most, since one that reads a few rows of a
+// table is given all of it. A stretch of 256 takes a millisecond or more. Example: an update of 12 ops on 16 KiB counts
+// 12, and makes no step; a token that reads 12 weights of 1.6 MB counts 600, and makes one.
+constexpr uint32_t kLeastWork = 256;
+constexpr uint64_t kBytesOfWork = uint64_t{1} << 15, kMostWorkOfOp = 128;
+// A place that was found in long steps may come more often later, as in a loop over the rows of a table.
+constexpr uint64_t kFewestOps = 4;
 constexpr size_t kMostEdges = 8;
 constexpr size_t kSlots = size_t{1} << 14;
 // Ops and allocations that may be looked at to compare stretches: so many for each of the first ops, and then one for
@@ -34,7 +44,9 @@ uint64_t mixed(uint64_t value) {  // the finalizer of MurmurHash3
   value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53;
   return value ^ value >> 33;
 }
-uint64_t key_of(uint64_t kind, uint64_t what, uint64_t who) { return mixed(mixed(kind << 32 ^ what) ^ who); }
+uint64_t key_of(uint64_t kind, uint64_t what, uint64_t who) {
+  return mixed((kind << 32 ^ what) * 0x9e3779b97f4a7c15 ^ who);
+}
 
 }  // namespace
 
@@ -63,7 +75,7 @@ void Repetition::look_again() {
 
 Repetition::Moment Repetition::now() const {
   const Allocations& all = *device_.allocations;
-  return {position_, all.last_serial(), all.statistics.requested_bytes.now, backwards_, begun_, calls_};
+  return {position_, all.last_serial(), all.statistics.requested_bytes.now, work_, backwards_, begun_, calls_};
 }
 
 bool Repetition::call(uint64_t module, bool differentiated) {
@@ -93,7 +105,10 @@ void Repetition::begin_op(RunningOp& op) {
     begins = comes({key_of(1, name, serial), kind, op.differentiated});
     if (after_backward) begins = comes({key_of(2, name, 0), Kind::after_backward, false}) || begins;
   }
-  if (watch_ != Watch::nothing) log_.note(op.identity.op, serial);
+  if (watch_ != Watch::nothing) {
+    log_.note(op.identity.op, serial);
+    work_ += work();
+  }
   ++position_;
   if (begins) throw Error(UM_STEP_BEGINS, "a step begins here");
 }
@@ -122,6 +137,13 @@ uint64_t Repetition::oldest(bool* written) const {
   return least;
 }
 
+// Not inlined, as most ops begin while nothing is looked for.
+[[gnu::noinline]] uint32_t Repetition::work() const {
+  uint64_t bytes = 0;
+  for (const Operand& operand : device_.guard.operands()) bytes += operand.access->bytes;
+  return static_cast<uint32_t>(1 + std::min(bytes / kBytesOfWork, kMostWorkOfOp));
+}
+
 bool Repetition::comes(const Place& place) {
   for (Edge& edge : edges_) {
     if (edge.place.key == place.key) return begins_at(edge);
@@ -144,6 +166,7 @@ bool Repetition::begins_at(Edge& edge) {
     due_ = true;
     return false;
   }
+  if (position_ - last_begin_ < kFewestOps) return false;
   begin_step();
   return true;
 }
@@ -171,8 +194,7 @@ Repetition::Edge* Repetition::look(const Place& place) {
   if (at.edges > before.edges) edges_.clear();  // it takes their place
   if (edges_.size() == kMostEdges) edges_.erase(edges_.begin());
   edges_.push_back({place, before.calls});
-  longest_ = std::max(longest_, at.position - before.position);
-  last_begin_ = position_;
+  last_begin_ = before.position;
   seen_.assign(kSlots, {});  // a better one has to be better than this one
   watch_ = Watch::better;
   settled_ = begun_ + kSettling;
@@ -181,6 +203,8 @@ Repetition::Edge* Repetition::look(const Place& place) {
 
 bool Repetition::repeats(const Place& place, Seen& seen, const Moment& now) {
   const Moment &first = seen.last[0], &second = seen.last[1];
+  const bool small = now.work - second.work < kLeastWork || second.work - first.work < kLeastWork;
+  if (small && watch_ == Watch::everything) return false;  // a better edge is of several steps that were large enough
   if (!log_.holds(first.position) || !is_wanted(place, seen, now)) return false;
   const uint64_t cost = now.position - first.position;
   if (compared_ + cost > kComparedPerOp * std::min(position_, kEagerOps) + position_ / kOpsPerCompared) return false;

@@ -41,7 +41,7 @@ class Repetition final : public Participant {
   // Where a place came: how much of everything there had been.
   struct Moment {
     uint64_t position, last_serial, live_bytes;
-    uint32_t backwards, edges, calls;
+    uint32_t work, backwards, edges, calls;
   };
   struct Seen {
     uint64_t key = 0;
@@ -57,6 +57,7 @@ class Repetition final : public Participant {
   void look_again();
   void note_backward(bool runs);
   uint64_t oldest(bool* written) const;
+  uint32_t work() const;
   bool comes(const Place& place);
   bool begins_at(Edge& edge);
   void begin_step();
@@ -77,7 +78,8 @@ class Repetition final : public Participant {
   uint32_t backwards_ = 0, begun_ = 0, calls_ = 0;
   uint32_t settled_ = 0;  // steps until nobody looks for better edges any more
   bool in_backward_ = false;
-  bool due_ = false;  // a step begins with the next call
+  bool due_ = false;   // a step begins with the next call
+  uint32_t work_ = 0;  // of the ops that were looked at; only differences count
 };
 
 }  // namespace um

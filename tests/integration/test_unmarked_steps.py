@@ -139,7 +139,7 @@ def test_what_a_loader_repeats_does_not_keep_the_training_from_being_planned_for
             for row, place in enumerate(torch.arange(12)):
                 int(place)
                 end = place + 8
-                for _ in range(12 * batch + row if batch < 30 else 0):
+                for _ in range(45 * batch + row if batch < 20 else 0):
                     end = end * 2
         assert um.profile().steps_are_found
         for _ in range(8):

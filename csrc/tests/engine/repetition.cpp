@@ -20,7 +20,7 @@ class Loop {
     CHECK_OK(um_repetition_set(device_, 1));
   }
 
-  unsigned char* lasting() { return device_.allocate(kBytes); }
+  unsigned char* lasting(uint64_t bytes = kBytes) { return device_.allocate(bytes); }
   void op(const char* name, const std::vector<um_access>& accesses, uint32_t phase = UM_PHASE_FORWARD,
           uint32_t module = kOutside) {
     const uint32_t flags = differentiated_ && phase == UM_PHASE_FORWARD ? uint32_t{UM_OP_DIFFERENTIATED} : 0u;
@@ -59,10 +59,10 @@ class Loop {
   }
 
   std::vector<std::string> edges;
-  static constexpr uint64_t kBytes = 4096;
+  static constexpr uint64_t kBytes = uint64_t{2} << 20, kFewBytes = 4096;
 
  private:
-  Device device_{64 * kPage};
+  Device device_{256 * kPage};
   bool differentiated_;
 };
 
@@ -179,6 +179,56 @@ TEST(nothing_is_found_where_nothing_comes_again) {
   Loop loop;
   for (int i = 0; i < 200; ++i) loop.op("mm", {read(loop.lasting(), Loop::kBytes)});
   CHECK(loop.edges.empty());
+}
+
+// A loop over rows, a cell, updates by hand of something small: steps of so little would cost less than their edges.
+TEST(what_takes_less_than_its_edge_is_no_step) {
+  Loop loop;
+  unsigned char* const row = loop.lasting();
+  for (int i = 0; i < 1000; ++i) loop.op("add_", {write(row, Loop::kFewBytes)});
+  CHECK(loop.edges.empty());
+  const auto layers = loop.layers(12);
+  for (int i = 0; i < 200; ++i) {
+    loop.call(1);
+    for (unsigned char* layer : layers)
+      loop.op("mm", {read(layer, Loop::kFewBytes)}, UM_PHASE_FORWARD, um_intern("layer"));
+  }
+  CHECK(loop.edges.empty());
+}
+
+// Thirty batches of twelve small ops: the shuffling of each epoch is the edge.
+TEST(an_epoch_of_many_small_batches_is_a_step) {
+  Loop loop;
+  unsigned char* const order = loop.lasting();
+  const auto layers = loop.layers(12);
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    loop.op("shuffle_", {write(order, Loop::kFewBytes)});
+    for (int batch = 0; batch < 40; ++batch)
+      for (unsigned char* layer : layers) loop.op("mm", {read(layer, Loop::kFewBytes)});
+  }
+  CHECK(loop.edges == times(8, "shuffle_"));
+}
+
+// An op that reads a row of a table is given all of the table: that alone makes no step of it.
+TEST(reading_rows_of_a_large_table_is_no_step) {
+  Loop loop;
+  unsigned char* const table = loop.lasting(64 * kPage);
+  unsigned char* const sum = loop.lasting();
+  for (int i = 0; i < 300; ++i) {
+    loop.op("index", {read(table, 64 * kPage)});
+    loop.op("add_", {write(sum, Loop::kFewBytes)});
+  }
+  CHECK(loop.edges.empty());
+}
+
+// The place of steps that were found is the only op of a loop that follows.
+TEST(a_place_that_comes_with_every_op_begins_no_steps_any_more) {
+  Loop loop;
+  const auto layers = loop.layers(12);
+  for (int i = 0; i < 10; ++i) loop.forward(layers);
+  CHECK(loop.edges == times(8, "mm"));
+  for (int i = 0; i < 300; ++i) loop.op("mm", {read(layers[0], Loop::kFewBytes)});
+  CHECK(loop.edges.size() <= 8 + 300 / 4);
 }
 
 TEST(nobody_looks_any_more_once_told_not_to) {
