@@ -27,6 +27,20 @@ SESSION = "a session"
 """Who watches the device while a session is open."""
 
 
+class _Forks:
+    """How many forks lie between this process and the first one: asking the system takes longer, at every call."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.count += 1
+
+
+_forks = _Forks()
+
+
 class _Here(threading.local):
     def __init__(self) -> None:
         self.thread = object()
@@ -72,7 +86,7 @@ class Runtime:
     intermediate_advice: Advice | None = None
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None
-    process_id: int = field(default_factory=os.getpid)
+    forks: int = field(default_factory=lambda: _forks.count)
     own_thread: object = field(default_factory=this_thread)
     thread: object = field(default_factory=this_thread)
     lease: int = 0
@@ -80,7 +94,7 @@ class Runtime:
     @property
     def forked(self) -> bool:
         """Whether this process was forked from the one that patched: the device stays with its parent."""
-        return os.getpid() != self.process_id
+        return _forks.count != self.forks
 
     @property
     def limit_bytes(self) -> int | None:

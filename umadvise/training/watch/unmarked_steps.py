@@ -202,9 +202,11 @@ class UnmarkedSteps:
         """A module is called from outside of modules."""
         if torch._C._current_graph_task_id() != -1 or self._runtime.forked:
             return
-        self._came(_TIMES_TO_INFER)
-        if self._runtime.thread is not this_thread():
-            return
+        own = this_thread()
+        if own is not self._runtime.thread or own is not self._came_from[0]:
+            self._came(_TIMES_TO_INFER)
+            if self._runtime.thread is not own:
+                return
         number = self._numbers.get(module)
         if number is None:
             if next(module.parameters(), None) is None:  # a loss, or what prepares a batch
