@@ -230,9 +230,7 @@ class Device:
         is_last: bool,
         replaces: int = 0,
     ) -> int:
-        """Has the device follow one more step that may come again, and a plan for it; returns its number.
-
-        See um_program_add.
+        """Has the device follow one more step and a plan for it; returns its number: see um_program_add.
 
         Args:
             trace: the step to follow, a `umadvise.records.trace.Trace`, as it was recorded from this device.
@@ -299,12 +297,14 @@ class Device:
 
     def drain_events(self) -> bytes:
         """Takes all recorded events out, oldest first: um_event structures, one after the other."""
-        event = structure("um_event")
-        buffer = (event * _EVENTS_AT_A_TIME)()
-        events = bytearray()
-        while count := int(core_library().um_events_drain(self.handle, buffer, _EVENTS_AT_A_TIME)):
+        event, at_a_time, events = structure("um_event"), 32, bytearray()  # a place for many takes long to clear
+        while True:
+            buffer = (event * at_a_time)()
+            count = int(core_library().um_events_drain(self.handle, buffer, at_a_time))
             events += memoryview(buffer).cast("B")[: count * ctypes.sizeof(event)]
-        return bytes(events)
+            if count < at_a_time:
+                return bytes(events)
+            at_a_time = _EVENTS_AT_A_TIME
 
     def dropped_events(self) -> int:
         """Number of events that were lost because nobody took them out in time."""
@@ -381,18 +381,18 @@ class Device:
         core_library().um_times_read(self.handle, ctypes.byref(native), ctypes.byref(at_ns))
         return at_ns.value, read_known(SpentTime, native)
 
-    def time_outside(self, kind: TimeKind) -> TimeKind:
-        """Has time between ops count for a kind from now on; returns what it counted for."""
-        return TimeKind(core_library().um_times_outside(self.handle, kind))
+    def time_outside(self, kind: TimeKind) -> None:
+        """Has time between ops count for a kind from now on."""
+        core_library().um_times_outside(self.handle, kind)
 
     def residency(self) -> bytes:
         """Peaks of what lay on the device, since they were reset: um_residency structures; empty when unknown."""
-        return rows(layout("um_residency"), partial(core_library().um_residency_read, self.handle)).tobytes()
+        return rows(layout("um_residency"), partial(core_library().um_residency_read, self.handle), 64).tobytes()
 
     def placed(self) -> dict[tuple[Role, Memory, Advice], int]:
         """Bytes that were placed since the device was opened, by role, kind of memory and advice."""
-        found = each("um_placed", partial(core_library().um_placed_read, self.handle))
-        return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in found}
+        tell = partial(core_library().um_placed_read, self.handle)
+        return {(Role(row.role), Memory(row.memory), Advice(row.advice)): row.bytes for row in each("um_placed", tell)}
 
 
 def op_took(duration_ns: int) -> None:

@@ -1,13 +1,15 @@
 """The native core's rows as this package's records: numbers of enums become words, empty names become None."""
 
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import byref
 from typing import Any
 
 import numpy as np
 
 from umadvise import _native
 from umadvise._native.abi import UNKNOWN, Memory
-from umadvise._native.structures import layout
+from umadvise._native.library import core_library
+from umadvise._native.structures import layout, read, structure
 from umadvise.records.counters import (
     CAUSES,
     EVENT_KINDS,
@@ -20,6 +22,7 @@ from umadvise.records.counters import (
     MemoryKind,
     Placed,
     ResidencyPeak,
+    Swaps,
 )
 from umadvise.records.enums import Advice, Role
 
@@ -42,6 +45,13 @@ def placed_from(bytes_: Mapping[tuple[Role, Memory, Advice], int]) -> tuple[Plac
         if size > 0
     ]
     return tuple(sorted(rows, key=lambda row: (ROLES.index(row.role), -row.bytes, row.memory, row.advice)))
+
+
+def swaps_of(device: _native.Device) -> Swaps:
+    """The totals of a device's um_swap_counters alone, which are read at every edge of a step."""
+    native = structure("um_swap_counters")()
+    core_library().um_swap_read(device.handle, byref(native))
+    return read(Swaps, native)
 
 
 def _columns(packed: bytes, name: str, text: Callable[[int], str]) -> dict[str, list[Any]]:

@@ -116,10 +116,15 @@ def _maker(record: type[Any], *others: str) -> Callable[..., Any]:
     hints = {name: hint for name, hint in get_type_hints(record).items() if name not in others}
     values_of = attrgetter(*hints)
     readers = [(place, reader) for place, hint in enumerate(hints.values()) if (reader := _reader(hint)) is not None]
+    optional = [place for place, reader in readers if reader is known]
+    readers = [(place, reader) for place, reader in readers if reader is not known]
     by_place = hasattr(record, "__dataclass_fields__") and not others
 
     def made(native: Any, **others: Any) -> Any:
         values = list(native if isinstance(native, ctypes.Array) else values_of(native))
+        if optional and UNKNOWN in values:  # seldom, and each edge of a step makes records of a hundred numbers
+            for place in optional:
+                values[place] = known(values[place])
         for place, reader in readers:
             values[place] = reader(values[place])
         return record(*values) if by_place else record(**dict(zip(hints, values, strict=True)), **others)
@@ -145,15 +150,20 @@ def _text(value: bytes | int) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else string(value)
 
 
-def rows(kind: np.dtype[Any], tell: Callable[[Any, int], int]) -> NDArray[Any]:
+def rows(kind: np.dtype[Any], tell: Callable[[Any, int], int], usual: int = 0) -> NDArray[Any]:
     """Reads all rows of a table of the core: a function of it fills what room it is given, and says how many there are.
 
     Args:
         kind: layout of a row.
         tell: the function, which takes a place for rows and how many fit there.
+        usual: number of rows that the table has at most as a rule: so many are read with one call.
     """
-    found = np.empty(int(tell(None, 0)), kind)
-    return found[: int(tell(found.ctypes.data, len(found)))]
+    found = np.empty(usual, kind)
+    count = int(tell(found.ctypes.data if usual else None, usual))
+    if count > usual:
+        found = np.empty(count, kind)
+        count = min(count, int(tell(found.ctypes.data, count)))
+    return found[:count]
 
 
 def each(name: str, tell: Callable[[Any, int], int]) -> list[Structure]:

@@ -4,6 +4,9 @@ The tuples of words stand in the header's order, so that `EVENT_KINDS[number]` r
 could observe is None, never 0.
 """
 
+import functools
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -344,14 +347,21 @@ class ResidencyPeak(msgspec.Struct, gc=False):
     compute_ns: int = 0
 
 
-def _combined(after: Numbers, before: Numbers, sign: int) -> Numbers:
-    def combined(new: Any, old: Any) -> Any:
-        if new is None or old is None:
-            return None
-        return _combined(new, old, sign) if isinstance(new, Record) else new + sign * old
+@functools.cache
+def _fields_of(kind: type[Record]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of a record's fields, and what reads all of them: records are combined at every edge of a step."""
+    return kind.__struct_fields__, attrgetter(*kind.__struct_fields__)
 
-    fields = after.__struct_fields__
-    return type(after)(**{field: combined(getattr(after, field), getattr(before, field)) for field in fields})
+
+def _combined(after: Numbers, before: Numbers, sign: int) -> Numbers:
+    fields, values = _fields_of(type(after))
+    combined: dict[str, Any] = {}
+    for field, new, old in zip(fields, values(after), values(before), strict=True):
+        if new.__class__ is int and old.__class__ is int:
+            combined[field] = new + sign * old
+        else:
+            combined[field] = None if new is None or old is None else _combined(new, old, sign)
+    return type(after)(**combined)
 
 
 def subtract(after: Counters, before: Counters) -> Counters:
@@ -361,10 +371,10 @@ def subtract(after: Counters, before: Counters) -> Counters:
         ValueError: a counter ran backwards, so that the readings are not of one device or not in this order.
     """
     difference = _combined(after, before, -1)
-    for record in (difference, *(part for part in (difference.bytes_h2d, difference.bytes_d2h) if part is not None)):
-        for field in record.__struct_fields__:
-            number = getattr(record, field)
-            if isinstance(number, int) and number < 0:
+    for record in (difference, difference.bytes_h2d, difference.bytes_d2h):
+        fields, values = _fields_of(Counters if record is difference else BytesByCause)
+        for field, number in zip(fields, values(record) if record is not None else (), strict=False):
+            if number.__class__ is int and number < 0:
                 raise ValueError(
                     f"the counter {field} ran backwards by {-number}: expected two readings of one device in order"
                 )
@@ -386,15 +396,3 @@ def with_sample(counters: Counters, sample: Counters | None) -> Counters:
     return msgspec.structs.replace(
         sample or Counters(), op_count=counters.op_count, oversized_ops=counters.oversized_ops
     )
-
-
-def later(before: MemoryStats, after: MemoryStats) -> MemoryStats:
-    """The later reading with the higher peaks of both."""
-    peaks: dict[str, Any] = {}
-    for field in MemoryStats.__struct_fields__:
-        old, new = getattr(before, field), getattr(after, field)
-        if field.endswith("_peak_bytes") and None not in (old, new):
-            peaks[field] = max(old, new)
-        elif field.endswith("_peak_by_role") and None not in (old, new):
-            peaks[field] = BytesByRole(**{role: max(getattr(old, role), getattr(new, role)) for role in ROLES})
-    return msgspec.structs.replace(after, **peaks)

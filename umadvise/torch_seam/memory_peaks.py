@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from umadvise import _native
 from umadvise._native.abi import MemoryHistory
-from umadvise.records.counters import MemoryStats, later
+from umadvise.records.counters import MemoryStats
+from umadvise.records.peaks import later
 from umadvise.torch_seam.replacements import Replacements
 
 

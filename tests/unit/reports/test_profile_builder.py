@@ -19,10 +19,10 @@ from umadvise.records.counters import (
     Event,
     Swaps,
     add,
-    later,
     subtract,
 )
 from umadvise.records.fault_profile import BIN_COUNT, MOST_STEPS, MOST_UNDRIVEN, Tally, TensorRow, decode, encode
+from umadvise.records.peaks import later
 from umadvise.reports.counters.builder import ProfileBuilder
 from umadvise.reports.counters.tables import StepAccumulator, TableSum, TableSums
 from umadvise.reports.counters.timeline import pattern_of

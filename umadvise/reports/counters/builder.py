@@ -19,7 +19,6 @@ from umadvise.records.counters import (
     SpentTime,
     Swaps,
     add,
-    later,
     subtract,
     with_sample,
 )
@@ -37,6 +36,7 @@ from umadvise.records.fault_profile import (
     Undriven,
 )
 from umadvise.records.names import clean_name
+from umadvise.records.peaks import later
 from umadvise.records.sampled_step import SampledStep
 from umadvise.reports.counters.step_picture import KnownStep, SeenStep, pictured
 from umadvise.reports.counters.tables import StepAccumulator, TableSums
@@ -132,7 +132,7 @@ class ProfileBuilder:
         self._step = StepAccumulator(index, waits_end_later=self._samples)
         self._step_start_ns = start_ns
         self._at_step = counters
-        self._swaps_at_step = swaps.minus(_waits_of(self._late))
+        self._swaps_at_step = swaps.minus(_waits_of(self._late)) if self._late else swaps
         self._times_at_step = times
         self._step.add(self._late)
         self._late = []
@@ -188,8 +188,9 @@ class ProfileBuilder:
         self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
         self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         paging = sampled is not None or not self._samples
-        swapped = swaps.minus(self._swaps_at_step)
-        self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
+        swapped = NO_SWAPS if swaps == self._swaps_at_step else swaps.minus(self._swaps_at_step)
+        if swapped != NO_SWAPS:
+            self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
         if self._samples and (paging or swapped != NO_SWAPS):
             self._tables = self._tables or TableSums(sampled=True)
         if self._tables is not None:

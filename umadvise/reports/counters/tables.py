@@ -333,10 +333,10 @@ class TableSums:
 
     def add(self, step: StepAccumulator, *, paging: bool = True) -> None:
         """Adds a finished step; `paging`: with what the driver paged, beside explicit swaps."""
-        sums = step.sums(paging=paging)
-        for table in self._tables.values():
-            table.add(step.index, sums.items())
-        self._tables["tensor"].add_neighbours(step.neighbours())
+        if sums := step.sums(paging=paging):
+            for table in self._tables.values():
+                table.add(step.index, sums.items())
+            self._tables["tensor"].add_neighbours(step.neighbours())
         for where, (bytes_, count) in step.oversized.items():
             if where in self._oversized or len(self._oversized) < MOST_ROWS:
                 known_bytes, known_count = self._oversized.get(where, (0, 0))

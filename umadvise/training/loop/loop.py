@@ -196,8 +196,10 @@ class Loop:
 
     def _look_again(self) -> None:
         """Has a step recorded once steps are other ones for good, where nothing is planned and no program tells."""
-        last, peak_bytes = self.observer.clock.last_step, self.observer.reader.now().memory.requested_peak_bytes
-        changed = last is not None and self._shapes.changed(last.counters.op_count or 0, peak_bytes)
+        last, memory = self.observer.clock.last_step, self.observer.clock.last_memory
+        if last is None or memory is None:
+            return
+        changed = self._shapes.changed(last.counters.op_count or 0, memory.requested_peak_bytes)
         if changed and self._planner.planning is None and not self.cycle.recording:
             self.cycle.change(None, afresh=True)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from umadvise import _native
 from umadvise._native.abi import Memory
-from umadvise._native.readings import placed_from
+from umadvise._native.readings import placed_from, swaps_of
 from umadvise.records.counters import ROLES, Chunks, Counters, MemoryStats, Placed, RoleWord, Sampling, Swaps
 from umadvise.records.enums import Advice, Role
 from umadvise.records.fault_profile import MOST_EXPORTED, Exported
@@ -62,15 +62,22 @@ class DeviceReader:
         if self._last is not None:
             return self._last
         device = self._device
+        swapped = device.swap_counters()
         return Readings(
             device.counters(),
             device.memory(),
             device.dropped_events(),
             self.sampler.reading() if self.sampler is not None else None,
-            msgspec.convert(swapped := device.swap_counters(), Swaps, from_attributes=True),
+            msgspec.convert(swapped, Swaps, from_attributes=True),
             msgspec.convert(swapped, Chunks, from_attributes=True) if swapped.chunk_bytes else None,
             device.placed(),
         )
+
+    def at_edge(self) -> tuple[Counters, Swaps]:
+        """What the device has counted when a step begins or ends; the rest of `now` is not read, as edges are many."""
+        if self._last is not None:
+            return self._last.counters, self._last.swaps
+        return self._device.counters(), swaps_of(self._device)
 
     def begin(self) -> Readings:
         """Starts to count what is placed: all that lives now, and all that is made from now on."""

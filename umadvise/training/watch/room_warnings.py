@@ -18,29 +18,34 @@ class RoomWarnings:
     def __init__(self, runtime: Runtime) -> None:
         """Counts from now on."""
         self._runtime = runtime
-        self._untold = [self._oversized_ops, self._ended_exports, self._fallbacks]
+        self._untold = [self._ended_exports, self._fallbacks]
+        self._told_of_oversized_ops = False
         _native.fallbacks()  # those of earlier runs
         self._exports_ended_before = runtime.device.memory_history().exports_ended
 
-    def look(self) -> None:
-        """Writes the warnings that are new."""
+    def look(self, oversized_ops: int) -> None:
+        """Writes the warnings that are new.
+
+        Args:
+            oversized_ops: number of ops that have needed more than there is, as the device's counters say.
+        """
+        if oversized_ops and not self._told_of_oversized_ops:
+            self._warn_of_oversized_ops(oversized_ops)
         for warning in tuple(self._untold):
             if warning():
                 self._untold.remove(warning)
 
-    def _oversized_ops(self) -> bool:
-        """When ops have needed more than there is: each pages against itself, and takes many times as long."""
-        count = self._runtime.device.counters().oversized_ops or 0
-        if count:
-            room_bytes = min(self._runtime.device.info().total_bytes, self._runtime.limit_bytes or MAX_BYTES)
-            log.warning(
-                "%d ops worked on more memory than unified memory may keep on the device, of %s in all: each of them "
-                "pages what it has just brought, and takes many times as long. Give more, or make the batch smaller; "
-                "the report names the ops",
-                count,
-                format_bytes(room_bytes),
-            )
-        return count > 0
+    def _warn_of_oversized_ops(self, count: int) -> None:
+        """Each of them pages against itself, and takes many times as long."""
+        self._told_of_oversized_ops = True
+        room_bytes = min(self._runtime.device.info().total_bytes, self._runtime.limit_bytes or MAX_BYTES)
+        log.warning(
+            "%d ops worked on more memory than unified memory may keep on the device, of %s in all: each of them "
+            "pages what it has just brought, and takes many times as long. Give more, or make the batch smaller; "
+            "the report names the ops",
+            count,
+            format_bytes(room_bytes),
+        )
 
     def _ended_exports(self) -> bool:
         """When tensors whose address had left torch gave way to what found no room."""

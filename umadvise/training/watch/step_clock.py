@@ -34,6 +34,7 @@ class StepClock:
         in_step: whether a step has begun and not ended.
         steps_are_found: whether steps begin where ops come again, as nobody marks them.
         last_step: cost of the last whole step; None before its end.
+        last_memory: what the heap and the device held when it ended, with the peaks of the step.
         watcher: function that is told of each step when it has ended, with what memory there was; None: nobody.
         refusal: why the memory that there is cannot hold the step that ended last; None where it could, or was raised.
     """
@@ -54,6 +55,7 @@ class StepClock:
         self.step_count = 0
         self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
+        self.last_memory: MemoryStats | None = None
         self.refusal: str | None = None
         self.watcher: Callable[[MeasuredStep, MemoryStats], None] | None = None
         self._approach: tuple[int, SpentTime | None] | None = None
@@ -69,7 +71,7 @@ class StepClock:
         _native.set_phase(Phase.NONE)
         if self.in_step:
             self.drop_step()
-        self._warnings.look()
+        self._warnings.look(self._runtime.device.counters().oversized_ops or 0)
         self._drain()
 
     def _enter_optimizer(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
@@ -104,10 +106,10 @@ class StepClock:
             self._reader.sampler.before_step()
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
-        readings = self._reader.now()
+        counters, swaps = self._reader.at_edge()
         if self._reader.sampler is not None:
             self._drain()  # of waits that this reading counts, and that were of ops before
-        self._builder.begin_step(self.step_count, start_ns, readings.counters, readings.swaps, times)
+        self._builder.begin_step(self.step_count, start_ns, counters, swaps, times)
         device.time_outside(TimeKind.SCRIPT)
 
     def end_step(self) -> None:
@@ -121,22 +123,23 @@ class StepClock:
         if sampler is not None and (sampled := sampler.after_step()) is not None:
             end_ns = sampled.end_ns
         residency = residency_from(device.residency())
-        self._warnings.look()
-        readings = self._reader.now()
+        counters, swaps = self._reader.at_edge()
+        self._warnings.look(counters.oversized_ops or 0)
+        self.last_memory = memory = device.memory()
         if sampler is not None:  # of waits that this reading counts, and of what the sample tells
             self._drain()
         read_ns, times = device.times()
         self.last_step = self._builder.end_step(
             end_ns if times is None else read_ns,
-            readings.counters,
-            readings.memory,
+            counters,
+            memory,
             residency,
             sampled,
-            readings.swaps,
+            swaps,
             times,
         )
         if self.watcher is not None:
-            self.watcher(self.last_step, readings.memory)
+            self.watcher(self.last_step, memory)
         device.time_outside(TimeKind.SCRIPT)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", in_words(self.last_step))
@@ -181,7 +184,8 @@ class StepClock:
     def _drain(self) -> None:
         if self._runtime.emulated:
             signals.keep()
-        self._builder.add_events(events_from(self._runtime.device.drain_events()))
+        packed = self._runtime.device.drain_events()
+        self._builder.add_events(events_from(packed) if packed else ())
 
     @property
     def faults_are_known(self) -> bool:
