@@ -32,7 +32,7 @@ SAID = {
 PROGRAM = Path(__file__).with_name("rank_faults.py")
 
 
-def ranks(case: str, cache: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+def ranks(case: str, cache: Path, mark: str = "") -> "subprocess.CompletedProcess[str]":
     """Ends within its timeout, or the test fails."""
     return torchrun(
         PROGRAM,
@@ -42,7 +42,7 @@ def ranks(case: str, cache: Path, **environment: str) -> "subprocess.CompletedPr
         XDG_CACHE_HOME=str(cache),
         UMADVISE_HOOKS_LIBRARY=str(compiled_library()),
         UMADVISE_PLAN_SEARCH="off",
-        **environment,
+        UMADVISE_TEST_MARK=mark,
     )
 
 
@@ -50,7 +50,7 @@ def ranks(case: str, cache: Path, **environment: str) -> "subprocess.CompletedPr
 def test_a_rank_that_ends_early_ends_the_other_one(case: str, tmp_path: Path) -> None:
     _, _, fault, moment = case.split()
     mark = uuid.uuid4().hex
-    ended = ranks(case, tmp_path, UMADVISE_TEST_MARK=mark)
+    ended = ranks(case, tmp_path, mark)
     if moment == "exit" and fault != "kill":  # Python goes on where a function of atexit raises
         assert ended.stdout.count("ended") == 2
     else:

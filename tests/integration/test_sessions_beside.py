@@ -44,7 +44,7 @@ def network(seed: int = 0) -> Trained:
 
 def learn(trained: Trained, index: int, put: Callable[[torch.Tensor], torch.Tensor] = lambda x: x) -> torch.Tensor:
     model, optimizer = trained
-    loss = model(put(torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH) * (1 + index))).square().mean()
+    loss: torch.Tensor = model(put(torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH) * (1 + index))).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -202,7 +202,7 @@ def test_tasks_take_turns_with_their_steps() -> None:
             await asyncio.sleep(0)
         return losses
 
-    async def both() -> list[list[torch.Tensor]]:
+    async def both() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         with session(first, second, budget="24MiB") as um:
             return await asyncio.gather(train(um, first), train(um, second))
 
@@ -224,7 +224,7 @@ def test_steps_that_overlap_are_refused_and_harm_nothing() -> None:
                 await asyncio.sleep(0)
         return losses
 
-    async def both() -> list[Any]:
+    async def both() -> tuple[Any, Any]:
         with session(first, second, budget="24MiB") as um:
             return await asyncio.gather(train(um, first), train(um, second), return_exceptions=True)
 
@@ -363,3 +363,29 @@ def test_tensors_are_used_while_python_ends(late: str, python: Run) -> None:
     )
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout == ("True\n" if late == "atexit" else "16 True\n")
+
+
+def test_tensors_stay_where_the_host_has_no_memory_for_them(python: Run) -> None:
+    """The session ends with a warning; the model goes on where it is, and the next session moves it back."""
+    finished = python(
+        """
+        import resource
+        from pathlib import Path
+        import torch, umadvise
+        from test_sessions_beside import STEPS, equal, learn, network, session, step
+        torch.set_num_threads(1)
+        trained = network()
+        with session(trained) as um:
+            losses = [step(um, trained, index) for index in range(STEPS - 2)]
+            used_kib = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0])
+            resource.setrlimit(resource.RLIMIT_DATA, ((used_kib << 10) + (4 << 20), resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+        assert 0 < sum(map(umadvise.on_device, trained[0].parameters())) < 16
+        losses.append(learn(trained, STEPS - 2))
+        with session(trained) as um:
+            losses.append(step(um, trained, STEPS - 1))
+        print(equal(losses, trained), sum(map(umadvise.on_device, trained[0].parameters())))
+        """
+    )
+    assert (finished.returncode, finished.stdout) == (0, "True 0\n"), finished.stderr
+    assert "stay on the device after the session, and valid: the host has no memory" in finished.stderr

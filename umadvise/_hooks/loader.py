@@ -215,7 +215,13 @@ def _digest(*parts: str | bytes) -> str:
 def _locked(directory: Path) -> Iterator[None]:
     """Holds the build directory's lock, so that processes that start together compile once."""
     with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("waiting for another process that compiles the torch extension in %s", directory)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for abandoned in directory.glob(f"{tempfile.gettempprefix()}*"):  # by a process that was killed at it
+            shutil.rmtree(abandoned, ignore_errors=True)
         yield
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
 class Terminated(BaseException):
@@ -46,27 +45,3 @@ def heeding_sigterm() -> Iterator[None]:
 def _end_by(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Has SIGINT and SIGTERM wait until the end of the block; those that are ignored stay so."""
-    came: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        came.append(number)
-
-    before: dict[int, Any] = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.getsignal(number)
-                if handler is not None and handler != signal.SIG_IGN:  # None: one that a library has set in C
-                    before[number] = handler
-                    signal.signal(number, note)
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        if came:
-            os.kill(os.getpid(), came[0])

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from umadvise.commands._endings import heeding_sigterm, signals_held
+from umadvise.commands._endings import heeding_sigterm
 from umadvise.commands._messages import COMMAND
 from umadvise.devices.ranks import ranks
 from umadvise.errors import UmadviseError, UsageError
+from umadvise.torch_seam.interrupts import signals_held
 
 if TYPE_CHECKING:
     from umadvise.records.fault_profile import FaultProfile

@@ -1,5 +1,6 @@
 """The tensors of models and optimizers: onto the device, and back as ordinary ones."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -9,14 +10,19 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from umadvise import _native
-from umadvise.errors import StateError, UsageError
+from umadvise.errors import NativeError, StateError, UsageError
 from umadvise.records.enums import Role
+from umadvise.records.units import format_bytes
 from umadvise.torch_seam import runtime, torch_api
 from umadvise.torch_seam.placement import copy_of_bytes, to_device
 from umadvise.torch_seam.runtime import HOST, on_device, routed
 from umadvise.torch_seam.tensors import is_marked_pinned, local_part, strided_parts, tensors_of_state
 
+log = logging.getLogger("umadvise")
 Batch = TypeVar("Batch")
+
+_NO_HOST_MEMORY = "DefaultCPUAllocator: "
+"""What torch's allocator for ordinary memory calls itself when it fails."""
 
 
 class Adoption:
@@ -32,6 +38,7 @@ class Adoption:
         self._optimizers = optimizers
         self._moved_models: list[torch.nn.Module] = []
         self._moved = False  # anything, on CUDA
+        self._staying_bytes = 0
 
     def check(self) -> None:
         """Refuses models and optimizers with tensors that have no memory of their own.
@@ -98,7 +105,21 @@ class Adoption:
             for storage in {storage._cdata: storage for storage, _ in self._storages()}.values():
                 placed = _native.allocation_at(runtime.storage_address(storage))
                 if placed is not None and placed.exports == 0:
-                    stack.callback(_native.give_back_storage, storage._cdata)
+                    stack.callback(self._give_back, storage)
+        if self._staying_bytes:
+            log.warning(
+                "%s of the model and its optimizer stay on the device after the session, and valid: the host has no "
+                "memory to move them to. Free some before the session ends",
+                format_bytes(self._staying_bytes),
+            )
+
+    def _give_back(self, storage: torch.UntypedStorage) -> None:
+        try:
+            _native.give_back_storage(storage._cdata)
+        except NativeError as error:
+            if _NO_HOST_MEMORY not in error.message:
+                raise
+            self._staying_bytes += storage.nbytes()
 
     def _storages(self) -> Iterator[tuple[torch.UntypedStorage, Role]]:
         """Every storage of the models and optimizers, with the role of the arena that it belongs in."""

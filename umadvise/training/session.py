@@ -25,6 +25,7 @@ from umadvise.records.units import format_bytes, parse_bytes
 from umadvise.reports.reporters import text
 from umadvise.torch_seam import cuda_spellings, patching, runtime, signals
 from umadvise.torch_seam.adoption import Adoption, as_list, batch_moved_in
+from umadvise.torch_seam.interrupts import signals_held
 from umadvise.training.loop.loop import Loop
 from umadvise.training.loop.marked_step import marked_step
 from umadvise.training.policy.course import AUTO, course_of
@@ -205,7 +206,8 @@ class Session:
         """
         if self._runtime is None:
             return
-        self._end(self._runtime)
+        with signals_held():
+            self._end(self._runtime)
         if kind is None and self._loop is not None:
             self._loop.observer.clock.check()
 

@@ -1,7 +1,9 @@
 """Compiling on first use: with a compiler that only writes down how it was called, and with none at all."""
 
+import fcntl
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +61,34 @@ def test_it_compiles_once_and_says_so(
 def test_nothing_half_built_is_left_beside_the_library() -> None:
     directory = loader.compiled_library().parent
     assert sorted(path.name for path in directory.iterdir()) == ["libumadvise_hooks.so", "lock"]
+
+
+def test_what_a_killed_compilation_has_left_goes(compiler: FakeCompiler) -> None:
+    """The lock of a process that was killed is free, and what it had compiled is in a directory beside the lock."""
+    compiler.behave("kill -9 $$")
+    with pytest.raises(HooksUnavailableError):
+        loader.compiled_library()
+    (lock,) = (compiler.path.parent / "cache").rglob("lock")
+    Path(tempfile.mkdtemp(dir=lock.parent), "half.o").touch()
+    compiler.behave('for last; do :; done; echo built > "$last"')
+    assert sorted(path.name for path in loader.compiled_library().parent.iterdir()) == ["libumadvise_hooks.so", "lock"]
+
+
+def test_it_says_that_it_waits_for_another_compilation(
+    compiler: FakeCompiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = loader.compiled_library()
+    first.unlink()
+    caplog.clear()
+    with (first.parent / "lock").open("w") as held, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = pool.submit(loader.compiled_library)
+        while not caplog.messages:
+            assert not second.done()
+        assert caplog.messages == [f"waiting for another process that compiles the torch extension in {first.parent}"]
+        assert len(compiler.calls()) == SOURCE_COUNT + 1
+        fcntl.flock(held, fcntl.LOCK_UN)
+        assert second.result(60) == first
 
 
 def test_it_is_built_for_this_torch(compiler: FakeCompiler) -> None:

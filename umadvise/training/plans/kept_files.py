@@ -8,6 +8,7 @@ go where there are too many.
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ Whole = TypeVar("Whole")
 SWITCH = "UMADVISE_PLAN_CACHE"
 """Environment variable: "off" keeps no files and reads none."""
 _FAILURES = OSError, UmadviseError, MemoryError
+_LONGEST_WRITING_S = 3600
 _warned: set[tuple[str, Path]] = set()
 
 
@@ -116,6 +118,10 @@ class KeptFiles:
         return None if self.directory is None else self.directory / f"{name}{self.ending}"
 
     def _make_room(self, directory: Path) -> None:
+        """Removes what is too much, and what processes have begun to write that were killed."""
+        for abandoned in directory.glob(f".*{self.ending}.*"):
+            if _last_use(abandoned)[0] < time.time() - _LONGEST_WRITING_S:
+                abandoned.unlink(missing_ok=True)
         files = sorted(((*_last_use(path), path) for path in directory.glob(f"*{self.ending}")), reverse=True)
         total_bytes = 0
         for place, (_, size_bytes, path) in enumerate(files):
