@@ -37,6 +37,19 @@ PROGRAMS = {
     **{f"torch.optim, {group}": Program("optimizers.py", (group,)) for group in ("two", "light", "lbfgs", "sparse")},
     "DataLoader, workers": Program("loader_workers.py"),
     "notebook": Program("notebook.py", session=True),
+    **{
+        name: Program("causal_models.py", (word,))
+        for name, word in {
+            "transformers, Mamba": "mamba",
+            "transformers, Mixtral": "mixtral",
+            "transformers, kinds of cache": "caches",
+            "peft beside bitsandbytes": "bitsandbytes",
+            "trl, offloaded activations": "trl",
+            "accelerate, map of devices": "dispatch",
+            "schedulefree": "schedulefree",
+        }.items()
+    },
+    "opacus": Program("differential_privacy.py"),
     "diffusers, UNet": Program("diffusion.py"),
     "gpytorch": Program("gaussian_process.py"),
     "stable-baselines3, PPO": Program("reinforcement.py"),
@@ -49,5 +62,6 @@ IN_CI = (
     "timm, resnet18",
     "torch_geometric, GCN",
     "notebook",
+    "transformers, kinds of cache",
 )
 """A library each of those that differ most, and each way in of docs/frameworks.md."""
