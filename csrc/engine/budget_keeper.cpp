@@ -1,13 +1,57 @@
 #include "engine/budget_keeper.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "engine/device.h"
 #include "memory/host_memory.h"
 
 namespace um {
+
+namespace {
+
+// Of arenas in which other allocations live: after a conversion they take the device's memory too, and whoever gives a
+// budget for the rest knows of live allocations alone.
+uint64_t unused_plain_bytes(const Allocations& allocations) {
+  uint64_t unused_bytes = 0;
+  allocations.each_arena([&](const Arena& arena) {
+    if (arena.heap->placement.memory != UM_MEMORY_DEVICE) return;
+    unused_bytes += arena.bytes();
+    arena.each_block([&](const Block& block) { unused_bytes -= block.bytes; });
+  });
+  return unused_bytes;
+}
+
+// Plain memory that um_convert would move while the op runs.
+bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) {
+  bool found = false;
+  allocations.each_arena([&](const Arena& arena) {
+    if (found || arena.heap->placement.memory != UM_MEMORY_DEVICE) return;
+    arena.each_block([&](const Block& block) {
+      const Notes& its = notes(block);
+      const bool stays = its.owner == nullptr || its.exports > 0 || its.gave_way || its.workspace;
+      found = found || (!stays && std::find(op.fixed.begin(), op.fixed.end(), &block) == op.fixed.end());
+    });
+  });
+  return found;
+}
+
+// An op is refused once at its begin and once within: whatever could not be converted then stays. The op that was
+// refused last, by the device's count of ops; a device whose first budget is set has refused none.
+std::atomic<uint64_t> refused_last{0};
+
+uint64_t place_of(const Guard& guard, const RunningOp& op) {
+  um_counters counted{};
+  guard.tell(&counted);
+  const std::vector<RunningOp*>& running = guard.running_ops();
+  const bool within = std::find(running.begin(), running.end(), &op) != running.end();
+  return 2 * static_cast<uint64_t>(counted.op_count) + (within ? 3 : 2);
+}
+
+}  // namespace
 
 void BudgetKeeper::set(uint64_t bytes) {
   if (bytes == 0) {
@@ -21,11 +65,16 @@ void BudgetKeeper::set(uint64_t bytes) {
   }
   if (const char* reason = backend().why_no_migration())
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
-  const uint64_t kept_bytes = std::min(bytes, most_bytes());
+  uint64_t kept_bytes = std::min(bytes, most_bytes());
+  if (device_.conversion.remembers() && !allocations().limits_plain()) {  // with a limit, unused parts are in that
+    const uint64_t unused_bytes = unused_plain_bytes(allocations());
+    kept_bytes = std::max(kept_bytes - std::min(kept_bytes, unused_bytes), 2 * kBlockBytes);
+  }
   // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
   const uint64_t managed_bytes = 2 * (backend().total_host_bytes() + backend().total_bytes);
   auto next = std::make_unique<Budget>(kept_bytes, static_cast<uint32_t>(managed_bytes / kBlockBytes));
   seed(*next);
+  if (kept_ == nullptr) refused_last = 0;
   device_.guard.join(*this);
   kept_ = std::move(next);
   budget_ = kept_.get();
@@ -58,22 +107,45 @@ uint64_t BudgetKeeper::most_bytes() const {
                                            " are free; two blocks of 2 MiB are needed. End another process");
 }
 
-// What is on the device now counts against a new budget; where nobody can tell, all that is live.
+// What is on the device now counts against a new budget, pages of freed allocations included: these leave first. Where
+// the device cannot tell, the budget until now does, and without one all that is live counts.
 void BudgetKeeper::seed(Budget& budget) const {
   budget.follow(allocations());
-  for (const Arena* arena : allocations().arenas_by_address()) {
-    if (arena->heap->placement.memory != UM_MEMORY_MANAGED) continue;
+  const auto bring = [&](uint64_t page, uint64_t on_device) {
+    uint64_t on_host = 0;
+    backend().hooks->residency(backend().ordinal, page, kBlockBytes, &on_device, &on_host);
+    if (on_device != 0) budget.use(page, kBlockBytes, Budget::Use::to_device);
+  };
+  std::vector<const Arena*> arenas = allocations().arenas_by_address();
+  const auto other = [](const Arena* arena) { return arena->heap->placement.memory != UM_MEMORY_MANAGED; };
+  arenas.erase(std::remove_if(arenas.begin(), arenas.end(), other), arenas.end());
+  for (const Arena* arena : arenas) {
+    for (uint64_t page = arena->address(); page < arena->address() + arena->bytes(); page += kBlockBytes)
+      bring(page, budget_->holds(page, 1) ? 1 : 0);
+  }
+  for (const Arena* arena : arenas) {
     arena->each_block([&](const Block& block) {
-      for (uint64_t page = block.address / kBlockBytes * kBlockBytes; page < block.end(); page += kBlockBytes) {
-        uint64_t on_device = 1, on_host = 0;
-        backend().hooks->residency(backend().ordinal, page, kBlockBytes, &on_device, &on_host);
-        if (on_device != 0) budget.use(page, kBlockBytes, Budget::Use::to_device);
-      }
+      for (uint64_t page = block.address / kBlockBytes * kBlockBytes; page < block.end(); page += kBlockBytes)
+        bring(page, 1);
       if (notes(block).exports > 0 || notes(block).workspace) budget.pin(block.address, block.record.bytes);
     });
   }
   const RequiredContext current(backend());
   budget.enforce(backend(), nullptr);
+}
+
+void BudgetKeeper::check(const RunningOp& op) const {
+  if (!budget_->bounded() || !device_.conversion.remembers()) return;
+  if (refused_last ==
+      place_of(device_.guard, op)) {  // tried again: the conversion has sent away pages that it was given
+    budget_->follow(allocations());
+    return budget_->use(op.working_set);
+  }
+  if (op.most_bytes <= managed_limit_bytes() || !has_convertible_plain(allocations(), op)) return;
+  refused_last = place_of(device_.guard, op);
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, "an op uses " + in_words(op.most_bytes) + " of unified memory, whose share is " +
+                                           in_words(managed_limit_bytes()) +
+                                           " of the budget beside plain memory: convert plain memory");
 }
 
 void BudgetKeeper::begin_op(RunningOp& op) {

@@ -28,6 +28,11 @@ class BudgetKeeper final : public Participant {
     change(*budget_);
     if (budget_->owes()) enforce(stream, op);
   }
+  // Refuses an op whose managed memory exceeds the managed share, where plain memory is limited and can be converted:
+  // the caller converts it and runs the op again. Otherwise the device would hold more than the budget until the op
+  // ends. Example: of 128 MiB, 115 are plain; an op that uses 64 MiB of managed memory would bring the device to
+  // 179 MiB. Throws um::Error.
+  void check(const RunningOp& op) const;
   // What managed memory may take of the device, and what it takes.
   uint64_t managed_limit_bytes() const;
   uint64_t resident_bytes() const;

@@ -1,6 +1,7 @@
 #include "engine/conversion.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/on_error.h"
 #include "engine/device.h"
 #include "engine/doors.h"
+#include "memory/migration.h"
 #include "memory/places.h"
 
 namespace um {
@@ -32,6 +34,17 @@ um_role arena_of(uint32_t role) {
 // Memory that the driver takes for the host's, too.
 bool is_hosts(const Block& block, const Movable* movable) {
   return managed(block) || (movable != nullptr && movable->residence.range == nullptr);
+}
+
+// What its share of the budget could not hold goes to the host at once: it would be on the device until the next op.
+void take_pages(um_device& device, const Block& place, uint64_t bytes) {
+  const uint64_t spanned_bytes =
+      (place.address + bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes - place.address / kBlockBytes * kBlockBytes;
+  const bool fits = spanned_bytes <= device.budget.managed_limit_bytes();
+  device.budget.keep([&](Budget& budget) {
+    budget.use(place.address, bytes, fits ? Budget::Use::write : Budget::Use::to_host);
+    if (!fits) prefetch(device.backend, place.address, bytes, true, nullptr);
+  });
 }
 
 }  // namespace
@@ -59,21 +72,22 @@ void Conversion::forget(Block* block) noexcept {
 // ---- all of them -----------------------------------------------------------------------------------------------
 
 um_converted Conversion::convert(const um_conversion& to) {
-  if (!device_.guard.running_ops().empty())
-    throw Error(UM_BAD_STATE, "an op runs: memory changes its kind between steps");
   const RequiredContext current(device_.backend);
   finish_kernels(device_.backend, Wait::converted_after_kernels, "waiting for what uses memory that changes its kind");
   std::vector<Block*> wrong;
   device_.allocations->each_block([&](Block& block) {
     if (!has_kind(block, to.memory)) wrong.push_back(&block);
   });
+  std::unordered_set<const Block*> fixed;  // a movable one that an op uses is pinned
+  for (const RunningOp* const op : device_.guard.running_ops()) fixed.insert(op->fixed.begin(), op->fixed.end());
   std::sort(wrong.begin(), wrong.end(),
             [](const Block* a, const Block* b) { return a->record.serial < b->record.serial; });
   um_converted done{};
   for (Block* const block : wrong) {
     const uint64_t bytes = block->record.bytes;
     const uint32_t arena = arena_of(block->record.role);
-    const bool moved = may_move(*block, to) && move(block, {to.memory, arena, to.advice[arena]});
+    const bool moved =
+        fixed.count(block) == 0 && may_move(*block, to) && move(block, {to.memory, arena, to.advice[arena]});
     ++(moved ? done.moved : done.stayed);
     (moved ? done.moved_bytes : done.stayed_bytes) += bytes;
   }
@@ -134,7 +148,7 @@ bool Conversion::to_heap(Block* block, const um_placement& to) {
   const OnError undo([&] { device_.allocations->give(place); });
   Movable* const movable = notes(*block).movable;
   if (movable != nullptr) device_.swapping.mover().settle(movable);
-  if (pages) device_.budget.keep([&](Budget& budget) { budget.use(place->address, bytes, Budget::Use::write); });
+  if (pages) take_pages(device_, *place, bytes);
   copy(bytes, *place, nullptr, *block, movable);
   if (!show(block, place->address)) {
     device_.allocations->give(place);

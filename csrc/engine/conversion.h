@@ -15,11 +15,13 @@ class Conversion {
 
   // The lock is held, as for all. Who owns memory that is no Movable is remembered from now on, or no longer.
   void remember(bool on) noexcept;
+  bool remembers() const { return remembers_; }
   // An allocation shows its address as that of a storage.
   void meet(Block* block, void* storage);
   void forget(Block* block) noexcept;
 
-  // Throws um::Error where an op runs, or the driver fails; what has moved by then has.
+  // Allocations that a running op was given or has made stay. Throws um::Error where the driver fails; allocations
+  // that were converted before the failure stay converted.
   um_converted convert(const um_conversion& to);
 
  private:

@@ -7,6 +7,7 @@
 #include "memory/address_map.h"
 #include "memory/migration.h"
 #include "memory/process.h"
+#include "memory/room.h"
 
 using um::address_of;
 using um::Block;
@@ -60,6 +61,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const GuardsTurn turn(times, op);
     const um::OpPause pause(recording.durations, op, um::op_stream);
     const uint64_t arena_changes = allocations->arena_changes();
+    if (op != nullptr) um::make_room(op->fixed, op->fixed.size() + 1);
     Block* const block = counting_failures(&allocations->statistics, [&] {
       const um::Birth birth = guard.birth(op);
       return placement.memory == UM_MEMORY_CHUNKED
@@ -68,6 +70,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     });
     address = block->address;
     managed = um::managed(*block);
+    if (op != nullptr && um::notes(*block).movable == nullptr) op->fixed.push_back(block);
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       const um::OnError undo([&] {
         if (op != nullptr) op->working_set.remove(address);
@@ -113,6 +116,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
   if (op != nullptr && !op->untouched) {
     op->working_set.add(block->address, block->record.bytes, true);
     guard.measure(*op);
+    budget.check(*op);
     budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream, op->identity);
   } else if (prefetched) {
     budget.keep([&](um::Budget& model) { model.use(block->address, block->record.bytes, um::Budget::Use::to_device); },

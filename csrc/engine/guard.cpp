@@ -56,6 +56,7 @@ RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t f
   gather(*running, accesses, count);
   device_.observation.swaps.op = running->identity;
   measure(*running);
+  device_.budget.check(*running);
   for (Participant* const each : begins_) each->begin_op(*running);
   running_ops_.push_back(running);
   step_ops_ += running->beside ? 0 : 1;
@@ -90,6 +91,7 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   running->working_set.clear();
   running->swapped.clear();
   running->made_out.clear();
+  running->fixed.clear();
   running->most_bytes = 0;
   running->took_ns = UM_UNKNOWN;
   running->compute_ns = 0;
@@ -125,7 +127,10 @@ void Guard::use(RunningOp& op, const Operand& operand) {
   if (notes(*block).movable != nullptr) {
     notes(*block).movable->in_reach = false;
     op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
-  } else if (managed(*block)) {
+    return;
+  }
+  op.fixed.push_back(block);
+  if (managed(*block)) {
     const uint64_t at = block->address + operand.offset_bytes;  // no further than its allocation
     op.working_set.add(at, std::min(operand.access->bytes, block->end() - at), operand.access->write != 0);
   } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, that never leaves

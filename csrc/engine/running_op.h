@@ -50,6 +50,7 @@ struct RunningOp {
   WorkingSet working_set;
   std::vector<Movable::Use> swapped;   // memory that may move, pinned for it
   std::vector<Movable::Use> made_out;  // what it made that found no room on the device
+  std::vector<const Block*> fixed;     // other memory that it was given or has made: it keeps its place until the end
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
   // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
   uint64_t recorded = 0;

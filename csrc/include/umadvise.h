@@ -205,8 +205,8 @@ UM_API um_status um_export_release(const void* address);
  */
 UM_API um_status um_export_lasting(const void* address);
 
-/* Live allocations change their kind of memory. Between ops, and steps: whoever keeps an address of one has a stale one
- * afterwards. From the first call with `on` their owners are remembered (um_owners_set); without, none can move. */
+/* Live allocations change their kind of memory, but for those that running ops use; earlier addresses are stale then.
+ * From the first call with `on` their owners are remembered (um_owners_set); without, none can move. */
 UM_API um_status um_owners_remember(um_device* device, int32_t on);
 typedef struct um_conversion {
   uint32_t memory;        /* um_memory: the kind to have; UM_MEMORY_PREFER_DEVICE: plain while there is any left */
@@ -215,7 +215,7 @@ typedef struct um_conversion {
 } um_conversion;
 typedef struct um_converted {
   uint64_t moved, moved_bytes;
-  uint64_t stayed, stayed_bytes; /* exported, placed by the user, without a known owner, or without room */
+  uint64_t stayed, stayed_bytes; /* in use, exported, placed by the user, without a known owner, or without room */
 } um_converted;
 /* All that may move, the oldest first, one after the other: never more is on the device than before. What goes to
  * chunks lies on the host afterwards, and comes with its first use. The device is waited for. */

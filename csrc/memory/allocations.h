@@ -82,6 +82,7 @@ class Allocations {
   void limit_plain(uint64_t bytes) {
     plain_.most_bytes = bytes != 0 ? std::min(bytes, backend_.total_bytes) : backend_.total_bytes;
   }
+  bool limits_plain() const { return plain_.most_bytes < backend_.total_bytes; }
   // Descriptors for whoever else makes blocks of this device.
   StablePool<Block>& blocks() { return pool_; }
   // Whether a small chunked block of so many bytes finds room in what small ones may take.

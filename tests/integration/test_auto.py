@@ -88,7 +88,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, rungs: Sequence[str]) -> None:
     ("rungs", "budget"),
     [
         (("swap", "window", "swap"), "40MiB"),
-        (("swap+recompute", "advise", "resident", "swap", "advise"), "40MiB"),
+        (("swap+recompute", "advise", "resident", "swap", "advise"), "100MiB"),
         (("swap", "resident"), "100MiB"),
     ],
 )
@@ -228,8 +228,8 @@ def test_a_larger_step_that_chunks_cannot_hold_ends_in_unified_memory(
     assert rungs[5] == "swap"
     if rows > 1024:
         assert rungs[6:] == ["advise"] * 5
-        assert "an op finds no room in chunks: it and the rest of its step run in unified memory" in caplog.text
-        assert um.profile().rungs[-1].reason == "step 7 found no room in chunks"
+        assert "an op does not fit in chunks: it and the rest of its step run in unified memory" in caplog.text
+        assert um.profile().rungs[-1].reason == "step 7 did not fit in chunks"
     assert_same(training, expected)
 
 
@@ -254,7 +254,7 @@ def test_a_step_that_outgrows_plain_memory_keeps_the_budget() -> None:
     rows, expected = [16] * 6 + [4096] * 2, Training()
     for each in rows:
         expected.step(each)
-    budget_bytes, largest_op_bytes = 112 * MIB, 4 * 16 * MIB
+    budget_bytes, largest_op_bytes = 112 * MIB, 4 * 16 * MIB  # an op that fits alone, but not beside plain memory
     device, training = umadvise.EmulatedDevice(capacity="512MiB"), Training()
     with umadvise.session(training.model, training.optimizer, device=device, budget=budget_bytes, policy="auto") as um:
         for number, each in enumerate(rows):
@@ -266,5 +266,5 @@ def test_a_step_that_outgrows_plain_memory_keeps_the_budget() -> None:
                 assert (_native.split_limit(runtime.current().device) or 0) >= budget_bytes // 3  # whole-model ops stay
         assert memory.requested_peak_bytes > budget_bytes + largest_op_bytes // 2
         assert memory.resident_peak_bytes is not None
-        assert memory.resident_peak_bytes <= budget_bytes + largest_op_bytes, memory
+        assert memory.resident_peak_bytes <= budget_bytes, memory
     assert_same(training, expected)

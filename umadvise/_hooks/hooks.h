@@ -68,9 +68,9 @@ UM_API void um_hooks_beside(int32_t on);
 // followed or this one ends. 0: those of the threads that interpose are the steps'. Returns 0 where nothing has
 // changed, as this thread's ops do not come here.
 UM_API int32_t um_hooks_follow(int32_t on);
-// Called where chunks have no room for an op, in the thread that runs it: whether it has been given room elsewhere,
-// where this thread's route leads from now on. Then what the op makes goes there, or, as it has not begun, what it is
-// given moves into managed memory, and it is tried again, once. NULL: it is refused.
+// Called in the thread of an op that does not fit in chunks, or beside plain memory in the budget; the core is not
+// locked. Returns whether live allocations were converted into unified memory, which new ones get from now on. Then the
+// op's begin, or the allocation in it that was refused, is tried again, once. NULL: it is refused.
 typedef int32_t (*um_hooks_rescuer)(void);
 UM_API void um_hooks_rescuer_set(um_hooks_rescuer rescuer);
 // Called in the thread of an op that a step begins with (um_repetition_set), before it has begun; ops that run

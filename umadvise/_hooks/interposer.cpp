@@ -187,18 +187,7 @@ void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
   if (status == UM_OUT_OF_DEVICE_MEMORY && wait_for_work()) status = begin(device, op, accesses);
   if (status == UM_OK) return;
   const std::string refusal = um_last_error();
-  if (rescued(status)) {
-    const auto move = [&](const c10::TensorImpl& tensor) {
-      if (c10::StorageImpl* const storage = storage_of_ours(tensor)) move_out_of_chunks(*storage, device);
-    };
-    const um_status moved = guarded([&] { what.each(move); });
-    throw_as_torch(moved, um_hooks_last_error);
-    accesses.clear();
-    what.gather(accesses);
-    status = begin(device, op, accesses);
-  } else if (put_off(status, device)) {
-    status = begin(device, op, accesses);
-  }
+  if (rescued(status) || put_off(status, device)) status = begin(device, op, accesses);
   throw_as_torch(status, refusal);
 }
 

@@ -87,14 +87,6 @@ void give_back(c10::StorageImpl& storage) {
   succeed(storage, std::move(data));
 }
 
-// Of parameters, inputs and intermediates: that of the rung `advise` (umadvise/training/policy/ladder.py).
-constexpr uint32_t kAdvice[] = {UM_ADVICE_PREFERRED_LOCATION, UM_ADVICE_READ_MOSTLY, UM_ADVICE_PREFETCH};
-
-um_role arena_of(uint32_t role) {
-  if (role == UM_ROLE_GRADIENT || role == UM_ROLE_INTERMEDIATE) return UM_ROLE_INTERMEDIATE;
-  return role == UM_ROLE_INPUT ? UM_ROLE_INPUT : UM_ROLE_PARAMETER;
-}
-
 std::atomic<um_hooks_rescuer> rescuer{nullptr};
 
 }  // namespace
@@ -115,15 +107,6 @@ bool rescued(um_status status) {
 
 bool put_off(um_status status, um_device* device) {
   return status == UM_OUT_OF_DEVICE_MEMORY && rescuer.load() == nullptr && um_refusals_put_off(device) == UM_OK;
-}
-
-void move_out_of_chunks(c10::StorageImpl& storage, um_device* device) {
-  um_allocation found{};
-  if (asked(storage, [&](const void* present) { return um_allocation_at(present, &found); }) != UM_OK) return;
-  if (found.memory != UM_MEMORY_CHUNKED || found.device != device || found.exports > 0) return;
-  const um_role arena = arena_of(found.role);
-  adopt(storage, device, {UM_MEMORY_MANAGED, static_cast<uint32_t>(arena), kAdvice[arena]});
-  um_allocation_label(storage.data(), found.role, found.name);
 }
 
 }  // namespace um::hooks

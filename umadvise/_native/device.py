@@ -200,7 +200,7 @@ class Device:
         core_library().um_owners_remember(self.handle, on)
 
     def convert(self, memory: Memory, advice: Sequence[Advice], own: Sequence[Collection[Advice]]) -> Converted:
-        """Moves live allocations into another kind of memory, between two steps: see um_convert.
+        """Moves live allocations into another kind of memory: see um_convert.
 
         Args:
             memory: kind of memory that they are to have.
@@ -208,7 +208,7 @@ class Device:
             own: kinds of advice that no user has given, for each of these; memory with another one stays.
 
         Raises:
-            NativeError: an op runs, or the driver fails.
+            NativeError: the driver fails.
         """
         conversion = make(
             "um_conversion",

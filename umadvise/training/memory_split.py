@@ -44,9 +44,9 @@ class MemorySplit:
         self._state = state
         capacity = state.device.info().total_bytes
         self.room_bytes = min(capacity, state.limit_bytes or capacity)
-        present = state.device.swap_counters().chunk_bytes  # those that there are stay
-        self.chunk_bytes = present or chunk_bytes_of(self.room_bytes)
-        self._chunk_budget_bytes = 0
+        present = state.device.swap_counters()  # an earlier session's chunks stay, and its tensors in them
+        self.chunk_bytes = present.chunk_bytes or chunk_bytes_of(self.room_bytes)
+        self._chunk_budget_bytes = present.budget_bytes
         self._in_chunks = False  # new tensors
         self._plain_bytes = 0  # most that plain memory may take, where what is too much for it is paged
         self._ops_before: int | None = 0  # when they went there
@@ -73,9 +73,12 @@ class MemorySplit:
                 self._in_chunks = before
                 raise
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
-            self._divide_whole_model_ops(self.room_bytes, 1)
+            self.divide() if self._chunk_budget_bytes else self._divide_whole_model_ops(self.room_bytes, 1)
         # Of `auto` resident is a wish, for a step that fits: what is too much for it is paged.
-        wished_bytes = max(min(int(FITS * self.room_bytes), self.room_bytes - _LEAST_MANAGED_BYTES), BLOCK_BYTES)
+        beside_bytes = _LEAST_MANAGED_BYTES
+        if self._chunk_budget_bytes:
+            beside_bytes += max(self._state.device.swap_counters().pinned_bytes, self.chunk_bytes)
+        wished_bytes = max(min(int(FITS * self.room_bytes), self.room_bytes - beside_bytes), BLOCK_BYTES)
         self._plain_bytes = wished_bytes if policy.memory == Memory.PREFER_DEVICE else 0
         most_bytes = self.room_bytes if limited and policy.memory == Memory.DEVICE else self._plain_bytes
         self._state.device.limit_plain(most_bytes)
@@ -111,6 +114,9 @@ class MemorySplit:
             )
         if chunk_bytes < self._chunk_budget_bytes:  # what one gives comes before what the other takes
             device.set_chunks(self._chunks(chunk_bytes))
+            in_use_bytes = device.swap_counters().used_bytes  # by the op that runs, for one: such chunks stay
+            if managed_bytes and in_use_bytes > chunk_bytes:
+                managed_bytes = max(managed_bytes - (in_use_bytes - chunk_bytes), _LEAST_MANAGED_BYTES)
         if managed_bytes or self._managed_is_limited:
             device.set_budget(managed_bytes or self._state.limit_bytes or 0)
             self._managed_is_limited = True

@@ -171,6 +171,7 @@ class Session:
         observer = shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy)
         if shared is not None:  # that of `umadvise run`: the session's own rules from here on
             shared.close()
+            shared.split.release()
             observer.belongs_to_session(self._policy)
         self._loop = Loop(state, observer, self._course, fault_threshold=self._threshold)
         if shared is not None:

@@ -236,3 +236,19 @@ TEST(budgets_that_make_no_sense_are_refused) {
   CHECK_EQ(device.counters().oversized_ops, int64_t{0});
   CHECK_EQ(resident_pages(device), uint64_t{16});
 }
+
+TEST(pages_of_freed_allocations_count_against_a_new_budget) {
+  Device device(32 * kPage);
+  unsigned char* freed = device.allocate(6 * kPage);
+  unsigned char* kept = device.allocate(4 * kPage);  // of the same arena
+  std::memset(freed, 1, 6 * kPage);
+  std::memset(kept, 3, 4 * kPage);
+  device.free(freed);
+  CHECK_EQ(resident_pages(device), uint64_t{10});
+  CHECK_OK(um_budget_set(device, kBudget));
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  const um_counters before = device.counters();
+  device.op({read(kept, 4 * kPage)});
+  CHECK_EQ(device.counters().fault_groups, before.fault_groups);  // the freed ones have left first
+  CHECK(test::holds(kept, 3, 4 * kPage));
+}

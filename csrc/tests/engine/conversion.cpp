@@ -165,12 +165,53 @@ TEST(residency_is_told_of_what_lies_where_after_a_conversion) {
   CHECK_EQ(on_device(), 2 * kChunk);
 }
 
-TEST(an_op_that_runs_keeps_memory_as_it_is) {
-  Kinds device;
-  const Moving block = device.filled(kChunk, test::kParameter, 1);
-  device.op({test::read(block, kChunk)}, [&] {
-    const um_conversion wanted = into(UM_MEMORY_CHUNKED);
-    um_converted out{};
-    CHECK_FAILS(UM_BAD_STATE, um_convert(device.handle, &wanted, &out));
+TEST(an_op_that_runs_keeps_what_it_was_given_and_has_made) {
+  for (const um_placement& from : {test::kParameter, kPlain, kChunked}) {
+    for (const um_memory to : {UM_MEMORY_MANAGED, UM_MEMORY_DEVICE, UM_MEMORY_CHUNKED}) {
+      if (to == from.memory) continue;
+      for (const uint64_t bytes : {uint64_t{700}, kChunk}) {
+        Kinds device;
+        const Moving given = device.filled(bytes, from, 1), other = device.filled(bytes, from, 2);
+        Moving made = given;
+        device.op({test::read(given, bytes)}, [&] {
+          unsigned char* const before = given;
+          made = device.allocate(bytes, from);
+          const um_converted converted = device.convert(into(to));
+          CHECK_EQ(converted.moved, uint64_t{1});
+          CHECK_EQ(converted.stayed, uint64_t{2});
+          CHECK_EQ(static_cast<unsigned char*>(given), before);
+          CHECK_EQ(Device::at(given).memory, from.memory);
+          CHECK_EQ(Device::at(made).memory, from.memory);
+          CHECK_EQ(Device::at(other).memory, static_cast<uint32_t>(to));
+        });
+        device.expect(other, bytes, 2);
+        CHECK_EQ(device.convert(into(to)).stayed, uint64_t{1});  // what it has made has no owner yet
+        device.expect(given, bytes, 1);
+      }
+    }
+  }
+}
+
+TEST(an_op_that_does_not_fit_beside_limited_plain_memory_is_refused_until_that_is_converted) {
+  Kinds device(1);
+  constexpr uint64_t kShare = 4 * kMiB;
+  CHECK_OK(um_plain_limit_set(device.handle, 24 * kMiB));
+  CHECK_OK(um_budget_set(device.handle, kShare));
+  const Moving plain = device.filled(8 * kMiB, kPlain, 1);
+  const Moving large = device.allocate(2 * kShare, test::kParameter);
+  const um_access write = test::write(large, 2 * kShare);
+  const auto begin = [&] { return um_op_begin(device.handle, um_intern("fill"), UM_PHASE_FORWARD, 0, 0, &write, 1); };
+  CHECK_EQ(begin(), static_cast<um_status>(UM_OUT_OF_DEVICE_MEMORY));
+  device.op({}, [&] {  // in the middle of an op that makes it
+    const um_placement made{UM_MEMORY_MANAGED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+    void* none = nullptr;
+    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_allocate(device.handle, 2 * kShare, &made, nullptr, &none));
   });
+  CHECK(device.memory().resident_peak_bytes <= 24 * kMiB + kShare + kMiB * 2);
+  CHECK_OK(um_plain_limit_set(device.handle, 0));
+  CHECK_EQ(device.convert(into(UM_MEMORY_MANAGED)).moved, uint64_t{1});
+  CHECK_OK(um_budget_set(device.handle, 28 * kMiB));
+  CHECK_EQ(begin(), static_cast<um_status>(UM_OK));
+  um_op_end(device.handle, nullptr, 0);
+  device.expect(plain, 8 * kMiB, 1);
 }

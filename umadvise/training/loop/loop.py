@@ -167,6 +167,8 @@ class Loop:
             self.cycle.improve(planned, plan)
             if self._choice is not None:
                 self._choice.renew(rung)
+        if self._choice is not None:
+            self._choice.begin_step(number)
         step = self.cycle.take_recording(typical=not self._planner.meets_regions)
         if step is not None:
             self._shapes.recorded()

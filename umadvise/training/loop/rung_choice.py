@@ -1,4 +1,10 @@
-"""The rung that the next step of `auto` runs on: the governor is asked, and what it says is done to the memory."""
+"""The rung that the next step of `auto` runs on: the governor is asked, and what it says is done to the memory.
+
+A rung is chosen from steps of one kind. Once a training step has been measured, steps without a backward pass, as in an
+evaluation, change nothing. Where only such steps were measured and an optimizer steps, `auto` returns to unified memory
+until a training step has been measured. An op that does not fit beside plain memory or in chunks within the budget is
+never run there: what lives is converted to unified memory first, in the middle of its step.
+"""
 
 import logging
 from dataclasses import replace
@@ -8,6 +14,7 @@ from umadvise._native.abi import Memory
 from umadvise.devices.rungs import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Policy
 from umadvise.errors import NativeError
 from umadvise.recording.recorded_step import RecordedStep
+from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import RungChange
 from umadvise.records.units import format_bytes
 from umadvise.torch_seam.runtime import Runtime
@@ -20,6 +27,8 @@ from umadvise.training.policy.governor import Governor, StepRecord, Switch
 from umadvise.training.watch.observer import Observer
 
 log = logging.getLogger("umadvise")
+
+_WORDS = {Memory.DEVICE: "plain memory", Memory.CHUNKED: "chunks", Memory.MANAGED: "unified memory"}
 
 
 class RungChoice:
@@ -44,17 +53,17 @@ class RungChoice:
         self._observer = observer
         self._state, self._split = planner.state, planner.split
         self._structures: set[str] = set()
-        self._rescued = False  # an op of this step that chunks could not hold
+        self._trains = False  # a training step has been measured
+        self._updates = 0  # of optimizers, until the last step that was measured
+        self._rescued = False  # an op of this step that the rung's memory could not hold
         self._state.device.remember_owners(True)
-        if self._state.emulated:
-            _native.set_rescuer(self._rescue)
+        _native.set_rescuer(self._rescue)
         self._note(governor.history[0])
 
     def close(self) -> None:
-        """Nothing changes its memory any more, and ops that find no room in chunks are not helped."""
+        """Nothing changes its memory any more, and an op that does not fit is refused."""
         self._state.device.remember_owners(False)
-        if self._state.emulated:
-            _native.set_rescuer(None)
+        _native.set_rescuer(None)
 
     def forget(self) -> None:
         """Begins afresh on the rung in force: what was measured until now were no steps."""
@@ -91,37 +100,53 @@ class RungChoice:
             self._go(self._governor.observe(record))
 
     def retreat(self, number: int, *, refused: bool) -> None:
-        """Goes to unified memory, where an op may use more than there is, before the step of that number.
+        """Goes to unified memory, where ops of any size run, before the step of that number.
 
         Args:
             number: number of the next step.
             refused: whether the last one ended because the memory that there is cannot hold it.
         """
         refused, self._rescued = refused or self._rescued, False
-        if not refused or LADDER[self._planner.rung].memory != Memory.CHUNKED:
+        memory = LADDER[self._planner.rung].memory
+        if not refused or memory == Memory.MANAGED:
             return
-        chunked = [rung for rung in RUNGS if LADDER[rung].memory == Memory.CHUNKED]
-        reason = f"step {number - 1} found no room in chunks"
-        self._go(self._governor.retreat(number, ADVISE.name, chunked, reason))
+        alike = [rung for rung in RUNGS if LADDER[rung].memory == memory]
+        reason = f"step {number - 1} did not fit in {_WORDS[memory]}"
+        self._go(self._governor.retreat(number, ADVISE.name, alike, reason))
 
     def _rescue(self) -> bool:
-        """Chunks have no room for an op: whether it may be tried in unified memory, where this step's tensors go now.
+        """Converts what lives to unified memory for an op that does not fit; returns whether it may be tried again.
 
-        Called by the hooks, within the op. The rest follows at the step's edge.
+        The hooks call it in the thread of the op. The rung follows at the step's edge.
         """
-        if LADDER[self._planner.rung].memory != Memory.CHUNKED:
-            return False
+        before = _policy_of(self._planner.rung)
+        words = _WORDS[LADDER[self._planner.rung].memory]
         try:
-            self._split.use(ADVISE)
+            if before.memory == Memory.MANAGED:  # an earlier op was using what is to be converted now
+                self._state.convert(before)
+                self._split.divide()
+                return True
+            self._change(ADVISE, before)
         except NativeError as error:
-            log.warning("an op finds no room in chunks, and unified memory cannot be had: %s", error)
+            log.warning("an op does not fit in %s, and unified memory cannot be had: %s", words, error)
             return False
         if not self._rescued:
-            log.warning("an op finds no room in chunks: it and the rest of its step run in unified memory")
+            log.warning("an op does not fit in %s: it and the rest of its step run in unified memory", words)
         self._rescued = True
         return True
 
     # ---- a step is known ------------------------------------------------------------------------------------------
+
+    def begin_step(self, number: int) -> None:
+        """Returns to unified memory where an optimizer has stepped and no training step has been measured.
+
+        Args:
+            number: number of the step that begins.
+        """
+        if self._trains or self._planner.rung == ADVISE.name or self._observer.clock.update_count == self._updates:
+            return
+        reason = "an optimizer has stepped, and only steps without a backward pass were measured"
+        self._go(self._governor.retreat(number, ADVISE.name, (), reason))
 
     def consider(self, number: int, step: RecordedStep) -> None:
         """Has a new steady step simulated on each rung, and goes to the best.
@@ -133,6 +158,12 @@ class RungChoice:
         governor, split = self._governor, self._split
         if self._planner.has_regions and self._planner.course.recomputes:
             return  # the rung has made another step of it, not the script
+        trains = bool((step.trace.ops.phase >= Phase.BACKWARD).any())
+        if self._trains and not trains:
+            return
+        if trains and not self._trains:
+            self.forget()
+        self._trains, self._updates = trains, self._observer.clock.update_count
         if step.digest in self._structures:  # two structures in turns must not make rungs change in turns
             return
         if self._structures:
@@ -149,8 +180,8 @@ class RungChoice:
             return
         rungs = [each for each in (ADVISE, WINDOW, SWAP) if governor.has(each.name)]
         memory = {each.name: split.for_plans(each.memory) for each in rungs}
-        rescues = self._state.emulated  # where an op finds no room
-        predicted = self._planner.maker.predict(step, memory, without_plans=rescues)
+        # On CUDA a step without a plan may not fit, and its conversion in the middle of a step waits for the device.
+        predicted = self._planner.maker.predict(step, memory, without_plans=self._state.emulated)
         governor.exclude({WINDOW.name, SWAP.name} - predicted.keys())
         if SWAP.name not in predicted:
             governor.exclude([SWAP_RECOMPUTE.name])
@@ -187,6 +218,8 @@ class RungChoice:
         split.use(policy)
         if policy.memory == before.memory:
             return
+        if policy.memory == Memory.PREFER_DEVICE:
+            split.divide()  # what plain memory may take has left unified memory before plain memory takes it
         converted = self._state.convert(before)
         if {Memory.CHUNKED, Memory.PREFER_DEVICE} & {policy.memory, before.memory}:
             split.divide()

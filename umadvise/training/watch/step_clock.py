@@ -31,6 +31,7 @@ class StepClock:
 
     Attributes:
         step_count: number of steps that have begun.
+        update_count: how often an optimizer has begun to step.
         in_step: whether a step has begun and not ended.
         steps_are_found: whether steps begin where ops come again, as nobody marks them.
         last_step: cost of the last whole step; None before its end.
@@ -52,7 +53,7 @@ class StepClock:
         self._builder = builder
         self._warnings = RoomWarnings(runtime)
         self.in_step = False
-        self.step_count = 0
+        self.step_count = self.update_count = 0
         self.steps_are_found = False
         self.last_step: MeasuredStep | None = None
         self.last_memory: MemoryStats | None = None
@@ -76,6 +77,7 @@ class StepClock:
 
     def _enter_optimizer(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
         self._drain()
+        self.update_count += 1
         _native.set_phase(Phase.OPTIMIZER)
         return closure_between(
             arguments, named, leave=self._leave_optimizer, enter=lambda: _native.set_phase(Phase.OPTIMIZER)
