@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 import warm_processes
+from budget_watch import BudgetWatch
 
 import umadvise
 from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.torch_seam import runtime
+
+
+@pytest.fixture
+def budget_watch() -> Iterator[BudgetWatch]:
+    """Fails a test in which a loop has exceeded its budget: see budget_watch.py."""
+    watch = BudgetWatch()
+    watch.begin()
+    yield watch
+    watch.end()
+    assert watch.breaches == []
 
 
 @pytest.fixture

@@ -160,6 +160,8 @@ def _listed(path: str | None) -> list[str]:
 
 
 if __name__ == "__main__":
+    import budget_watch
+
     del sys.path[0]  # this folder is not a child's
     import torch
     import torch._dynamo
@@ -168,6 +170,8 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     _words = _become(_serve(socket.socket(fileno=int(sys.argv[1]))), _path)
+    if "UMADVISE_WATCH_BUDGETS" in os.environ:
+        budget_watch.watch_when_imported()
     try:
         _run(_words)
     except Exception as error:
