@@ -210,6 +210,11 @@ um_status um_export_lasting(const void* address) {
   return guarded([&] { um::Exports::add_lasting(address); });
 }
 
+um_status um_address_shown(const void* address, const void** shown) {
+  return guarded(
+      [&] { *given(shown, "the place for the address") = reinterpret_cast<const void*>(um::Exports::shown(address)); });
+}
+
 um_status um_export_release(const void* address) {
   return guarded([&] { um::Exports::release(address); });
 }

@@ -4,13 +4,14 @@
 #include "base/on_error.h"
 #include "engine/device.h"
 #include "engine/doors.h"
+#include "memory/address_map.h"
 #include "memory/host_memory.h"
 
 namespace um {
 
 void Exports::add(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
-  found.device->exports.hold(found.block);
+  found.device->exports.hold(found.block, false);
   ++notes(*found.block).exports;
 }
 
@@ -23,7 +24,7 @@ void Exports::add_lasting(const void* address) {
     return;
   }
   if (its.lasting == 0) {
-    exports.hold(found.block);
+    exports.hold(found.block, true);
     ++its.exports;
     its.gave_way = false;
   }
@@ -41,18 +42,35 @@ bool Exports::can_hold(const Block& block) const {
   return device_.backend.hooks->exact || block.arena->heap->placement.memory == UM_MEMORY_CHUNKED;
 }
 
-// Before its exports are counted up: the first has it there, ready for whoever gets the address.
-void Exports::hold(Block* block) {
+uint64_t Exports::shown(const void* address) {
+  const um_device::Found found = um_device::find_range(address, 0);
+  const uint64_t offset_bytes = address_of(address) - found.block->address;
+  Movable* const movable = notes(*found.block).movable;
+  if (movable == nullptr) return address_of(address);
+  const RequiredContext current(found.device->backend);
+  Transfers& transfers = found.device->swapping.mover().transfers;
+  if (notes(*found.block).exports > 0) transfers.hand_out(movable, true);
+  return transfers.reserve(movable) + offset_bytes;
+}
+
+// Before its exports are counted up: the first has it there, ready for whoever gets the address. `for_life`: the
+// address is the allocation's own from now on.
+void Exports::hold(Block* block, bool for_life) {
   if (!can_hold(*block))
     throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
-  if (notes(*block).exports > 0) return;
-  if (managed(*block)) return pin_pages(*block);
-  if (notes(*block).movable == nullptr) return;  // it never leaves
-  const RequiredContext current(device_.backend);
+  const bool held = notes(*block).exports > 0;
+  if (managed(*block) && !held) return pin_pages(*block);
   Movable* const movable = notes(*block).movable;
-  device_.swapping.hold(movable, true);
-  const OnError undo([&] { --movable->pins; });
-  device_.swapping.mover().transfers.stand_by(movable);  // whoever gets the address may use it from any stream
+  if (movable == nullptr) return;  // it never leaves
+  const RequiredContext current(device_.backend);
+  Transfers& transfers = device_.swapping.mover().transfers;
+  if (!held) {
+    transfers.call_back(movable);
+    device_.swapping.hold(movable, true);
+  }
+  const OnError undo([&] { movable->pins -= held ? 0 : 1; });
+  transfers.stand_by(movable);  // whoever gets the address may use it from any stream
+  transfers.hand_out(movable, for_life);
 }
 
 void Exports::pin_pages(const Block& block) {

@@ -15,6 +15,8 @@ class Exports {
   static void add(const void* address);
   static void add_lasting(const void* address);
   static void release(const void* address);
+  // The address that an allocation shows for life in place of this one, to be compared with others: nothing is pinned.
+  static uint64_t shown(const void* address);
 
   // Of those that last and that alone hold memory of this kind: whoever asked for it longest ago has most likely used
   // it. False: there is none. The lock is held, and the context current. Throws um::Error.
@@ -24,7 +26,7 @@ class Exports {
 
  private:
   bool can_hold(const Block& block) const;
-  void hold(Block* block);
+  void hold(Block* block, bool for_life);
   void pin_pages(const Block& block);
   void end(Block* block) noexcept;
 

@@ -111,7 +111,7 @@ bool Mover::bring(Movable* block, CUstream stream) {
   if (block->residence.range != nullptr || block->owner == nullptr) return true;
   const bool planned = block->where == Where::queued;
   do {
-    if (!make_room(block->block->record.bytes)) return false;
+    if (!make_room(*block)) return false;
   } while (!transfers.arrive(block, stream));
   if (planned) unqueue(block);
   return true;
@@ -134,6 +134,10 @@ bool Mover::repack(const Uses& uses) {
     any |= leaves;
   }
   while (transfers.hand_on_first()) {
+  }
+  for (const Movable::Use& use : uses) {  // into whichever parts of chunks there are
+    ReservedAddress* const reserved = use.block->residence.reserved;
+    if (reserved != nullptr && memory_.shares(use.block->block->record.bytes)) reserved->returns = false;
   }
   return any;
 }
@@ -213,7 +217,7 @@ void Mover::progress() {
   while (!queue_.empty()) {
     Movable* const next = queue_.front();
     const auto lacks = [&](uint64_t spare) {
-      const uint64_t chunks = memory_.lacking(next->block->record.bytes);
+      const uint64_t chunks = memory_.lacking(*next->block, next->residence);
       return chunks > 0 && memory_.ranges.chunks.obtainable() < chunks + spare;
     };
     while (lacks(memory_.layout.spare()) && transfers.hand_on_first(true)) {
@@ -250,7 +254,17 @@ int64_t Mover::send_away(int64_t later_than) {
 // ---- room ----------------------------------------------------------------------------------------------------
 
 bool Mover::make_room(uint64_t bytes) {
-  while (memory_.ranges.chunks.obtainable() < memory_.lacking(bytes)) {
+  return make_chunks([&] { return memory_.lacking(bytes); });
+}
+
+bool Mover::make_room(const Movable& block) {
+  return make_chunks([&] { return memory_.lacking(*block.block, block.residence); });
+}
+
+// `lacking`: how many have to be obtainable, as things are now.
+template <class Lacking>
+bool Mover::make_chunks(const Lacking& lacking) {
+  while (memory_.ranges.chunks.obtainable() < lacking()) {
     if (!transfers.hand_on_first() && !evict_one() && !last_resort()) return false;
   }
   return true;

@@ -49,6 +49,8 @@ class Mover {
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t bytes);
+  // Likewise for one that returns from the host.
+  bool make_room(const Movable& block);
   // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after
   // this alone. Throws um::Error.
   void unpack();
@@ -92,6 +94,8 @@ class Mover {
   bool bring_all(const Uses& uses, driver::CUstream stream);
   bool bring(Movable* block, driver::CUstream stream);
   bool repack(const Uses& uses);
+  template <class Lacking>
+  bool make_chunks(const Lacking& lacking);
   void unqueue(Movable* block) noexcept;
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);

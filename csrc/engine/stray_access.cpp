@@ -33,10 +33,16 @@ class Text {
 bool um::serve_stray_access(uint64_t address, bool write) noexcept {
   try {
     const um_device::Found found = um_device::find(address, false);
-    if (found.block == nullptr || notes(*found.block).movable == nullptr) return false;
+    if (found.device == nullptr) return false;
     um_device& device = *found.device;
     const um::RequiredContext current(device.backend);
-    device.swapping.mover().transfers.serve(notes(*found.block).movable, write);
+    Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
+    if (found.block == nullptr) {  // evicted, perhaps, while code outside of ops has its address
+      movable = device.swapping.reserved_at(address);
+      if (movable == nullptr || !device.swapping.return_to_reserved(movable, write)) return false;
+    }
+    if (movable == nullptr) return false;
+    device.swapping.mover().transfers.serve(movable, write);
     return true;
   } catch (const std::exception&) {
     return false;  // then it is fatal, and told

@@ -210,6 +210,20 @@ void Swapping::hold(Movable* block, bool write) {
   if (!mover().acquire({{block, write}}, nullptr)) refuse(mover().need({{block, write}}, {}), nullptr);
 }
 
+Movable* Swapping::reserved_at(uint64_t address) const {
+  const ReservedAddress* const found = has_chunks() ? chunks_->memory.reserved.find(address) : nullptr;
+  return found != nullptr && !found->mapped() ? notes(*found->whose).movable : nullptr;
+}
+
+bool Swapping::return_to_reserved(Movable* block, bool write) {
+  mover().transfers.call_back(block);
+  hold(block, write);
+  const OnError undo([&] { --block->pins; });
+  const bool there = mover().transfers.to_reserved(block);
+  --block->pins;
+  return there;
+}
+
 uint64_t Swapping::device_bytes(const Block& block) const {
   const MovableMemory& memory = chunks_->memory;
   const uint64_t bytes = block.record.bytes;

@@ -36,6 +36,10 @@ class Swapping final : public Participant {
                   driver::CUstream stream, bool reachable);
   // Of one that may move, as all that follows.
   void end(Block* block) noexcept;
+  // The allocation that has an address for life and does not lie there now; nullptr: there is none.
+  Movable* reserved_at(uint64_t address) const;
+  // It lies at that address from now on, on the device. False: it cannot. The context is current; throws um::Error.
+  bool return_to_reserved(Movable* block, bool write);
   // On the device, and pinned. The context is current; throws um::Error.
   void hold(Movable* block, bool write);
   uint64_t device_bytes(const Block& block) const;

@@ -1,9 +1,11 @@
 #include "engine/transfers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/on_error.h"
+#include "engine/doors.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -77,7 +79,7 @@ bool Transfers::arrive(Movable* block, CUstream stream) {
     memory_.to_host(tensor, &block->residence, 0);
   });
   if (block->written) {
-    memory_.ranges.mapping.show(block->residence.range, RawAccess::none);  // it is not whole before the copy has ended
+    memory_.show(block->residence, RawAccess::none);  // it is not whole before the copy has ended
     const Fences::Fence departed = block->copying_out ? block->moved : 0;
     fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
     memory_.layout.arrives(block->residence.range, bytes);
@@ -101,7 +103,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   leaving_.push_back(block);
   const OnError undo([&] { leaving_.pop_back(); });
   // Before the copy: a write that no op announced must be heard of from now on. What has not come is shown to nobody.
-  if (block->where == Where::device) memory_.ranges.mapping.show(block->residence.range, RawAccess::read);
+  if (block->where == Where::device) memory_.show(block->residence, RawAccess::read);
   Fences::Fence last = waits_.last_use(*block, Wait::departure_of_arrival, Wait::departure_after_cancelled);
   const uint64_t bytes = copies ? block->block->record.bytes : 0;
   if (copies) {
@@ -159,6 +161,9 @@ bool Transfers::ready(const Movable& block) {
 void Transfers::hand_on(Movable* block) {
   const bool catches = backend_.hooks->in_host;  // the CPU may use the copy as soon as it is told of it
   if (catches) waits_.stand(*block, UM_EVENT_WAIT_ROOM, Wait::departure_ended);
+  // Kernels that no op announced may still use an address that code outside of ops has, and it is unmapped.
+  if (MovableMemory::at_reserved(block->residence))
+    finish_kernels(backend_, Wait::address_unmapped, "waiting for what uses an address of a tensor that is evicted");
   if (!owners_.repoint(block->owner, block->block->address, block->residence.copy->address)) {
     disown(block);
     return stay(block);
@@ -184,6 +189,42 @@ void Transfers::free(Movable* block) noexcept {
   memory_.free(block->block, &block->residence, last);
   fences_.replace(&block->moved);
   fences_.replace(&block->used);
+}
+
+// ---- addresses that code outside of ops has -------------------------------------------------------------------
+
+void Transfers::call_back(Movable* block) {
+  ReservedAddress* const reserved = block->residence.reserved;
+  if (reserved == nullptr || reserved->mapped()) return;
+  reserved->returns = true;
+  if (block->residence.range == nullptr || MovableMemory::fits_reserved(*block->block, block->residence)) return;
+  if (block->may_leave()) leave(block, UM_SWAP_FOR_ROOM);
+  if (block->where == Where::leaving) hand_on(block);
+}
+
+bool Transfers::to_reserved(Movable* block) {
+  Block* const tensor = block->block;
+  const uint64_t from = tensor->address;
+  if (block->residence.range == nullptr || block->owner == nullptr) return false;
+  if (!memory_.to_reserved(tensor, &block->residence)) return false;
+  if (tensor->address == from || owners_.repoint(block->owner, from, tensor->address)) return true;
+  memory_.from_reserved(tensor, &block->residence);
+  disown(block);
+  return false;
+}
+
+// One that cannot lie at its reserved address gets another one for life: code may access that.
+void Transfers::hand_out(Movable* block, bool for_life) {
+  Residence& residence = block->residence;
+  if (residence.range == nullptr) return;
+  const bool there = residence.reserved != nullptr && to_reserved(block);
+  if (!for_life) return;
+  if (there) {
+    residence.reserved->returns = true;
+    return;
+  }
+  if (residence.reserved != nullptr) memory_.reserved.release(std::exchange(residence.reserved, nullptr), 0);
+  residence.range->handed_out = true;
 }
 
 // ---- uses ----------------------------------------------------------------------------------------------------
@@ -249,9 +290,9 @@ void Transfers::serve(Movable* block, bool write) {
 // What arrives is not whole before its copy has ended. What the host has unchanged may be read only: a write to it must
 // be heard of, or it would leave without what was written.
 void Transfers::reveal(Movable* block) {
-  memory_.ranges.mapping.show(block->residence.range, block->where == Where::arriving ? RawAccess::none
-                                                      : block->copied                 ? RawAccess::read
-                                                                                      : RawAccess::write);
+  memory_.show(block->residence, block->where == Where::arriving ? RawAccess::none
+                                 : block->copied                 ? RawAccess::read
+                                                                 : RawAccess::write);
 }
 
 // ---- copies on the host --------------------------------------------------------------------------------------

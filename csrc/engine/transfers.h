@@ -51,6 +51,18 @@ class Transfers {
   // that, whoever began to leave before. Throws um::Error.
   void clear(uint64_t bytes, int32_t storage);
 
+  // ---- addresses that code outside of ops has (memory/reserved_addresses.h) ----
+  // The next arrival of an allocation is under its reserved address. What lies in another part of a chunk is evicted
+  // for that, if it may be. Throws um::Error.
+  void call_back(Movable* block);
+  // A pinned allocation on the device lies at its reserved address from now on, if it has one. `for_life`: the address
+  // that it has when this returns is its own for life. Throws um::Error.
+  void hand_out(Movable* block, bool for_life);
+  // Likewise, but false if it does not lie at the reserved one. Throws um::Error.
+  bool to_reserved(Movable* block);
+  // An address to be compared with others, which the allocation has for life, wherever it lies. Throws um::Error.
+  uint64_t reserve(Movable* block) { return memory_.reserve(block->block, &block->residence); }
+
   // ---- uses ----
   // An op in the stream of this bit (UsedStreams) uses it on the device: it leaves after all that were used before.
   void note_use(Movable* block, uint64_t stream_bit, bool write) noexcept {

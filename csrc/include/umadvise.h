@@ -200,10 +200,14 @@ UM_API um_status um_export(const void* address);
 UM_API um_status um_export_release(const void* address);
 /* An export whose end nobody sees (data_ptr(), DLPack): it lasts until the allocation is freed, or until an op, an
  * allocation or another export finds no room. Then those that were asked for longest ago give way, when the device has
- * ended all that it was given, and their allocations move again: the address that was given out is stale then. Asked
- * for again, an export is the latest. On CUDA memory that is not chunked is only kept out of um_convert from then on.
+ * ended all that it was given, and their allocations move again. The address is the allocation's for its life: it stays
+ * reserved, with nothing mapped there, while the allocation is evicted, and the first return is to it. Asked for again,
+ * an export is the latest. On CUDA memory that is not chunked is only kept out of um_convert from then on.
  */
 UM_API um_status um_export_lasting(const void* address);
+/* The address that the allocation shows for its life in place of this one: no other live allocation gets it. It is for
+ * comparisons: nothing is pinned, and nothing is mapped there unless the allocation lies there. */
+UM_API um_status um_address_shown(const void* address, const void** shown);
 
 /* Live allocations change their kind of memory, but for those that running ops use; earlier addresses are stale then.
  * From the first call with `on` their owners are remembered (um_owners_set); without, none can move. */

@@ -42,6 +42,7 @@
   /* ---- the host reads and writes ---- */                                                                      \
   X(export_after_arrival, "an address is given out before its bytes have come")                                  \
   X(export_ended, "an export gives way, and its chunks go elsewhere while kernels use the address")              \
+  X(address_unmapped, "an address that was handed out is unmapped while kernels use it")                         \
   X(read_of_host_copy, "the host's copy is read before it is whole")                                             \
   X(write_of_host_copy, "what a block is to arrive with is overwritten by the host")                             \
   X(host_after_kernels, "the host reads a block that lies there before kernels have written to it")              \

@@ -212,14 +212,29 @@ void ChunkRanges::make_place(uint64_t count) noexcept {
 
 // False where somebody has it, work that it was given may still run, or the driver refuses.
 bool ChunkRanges::retire(ChunkRange* range) noexcept {
-  if (range->held || !fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
+  if (range->held || range->handed_out) return false;
+  if (!fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
   if (!mapping.close(range)) return false;
+  drop(range);
+  return true;
+}
+
+Block* ChunkRanges::detach(ChunkRange* range) noexcept {
+  if (range->held || !fences_.surely_passed(range->last_use, Wait::chunk_ready)) return nullptr;
+  if (!mapping.unmap(range)) return nullptr;
+  Block* const room = range->room;
+  drop(range);
+  return room;
+}
+
+// Of a range that has ended, nothing is known any more.
+void ChunkRanges::drop(ChunkRange* range) noexcept {
   for (Chunk* chunk : range->chunks) chunk->ranges.erase(std::find(chunk->ranges.begin(), chunk->ranges.end(), range));
   fences_.replace(&range->last_use);
   if (range->of_part) {
     const auto is_it = [&](const auto& each) { return each.get() == range; };
     parts_.erase(std::find_if(parts_.begin(), parts_.end(), is_it));
-    return true;
+    return;
   }
   auto& alike = by_size_[range->chunks.size()];
   alike.erase(std::find(alike.begin(), alike.end(), range));
@@ -229,7 +244,6 @@ bool ChunkRanges::retire(ChunkRange* range) noexcept {
     kept_ -= range->chunks.size();
   }
   ranges_.erase(ranges_.find(range->chunks));
-  return true;
 }
 
 bool ChunkRanges::release(Chunk* chunk) noexcept {

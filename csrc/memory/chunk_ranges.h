@@ -48,6 +48,9 @@ class ChunkRanges {
   // um::Error.
   ChunkRange* take_part(Chunk* chunk);
   void give_part(ChunkRange* range, Fences::Fence last_use) noexcept;
+  // Nobody gets a range again that was given back: it ends, and its addresses, where nothing is mapped any more, are
+  // the caller's. nullptr where what it was given may still run, or the driver refuses.
+  Block* detach(ChunkRange* range) noexcept;
   // What was given back since something was taken, or this was called, was given back at once: in the order in which it
   // was taken. A program lets go of many in whatever order hash tables of addresses or a collector of cycles have them.
   void end_moment() noexcept;
@@ -82,6 +85,7 @@ class ChunkRanges {
   void hold(ChunkRange* range, driver::CUstream first_user);
   void end(Fences::Fence* last_use);
   bool retire(ChunkRange* range) noexcept;
+  void drop(ChunkRange* range) noexcept;
   bool release(Chunk* chunk) noexcept;
   void shed() noexcept;
   bool beyond_budget() const { return chunks.pool.surplus() > chunks.pool.unused(); }

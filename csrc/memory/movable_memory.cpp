@@ -1,6 +1,7 @@
 #include "memory/movable_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/on_error.h"
@@ -68,6 +69,7 @@ MovableMemory::MovableMemory(um_device* device, const Backend& backend, Fences& 
       rooms_(device, kPlacement, addresses_, blocks, chunks_of(kAddressBytes) * chunk_bytes_, chunk_bytes_),
       ranges(backend, fences, rooms_, chunk_bytes_, whole_chunks(options.budget_bytes)),
       shared(ranges, layout, fences, chunk_bytes_),
+      reserved(ranges, rooms_, fences, chunk_bytes_),
       copies(device, backend, fences, blocks, options.host_budget_bytes) {}
 
 uint64_t MovableMemory::whole_chunks(uint64_t budget_bytes) const {
@@ -77,15 +79,22 @@ uint64_t MovableMemory::whole_chunks(uint64_t budget_bytes) const {
 }
 
 bool MovableMemory::give_back() noexcept {
-  const bool device = ranges.give_back();
+  const bool device = reserved.sweep(true) && ranges.give_back();
   const bool host = copies.give_back();
   return rooms_.trim() && device && host;
 }
 
 // ---- places on the device -------------------------------------------------------------------------------------
 
-ChunkRange* MovableMemory::take(uint64_t bytes, CUstream first_user, int32_t storage) {
-  return shares(bytes) ? shared.take(bytes, first_user, storage) : layout.take(chunks_of(bytes), first_user, storage);
+ChunkRange* MovableMemory::take(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t wanted_unit) {
+  return shares(bytes) ? shared.take(bytes, first_user, storage, wanted_unit)
+                       : layout.take(chunks_of(bytes), first_user, storage);
+}
+
+// Where in a shared chunk its address for life is, if it returns to that.
+uint64_t MovableMemory::wanted_unit(const Residence& residence, uint64_t bytes) const {
+  const bool returns = residence.reserved != nullptr && residence.reserved->returns && shares(bytes);
+  return returns ? shared.unit_of(residence.reserved->offset_bytes) : SharedChunks::kAnyUnit;
 }
 
 void MovableMemory::give(ChunkRange* range, Fences::Fence last_use) noexcept {
@@ -95,7 +104,7 @@ void MovableMemory::give(ChunkRange* range, Fences::Fence last_use) noexcept {
 // ---- allocations ---------------------------------------------------------------------------------------------
 
 Block* MovableMemory::make_on_device(uint64_t bytes, CUstream first_user, Residence* residence, int32_t storage) {
-  ChunkRange* const range = take(bytes, first_user, storage);
+  ChunkRange* const range = take(bytes, first_user, storage, SharedChunks::kAnyUnit);
   if (range == nullptr) return nullptr;
   Block* const block = range->room;
   range->room = nullptr;
@@ -114,29 +123,82 @@ Block* MovableMemory::make_on_host(uint64_t bytes, Residence* residence, const C
 
 void MovableMemory::free(Block* block, Residence* residence, Fences::Fence last_use) noexcept {
   drop_copy(residence, last_use);
-  if (residence->range == nullptr) return copies.give(block, last_use);
-  park(block);
-  residence->range->room = block;
-  give(residence->range, last_use);
-  residence->range = nullptr;
+  ReservedAddress* const reserved_address = std::exchange(residence->reserved, nullptr);
+  if (residence->range == nullptr) {
+    copies.give(block, last_use);
+  } else {
+    park(block);
+    const bool there = reserved_address != nullptr && reserved_address->mapped();
+    (there ? reserved_address->range.room : residence->range->room) = block;
+    residence->range->handed_out = false;
+    give(residence->range, last_use);
+    residence->range = nullptr;
+  }
+  if (reserved_address != nullptr) reserved.release(reserved_address, last_use);
 }
 
 // ---- moves ---------------------------------------------------------------------------------------------------
 
 bool MovableMemory::to_device(Block* block, Residence* residence, CUstream first_user) {
-  ChunkRange* const range = take(block->record.bytes, first_user, block->record.storage);
+  const uint64_t bytes = block->record.bytes;
+  ChunkRange* const range = take(bytes, first_user, block->record.storage, wanted_unit(*residence, bytes));
   if (range == nullptr) return false;
   exchange_places(block, range->room);
-  *residence = {range, range->room};
+  residence->range = range;
+  residence->copy = range->room;
   range->room = nullptr;
+  ReservedAddress* const its = residence->reserved;
+  if (its == nullptr || !std::exchange(its->returns, false)) return true;
+  try {
+    static_cast<void>(to_reserved(block, residence));
+  } catch (const Error&) {  // nothing more can be mapped: then it is elsewhere, and its address shows nothing
+    return true;
+  }
   return true;
 }
 
 void MovableMemory::to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept {
+  from_reserved(block, residence);
+  ChunkRange* const range = residence->range;
+  const uint64_t offset_bytes = block->address - range->address;
   exchange_places(block, residence->copy);
-  residence->range->room = residence->copy;
-  give(residence->range, last_use);
-  *residence = {};
+  range->room = residence->copy;
+  give(range, last_use);
+  residence->range = nullptr;
+  residence->copy = nullptr;
+  if (!range->handed_out) return;
+  residence->reserved = reserved.keep(block, range, offset_bytes);
+  if (residence->reserved != nullptr) residence->reserved->returns = true;
+}
+
+// ---- addresses that code outside of ops has -------------------------------------------------------------------
+
+uint64_t MovableMemory::reserve(Block* block, Residence* residence) {
+  if (residence->reserved != nullptr) return residence->reserved->address();
+  if (residence->range != nullptr && residence->range->handed_out) return block->address;
+  const uint64_t offset_bytes = residence->range != nullptr ? block->address - residence->range->address : 0;
+  residence->reserved = reserved.reserve(block, chunks_of(block->record.bytes), offset_bytes);
+  return residence->reserved->address();
+}
+
+bool MovableMemory::to_reserved(Block* block, Residence* residence) {
+  ReservedAddress* const its = residence->reserved;
+  ChunkRange* const range = residence->range;
+  if (its->mapped()) return true;
+  if (!fits_reserved(*block, *residence)) return false;
+  reserved.map(its, range->chunks, range->shown);
+  its->range.room->address = its->address();
+  its->range.room->bytes = block->bytes;
+  exchange_places(block, its->range.room);
+  range->room = std::exchange(its->range.room, nullptr);
+  return true;
+}
+
+void MovableMemory::from_reserved(Block* block, Residence* residence) noexcept {
+  ReservedAddress* const its = residence->reserved;
+  if (its == nullptr || !its->mapped()) return;
+  exchange_places(block, residence->range->room);
+  reserved.unmap(its, std::exchange(residence->range->room, nullptr));
 }
 
 bool MovableMemory::add_copy(const Block& block, Residence* residence, CUstream user) {

@@ -13,6 +13,7 @@
 #include "memory/host_copies.h"
 #include "memory/layout.h"
 #include "memory/managed_heap.h"
+#include "memory/reserved_addresses.h"
 #include "memory/shared_chunks.h"
 
 namespace um {
@@ -21,6 +22,9 @@ namespace um {
 struct Residence {
   ChunkRange* range = nullptr;  // nullptr: it lies on the host
   Block* copy = nullptr;        // on the host, while it lies on the device; nullptr: none
+  // Its address for life, where code outside of ops has one that is not its range's; nullptr: none. On the device it
+  // lies there, and not in the range itself, while that is mapped.
+  ReservedAddress* reserved = nullptr;
 };
 
 class MovableMemory {
@@ -42,12 +46,35 @@ class MovableMemory {
 
   // From the host to the device; its place on the host becomes its copy. False: there is no room. Throws um::Error.
   bool to_device(Block* block, Residence* residence, driver::CUstream first_user);
-  // From the device to the place of its copy; `last_use` of the one on the device.
+  // From the device to the place of its copy; `last_use` of the one on the device. Where its address was handed out,
+  // all of that has ended.
   void to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
   // A place on the host for what lies on the device: used by what the stream is given from now on. False: there is no
   // room. Throws um::Error.
   bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
+
+  // ---- addresses that code outside of ops has ----
+  // The one that the allocation has for its life from now on, to be compared with others.
+  uint64_t reserve(Block* block, Residence* residence);
+  // On the device it lies at its address for life from now on. False: it cannot, as it lies in another part of a chunk,
+  // or nothing more can be mapped. Throws um::Error.
+  bool to_reserved(Block* block, Residence* residence);
+  void from_reserved(Block* block, Residence* residence) noexcept;
+  // Whether it lies at an address that its memory loses when it leaves.
+  static bool at_reserved(const Residence& residence) {
+    return residence.range != nullptr &&
+           (residence.range->handed_out || (residence.reserved != nullptr && residence.reserved->mapped()));
+  }
+  // Whether it lies in the part of its chunk where its reserved address is.
+  static bool fits_reserved(const Block& block, const Residence& residence) {
+    return block.address - residence.range->address == residence.reserved->offset_bytes;
+  }
+  // RangeMapping::show, of the addresses where it lies.
+  void show(const Residence& residence, RawAccess access) {
+    const bool there = residence.reserved != nullptr && residence.reserved->mapped();
+    ranges.mapping.show(there ? &residence.reserved->range : residence.range, access);
+  }
 
   // Layout::in_the_way, of the memory for so many bytes.
   std::vector<const ChunkRange*> in_the_way(uint64_t bytes, int32_t storage) {
@@ -66,6 +93,12 @@ class MovableMemory {
   }
   // Chunks that must be had for so many bytes to find room.
   uint64_t lacking(uint64_t bytes) const { return shares(bytes) && shared.has_room(bytes) ? 0 : chunks_of(bytes); }
+  // Likewise for an allocation that returns from the host.
+  uint64_t lacking(const Block& block, const Residence& residence) const {
+    const uint64_t bytes = block.record.bytes, unit = wanted_unit(residence, bytes);
+    if (unit == SharedChunks::kAnyUnit) return lacking(bytes);
+    return shared.has_room(bytes, unit) ? 0 : 1;
+  }
   uint64_t chunks_of(uint64_t bytes) const { return (bytes + chunk_bytes_ - 1) / chunk_bytes_; }
   // What it takes of them; 0: it stays, as long as there is room for what does.
   uint64_t room_of(uint64_t bytes) const {
@@ -99,8 +132,10 @@ class MovableMemory {
     const Backend& backend_;
   };
 
-  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage);
+  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage, uint64_t wanted_unit);
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
+
+  uint64_t wanted_unit(const Residence& residence, uint64_t bytes) const;
 
   const uint64_t chunk_bytes_, least_leaving_bytes_;
   Addresses addresses_;
@@ -110,6 +145,7 @@ class MovableMemory {
   ChunkRanges ranges;
   Layout layout{ranges};
   SharedChunks shared;
+  ReservedAddresses reserved;
   HostCopies copies;
   Level staying;  // chunks of what never leaves because it is small
 };

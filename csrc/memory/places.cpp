@@ -31,6 +31,14 @@ void exchange_places(Block* moving, Block* parked) noexcept {
   std::swap(moving->arena, parked->arena);
   std::swap(moving->previous, parked->previous);
   std::swap(moving->next, parked->next);
+  // Neighbours link to each other, and so to themselves now.
+  if (moving->previous == moving) {
+    moving->previous = parked;
+    parked->next = moving;
+  } else if (moving->next == moving) {
+    moving->next = parked;
+    parked->previous = moving;
+  }
   relink(moving);
   relink(parked);
   moving->arena->enter(moving);

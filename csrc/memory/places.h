@@ -12,7 +12,7 @@ namespace um {
 // An allocated block becomes a place, or one that was parked an allocation of which nothing is remembered.
 void park(Block* block) noexcept;
 void claim(Block* block) noexcept;
-// `moving` lies where `parked` did, and the other way round. They are of two arenas.
+// `moving` lies where `parked` did, and the other way round.
 void exchange_places(Block* moving, Block* parked) noexcept;
 
 }  // namespace um

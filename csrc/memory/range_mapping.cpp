@@ -22,10 +22,10 @@ void RangeMapping::open(ChunkRange* range, bool ahead) {
         range->refused = true;
       }
     });
+    mapped_ += range->chunks.size();
   } else {
-    map_all(*range);
+    map(*range);
   }
-  mapped_ += range->chunks.size();
 }
 
 bool RangeMapping::settle(ChunkRange* range) noexcept {
@@ -33,9 +33,19 @@ bool RangeMapping::settle(ChunkRange* range) noexcept {
   return !range->refused;
 }
 
-bool RangeMapping::close(ChunkRange* range) noexcept {
+void RangeMapping::map(const ChunkRange& range) {
+  map_all(range);
+  mapped_ += range.chunks.size();
+}
+
+bool RangeMapping::unmap(ChunkRange* range) noexcept {
   if (settle(range) && backend_.call().mem_unmap(range->address, bytes(*range)) != driver::CUDA_SUCCESS) return false;
   mapped_ -= range->chunks.size();
+  return true;
+}
+
+bool RangeMapping::close(ChunkRange* range) noexcept {
+  if (!unmap(range)) return false;
   rooms_.free(range->room, true);
   return true;
 }

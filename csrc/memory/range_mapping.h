@@ -26,6 +26,7 @@ struct ChunkRange {
   uint64_t since = 0;          // when it was taken last, of all takings
   uint64_t given = 0;          // when it was given back last, in that order
   bool held = false;           // it is somebody's
+  bool handed_out = false;     // code outside of ops has its address (memory/reserved_addresses.h): it does not end
   bool kept = false;           // it stays mapped for as long as its chunks are there
   uint64_t stay = 0;           // memory/layout.h: the one that it is held for
   Helper::Ticket mapping = 0;  // the job that maps it, until somebody wants it
@@ -48,6 +49,10 @@ class RangeMapping {
   bool settle(ChunkRange* range) noexcept;
   // It has no addresses any more. False, and it has, where the driver refuses.
   bool close(ChunkRange* range) noexcept;
+  // Maps a range's chunks at its addresses, and takes them away again; what has the addresses keeps them. `map` throws
+  // um::Error, and then nothing is mapped. False where the driver refuses.
+  void map(const ChunkRange& range);
+  bool unmap(ChunkRange* range) noexcept;
   // What accesses that no op announced may do in a range from now on, on the emulated device: any other is a fault.
   // Copies may do everything. Whoever takes a range may write. Nothing on a GPU. Throws um::Error.
   void show(ChunkRange* range, RawAccess access);

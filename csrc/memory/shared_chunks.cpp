@@ -12,8 +12,6 @@ using driver::CUstream;
 
 namespace {
 
-constexpr uint64_t kNone = ~uint64_t{0};
-
 uint64_t ones(uint64_t count) { return count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 
 }  // namespace
@@ -33,7 +31,7 @@ uint64_t SharedChunks::free_run(uint64_t taken, uint64_t count) const noexcept {
   for (uint64_t at = 0; at + count <= units_; ++at) {
     if ((taken >> at & ones(count)) == 0) return at;
   }
-  return kNone;
+  return kAnyUnit;
 }
 
 void SharedChunks::measure(SharedChunk* shared) const noexcept {
@@ -46,11 +44,12 @@ void SharedChunks::measure(SharedChunk* shared) const noexcept {
 }
 
 // The tightest one; of equal ones the one that was taken first.
-SharedChunk* SharedChunks::find(uint64_t bytes) const {
+SharedChunk* SharedChunks::find(uint64_t bytes, uint64_t unit) const {
   const uint64_t count = units(bytes);
   SharedChunk* found = nullptr;
   for (const auto& each : shared_) {
     if (each->longest < count || each->tiny != (bytes < unit_bytes_)) continue;
+    if (unit != kAnyUnit && (each->taken >> unit & ones(count)) != 0) continue;
     if (found == nullptr || each->longest < found->longest) found = each.get();
   }
   return found;
@@ -74,26 +73,15 @@ uint64_t SharedChunks::chunks_for(const std::vector<uint64_t>& bytes) const {
 
 // ---- taking and giving ---------------------------------------------------------------------------------------
 
-ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t storage) {
-  const Seat* const seat = seat_of(storage);
-  uint64_t first = kNone;
-  SharedChunk* shared = seat == nullptr ? nullptr : at(*seat, bytes, first_user);
-  if (shared != nullptr) {
-    first = seat->first;
-  } else {
-    shared = find(bytes);
-  }
-  if (shared == nullptr) {
-    const bool again = seat != nullptr && find_group(seat->group) == nullptr;
-    const int64_t group = again ? seat->group : storage >= 0 ? ++groups_ : -++unknown_;
-    shared = open(group, bytes < unit_bytes_, first_user);
-  }
+ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t wanted) {
+  uint64_t first = wanted;
+  SharedChunk* const shared = choose(bytes, first_user, storage, &first);
   if (shared == nullptr) return nullptr;
   const OnError undo([&] {
     if (shared->taken == 0) close(shared);
   });
   const uint64_t count = units(bytes);
-  if (first == kNone) first = free_run(shared->taken, count);
+  if (first == kAnyUnit) first = free_run(shared->taken, count);
   if (first >= units_ || first + count > units_) throw Error(UM_BAD_STATE, "a shared chunk has less room than it says");
   sit(storage, {shared->group, first});
   for (uint64_t unit = first; unit < first + count; ++unit) {
@@ -109,6 +97,27 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   shared->taken |= range->part;
   measure(shared);
   return range;
+}
+
+// For a part at the unit `first`, if that is given and there is a chunk; else for one at the unit that is put there.
+SharedChunk* SharedChunks::choose(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t* first) {
+  const bool tiny = bytes < unit_bytes_;
+  const Seat* const seat = seat_of(storage);
+  SharedChunk* shared = nullptr;
+  if (*first != kAnyUnit) {
+    shared = find(bytes, *first);
+    if (shared == nullptr) shared = open(-++unknown_, tiny, first_user);
+  } else if (seat != nullptr) {
+    shared = at(*seat, bytes, first_user);
+    if (shared != nullptr) *first = seat->first;
+  }
+  if (shared != nullptr) return shared;
+  *first = kAnyUnit;
+  shared = find(bytes);
+  if (shared != nullptr) return shared;
+  const bool again = seat != nullptr && find_group(seat->group) == nullptr;
+  const int64_t group = again ? seat->group : storage >= 0 ? ++groups_ : -++unknown_;
+  return open(group, tiny, first_user);
 }
 
 // Also where that takes one more chunk, unless that is to stay free: then others' chunks come first. nullptr: somebody

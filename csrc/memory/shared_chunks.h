@@ -47,11 +47,14 @@ class SharedChunks {
   uint64_t part_bytes(uint64_t bytes) const { return units(bytes) * unit_bytes_; }
   // Whether anybody has a part of a chunk.
   bool any() const { return !shared_.empty(); }
-  // There is a part of a chunk that is shared already.
-  bool has_room(uint64_t bytes) const { return find(bytes) != nullptr; }
+  // There is a part of a chunk that is shared already; this one, where it must be that.
+  bool has_room(uint64_t bytes, uint64_t unit = kAnyUnit) const { return find(bytes, unit) != nullptr; }
+  uint64_t unit_of(uint64_t offset_bytes) const { return offset_bytes / unit_bytes_; }
+  static constexpr uint64_t kAnyUnit = ~uint64_t{0};
   // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is
-  // no chunk. `storage`: its number in the steps; -1: it is not known. Throws um::Error, and then nobody has it.
-  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1);
+  // no chunk. `storage`: its number in the steps; -1: it is not known. `wanted`: the unit where it begins in its chunk,
+  // if there is a chunk for that. Throws um::Error, and then nobody has it.
+  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1, uint64_t wanted = kAnyUnit);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
   // Layout::in_the_way, of the chunk that a storage comes back to, if that is to be taken anew.
@@ -82,9 +85,10 @@ class SharedChunks {
   };
   Seat* seat_of(int32_t storage) noexcept;
   void sit(int32_t storage, Seat seat);
-  SharedChunk* find(uint64_t bytes) const;
+  SharedChunk* find(uint64_t bytes, uint64_t unit = kAnyUnit) const;
   SharedChunk* find_group(int64_t group) const;
   SharedChunk* at(const Seat& seat, uint64_t bytes, driver::CUstream first_user);
+  SharedChunk* choose(uint64_t bytes, driver::CUstream first_user, int32_t storage, uint64_t* first);
   SharedChunk* open(int64_t group, bool tiny, driver::CUstream first_user);
   void close(SharedChunk* shared) noexcept;
   void measure(SharedChunk* shared) const noexcept;

@@ -388,7 +388,7 @@ def test_ops_find_room_where_every_address_is_out(policy: str, caplog: pytest.Lo
         losses = trained(model, optimizer, session)
         ended = runtime.current().device.memory_history().exports_ended
     assert losses == expected
-    said = [record for record in caplog.records if "gave way for room" in record.getMessage()]
+    said = [record for record in caplog.records if "because memory ran out" in record.getMessage()]
     assert (ended > 0, len(said)) == (True, 1)
 
 

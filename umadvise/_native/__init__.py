@@ -57,6 +57,8 @@ from umadvise._native.memory import (
     release_export,
     set_process_route,
     set_thread_route,
+    show_storage,
+    shown_address,
     thread_route,
 )
 from umadvise._native.pages import Pages

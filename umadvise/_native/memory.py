@@ -4,7 +4,7 @@ import ctypes
 
 from umadvise._native.abi import Allocation, Route, Status
 from umadvise._native.library import core_library, intern
-from umadvise._native.structures import filled, to_c
+from umadvise._native.structures import filled, structure, to_c
 from umadvise.errors import NativeError
 from umadvise.records.enums import Role
 
@@ -72,6 +72,23 @@ def export(address: int) -> None:
 def export_lasting(address: int) -> None:
     """Pins an allocation until it is freed, or until the oldest of those pinned so must make room: it may move then."""
     core_library().um_export_lasting(address)
+
+
+def shown_address(address: int) -> int:
+    """The address that an allocation shows for its life in place of this one, to be compared with others."""
+    shown = ctypes.c_void_p()
+    core_library().um_address_shown(address, ctypes.byref(shown))
+    return shown.value or 0
+
+
+def show_storage(address: int, storage: int) -> None:
+    """Lets an allocation move from now on that a storage shows and no op has given back.
+
+    Args:
+        address: where the allocation is now.
+        storage: address of the C++ storage object, which torch gives as `torch.UntypedStorage._cdata`.
+    """
+    core_library().um_show(ctypes.byref(structure("um_shown")(address, storage)))
 
 
 def release_export(address: int) -> None:

@@ -3,8 +3,9 @@
 The kernel's own accesses (`write(2)` from a tensor, `read(2)` into one) raise no SIGSEGV but fail with EFAULT, which no
 GPU tensor does. So whoever asks for an address gets one whose pages are resident, writable and pinned: for the life of
 a numpy array or of what torch makes of a DLPack capsule, or of the storage where the export's end cannot be seen
-(`data_ptr`, DLPack for others), except that the oldest of those give way when something finds no room: a swapped tensor
-then moves again, and the address that was given out is stale. Where torch itself hands bytes to the kernel, it gets a
+(`data_ptr`, DLPack for others), except that the oldest of those are unpinned when memory runs out: a swapped tensor
+then moves again. The address stays the storage's for life, as programs compare addresses too: nothing else is mapped
+there while the storage is evicted. Where torch itself hands bytes to the kernel, it gets a
 copy in ordinary memory, and so does safetensors, which asks for the addresses of a whole model before it writes. All
 else that runs in this process (item, print, comparisons) finds the bytes where the tensor is now, or faults and is
 served.
@@ -16,7 +17,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +29,7 @@ from umadvise.errors import BudgetError, NativeError
 from umadvise.torch_seam import signals
 from umadvise.torch_seam.placement import host_storage, to_host
 from umadvise.torch_seam.replacements import Replacements
-from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address
+from umadvise.torch_seam.runtime import HOST, Runtime, address_of, routed, storage_address, storage_of
 
 
 def _export(address: int, export: Callable[[int], None] = _native.export) -> bool:
@@ -54,9 +54,14 @@ def _export(address: int, export: Callable[[int], None] = _native.export) -> boo
     return True
 
 
-def _export_for_life(address: int) -> None:
-    """Pins the allocation at an address once, however often it is asked for, until it is freed or must give way."""
-    _export(address, _native.export_lasting)
+def _export_for_life(shown: torch.Tensor | torch.UntypedStorage) -> None:
+    """Pins a storage once, however often it is asked for, until it is freed or memory runs out."""
+    storage = storage_of(shown) if isinstance(shown, torch.Tensor) else shown
+    address = storage_address(storage) if storage is not None else 0
+    if storage is not None and _native.owns(address):
+        # An allocation that no op has seen would change its address with its first op.
+        _native.show_storage(address, storage._cdata)
+        _export(address, _native.export_lasting)
 
 
 @contextmanager
@@ -108,12 +113,24 @@ def _asker() -> str:
     return "" if frame is None else frame.f_globals.get("__name__", "")
 
 
-def _for_life(
-    address: Callable[[Any], int], original: Callable[..., Any], self: Any, *arguments: Any, **named: Any
-) -> Any:
-    """A door whose user cannot be followed, but for the kernels of a compiled graph."""
-    if _asker() not in _COMPARERS and not _native.region_runs():
-        _export_for_life(address(self))
+def _pointer(original: Callable[..., int], self: torch.Tensor | torch.UntypedStorage) -> int:
+    """Returns an address that the storage keeps for its life; the kernels of a compiled graph get the present one.
+
+    Code that only compares addresses gets one that may show nothing, and pins nothing.
+    """
+    if _native.region_runs():
+        return original(self)
+    if _asker() in _COMPARERS:
+        address = original(self)
+        return _native.shown_address(address) if _native.owns(address) else address
+    _export_for_life(self)
+    return original(self)
+
+
+def _capsule(original: Callable[..., Any], self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+    """Pins a tensor that leaves torch by DLPack, to a user that cannot be followed."""
+    if not _native.region_runs():
+        _export_for_life(self)
     return original(self, *arguments, **named)
 
 
@@ -121,7 +138,8 @@ def _numpy(original: Callable[..., Any], self: torch.Tensor, *, force: bool = Fa
     with ExitStack() as stack:
         stack.enter_context(held(self))
         array = original(self, force=force)
-        if array.size and _native.owns(int(array.ctypes.data)):
+        if array.size and _native.owns(address := int(array.ctypes.data)):
+            _native.shown_address(address)
             # Views of the array keep it alive, and it keeps the storage.
             weakref.finalize(array, stack.pop_all().close)
     return array
@@ -181,13 +199,14 @@ def _read_by_safetensors(original: Callable[..., Any], tensor: torch.Tensor, *ar
 
 def _install_lasting(runtime: Runtime) -> None:
     """Replaces the doors whose users cannot be followed."""
-    replaced, of_tensor = runtime.replaced, partial(_for_life, address_of)
-    for name in ("data_ptr", "const_data_ptr", "__dlpack__"):
-        replaced.around(torch.Tensor, name, of_tensor)
+    replaced = runtime.replaced
+    replaced.around(torch.Tensor, "data_ptr", _pointer)
+    replaced.around(torch.Tensor, "const_data_ptr", _pointer)
+    replaced.around(torch.UntypedStorage, "data_ptr", _pointer)
+    replaced.around(torch.Tensor, "__dlpack__", _capsule)
     for module in (torch, torch.utils.dlpack):
-        replaced.around(module, "to_dlpack", of_tensor)
+        replaced.around(module, "to_dlpack", _capsule)
         replaced.around(module, "from_dlpack", _from_dlpack)
-    replaced.around(torch.UntypedStorage, "data_ptr", partial(_for_life, storage_address))
     _guard_exchange(replaced)
 
 
@@ -237,7 +256,7 @@ def install(runtime: Runtime) -> None:
 
 def _array_interface(original: property, self: torch.Tensor) -> Any:
     """What CuPy and Numba take an address from: a property, and so asked for in a module of torch's own."""
-    _export_for_life(address_of(self))
+    _export_for_life(self)
     return original.__get__(self)
 
 

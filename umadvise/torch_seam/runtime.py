@@ -252,14 +252,28 @@ def address_of(tensor: torch.Tensor) -> int:
 
     Unlike `Tensor.data_ptr` this is no export: nothing is pinned for it. Of a DTensor it is this process's part.
     """
-    tensor = local_part(tensor)
     with torch._C.DisableTorchFunction():  # a mode, as `with torch.device(...)`, or a subclass would call that one
         try:
-            if tensor.layout is torch.sparse_coo:
-                return _data_ptr(tensor._values())
-            return _data_ptr(tensor if tensor.layout is torch.strided else tensor.values())
+            return _data_ptr(_with_bytes(tensor))
         except RuntimeError:
             return 0
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage that `address_of` finds its address in; None where there is none."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return _with_bytes(tensor).untyped_storage()
+        except RuntimeError:
+            return None
+
+
+def _with_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or the part of it, that has the values' storage."""
+    tensor = local_part(tensor)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    return tensor if tensor.layout is torch.strided else tensor.values()
 
 
 def storage_address(storage: torch.UntypedStorage) -> int:

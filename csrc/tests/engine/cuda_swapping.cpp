@@ -225,6 +225,29 @@ TEST(a_lasting_export_gives_way_when_the_kernels_that_have_its_address_have_ende
   CHECK_EQ(history.exports_ended, uint64_t{1});
 }
 
+TEST(an_address_is_unmapped_when_the_kernels_that_have_it_have_ended) {
+  Swapping device(2);
+  Stream side;
+  test::Moving block = device.chunks(2);
+  device.fill(nullptr, block, 2 * kChunk, 5);
+  const void* shown = nullptr;
+  CHECK_OK(um_address_shown(block, &shown));  // it is mapped when it is asked for again
+  CHECK_OK(um_export_lasting(block));
+  unsigned char* const address = block;
+  CHECK(address == shown);
+  device.fill(nullptr, device.chunks(2), 2 * kChunk, 1);  // it gives way
+  device.expect(nullptr, block, 2 * kChunk, 5);           // and returns
+  CHECK(block == address);
+  device.check_kernels();
+  device.launch(side, [=] {  // no op, in a stream that none was ever in
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    Cuda::wrong += !test::holds(address, 5, 2 * kChunk);
+  });
+  device.fill(nullptr, device.chunks(2), 2 * kChunk, 1);
+  device.expect(nullptr, block, 2 * kChunk, 5);
+  device.check_kernels();
+}
+
 TEST(host_copies_wait_for_kernels_of_every_stream) {
   Swapping device(3);
   Stream side;

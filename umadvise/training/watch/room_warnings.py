@@ -48,13 +48,13 @@ class RoomWarnings:
         )
 
     def _ended_exports(self) -> bool:
-        """When tensors whose address had left torch gave way to what found no room."""
+        """Warns when tensors whose address was taken were unpinned because memory ran out."""
         count = self._runtime.device.memory_history().exports_ended - self._exports_ended_before
         if count:
             log.warning(
-                "%d tensors whose address had left torch (data_ptr(), DLPack) gave way for room: they leave the device "
-                "and come back like any other again. Who still uses an address asks for it again, or holds the tensor: "
-                "umadvise.held",
+                "Unpinned %d tensors whose address was taken (data_ptr(), DLPack), because memory ran out. Their "
+                "addresses stay theirs, but must not be used while they are evicted: umadvise.held keeps a tensor in "
+                "place",
                 count,
             )
         return count > 0
