@@ -33,7 +33,7 @@ class Text {
 bool um::serve_stray_access(uint64_t address, bool write) noexcept {
   try {
     const um_device::Found found = um_device::find(address, false);
-    if (found.device == nullptr) return false;
+    if (found.device == nullptr || !found.device->has_parts()) return false;
     um_device& device = *found.device;
     const um::RequiredContext current(device.backend);
     Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
