@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "capi/device.h"
 #include "engine/device.h"
+#include "engine/doors.h"
 #include "engine/owners.h"
 #include "memory/process.h"
 #include "umadvise.h"
@@ -65,6 +66,31 @@ um_status um_refusals_put_off(um_device* device) {
   return guarded([&] {
     if (!alive(device)->swapping.put_off())
       throw um::Error(UM_UNSUPPORTED, "refusals are put off in steps alone, and where kernels run in the host");
+  });
+}
+
+int32_t um_refusal_pending(um_device* device) {
+  return guarded_value(0, [&] { return alive(device)->swapping.is_refused() ? 1 : 0; });
+}
+
+um_status um_refusals_end(um_device* device, uint64_t update_bytes, uint64_t update_tensors) {
+  return guarded([&] { alive(device)->swapping.end_put_off(update_bytes, update_tensors); });
+}
+
+um_status um_step_watch(const void* address) {
+  return guarded([&] {
+    const um_device::Found found = um_device::find_range(address, 0);
+    found.device->step_undo.watch(found.block);
+  });
+}
+
+um_status um_step_undo(um_device* device, uint64_t* refused_at) {
+  return guarded([&] {
+    *refused_at = alive(device)->step_undo.refused_at();
+    std::vector<char> contents;
+    uint64_t address = 0;
+    while (alive(device)->step_undo.take(&contents, &address))
+      um::copy_from_host(reinterpret_cast<void*>(address), contents.data(), contents.size());
   });
 }
 

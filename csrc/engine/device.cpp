@@ -39,7 +39,8 @@ um_device::Parts::Parts(um_device& device)
       follower(device),
       recording(device),
       sampling(device),
-      repetition(device) {}
+      repetition(device),
+      step_undo(device) {}
 
 um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
     : backend(std::move(its_backend)),
@@ -58,7 +59,8 @@ um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
       follower(parts_->follower),
       recording(parts_->recording),
       sampling(parts_->sampling),
-      repetition(parts_->repetition) {
+      repetition(parts_->repetition),
+      step_undo(parts_->step_undo) {
   if (backend.hooks->exact && backend.counting == UM_COUNTING_RAW) guard.join(accounts);
   if (!backend.hooks->in_host) guard.join(workspaces);
 }

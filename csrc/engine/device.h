@@ -21,6 +21,7 @@
 #include "engine/recording.h"
 #include "engine/repetition.h"
 #include "engine/sampling.h"
+#include "engine/step_undo.h"
 #include "engine/streams.h"
 #include "engine/swapping.h"
 #include "engine/times.h"
@@ -114,6 +115,7 @@ struct um_device {
   um::Recording& recording;
   um::Sampling& sampling;
   um::Repetition& repetition;
+  um::StepUndo& step_undo;
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);
@@ -151,4 +153,5 @@ struct um_device::Parts {
   um::Recording recording;
   um::Sampling sampling;
   um::Repetition repetition;
+  um::StepUndo step_undo;
 };

@@ -58,6 +58,7 @@ RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t f
   measure(*running);
   device_.budget.check(*running);
   for (Participant* const each : begins_) each->begin_op(*running);
+  note_writes();
   running_ops_.push_back(running);
   step_ops_ += running->beside ? 0 : 1;
   ++op_count_;
@@ -115,6 +116,14 @@ void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
     for (const Operand& operand : operands_) {
       if ((operand.access->write != 0) == write) use(op, operand);
     }
+  }
+}
+
+// Of an op that has begun: one that was refused has written nothing.
+void Guard::note_writes() noexcept {
+  if (step_ == 0) return;
+  for (const Operand& operand : operands_) {
+    if (operand.access->write != 0) device_.step_undo.note_write(*operand.block);
   }
 }
 

@@ -59,6 +59,7 @@ class Guard {
   RunningOp* prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags);
   void gather(RunningOp& op, const um_access* accesses, uint32_t count);
   void use(RunningOp& op, const Operand& operand);
+  void note_writes() noexcept;
   void outside_ops() noexcept;
   void note_end() noexcept;
   bool touch(const RunningOp& op) const;

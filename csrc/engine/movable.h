@@ -40,6 +40,7 @@ struct Movable {
   uint64_t streams = 0;     // that used it since it came (UsedStreams)
   Fences::Fence used = 0;   // where one stream alone did: the end of the last op; 0: nobody took it down
   uint64_t ordered = 0;     // ahead of time, when so many ops had begun, and not used since; 0: it is not so
+  uint64_t part_bytes = 0;  // what it takes of a chunk that it shares; 0: it shares none
   uint32_t pins = 0;        // while there are any, it stays
   Where where = Where::device;
   um_swap_cause cause = UM_SWAP_PLANNED;  // of the move that `moved` is

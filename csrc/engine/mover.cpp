@@ -50,12 +50,16 @@ Movable* Mover::made_of(Block* block, const Residence& residence, uint64_t bytes
   block->record.bytes = bytes;
   Movable* const made = pool_.take();
   *made = {block, residence};
+  made->part_bytes = memory_.shares(bytes) ? memory_.shared.part_bytes(bytes) : 0;
+  parts_bytes_.add(made->part_bytes);
   return made;
 }
 
 void Mover::free(Movable* block) noexcept {
   if (block->where == Where::queued) unqueue(block);
   if (block->ordered != 0 && block->residence.range != nullptr) ++events_.counted.unused_swap_ins;
+  if (!displaced_.empty()) displaced_.erase(std::remove(displaced_.begin(), displaced_.end(), block), displaced_.end());
+  parts_bytes_.subtract(block->part_bytes);
   transfers.free(block);
   pool_.give(block);
 }
@@ -142,13 +146,20 @@ bool Mover::repack(const Uses& uses) {
   return any;
 }
 
+namespace {
+
+bool is_among(const Movable* block, const Mover::Uses& uses) {
+  return std::any_of(uses.begin(), uses.end(), [&](const Movable::Use& use) { return use.block == block; });
+}
+
+}  // namespace
+
 // Chunks of what does not leave and is none of the op's.
 uint64_t Mover::held_beside(const Uses& uses) const {
   uint64_t chunks = 0;
   std::vector<const SharedChunk*> shared;
   for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
-    const bool own = std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.block == each; });
-    if (own || each->may_leave()) continue;
+    if (each->may_leave() || is_among(each, uses)) continue;
     const SharedChunk* const its = each->residence.range->shared;
     if (its != nullptr && std::find(shared.begin(), shared.end(), its) != shared.end()) continue;
     if (its != nullptr) shared.push_back(its);
@@ -157,19 +168,46 @@ uint64_t Mover::held_beside(const Uses& uses) const {
   return chunks;
 }
 
-Need Mover::need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
-  Need need{0, held_beside(uses), memory_.staying.now};
+// The most chunks that this can be in any budget. What found no room here is on the device there. Each part of a shared
+// chunk that cannot leave may have one to itself, as its neighbours leave and others come: 48 parts of 128 KiB, which
+// fill 3 chunks, may hold 48. They are never more than the chunks that all parts took when there were most of them,
+// where rests that are too small for the next part are at most as much as the parts themselves.
+uint64_t Mover::held_in_any_budget(const Uses& uses) const {
+  uint64_t chunks = 0, parts = 0;
+  const auto add = [&](const Movable& each) {
+    each.part_bytes > 0 ? void(++parts) : void(chunks += memory_.chunks_of(each.block->record.bytes));
+  };
+  for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
+    const bool gives_way = each->owner != nullptr && each->pins == 0;  // also where it is in reach of ended kernels
+    if (!gives_way && !is_among(each, uses)) add(*each);
+  }
+  for (const Movable* each : displaced_) {
+    if (each->owner == nullptr && each->where == Where::host && !is_among(each, uses)) add(*each);
+  }
+  return chunks + std::min(parts, 2 * memory_.chunks_of(parts_bytes_.peak));
+}
+
+// Parts of shared chunks are packed: where they lie too far apart for that, they leave and come again.
+uint64_t Mover::working(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  uint64_t chunks = 0;
   std::vector<uint64_t> parts;
   const auto add = [&](uint64_t bytes) {
-    memory_.shares(bytes) ? parts.push_back(bytes) : void(need.working += memory_.chunks_of(bytes));
+    memory_.shares(bytes) ? parts.push_back(bytes) : void(chunks += memory_.chunks_of(bytes));
   };
   for (auto use = uses.begin(); use != uses.end(); ++use) {
     const auto same = [&](const Movable::Use& each) { return each.block == use->block; };
     if (std::none_of(uses.begin(), use, same)) add(use->block->block->record.bytes);
   }
   for (const uint64_t bytes : made_bytes) add(bytes);
-  need.working += memory_.shared.chunks_for(parts);
-  return need;
+  return chunks + memory_.shared.chunks_for(parts);
+}
+
+Need Mover::need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  return {working(uses, made_bytes), held_beside(uses), memory_.staying.now};
+}
+
+Need Mover::need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  return {working(uses, made_bytes), held_in_any_budget(uses), memory_.staying.now};
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------

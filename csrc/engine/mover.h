@@ -45,8 +45,12 @@ class Mover {
   bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
   // The host waits until all of an allocation's bytes are where it lies. Throws um::Error.
   void settle(Movable* block);
-  // What an op needs that is given these allocations and has made others, of so many bytes each.
+  // What an op needs that is given these allocations and has made others, of so many bytes each: as they lie now, and
+  // at most, in whatever budget the step runs.
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
+  Need need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
+  // An allocation that found no room on the device, where it would stay if nobody shows its address.
+  void note_displaced(const Movable* block) { displaced_.push_back(block); }
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t bytes);
   // Likewise for one that returns from the host.
@@ -100,12 +104,16 @@ class Mover {
   bool evict_one();
   bool send(Movable* block, um_swap_cause cause);
   uint64_t held_beside(const Uses& uses) const;
+  uint64_t held_in_any_budget(const Uses& uses) const;
+  uint64_t working(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
 
   MovableMemory& memory_;
   SwapEvents& events_;
   StablePool<Movable> pool_;
   std::deque<Movable*> queue_;  // to come, first the first
-  uint64_t ops_ = 1;            // that have begun
+  std::vector<const Movable*> displaced_;
+  Level parts_bytes_;  // of shared chunks, which all parts would take at once, wherever they lie
+  uint64_t ops_ = 1;   // that have begun
 };
 
 }  // namespace um

@@ -18,6 +18,7 @@ struct Notes {
   bool gave_way;     // an export without end holds it no more, or never did (CUDA): its address is still out
   bool seen;         // an op used it as a tensor's storage
   bool workspace;    // a library's own: kernels use it that no op announces
+  bool watched;      // engine/step_undo.h: a refused step gives it its contents back
   bool discarded;    // a plan has said that nobody needs its contents: true when it is freed
 };
 

@@ -21,10 +21,11 @@ struct Turns {
   uint8_t begin, end, memory;
 };
 inline constexpr uint8_t kNever = 255;
-inline constexpr size_t kMostParticipants = 10;
+inline constexpr size_t kMostParticipants = 11;
 inline constexpr Turns kRepetitionTurns{0, kNever, kNever}, kEventTurns{0, 3, 0}, kProgramTurns{1, 6, 1},
     kBudgetTurns{2, kNever, kNever}, kSwapTurns{3, 5, kNever}, kRecordTurns{4, 4, 2}, kDurationTurns{5, 0, kNever},
-    kSampleTurns{6, 1, 3}, kWorkspaceTurns{kNever, 2, kNever}, kAccountTurns{kNever, 3, kNever};
+    kSampleTurns{6, 1, 3}, kUndoTurns{7, kNever, 4}, kWorkspaceTurns{kNever, 2, kNever},
+    kAccountTurns{kNever, 3, kNever};
 
 // The device's lock is held for every call.
 class Participant {

@@ -1,5 +1,6 @@
 #include "engine/refusal.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "memory/host_memory.h"
@@ -23,7 +24,9 @@ std::string refusal(const Need& need, uint64_t budget, uint64_t chunk_bytes) {
 }
 
 std::string refusal_of_step(const Need& need, uint64_t budget, uint64_t chunk_bytes) {
-  const uint64_t enough_bytes = (need.working + need.held) * chunk_bytes + Need::kConstantBytes;
+  // What was refused is never advised: an op may also have been refused for how others lay in the chunks.
+  const uint64_t enough_bytes =
+      std::max((need.working + need.held) * chunk_bytes + Need::kConstantBytes, (budget + 1) * chunk_bytes);
   return made_of(need, budget, chunk_bytes) + ". No op of this step needs more: a budget of " + in_words(enough_bytes) +
          " does for it and for all like it, with the " + in_words(Need::kConstantBytes) +
          " that small tensors may take, which now take " + in_words(need.small * chunk_bytes) + kOtherwise;

@@ -13,7 +13,7 @@ struct Need {
   static constexpr uint64_t kConstantBytes = uint64_t{16} << 20;
 
   uint64_t working = 0;  // what the op is given and has made until now
-  uint64_t held = 0;     // what stays beside that, but for small storages
+  uint64_t held = 0;     // what cannot leave beside that, but for small storages
   uint64_t small = 0;    // of small storages that stay
 
   uint64_t chunks() const { return working + held + small; }
@@ -32,7 +32,8 @@ class PutOff {
   bool active() const { return active_; }
   // An op that needs so much; `who`: in words.
   void note(const Need& need, const std::string& who);
-  // The words for the step that ends; empty: nothing was refused. From now on ops are refused at once.
+  // The words for the step, and for a budget that holds it; empty: nothing was refused. From now on ops are refused at
+  // once.
   std::string end(uint64_t budget, uint64_t chunk_bytes);
 
  private:

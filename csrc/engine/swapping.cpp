@@ -16,9 +16,10 @@ using driver::CUstream;
 
 namespace {
 
-std::string about(const RunningOp& op) {
-  const std::string module = name_of(op.identity.module);
-  return std::string("no room for ") + name_of(op.identity.op) + (module.empty() ? "" : " of " + module) + ": ";
+std::string about(const RunningOp* op) {
+  if (op == nullptr) return "no room for memory that is made outside of ops: ";
+  const std::string module = name_of(op->identity.module);
+  return std::string("no room for ") + name_of(op->identity.op) + (module.empty() ? "" : " of " + module) + ": ";
 }
 
 Mover::Uses uses_of(const RunningOp& op) {
@@ -113,12 +114,8 @@ bool Swapping::stays(uint64_t bytes) const {
 Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                           CUstream stream, bool reachable) {
   if (stays(bytes)) {
-    if (chunks_ != nullptr) {
-      const CurrentContext current(device_.backend);
-      mover().waits.streams.bit_of(stream);
-      if (op != nullptr) mover().waits.streams.bit_of(op->stream);
-    }
-    return device_.allocations->allocate(bytes, placement, birth);
+    Block* const small = make_small(bytes, placement, birth, op, stream);
+    if (small != nullptr) return small;
   }
   const RequiredContext current(device_.backend);
   if (op != nullptr) {
@@ -139,6 +136,22 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
   return made->block;
 }
 
+// nullptr: the step is refused, and small memory that finds no chunk moves like any other until then.
+Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
+                            CUstream stream) {
+  if (chunks_ != nullptr) {
+    const CurrentContext current(device_.backend);
+    mover().waits.streams.bit_of(stream);
+    if (op != nullptr) mover().waits.streams.bit_of(op->stream);
+  }
+  try {
+    return device_.allocations->allocate(bytes, placement, birth);
+  } catch (const Error& error) {
+    if (chunks_ == nullptr || !chunks_->put_off.active() || error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
+    return nullptr;
+  }
+}
+
 // What an op makes is on the device at once, and stays until it ends. What nobody else will use comes with its first
 // use. So does what an op asks for that only creates, where there is no idle memory: whoever called it may have taken a
 // raw address since the last op, and its memory must not go to somebody else before the next one.
@@ -154,7 +167,7 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
   if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
     Mover::Uses all = uses_of(*op);
     all.push_back({made, true});
-    chunks_->put_off.note(mover().need(all, {}), about(*op));
+    note_need(all, {}, op);
   }
   return made != nullptr ? made : make_anyway(bytes, op, stream);
 }
@@ -162,35 +175,45 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
 // There is no room. What an op has begun with lies where it lies until it ends: so its small operands may keep more
 // chunks than they fill. What finds no room for that alone comes when it is used next.
 Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
-  if (op == nullptr) refuse(mover().need({}, {bytes}), op);
-  make_room(op->made_out, op->made_out.size() + 1);
-  const Need need = mover().need(uses_of(*op), {bytes});
   const bool put_off = chunks_->put_off.active();
-  if (!put_off && need.chunks() > chunks_->memory.ranges.chunks.pool.most()) refuse(need, op);
-  if (put_off) chunks_->put_off.note(need, about(*op));
+  const Mover::Uses uses = op != nullptr ? uses_of(*op) : Mover::Uses{};
+  const Need need = mover().need(uses, {bytes});
+  const bool too_much = op == nullptr || need.chunks() > chunks_->memory.ranges.chunks.pool.most();
+  if (too_much && !put_off) refuse(need, op);
+  if (op != nullptr) make_room(op->made_out, op->made_out.size() + 1);
+  if (put_off) note_need(uses, {bytes}, op);
   Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
   if (made == nullptr) refuse(need, op);
-  op->made_out.push_back({made, true});
+  mover().note_displaced(made);
+  if (op != nullptr) op->made_out.push_back({made, true});
   return made;
+}
+
+void Swapping::note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) {
+  chunks_->put_off.note(mover().need_in_any_budget(uses, made_bytes), about(op));
 }
 
 void Swapping::refuse(const Need& need, const RunningOp* op) const {
   const MovableMemory& memory = chunks_->memory;
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(*op) : "") +
-                                           refusal(need, memory.ranges.chunks.pool.budget(), memory.chunk_bytes()));
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(op) : "") +
+                                           refusal(need, memory.ranges.chunks.pool.budget(), memory.chunk_bytes()) +
+                                           device_.step_undo.changes());
 }
 
 bool Swapping::put_off() {
   if (chunks_ == nullptr || device_.guard.step() == 0 || !device_.backend.hooks->in_host) return false;
+  if (!chunks_->put_off.active()) device_.step_undo.begin_refused();
   chunks_->put_off.begin();
   return true;
 }
 
-void Swapping::end_put_off() {
+void Swapping::end_put_off(uint64_t update_bytes, uint64_t update_tensors) {
   if (chunks_ == nullptr || !chunks_->put_off.active()) return;
   const MovableMemory& memory = chunks_->memory;
+  Need update = mover().need_in_any_budget({}, std::vector<uint64_t>(update_tensors, update_bytes));
+  if (update.working > 0) chunks_->put_off.note(update, "no room for an update of a parameter: ");
   const std::string words = chunks_->put_off.end(memory.ranges.chunks.pool.budget(), memory.chunk_bytes());
-  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words);
+  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words + device_.step_undo.changed());
 }
 
 void Swapping::end(Block* block) noexcept {
@@ -236,14 +259,12 @@ void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
   for (const Movable::Use& use : op.swapped) ++use.block->pins;
   const OnError undo([&] { unpin(op); });
+  const bool put_off = chunks_->put_off.active();
+  if (put_off) note_need(op.swapped, {}, &op);
   if (!mover().busy() && mover().at_hand(op.swapped, op.stream)) return;
   const RequiredContext current(device_.backend);
   go_on();
-  PutOff& put_off = chunks_->put_off;
-  if (mover().acquire(op.swapped, op.stream, put_off.active())) return;
-  const Need need = mover().need(op.swapped, {});
-  if (!put_off.active()) refuse(need, &op);
-  put_off.note(need, about(op));
+  if (!mover().acquire(op.swapped, op.stream, put_off) && !put_off) refuse(mover().need(op.swapped, {}), &op);
 }
 
 void Swapping::unpin(RunningOp& op) noexcept {

@@ -24,8 +24,10 @@ class Swapping final : public Participant {
   // Ops of this step that find no room are not refused at once, but when it ends. False: they are, as outside of
   // steps, and where kernels run elsewhere.
   bool put_off();
-  // The step has ended. Throws um::Error where it was refused anything.
-  void end_put_off();
+  bool is_refused() const { return has_chunks() && chunks_->put_off.active(); }
+  // The step has ended, or ends here for whoever tries it again. Throws um::Error where it was refused anything.
+  // `update_bytes`: of which an update that will not run would use `update_tensors` at once.
+  void end_put_off(uint64_t update_bytes = 0, uint64_t update_tensors = 0);
   // The context is current.
   void close() noexcept;
   // The driver does not take it back: it stays for good.
@@ -69,6 +71,9 @@ class Swapping final : public Participant {
   void change(const um_chunk_options& options);
   Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
   Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream);
+  Block* make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
+                    driver::CUstream stream);
+  void note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op);
   [[noreturn]] void refuse(const Need& need, const RunningOp* op) const;
   bool find_room() noexcept;
   void unpin(RunningOp& op) noexcept;

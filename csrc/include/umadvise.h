@@ -298,6 +298,19 @@ UM_API um_status um_step_set(um_device* device, uint32_t step);
  * room for is used in the host's memory, until um_step_set refuses the step with UM_OUT_OF_DEVICE_MEMORY, and says what
  * all of it needs. UM_UNSUPPORTED outside of steps, and on a GPU. */
 UM_API um_status um_refusals_put_off(um_device* device);
+/* Whether an op of the running step was refused and its refusal put off. */
+UM_API int32_t um_refusal_pending(um_device* device);
+/* Ends within a step what um_refusals_put_off began, and returns what um_step_set would return at its end: UM_OK where
+ * nothing was put off. `update_bytes`: an update that will not run would use so many tensors of so many bytes at once,
+ * which the budget that the message names holds too; 0 for none. */
+UM_API um_status um_refusals_end(um_device* device, uint64_t update_bytes, uint64_t update_tensors);
+/* From now on the contents of the allocation at the address are kept in each step, before an op writes to it first, for
+ * um_step_undo, but not while it is managed memory. UM_UNSUPPORTED on a GPU. */
+UM_API um_status um_step_watch(const void* address);
+/* Writes back what was kept in the step that runs or has just ended: the contents of watched allocations as the step
+ * found them, and, where a refusal was put off, of all others that an op wrote after that, as they were then.
+ * `refused_at`: serial of the latest allocation before the refusal; 0: none was put off. */
+UM_API um_status um_step_undo(um_device* device, uint64_t* refused_at);
 /* Looks for steps that nobody marks, in the ops that come from now on, or no longer: at a place that comes again and
  * again, the same in each of them. Where one begins with an op, um_op_begin returns UM_STEP_BEGINS and the op has not
  * begun: tell of the edge with um_step_set, and begin the op once more with UM_OP_AT_EDGE. */

@@ -15,6 +15,8 @@ _REFUSED = re.compile(
     r"no room for (.+?): its working set takes (.+?) \((\d+) bytes\) in chunks of .+?, and (.+?) beside it cannot leave"
 )
 
+_NAMED = re.compile(r"a budget of .+? \((\d+) bytes\) does")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -49,7 +51,9 @@ def compare(program: Program) -> dict[str, Any]:
         found["needed_bytes"] = resident.needed_bytes
         budget_bytes = round(PART * resident.needed_bytes) // BLOCK_BYTES * BLOCK_BYTES
         for policy in POLICIES[1:]:
-            cells[policy] = judge(run(program, policy, budget_bytes), plain, budget_bytes=budget_bytes)
+            ran = run(program, policy, budget_bytes)
+            cell = judge(ran, plain, budget_bytes=budget_bytes)
+            cells[policy] = _advised(program, policy, ran, plain) or cell if cell.verdict == "one op" else cell
     return {**found, "cells": {policy: asdict(cell) for policy, cell in cells.items()}}
 
 
@@ -76,6 +80,15 @@ def judge(ran: Run, plain: Run, *, moves: bool = True, budget_bytes: int = 0) ->
         steps=ran.profile.step_count,
         driven=None if planned is None else planned.driven,
     )
+
+
+def _advised(program: Program, policy: str, refused: Run, plain: Run) -> Cell | None:
+    """What is wrong with the budget that a refusal names; None: it runs, or the refusal names none."""
+    named = _NAMED.search(refused.errors)
+    if named is None:
+        return None
+    again = judge(run(program, policy, int(named[1])), plain, moves=False)
+    return None if again.verdict == "equal" else Cell("failed", f"in the budget that its refusal names: {again.why}")
 
 
 def _refused(errors: str, budget_bytes: int) -> Cell | None:

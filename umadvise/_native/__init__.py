@@ -63,4 +63,5 @@ from umadvise._native.memory import (
 )
 from umadvise._native.pages import Pages
 from umadvise._native.recording import Recording
+from umadvise._native.refused_steps import end_refusals, refusal_pending, undo_step, watch_in_steps
 from umadvise._native.simulation import simulate_swap, simulate_unified

@@ -9,7 +9,11 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def closure_between(
-    arguments: tuple[Any, ...], named: dict[str, Any], leave: Callable[[], object], enter: Callable[[], object]
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    leave: Callable[[], object],
+    enter: Callable[[], object],
+    check: Callable[[], object] | None = None,
 ) -> Arguments | None:
     """The arguments of an optimizer's step with a closure that runs outside of it; None where there is no closure.
 
@@ -18,6 +22,7 @@ def closure_between(
         named: what the step was given by name.
         leave: function that is called before the closure.
         enter: function that is called after it, whatever it raises.
+        check: function that is called then, unless the closure raised; it may raise, as the update has not begun.
     """
     by_position = len(arguments) > 1 and _takes_closure_first(type(arguments[0]))  # type: ignore[arg-type]
     closure = arguments[1] if by_position else named.get("closure")
@@ -28,9 +33,12 @@ def closure_between(
     def outside(*given: Any, **given_by_name: Any) -> Any:
         leave()
         try:
-            return closure(*given, **given_by_name)
+            result = closure(*given, **given_by_name)
         finally:
             enter()
+        if check is not None:
+            check()
+        return result
 
     if by_position:
         return (arguments[0], outside, *arguments[2:]), named

@@ -264,7 +264,7 @@ class Session:
     # ---- the loop -------------------------------------------------------------------------------------------------
 
     def step(self) -> AbstractContextManager[None]:
-        """Marks one training step: `with um.step():`.
+        """Marks one training step: `with um.step():`. If memory cannot hold it, what it changed is changed back.
 
         Raises:
             StateError: the session is not open, or another step is, as that of another asyncio task.

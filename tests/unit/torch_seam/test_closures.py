@@ -48,6 +48,18 @@ def test_the_optimizer_goes_on_after_a_closure_that_fails(seen: list[str]) -> No
     assert seen == ["leave", "enter"]
 
 
+def test_what_is_checked_after_a_closure_ends_the_step_before_its_update(seen: list[str]) -> None:
+    def refuses() -> None:
+        seen.append("check")
+        raise MemoryError
+
+    changed = closure_between((Stepping(), lambda: 2.5), {}, **hooks(seen), check=refuses)
+    assert changed is not None
+    with pytest.raises(MemoryError):
+        changed[0][1]()
+    assert seen == ["leave", "enter", "check"]
+
+
 def test_a_step_without_a_closure_stays(seen: list[str]) -> None:
     for arguments in ((Stepping(),), (Stepping(), None)):
         assert closure_between(arguments, {}, **hooks(seen)) is None

@@ -104,6 +104,7 @@ class Loop:
 
     def close(self) -> None:
         """Stops driving steps and searching for plans, and gives torch's checkpoints back to torch."""
+        self.observer.refused.follow((), ())
         self._keep_steps()
         if self._choice is not None:
             self._choice.close()
@@ -138,10 +139,13 @@ class Loop:
     def begin_with_kept(self, modules: Sequence[Module], optimizers: Sequence[Optimizer]) -> None:
         """Has steps driven that an earlier run of the same training has kept, and keeps this run's at the end.
 
+        A refused step gives back what it did to the modules and to the optimizers' parameters.
+
         Args:
             modules: the modules that are trained; none where only the optimizers are known.
             optimizers: optimizers of the modules' parameters.
         """
+        self.observer.refused.follow(modules, optimizers)
         if self._planner.planning is None:
             return
         self._identity = identity_of(modules, optimizers, **self._planner.circumstances)

@@ -13,7 +13,7 @@ from umadvise.training.loop.loop import Loop
 
 @contextmanager
 def marked_step(state: Runtime, loop: Loop) -> Iterator[None]:
-    """Does what is due at both edges of a step.
+    """Does what is due at both edges of a step. What a step changed that memory cannot hold is changed back.
 
     Args:
         state: patched state of the process.
@@ -47,7 +47,8 @@ def marked_step(state: Runtime, loop: Loop) -> Iterator[None]:
         loop.in_marked_step = False
         if not (state.forked or sys.is_finalizing()):  # a child may end here, and so may a generator at Python's end
             clock.end_step()
-            loop.after_step(number, whole=whole, refused=refused or clock.refusal is not None)
+            refused = loop.observer.refused.end_marked(number, refused=refused or clock.refusal is not None)
+            loop.after_step(number, whole=whole, refused=refused)
             if not whole:
                 clock.refusal = None  # what ended it says more
     clock.check()

@@ -18,6 +18,7 @@ from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import rehearsing
 from umadvise.training.watch.device_readings import DeviceReader
 from umadvise.training.watch.module_names import ModuleNames
+from umadvise.training.watch.refused_steps import RefusedSteps
 from umadvise.training.watch.sampling import SAMPLE_EVERY, Sampler
 from umadvise.training.watch.step_clock import StepClock
 from umadvise.training.watch.trace_recorder import TraceRecorder
@@ -29,6 +30,7 @@ class Observer:
 
     Attributes:
         names: names of modules and of their tensors.
+        refused: what keeps refused steps from training.
         reader: what reads the device's counters and events.
         clock: marks of the steps and what each of them cost; there from `attach` on.
         unmarked: what begins and ends steps until somebody marks them.
@@ -58,7 +60,8 @@ class Observer:
         self._policy = policy
         self._builder: ProfileBuilder | None = None
         self.names = ModuleNames()
-        self.unmarked = UnmarkedSteps(runtime, self.names)
+        self.refused = RefusedSteps(runtime)
+        self.unmarked = UnmarkedSteps(runtime, self.names, self.refused)
         self.reader = DeviceReader(runtime.device)
         self.recorder = TraceRecorder(runtime, script or "")
         self.rungs: list[RungChange] = []
@@ -77,7 +80,8 @@ class Observer:
         )
         self.names.attach()
         self._timer.__enter__()
-        self.clock = StepClock(self._runtime, self.reader, self._builder)
+        self.clock = StepClock(self._runtime, self.reader, self._builder, self.refused)
+        self.refused.attach()
         self.unmarked.attach(self.clock)
 
     def belongs_to_session(self, policy: str) -> None:
@@ -95,6 +99,7 @@ class Observer:
         self._timer.__exit__(None, None, None)
         self.unmarked.detach()
         self.names.detach()
+        self.refused.detach()
         if self._builder is not None:
             self.clock.stop()
         self.recorder.stop()

@@ -21,6 +21,7 @@ from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.device_readings import DeviceReader
+from umadvise.training.watch.refused_steps import RefusedSteps
 from umadvise.training.watch.room_warnings import RoomWarnings
 
 log = logging.getLogger("umadvise")
@@ -40,17 +41,19 @@ class StepClock:
         refusal: why the memory that there is cannot hold the step that ended last; None where it could, or was raised.
     """
 
-    def __init__(self, runtime: Runtime, reader: DeviceReader, builder: ProfileBuilder) -> None:
+    def __init__(self, runtime: Runtime, reader: DeviceReader, builder: ProfileBuilder, refused: RefusedSteps) -> None:
         """Starts: what happens from now on goes into a profile.
 
         Args:
             runtime: what is patched.
             reader: reader of its device.
             builder: builder of the profile.
+            refused: what keeps refused steps from training.
         """
         self._runtime = runtime
         self._reader = reader
         self._builder = builder
+        self._refused = refused
         self._warnings = RoomWarnings(runtime)
         self.in_step = False
         self.step_count = self.update_count = 0
@@ -75,12 +78,17 @@ class StepClock:
         self._warnings.look(self._runtime.device.counters().oversized_ops or 0)
         self._drain()
 
-    def _enter_optimizer(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
+    def _enter_optimizer(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
+        self._refused.before_update(optimizer)
         self._drain()
         self.update_count += 1
         _native.set_phase(Phase.OPTIMIZER)
         return closure_between(
-            arguments, named, leave=self._leave_optimizer, enter=lambda: _native.set_phase(Phase.OPTIMIZER)
+            arguments,
+            named,
+            leave=self._leave_optimizer,
+            enter=lambda: _native.set_phase(Phase.OPTIMIZER),
+            check=lambda: self._refused.before_update(optimizer),
         )
 
     def _leave_optimizer(self, *_: Any) -> None:

@@ -17,6 +17,7 @@ from umadvise.torch_seam.runtime import Runtime, this_thread
 from umadvise.torch_seam.tensors import strided_parts
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.module_names import ModuleNames
+from umadvise.training.watch.refused_steps import UNMARKED, RefusedSteps
 from umadvise.training.watch.step_clock import StepClock
 
 log = logging.getLogger("umadvise")
@@ -79,15 +80,17 @@ class UnmarkedSteps:
         optimizers: optimizers that are expected to step.
     """
 
-    def __init__(self, runtime: Runtime, names: ModuleNames) -> None:
+    def __init__(self, runtime: Runtime, names: ModuleNames, refused: RefusedSteps) -> None:
         """Nothing is looked for before `attach`.
 
         Args:
             runtime: what is patched.
             names: what sees the calls of modules.
+            refused: what keeps refused steps from training.
         """
         self._runtime = runtime
         self._names = names
+        self._refused = refused
         self._leader = _Leader()
         self._handles: Any = None
         self._came_from: tuple[object, int] = None, 0  # a thread, and how often it came last, with no other one between
@@ -105,6 +108,7 @@ class UnmarkedSteps:
             register_optimizer_step_pre_hook(unless_traced(self._before_step)),
             register_optimizer_step_post_hook(unless_traced(self._after_step)),
         ]
+        self._refused.edge = self._refuse
         self._names.outermost = self._call
         _native.set_edge(self._edge_at_op)
         self._runtime.device.find_steps(True)
@@ -116,6 +120,7 @@ class UnmarkedSteps:
         for handle in self._handles:
             handle.remove()
         self._handles = None
+        self._refused.edge = None
         self._leave_repetition()
         if not self._runtime.forked and self._clock.in_step:
             self._drop()
@@ -124,6 +129,7 @@ class UnmarkedSteps:
         """A step is about to be marked: none is looked for any more."""
         self.detach()
         self._clock.steps_are_found = False
+        self._refused.begin_marked()
 
     def _leave_repetition(self) -> None:
         if self._names.outermost is None:
@@ -150,13 +156,22 @@ class UnmarkedSteps:
         refusal, self._clock.refusal = self._clock.refusal, None
         self.begin()
         if refusal is not None:
-            raise out_of_memory(refusal)
+            raise out_of_memory(refusal + UNMARKED)
 
     def _end(self) -> None:
         self._clock.end_step()
+        refused = self._clock.refusal is not None
+        if refused:
+            self._refused.undo(self.optimizers)
         if self.driver is not None:
-            refused = self._clock.refusal is not None
             self.driver.after_step(self._clock.step_count, whole=True, refused=refused)
+
+    def _refuse(self) -> None:
+        """The step ends before its update, which is refused; whoever tries again does so in the next one."""
+        self._clock.end_step()
+        if self.driver is not None:
+            self.driver.after_step(self._clock.step_count, whole=False, refused=True)
+        self.begin()
 
     def _drop(self) -> None:
         self._clock.drop_step()
