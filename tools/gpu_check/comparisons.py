@@ -21,7 +21,7 @@ WARM_UP = 12
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """One network in several ways.
 
     Attributes:
@@ -49,31 +49,31 @@ def _beside(rung: str, peer: str) -> dict[str, Any]:
 
 _RECOMPUTED, _SWAPPED = SWAP_RECOMPUTE.name, SWAP.name
 COMPARISONS = {
-    "bert_32": Comparison(
+    "bert_32": SpeedComparison(
         SizedNetwork("bert_large", {"batch": 32, "length": 512}, bf16=True),
         46.1 * GIB,
         ("vanilla", CHECKPOINTED, "vanilla again", OFFLOADED),
         (_percent(_RECOMPUTED, 50), _percent(_RECOMPUTED, 25), _percent(_RECOMPUTED, 23.5)),
     ),
-    "bert_16": Comparison(
+    "bert_16": SpeedComparison(
         SizedNetwork("bert_large", {"batch": 16, "length": 512}, bf16=True),
         25.3 * GIB,
         ("vanilla", CHECKPOINTED, "save_on_cpu(pin_memory=True)"),
         (_percent(_RECOMPUTED, 50), _percent(_SWAPPED, 50)),
     ),
-    "resnet_256": Comparison(
+    "resnet_256": SpeedComparison(
         SizedNetwork("resnet50", {"batch": 256}, bf16=True),
         10.9 * GIB,
         ("vanilla", CHECKPOINTED, "vanilla again"),
         (_percent(_RECOMPUTED, 50), _percent(_SWAPPED, 50)),
     ),
-    "vit_giant": Comparison(
+    "vit_giant": SpeedComparison(
         SizedNetwork("vit_giant", {"batch": 32}),
         9.2 * GIB,
         ("vanilla", TORCHAO, TORCHAO_GRADIENTS, "vanilla again"),
         (_beside(_SWAPPED, TORCHAO), _beside(_SWAPPED, TORCHAO_GRADIENTS)),
     ),
-    "bert_managed": Comparison(
+    "bert_managed": SpeedComparison(
         SizedNetwork("bert_large", {"batch": 2, "length": 128}),
         6.2 * GIB,
         ("vanilla",),

@@ -4,6 +4,7 @@ torchao's README (torchao/optim) names `vit_giant_patch14_dinov2` of timm, train
 """
 
 import importlib.util
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ def vit_giant(batch: int, *, image: int = 224, layers: int = 40, width: int = 14
         return NETWORKS["vit_b16"](batch, classes=_CLASSES, **sizes)
     import timm
 
-    model: nn.Module = timm.create_model(
+    model: Any = timm.create_model(
         "vit_giant_patch14_dinov2",
         num_classes=_CLASSES,
         img_size=image,
@@ -43,7 +44,7 @@ def vit_giant(batch: int, *, image: int = 224, layers: int = 40, width: int = 14
         embed_dim=width,
         num_heads=heads,
     )
-    model.set_grad_checkpointing()  # type: ignore[operator]  # of timm's models
+    model.set_grad_checkpointing()
     model.to(torch.bfloat16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     images = torch.randn(batch, 3, image, image, dtype=torch.bfloat16)
