@@ -30,8 +30,8 @@ um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, u
   });
 }
 
-void um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
-  if (device != nullptr && !um::process::forked()) um::Guard::end_op(*device, outputs, count);
+uint32_t um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
+  return device != nullptr && !um::process::forked() ? um::Guard::end_op(*device, outputs, count) : 0;
 }
 
 void um_show(const um_shown* shown) {

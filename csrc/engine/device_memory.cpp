@@ -213,9 +213,11 @@ um_allocation um_device::describe(const Block& block) {
   const uint32_t exported = notes.exports + (notes.gave_way ? 1 : 0);
   // Wherever it lies: what it takes on the device.
   const uint64_t reserved_bytes = notes.movable != nullptr ? swapping.device_bytes(block) : block.bytes;
+  const void* const owner = notes.movable != nullptr ? notes.movable->owner : notes.owner;
   return {record.serial,   block.address,       record.bytes, reserved_bytes,    placement.memory,
           record.role,     placement.advice,    record.name,  record.birth_step, record.birth_op_index,
-          record.birth_op, record.birth_module, notes.seen,   exported,          this};
+          record.birth_op, record.birth_module, notes.seen,   exported,          this,
+          owner != nullptr};
 }
 
 void um_device::describe(const void* address, um_allocation* out) {

@@ -35,7 +35,7 @@ void Guard::begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t mo
     running = device.guard.enter(op, phase, module, flags, gather_accesses, context);
   }
   running_op = running;
-  const OnError end([&] { end_op(device, nullptr, 0); });  // the caller ends only what has begun
+  const OnError end([&] { static_cast<void>(end_op(device, nullptr, 0)); });  // the caller ends only what has begun
   device.guard.bring(*running);
 }
 
@@ -117,6 +117,7 @@ void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
       if ((operand.access->write != 0) == write) use(op, operand);
     }
   }
+  op.swapped_operands = op.swapped.size();
 }
 
 // Of an op that has begun: one that was refused has written nothing.
@@ -171,11 +172,12 @@ void Guard::settle(const RunningOp& op) {
   device_.accounts.sample_residency();
 }
 
-void Guard::end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept {
-  if (running_op != nullptr && running_op->device == &device) device.guard.end(running_op, outputs, count);
+uint32_t Guard::end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept {
+  const bool runs = running_op != nullptr && running_op->device == &device;
+  return runs ? device.guard.end(running_op, outputs, count) : 0;
 }
 
-void Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept {
+uint32_t Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept {
   running_op = nullptr;
   const Backend& backend = device_.backend;
   op->end_ns = op->recorded != 0 ? backend.now_ns() : 0;
@@ -191,11 +193,15 @@ void Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept
     notes(*block).seen = true;
     device_.conversion.meet(block, outputs[i].storage);
   }
+  uint32_t unseen = 0;
+  for (size_t i = op->swapped_operands; i < op->swapped.size(); ++i)
+    unseen += notes(*op->swapped[i].block->block).seen ? 0 : 1;
   report_oversized(*op);
   for (Participant* const each : ends_) each->end_op(*op);
   device_.observation.swaps.op = {step_, 0, 0, 0, 0};
   op_pool_.give(op);
   note_end();
+  return unseen;
 }
 
 // Nothing of an op is going on in this thread any more.

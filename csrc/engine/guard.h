@@ -21,7 +21,8 @@ class Guard {
                        um_gather gather, void* context);
   static void begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                        const um_access* accesses, uint32_t count);
-  static void end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept;
+  // Returns how many chunked allocations the op made that outlive it and were never seen.
+  static uint32_t end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept;
   // Of any device.
   static void show(const void* address, void* storage) noexcept;
   // Something came onto the device for the op, and may have evicted what the op needs too.
@@ -55,7 +56,7 @@ class Guard {
  private:
   RunningOp* enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather, void* context);
   void bring(RunningOp& op);
-  void end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept;
+  uint32_t end(RunningOp* op, const um_shown* outputs, uint32_t count) noexcept;
   RunningOp* prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags);
   void gather(RunningOp& op, const um_access* accesses, uint32_t count);
   void use(RunningOp& op, const Operand& operand);

@@ -48,7 +48,8 @@ struct RunningOp {
   bool differentiated = false;  // UM_OP_DIFFERENTIATED
   driver::CUstream stream{};
   WorkingSet working_set;
-  std::vector<Movable::Use> swapped;   // memory that may move, pinned for it
+  std::vector<Movable::Use> swapped;   // memory that may move, pinned for it: first its operands
+  size_t swapped_operands = 0;         // how many of those are operands
   std::vector<Movable::Use> made_out;  // what it made that found no room on the device
   std::vector<const Block*> fixed;     // other memory that it was given or has made: it keeps its place until the end
   uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too

@@ -173,6 +173,7 @@ typedef struct um_allocation {
   uint32_t seen;                                               /* 1 once an op used it as a tensor's storage */
   uint32_t exports;  /* live ones, and 1 for a lasting one that gave way: its address is out */
   um_device* device; /* whose memory it is */
+  uint32_t owned;    /* 1 where a storage is known that shows it: only then it can be evicted or converted */
 } um_allocation;
 /* The allocation that contains `address`. UM_INVALID_ARGUMENT when there is none. */
 UM_API um_status um_allocation_at(const void* address, um_allocation* out);
@@ -259,8 +260,9 @@ typedef struct um_shown {
   const void* address;
   void* storage;
 } um_shown;
-/* After it: the storages that it gave back; their allocations count as seen from now on. */
-UM_API void um_op_end(um_device* device, const um_shown* outputs, uint32_t count);
+/* After it: the storages that it gave back; their allocations count as seen from now on. Returns how many chunked
+ * allocations the op made that outlive it and were never seen. */
+UM_API uint32_t um_op_end(um_device* device, const um_shown* outputs, uint32_t count);
 
 /* Who shows allocations' addresses to others, and can be told that they change. The first three are called with the
  * lock of a device held: they must not call the library, nor free memory of it. */

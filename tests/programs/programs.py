@@ -52,6 +52,7 @@ PROGRAMS = {
     "opacus": Program("differential_privacy.py"),
     "diffusers, UNet": Program("diffusion.py"),
     "gpytorch": Program("gaussian_process.py"),
+    "detector, SiLU in place": Program("detection.py"),
     "stable-baselines3, PPO": Program("reinforcement.py"),
 }
 IN_CI = (
@@ -63,5 +64,6 @@ IN_CI = (
     "torch_geometric, GCN",
     "notebook",
     "transformers, kinds of cache",
+    "detector, SiLU in place",
 )
 """A library each of those that differ most, and each way in of docs/frameworks.md."""

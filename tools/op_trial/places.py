@@ -10,6 +10,7 @@ import torch
 import umadvise
 from op_trial.bits import strided_parts
 from umadvise import _native
+from umadvise._native.abi import Allocation, Memory
 from umadvise.errors import NativeError
 from umadvise.records.counters import SwapCounters
 from umadvise.records.enums import Role
@@ -21,6 +22,8 @@ _POISON = 0xA5
 _POISONED_BYTES = 1 << 16
 """Of each chunk, from its beginning on: where tensors are."""
 _M_PERTURB = -6  # malloc.h
+_SMALL_BYTES = 1 << 16
+"""Torch's own code keeps addresses of integer tensors below this size, so the hooks never move those (accesses.h)."""
 _CANNOT_LEAVE = re.compile(r"\((\d+) bytes\) beside it cannot leave")
 
 
@@ -105,8 +108,9 @@ class Leaving:
         Raises:
             NotAwayError: other tensors have chunks still.
         """
-        device = runtime.current().device
-        held = sum(each.reserved_bytes for each in device.allocations() if each.exports > 0)
+        allocations = runtime.current().device.allocations()
+        held = sum(each.reserved_bytes for each in allocations if each.exports > 0)
+        _check_owners(allocations)
         try:
             everything = self._fill(self._budget_bytes - held)
         except torch.OutOfMemoryError as error:
@@ -136,6 +140,14 @@ class Leaving:
     def counters(self) -> SwapCounters:
         """What was swapped."""
         return self._session.swap_counters()
+
+
+def _check_owners(allocations: Iterable[Allocation]) -> None:
+    """Checks that every allocation can be evicted, also one that an op made and kept, but for small integers."""
+    for each in allocations:
+        may_stay = each.owned or each.exports > 0 or each.memory != Memory.CHUNKED
+        if not may_stay and not (each.seen and each.bytes < _SMALL_BYTES):
+            raise NotAwayError(f"no storage is known that shows the {each.bytes} bytes that {each.birth_op} made")
 
 
 Place = Plain | Leaving

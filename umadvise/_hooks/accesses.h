@@ -7,6 +7,8 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
+
 #include "operator_info.h"
 #include "tangents.h"
 #include "umadvise.h"
@@ -49,6 +51,9 @@ class AccessList {
   void add(c10::StorageImpl* storage, uint64_t offset, const um_access& access) {
     accesses_.push_back(access);
     places_.push_back({storage, offset});
+  }
+  bool has(const c10::StorageImpl* storage) const {
+    return std::any_of(places_.begin(), places_.end(), [&](const Place& each) { return each.storage == storage; });
   }
   // um_gather.
   static void locate(void* list, const um_access** accesses, uint32_t* count) noexcept {

@@ -52,6 +52,7 @@ class RoutingAllocator final : public c10::Allocator {
       if (status != UM_OK) note_refusal(bytes);
       throw_as_torch(status, refusal);
     }
+    ++allocations_made;
     return with_our_deleter(block);
   }
 

@@ -3,7 +3,12 @@
 
 #include <c10/core/Allocator.h>
 
+#include <cstdint>
+
 namespace um::hooks {
+
+// How many allocations this thread has been given, of either allocator.
+inline thread_local uint64_t allocations_made = 0;
 
 // Installed once; throws CoreError when torch's present allocator cannot be built upon.
 void install_allocator();

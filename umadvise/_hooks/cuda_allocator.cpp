@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 
+#include "allocator.h"
 #include "cuda_streams.h"
 #include "errors.h"
 #include "fallbacks.h"
@@ -147,6 +148,7 @@ void* um_hooks_cuda_allocate(ptrdiff_t bytes, int ordinal, void* stream) {
   const um_status status = um_hooks_cuda_try_allocate(static_cast<uint64_t>(bytes), ordinal, stream, &block);
   if (status != UM_OK) note_refusal(static_cast<uint64_t>(bytes));
   throw_as_torch(status, um_hooks_last_error);
+  ++allocations_made;
   return block;
 }
 

@@ -23,6 +23,7 @@
 #include "errors.h"
 #include "fallbacks.h"
 #include "hooks.h"
+#include "nested_results.h"
 #include "operator_info.h"
 #include "rescue.h"
 #include "split.h"
@@ -194,8 +195,8 @@ void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
 // An op that has begun; um_op_end also when the kernel throws.
 class RunningOp {
  public:
-  explicit RunningOp(um_device* device) : device_(device) {}
-  ~RunningOp() { um_op_end(device_, outputs.data(), static_cast<uint32_t>(outputs.size())); }
+  RunningOp(um_device* device, NestedResults& nested) : device_(device), nested_(nested) {}
+  ~RunningOp() { nested_.end(um_op_end(device_, outputs.data(), static_cast<uint32_t>(outputs.size()))); }
   RunningOp(const RunningOp&) = delete;
   RunningOp& operator=(const RunningOp&) = delete;
 
@@ -203,6 +204,7 @@ class RunningOp {
 
  private:
   um_device* device_;
+  NestedResults& nested_;
 };
 
 void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Stack* stack, const OperatorInfo& info) {
@@ -214,10 +216,12 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
 
   um_device* const device = interposed_device.load(std::memory_order_relaxed);
   begin_or_throw(device, call, accesses);
-  RunningOp running(device);
+  NestedResults nested(info, *stack);
+  RunningOp running(device, nested);
   op.redispatchBoxed(below, stack);
   end_despite_refusals(call.name());
   gather_outputs(info, *stack, running.outputs);
+  nested.append_to(running.outputs, accesses);
 }
 
 void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -248,6 +252,7 @@ void register_fallback() {
 void interpose_thread(um_device* device) {
   if (device != nullptr) {
     register_fallback();
+    register_nested_fallback();
     hold_for_collectives();
     membership.join(device);
   } else {
@@ -260,6 +265,7 @@ void interpose_thread(um_device* device) {
 void work_beside(bool on) {
   if (membership.counted()) return;
   register_fallback();
+  register_nested_fallback();
   beside = on;
   c10::impl::tls_set_dispatch_key_included(kKey, on);
 }

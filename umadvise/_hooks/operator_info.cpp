@@ -119,6 +119,12 @@ Write write_of(std::string_view op, const c10::Argument& argument) {
   return Write::never;
 }
 
+bool overwrites_operand(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite() && !argument.is_out();
+  });
+}
+
 std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const c10::FunctionSchema& schema = op.schema();
@@ -133,6 +139,7 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
   info->argument_count = static_cast<uint32_t>(schema.arguments().size());
   info->return_count = static_cast<uint32_t>(schema.returns().size());
   info->training_argument = 0;
+  info->in_place = overwrites_operand(schema);
   info->split = split_rule(op);
   const bool believed = says_what_it_writes(op);
   for (uint32_t index = 0; index < info->argument_count; ++index) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "nested_history.h"
 #include "split.h"
 
 namespace um::hooks {
@@ -30,9 +31,11 @@ struct OperatorInfo {
   bool composite_on_cpu, composite_on_cuda;  // its only kernel there is a sequence of other operators
   uint32_t argument_count, return_count;
   uint32_t training_argument;  // meaningful where an argument is written when_training
+  bool in_place;               // it overwrites an argument that autograd may need: all but `out=`
   SplitRule split;
   std::vector<TensorArgument> tensors;  // those that may hold tensors or lists of tensors
   std::vector<uint32_t> shapes;         // likewise, but only their shapes are asked for
+  mutable NestedHistory nested;         // learned while the operator runs
 
   bool composite(c10::DispatchKeySet keys) const {
     return keys.has_backend(c10::BackendComponent::CUDABit) ? composite_on_cuda : composite_on_cpu;

@@ -186,6 +186,7 @@ class Allocation:
     seen: bool
     exports: int
     device: int  # `Device.handle` of its device
+    owned: bool
 
 
 @dataclass(frozen=True, slots=True)

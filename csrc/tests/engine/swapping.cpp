@@ -205,6 +205,30 @@ TEST(an_output_that_cannot_fit_is_refused_with_the_ops_operands) {
 }
 
 // Small allocations of every step find the chunks of the step before; they are nobody's in between.
+TEST(memory_that_an_op_keeps_has_an_owner_where_it_is_shown_and_is_counted_where_not) {
+  Swapping device(4);
+  const test::Moving given = device.chunks(1);
+  device.fill(given, kChunk, 1);
+  const auto run = [&](bool shows) {
+    const um_access access = read(given, kChunk);
+    CHECK_OK(um_op_begin(device, um_intern("aten::sin_"), UM_PHASE_FORWARD, 0, 0, &access, 1));
+    const test::Moving kept = device.chunks(1);
+    std::memset(kept, 3, kChunk);
+    device.free(device.chunks(1));
+    const um_shown output = test::shown(kept);
+    CHECK_EQ(um_op_end(device, &output, shows ? 1 : 0), shows ? 0u : 1u);
+    return kept;
+  };
+  const test::Moving shown = run(true), unknown = run(false);
+  CHECK_EQ(test::Device::at(shown).owned, 1u);
+  CHECK_EQ(test::Device::at(unknown).owned, 0u);
+  const test::Moving large = device.chunks(3);  // beside what no storage shows
+  device.fill(large, 3 * kChunk, 2);
+  CHECK_EQ(device.swaps().used_bytes, 4 * kChunk);
+  device.expect(unknown, kChunk, 3);
+  CHECK_EQ(test::Device::at(unknown).owned, 1u);
+}
+
 TEST(chunks_of_small_allocations_are_kept_until_somebody_needs_them) {
   Swapping device(4);
   const test::Moving staying = device.allocate(1000, kChunked);

@@ -338,7 +338,7 @@ def test_a_better_plan_takes_the_place_of_the_one_in_force() -> None:
 
 def allocation(serial: int, size: int, role: Role, name: str = "") -> Allocation:
     numbers: dict[str, Any] = {each.name: 0 for each in fields(Allocation)}
-    words = {"birth_op": "", "birth_module": "", "seen": True}
+    words = {"birth_op": "", "birth_module": "", "seen": True, "owned": True}
     return Allocation(**numbers | words | {"serial": serial, "bytes": size, "role": role, "name": name})
 
 

@@ -155,7 +155,7 @@ def step(*state: tuple[str, Role]) -> PlannedStep:
 
 def alive(*state: tuple[str, Role]) -> list[Allocation]:
     values = {"bytes": MIB, "reserved_bytes": MIB, "memory": 0, "advice": 0, "birth_step": 0, "birth_op_index": 0}
-    values |= {"birth_op": "", "birth_module": "", "seen": True, "exports": 0, "device": 0, "address": 0}
+    values |= {"birth_op": "", "birth_module": "", "seen": True, "exports": 0, "device": 0, "address": 0, "owned": True}
     return [Allocation(serial=serial, role=role, name=name, **values) for serial, (name, role) in enumerate(state, 1)]
 
 

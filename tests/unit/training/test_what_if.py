@@ -128,6 +128,7 @@ def test_state_takes_the_blocks_that_it_lies_in() -> None:
             memory=memory,
             role=role,
             seen=True,
+            owned=True,
             **names,
             **numbers,
         )
