@@ -85,7 +85,7 @@ def show_storage(address: int, storage: int) -> None:
     """Lets an allocation move from now on that a storage shows and no op has given back.
 
     Args:
-        address: where the allocation is now.
+        address: present address of the allocation.
         storage: address of the C++ storage object, which torch gives as `torch.UntypedStorage._cdata`.
     """
     core_library().um_show(ctypes.byref(structure("um_shown")(address, storage)))
