@@ -27,15 +27,15 @@ from umadvise.torch_seam import runtime
 Call = Callable[[Tensor, Tensor], Any]
 
 
-def halves(x: Tensor, y: Tensor) -> Tensor:
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.half(), lambda packed: packed.float()):
+def packed(x: Tensor, y: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 2, lambda doubled: doubled / 2):
         return (x * y).exp().mul_(y)
 
 
 def in_place_on_views(x: Tensor, y: Tensor) -> Tensor:
     base = x * 2
-    base[:, 1:].view(-1, 1).sin_()
-    base.t()[0].mul_(base.t()[2].detach() * y[:, 0])
+    base[1:].view(-1, 2).sin_()
+    base.t()[0].mul_(y[:, 0] * 3)
     return base
 
 
@@ -80,11 +80,10 @@ CALLS: dict[str, Call] = {
     "checkpoint": lambda x, y: checkpoint(
         lambda z: functional.silu(z * y, inplace=True).sin_(), x, use_reentrant=False
     ),
-    "reentrant checkpoint": lambda x, y: checkpoint(lambda z: (z * y).sin_().mul_(y), x, use_reentrant=True),
     "views": in_place_on_views,
     "recurrent": recurrent,
     "lists": on_lists,
-    "hooks": halves,
+    "hooks": packed,
 }
 
 

@@ -25,7 +25,7 @@ ACTIVATIONS = {
 def trained(activation: str, policy: str | None) -> dict[str, Any]:
     """Each layer saves two tensors of a chunk each; the weights of all layers fit in a few chunks."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(LAYERS))).to("cuda")
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(LAYERS)))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     act, losses = ACTIVATIONS[activation], []
 
@@ -39,6 +39,7 @@ def trained(activation: str, policy: str | None) -> dict[str, Any]:
         losses.append(x.detach().sum())
 
     if policy is None:
+        model.to("cuda")
         for _ in range(STEPS):
             step()
         return {"losses": [each.item().hex() for each in losses]}

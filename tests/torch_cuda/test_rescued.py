@@ -10,19 +10,30 @@ LARGER = ["16"] * 5 + ["6144", "16", "6144"]
 """Activations of 12 MiB beside weights of 1, after steps of which all ops fit."""
 
 
+PAGED = ("advise", "window")
+ANY = (*PAGED, "swap", "resident")
+"""Autograd's clones of what an activation overwrites can be evicted, so chunks hold each op of a steady step."""
+
+
 @pytest.mark.parametrize("seed", [None, "1"])
 @pytest.mark.parametrize(
-    ("activation", "budget", "rungs", "rows"),
+    ("activation", "budget", "rungs", "rows", "ends"),
     [
-        pytest.param("silu", "26MiB", "", STEADY, id="in place"),
-        pytest.param("silu", "26MiB", "swap", STEADY, id="in place, in chunks"),
-        pytest.param("mul", "26MiB", "swap", STEADY, id="a product in place, in chunks"),
-        pytest.param("relu", "28MiB", "swap", LARGER, id="a larger step than the one recorded"),
-        pytest.param("relu", "100MiB", "resident", LARGER, id="a larger step than plain memory holds"),
+        pytest.param("silu", "26MiB", "", STEADY, ANY, id="in place"),
+        pytest.param("silu", "26MiB", "swap", STEADY, ("swap",), id="in place, in chunks"),
+        pytest.param("mul", "26MiB", "swap", STEADY, ("swap",), id="a product in place, in chunks"),
+        pytest.param("relu", "28MiB", "swap", LARGER, PAGED, id="a larger step than the one recorded"),
+        pytest.param("relu", "100MiB", "resident", LARGER, PAGED, id="a larger step than plain memory holds"),
     ],
 )
 def test_an_op_that_does_not_fit_runs_in_unified_memory(
-    activation: str, budget: str, rungs: str, rows: list[str], seed: str | None, run: Callable[..., Any]
+    activation: str,
+    budget: str,
+    rungs: str,
+    rows: list[str],
+    ends: tuple[str, ...],
+    seed: str | None,
+    run: Callable[..., Any],
 ) -> None:
     settings = {} if seed is None else {"STAND_IN_ASYNC": "1", "STAND_IN_DELAY_US": "200", "STAND_IN_SEED": seed}
     words = (activation, budget, rungs, *rows)
@@ -30,7 +41,7 @@ def test_an_op_that_does_not_fit_runs_in_unified_memory(
     assert found["numbers"] == run("rescued.py", "trained", "plain", *words)["numbers"]
     if rungs:
         assert rungs in found["rungs"]
-        assert found["rungs"][-1] in ("advise", "window")
+    assert found["rungs"][-1] in ends
 
 
 def test_a_training_after_an_evaluation_keeps_what_it_computes(run: Callable[..., Any]) -> None:

@@ -1,9 +1,11 @@
 """Several processes keep, find and remove files in one cache directory, and some of them are killed at it."""
 
+import itertools
 import multiprocessing
 import os
 import random
 import signal
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,10 +30,10 @@ def is_whole(found: bytes, name: int) -> bool:
     return words[0].startswith(b"%d " % name) and found in {document(name, writer) for writer in range(4)}
 
 
-def work(directory: Path, writer: int, tell: Connection) -> None:
+def work(directory: Path, writer: int, tell: Connection, turns: Iterable[int]) -> None:
     """Ends with an exception where a file is damaged, or keeping or reading ends with one."""
     kept, chosen = files(directory), random.Random(writer)
-    for _ in range(TURNS):
+    for _ in turns:
         kept.keep(str(name := chosen.randrange(NAMES)), document(name, writer))
         found = kept.read(str(other := chosen.randrange(NAMES)), Path.read_bytes)
         assert found is None or is_whole(found, other)
@@ -41,7 +43,11 @@ def work(directory: Path, writer: int, tell: Connection) -> None:
 def test_processes_share_a_directory_and_some_are_killed(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(4)]
-    processes = [context.Process(target=work, args=(tmp_path, writer, pipes[writer][1])) for writer in range(4)]
+    # The last two go on until they are killed.
+    turns = [range(TURNS), range(TURNS), itertools.count(), itertools.count()]
+    processes = [
+        context.Process(target=work, args=(tmp_path, writer, pipes[writer][1], turns[writer])) for writer in range(4)
+    ]
     for process in processes:
         process.start()
     for process, (told, _) in zip(processes[2:], pipes[2:], strict=True):
