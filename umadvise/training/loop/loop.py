@@ -145,7 +145,8 @@ class Loop:
             modules: the modules that are trained; none where only the optimizers are known.
             optimizers: optimizers of the modules' parameters.
         """
-        self.observer.refused.follow(modules, optimizers)
+        if modules:  # a script's optimizers are not kept alive: its steps name them where they are refused
+            self.observer.refused.follow(modules, optimizers)
         if self._planner.planning is None:
             return
         self._identity = identity_of(modules, optimizers, **self._planner.circumstances)
