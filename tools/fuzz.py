@@ -2,19 +2,23 @@
 
     python tools/fuzz.py [--minutes 20] [--seed N] [--length 60]
 
-Each program runs twice with the same seeds: once plain, once in a session with a random policy, budget, delays of
-copies, and under "random" with plans that are random too. Everything that both leave is compared bit for bit, and so
-is what they raised. The exit status is 1 where something differs; the seed that is printed gives the case again.
+Each program runs twice with the same seeds: once plain, once in a session with a random policy, delays of copies, and
+under "random" with plans that are random too. The budget is 30 % of the memory that the program was measured to need,
+or, where a step is refused in that, the budget that the refusal names, which has to do. Everything that both runs leave
+is compared bit for bit, and so is what they raised. Every eighth seed is a training that halves its batch until it fits
+(fuzz_halving.py). The exit status is 1 where something differs; the seed that is printed gives the case again.
 """
 
 import functools
 import random
+import re
 import sys
 import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import fuzz_halving
 import fuzz_outside_ops  # noqa: F401 - its instructions too
 import torch
 from fuzz_instructions import INSTRUCTIONS
@@ -24,10 +28,18 @@ from harness import command_line
 
 import umadvise
 from umadvise import planners
+from umadvise.errors import BudgetError
+from umadvise.records.units import parse_bytes
 
 CAPACITY = "256MiB"
-BUDGETS_MIB = (40, 48, 64, 96)
-"""The first holds any op of a program, and what is small."""
+SHARE = 0.3
+"""Budget, in parts of what a program needs."""
+LEAST_BYTES = 4 << 20
+"""The smallest budget that a session accepts, two chunks."""
+_NAMED = re.compile(r"a budget of (\d+(?:\.\d+)?) (KiB|MiB|GiB) ")
+"""What a refusal says would do."""
+HALVING = 8
+"""Every so many seeds are trainings that halve their batch."""
 POLICIES = ("swap:random", "swap:random", "swap:lru", "swap", "window", "auto", "advise")
 """Random plans more often than others."""
 LENGTH = 60
@@ -43,17 +55,29 @@ def register_random_planner(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """Under what a program runs."""
+    """Under what a program runs: a budget in parts of its need, or in bytes."""
 
     policy: str
-    budget_bytes: int
     delay_us: int
+    budget_bytes: int | None = None
 
     @classmethod
     def of(cls, seed: int) -> "Setting":
         """The random one of a seed."""
         choose = random.Random(~seed)
-        return cls(choose.choice(POLICIES), choose.choice(BUDGETS_MIB) << 20, choose.choice((0, 0, 30, 200)))
+        return cls(choose.choice(POLICIES), choose.choice((0, 0, 30, 200)))
+
+
+@dataclass
+class Tally:
+    """How programs ran: all of them, those in the budget that a refusal named, and those whose tensors moved."""
+
+    programs: int = 0
+    refused: int = 0
+    moved: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.programs} programs: {self.refused} refused in {SHARE:.0%}, {self.moved} moved tensors or pages"
 
 
 Found = dict[str, torch.Tensor | list[str]]
@@ -65,8 +89,14 @@ def _results(world: World) -> Found:
     return {**found, "log": list(world.log)}
 
 
-def run_in(program: SteppedProgram, setting: Setting | None) -> Found:
-    """What a program gives in a session; None: in vanilla PyTorch."""
+def run_in(program: SteppedProgram, setting: Setting | None, tally: Tally | None = None) -> Found:
+    """What a program gives in a session; None: in plain PyTorch.
+
+    Args:
+        program: the program.
+        setting: the session's policy, delays and budget.
+        tally: where it is counted whether anything moved.
+    """
     world = World()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
     if setting is None:
@@ -77,7 +107,25 @@ def run_in(program: SteppedProgram, setting: Setting | None) -> Found:
         world.weights, optimizer, device=device, budget=setting.budget_bytes, policy=setting.policy
     ) as um:
         run(program, INSTRUCTIONS, world, optimizer, um.step)
+        if tally is not None:
+            evicted = um.counters().bytes_d2h
+            tally.moved += um.swap_counters().swap_outs + evicted.eviction + evicted.user > 0
         return _results(world)
+
+
+def need_bytes(program: SteppedProgram) -> int:
+    """What a program asks of the device at most, with all of it."""
+    world = World()
+    optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
+    with umadvise.session(world.weights, optimizer, device=umadvise.EmulatedDevice("1GiB"), policy="resident") as um:
+        run(program, INSTRUCTIONS, world, optimizer, um.step)
+        return um.memory_stats().requested_peak_bytes
+
+
+def named_bytes(refusal: BaseException) -> int | None:
+    """The budget that a refusal says would do; None where it names none."""
+    found = _NAMED.search(str(refusal))
+    return None if found is None else parse_bytes(f"{found[1]}{found[2]}")
 
 
 def differences(found: Found, expected: Found) -> list[str]:
@@ -94,15 +142,28 @@ def differences(found: Found, expected: Found) -> list[str]:
     return wrong
 
 
-def trouble(program: SteppedProgram, setting: Setting) -> str | None:
+def trouble(program: SteppedProgram, setting: Setting, tally: Tally | None = None) -> str | None:
     """How a program's two runs differ; None where they do not."""
     expected = run_in(program, None)
     register_random_planner(program.seed)
+    if setting.budget_bytes is None:
+        setting = replace(setting, budget_bytes=max(int(need_bytes(program) * SHARE) >> 21 << 21, LEAST_BYTES))
+    tally = tally or Tally()
+    tally.programs += 1
     try:
-        wrong = differences(run_in(program, setting), expected)
+        try:
+            found = run_in(program, setting, tally)
+        except (torch.OutOfMemoryError, BudgetError) as refusal:
+            enough_bytes = named_bytes(refusal)
+            if enough_bytes is None:
+                return f"a refusal names no budget: {refusal}"
+            tally.refused += 1
+            setting = replace(setting, budget_bytes=enough_bytes)
+            found = run_in(program, setting, tally)
+        wrong = differences(found, expected)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return f"differs from vanilla in {', '.join(wrong)}" if wrong else None
+        return f"{setting}: {type(error).__name__}: {error}"
+    return f"{setting}: differs from plain PyTorch in {', '.join(wrong)}" if wrong else None
 
 
 def shrink(program: SteppedProgram, is_wrong: Callable[[SteppedProgram], bool]) -> SteppedProgram:
@@ -118,18 +179,24 @@ def shrink(program: SteppedProgram, is_wrong: Callable[[SteppedProgram], bool]) 
     return replace(program, body=body)
 
 
-def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str | None]:
-    """How many programs ran, and what is wrong with the last one."""
-    end, count = time.monotonic() + seconds, 0
+def trouble_of(seed: int, length: int = LENGTH, tally: Tally | None = None) -> str | None:
+    """What is wrong with the program of a seed."""
+    if seed % HALVING == HALVING - 1:
+        return fuzz_halving.trouble(seed)
+    return trouble(program_of(seed, length, INSTRUCTIONS), Setting.of(seed), tally)
+
+
+def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str | None, Tally]:
+    """How many programs ran, what is wrong with the last one, and how they ran."""
+    end, count, tally = time.monotonic() + seconds, 0, Tally()
     for seed in seeds:
         if time.monotonic() > end:
             break
-        program, setting = program_of(seed, length, INSTRUCTIONS), Setting.of(seed)
         count += 1
         print(f"\rseed {seed} ", end="", file=sys.stderr, flush=True)  # what a crash leaves
-        if (message := trouble(program, setting)) is not None:
-            return count, f"seed {seed}, {setting}: {message}"
-    return count, None
+        if (message := trouble_of(seed, length, tally)) is not None:
+            return count, f"seed {seed}: {message}", tally
+    return count, None, tally
 
 
 def main(words: list[str] | None = None) -> int:
@@ -140,13 +207,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--length", type=int, default=LENGTH, help="instructions in a step")
     given = parser.parse_args(words)
     torch.set_num_threads(2)
-    count, message = fuzz(range(given.seed, given.seed + 10_000_000), 60 * given.minutes, given.length)
+    count, message, tally = fuzz(range(given.seed, given.seed + 10_000_000), 60 * given.minutes, given.length)
+    print(tally)
     if message is None:
-        print(f"{count} programs, no difference")
+        print(f"{count} seeds, no difference")
         return 0
-    seed = given.seed + count - 1
-    program, setting = program_of(seed, given.length, INSTRUCTIONS), Setting.of(seed)
     print(message, file=sys.stderr)
+    seed = given.seed + count - 1
+    if seed % HALVING == HALVING - 1:
+        return 1
+    program, setting = program_of(seed, given.length, INSTRUCTIONS), Setting.of(seed)
     smallest = shrink(program, lambda shorter: trouble(shorter, setting) is not None)
     print(f"the smallest part that fails: {trouble(smallest, setting)}", *smallest.body, sep="\n  ")
     return 1

@@ -121,6 +121,38 @@ def write(world: World, choose: Choose) -> None:
 
 
 @instruction(3)
+def activate_in_place(world: World, choose: Choose) -> None:
+    """Activations that overwrite their operand, of which autograd keeps a copy where backward needs the old value."""
+    weight = choose.choice(list(world.weights))
+    hidden = world.matrix(choose).detach()[: choose.choice(ROWS)] @ weight.t()[:, :COLUMNS]
+    works: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: torch.nn.functional.silu(x, inplace=True),
+        lambda x: torch.nn.functional.hardswish(x, inplace=True),
+        lambda x: torch.nn.functional.elu(x, inplace=True),
+        lambda x: torch.nn.functional.relu_(x),
+        lambda x: x.sin_(),
+        lambda x: x.mul_(x),
+    ]
+    for _ in range(3):
+        hidden = choose.choice(works)(hidden * 0.5)
+    world.add(hidden)
+    hidden.mean().backward()
+
+
+@instruction(3)
+def key_by_address(world: World, choose: Choose) -> None:
+    """A cache that tells tensors apart by address and keeps each one with its key, as savers and offloaders do."""
+    copies: dict[tuple[object, ...], torch.Tensor] = {}
+    live = [tensor.detach() for tensor in world.live if tensor.numel() > 0]
+    for tensor in live:
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        copies.setdefault(key, tensor.clone())
+    world.log.append(f"{len(copies)} of {len(live)} live tensors differ by address")
+    chosen = choose.choice(live)
+    world.add(copies[chosen.data_ptr(), chosen.shape, chosen.stride(), chosen.dtype])
+
+
+@instruction(3)
 def write_lists(world: World, choose: Choose) -> None:
     """The ops on lists that optimizers use."""
     floats = [one for one in world.live if one.dtype == torch.float32 and not one.requires_grad]

@@ -114,6 +114,11 @@ class SteppedProgram:
         """A step that leaves out a third of its instructions; None where all are alike."""
         return self.seed % 7 if self.seed % 7 < self.step_count else None
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation without gradients, outside of steps, precedes the steps."""
+        return self.seed % 4 == 1
+
 
 def program_of(seed: int, length: int, instructions: dict[str, tuple[Instruction, int]]) -> SteppedProgram:
     """A random program; `instructions` gives each one's weight."""
@@ -133,6 +138,12 @@ def run(
     around: Around = nullcontext,
 ) -> None:
     """Runs it, each step inside what `around` gives."""
+    if program.evaluates:
+        with torch.no_grad():
+            world.begin()
+            for name, seed in program.body[::2]:
+                perform(world, name, instructions[name][0], Choose(seed))
+            world.end(Choose(program.seed + 2))
     for step in range(program.step_count):
         with around():
             world.begin()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from fuzz import BUDGETS_MIB, POLICIES, Setting, differences, register_random_planner, shrink, trouble
+from fuzz import POLICIES, Setting, differences, shrink, trouble
+from fuzz_halving import trouble as trouble_of_halving
 from fuzz_instructions import INSTRUCTIONS
 from fuzz_plan import random_plan
 from fuzz_program import SteppedProgram, program_of
@@ -139,10 +140,14 @@ def test_random_programs(counting: str, patched: Callable[..., _native.Device]) 
 
 @pytest.mark.parametrize("seed", range(300 if os.environ.get("UMADVISE_FULL") else 24))
 def test_a_random_session(seed: int) -> None:
-    register_random_planner(seed)
     every = [*dict.fromkeys(POLICIES)]
-    setting = Setting(every[seed % len(every)], BUDGETS_MIB[seed // 2 % 4] << 20, (0, 30, 200)[seed % 3])
+    setting = Setting(every[seed % len(every)], (0, 30, 200)[seed % 3])
     assert trouble(program_of(seed, LENGTH, INSTRUCTIONS), setting) is None
+
+
+@pytest.mark.parametrize("seed", range(60 if os.environ.get("UMADVISE_FULL") else 4))
+def test_a_batch_that_is_halved_until_it_fits(seed: int) -> None:
+    assert trouble_of_halving(seed) is None
 
 
 def test_a_failing_program_is_shrunk() -> None:
