@@ -10,6 +10,7 @@ is compared bit for bit, and so is what they raised. Every eighth seed is a trai
 """
 
 import functools
+import gc
 import random
 import re
 import sys
@@ -144,6 +145,7 @@ def differences(found: Found, expected: Found) -> list[str]:
 
 def trouble(program: SteppedProgram, setting: Setting, tally: Tally | None = None) -> str | None:
     """How a program's two runs differ; None where they do not."""
+    gc.collect()  # what an error's frames keep alive keeps its device open, of which a process may have sixteen
     expected = run_in(program, None)
     register_random_planner(program.seed)
     if setting.budget_bytes is None:
