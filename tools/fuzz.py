@@ -70,7 +70,7 @@ class Setting:
 
 
 @dataclass
-class Tally:
+class RunCounts:
     """How programs ran: all of them, those in the budget that a refusal named, and those whose tensors moved."""
 
     programs: int = 0
@@ -90,7 +90,7 @@ def _results(world: World) -> Found:
     return {**found, "log": list(world.log)}
 
 
-def run_in(program: SteppedProgram, setting: Setting | None, tally: Tally | None = None) -> Found:
+def run_in(program: SteppedProgram, setting: Setting | None, tally: RunCounts | None = None) -> Found:
     """What a program gives in a session; None: in plain PyTorch.
 
     Args:
@@ -143,14 +143,14 @@ def differences(found: Found, expected: Found) -> list[str]:
     return wrong
 
 
-def trouble(program: SteppedProgram, setting: Setting, tally: Tally | None = None) -> str | None:
+def trouble(program: SteppedProgram, setting: Setting, tally: RunCounts | None = None) -> str | None:
     """How a program's two runs differ; None where they do not."""
     gc.collect()  # what an error's frames keep alive keeps its device open, of which a process may have sixteen
     expected = run_in(program, None)
     register_random_planner(program.seed)
     if setting.budget_bytes is None:
         setting = replace(setting, budget_bytes=max(int(need_bytes(program) * SHARE) >> 21 << 21, LEAST_BYTES))
-    tally = tally or Tally()
+    tally = tally or RunCounts()
     tally.programs += 1
     try:
         try:
@@ -181,16 +181,16 @@ def shrink(program: SteppedProgram, is_wrong: Callable[[SteppedProgram], bool]) 
     return replace(program, body=body)
 
 
-def trouble_of(seed: int, length: int = LENGTH, tally: Tally | None = None) -> str | None:
+def trouble_of(seed: int, length: int = LENGTH, tally: RunCounts | None = None) -> str | None:
     """What is wrong with the program of a seed."""
     if seed % HALVING == HALVING - 1:
         return fuzz_halving.trouble(seed)
     return trouble(program_of(seed, length, INSTRUCTIONS), Setting.of(seed), tally)
 
 
-def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str | None, Tally]:
+def fuzz(seeds: range, seconds: float, length: int = LENGTH) -> tuple[int, str | None, RunCounts]:
     """How many programs ran, what is wrong with the last one, and how they ran."""
-    end, count, tally = time.monotonic() + seconds, 0, Tally()
+    end, count, tally = time.monotonic() + seconds, 0, RunCounts()
     for seed in seeds:
         if time.monotonic() > end:
             break
