@@ -94,9 +94,9 @@ def run_in(program: SteppedProgram, setting: Setting | None, tally: RunCounts | 
     """What a program gives in a session; None: in plain PyTorch.
 
     Args:
-        program: the program.
+        program: the random program to run.
         setting: the session's policy, delays and budget.
-        tally: where it is counted whether anything moved.
+        tally: counts to which a run that moved something is added.
     """
     world = World()
     optimizer = torch.optim.SGD(world.weights, lr=0.01, momentum=0.9, foreach=bool(program.seed % 2))
@@ -109,8 +109,9 @@ def run_in(program: SteppedProgram, setting: Setting | None, tally: RunCounts | 
     ) as um:
         run(program, INSTRUCTIONS, world, optimizer, um.step)
         if tally is not None:
-            evicted = um.counters().bytes_d2h
-            tally.moved += um.swap_counters().swap_outs + evicted.eviction + evicted.user > 0
+            paged = um.counters().bytes_d2h
+            paged_bytes = 0 if paged is None else (paged.eviction or 0) + (paged.user or 0)
+            tally.moved += um.swap_counters().swap_outs + paged_bytes > 0
         return _results(world)
 
 
