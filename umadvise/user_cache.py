@@ -31,7 +31,7 @@ def _home() -> Path:
 
 
 def why_untrusted(path: Path, base: Path) -> str | None:
-    """Says why code is not loaded from a path: somebody else may have written it. None where nobody else can.
+    """Says why code is not loaded from a path: another user may have written it. None where no other user can.
 
     Each directory from `base` down to the path, and the path itself, has to belong to this user or to root, who can do
     anything anyway, and must not be writable for its group or for others.

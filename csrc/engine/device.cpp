@@ -75,7 +75,7 @@ void um_device::keep(um_device* device) {
   devices->push_back(device);
 }
 
-// Whoever uses a part holds the lock of a device that is alive, or has an op that runs.
+// A caller that uses a part holds the lock of a live device, or has a running op.
 void um_device::free_parts() noexcept {
   const Lock lock = try_lock();
   if (!lock.owns_lock() || !emptied_ || !has_parts() || !guard.running_ops().empty()) return;

@@ -135,7 +135,7 @@ struct um_device {
   bool emptied_ = false;
 };
 
-// Whoever takes part. They refer to the device, not to each other.
+// The participants. They refer to the device, not to each other.
 struct um_device::Parts {
   explicit Parts(um_device& device);
 

@@ -53,7 +53,7 @@ uint64_t Exports::shown(const void* address) {
   return transfers.reserve(movable) + offset_bytes;
 }
 
-// Before its exports are counted up: the first has it there, ready for whoever gets the address. `for_life`: the
+// Before its exports are counted up: the first has it there, ready for the code that gets the address. `for_life`: the
 // address is the allocation's own from now on.
 void Exports::hold(Block* block, bool for_life) {
   if (!can_hold(*block))
@@ -69,7 +69,7 @@ void Exports::hold(Block* block, bool for_life) {
     device_.swapping.hold(movable, true);
   }
   const OnError undo([&] { movable->pins -= held ? 0 : 1; });
-  transfers.stand_by(movable);  // whoever gets the address may use it from any stream
+  transfers.stand_by(movable);  // the code that gets the address may use it from any stream
   transfers.hand_out(movable, for_life);
 }
 

@@ -49,11 +49,11 @@ class Mover {
   // at most, in whatever budget the step runs.
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   Need need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
-  // An allocation that found no room on the device, where it would stay if nobody shows its address.
+  // An allocation that found no room on the device, where it would stay if no storage shows its address.
   void note_displaced(const Movable* block) { displaced_.push_back(block); }
   // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
   bool make_room(uint64_t bytes);
-  // Likewise for one that returns from the host.
+  // The same for an allocation that returns from the host.
   bool make_room(const Movable& block);
   // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after
   // this alone. Throws um::Error.

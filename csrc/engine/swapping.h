@@ -25,8 +25,8 @@ class Swapping final : public Participant {
   // steps, and where kernels run elsewhere.
   bool put_off();
   bool is_refused() const { return has_chunks() && chunks_->put_off.active(); }
-  // The step has ended, or ends here for whoever tries it again. Throws um::Error where it was refused anything.
-  // `update_bytes`: of which an update that will not run would use `update_tensors` at once.
+  // The step has ended, or ends here so that the script can try it again. Throws um::Error where it was refused
+  // anything. `update_bytes`: of which an update that will not run would use `update_tensors` at once.
   void end_put_off(uint64_t update_bytes = 0, uint64_t update_tensors = 0);
   // The context is current.
   void close() noexcept;

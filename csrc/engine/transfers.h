@@ -58,7 +58,7 @@ class Transfers {
   // A pinned allocation on the device lies at its reserved address from now on, if it has one. `for_life`: the address
   // that it has when this returns is its own for life. Throws um::Error.
   void hand_out(Movable* block, bool for_life);
-  // Likewise, but false if it does not lie at the reserved one. Throws um::Error.
+  // The same, but false if it does not lie at the reserved address. Throws um::Error.
   bool to_reserved(Movable* block);
   // An address to be compared with others, which the allocation has for life, wherever it lies. Throws um::Error.
   uint64_t reserve(Movable* block) { return memory_.reserve(block->block, &block->residence); }

@@ -35,7 +35,7 @@ class ChunkRanges {
 
   // A range of so many chunks, all of them free until now; what `first_user` is given from now on runs after their last
   // users. Of those that are mapped already the one that was given back longest ago, else a new one, over the chunks
-  // that were. nullptr: there is no room. Throws um::Error, and then nobody has it.
+  // that were. nullptr: there is no room. Throws um::Error, and then it is not taken.
   // `wanted`: over those of these chunks that are free, whatever else is mapped.
   ChunkRange* take(uint64_t count, driver::CUstream first_user, const Chunks::List& wanted = {});
   // Likewise over those chunks that were given back longest ago, whatever is mapped.
@@ -48,7 +48,7 @@ class ChunkRanges {
   // um::Error.
   ChunkRange* take_part(Chunk* chunk);
   void give_part(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // Nobody gets a range again that was given back: it ends, and its addresses, where nothing is mapped any more, are
+  // A range that was given back is not reused: it ends, and its addresses, where nothing is mapped any more, are
   // the caller's. nullptr where what it was given may still run, or the driver refuses.
   Block* detach(ChunkRange* range) noexcept;
   // What was given back since something was taken, or this was called, was given back at once: in the order in which it

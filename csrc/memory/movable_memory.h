@@ -93,7 +93,7 @@ class MovableMemory {
   }
   // Chunks that must be had for so many bytes to find room.
   uint64_t lacking(uint64_t bytes) const { return shares(bytes) && shared.has_room(bytes) ? 0 : chunks_of(bytes); }
-  // Likewise for an allocation that returns from the host.
+  // The same for an allocation that returns from the host.
   uint64_t lacking(const Block& block, const Residence& residence) const {
     const uint64_t bytes = block.record.bytes, unit = wanted_unit(residence, bytes);
     if (unit == SharedChunks::kAnyUnit) return lacking(bytes);

@@ -49,7 +49,7 @@ class ReservedAddresses {
   void unmap(ReservedAddress* reserved, Block* room) noexcept;
   // The allocation is freed; what uses it runs until `last_use`.
   void release(ReservedAddress* reserved, Fences::Fence last_use) noexcept;
-  // Whose it is, wherever that lies; nullptr: nobody's.
+  // The allocation that owns it, wherever that lies; nullptr: none.
   ReservedAddress* find(uint64_t address) const;
   // Unmaps what was freed. False where `all` of it had to be, and something could not.
   bool sweep(bool all) noexcept;

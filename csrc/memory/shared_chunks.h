@@ -53,7 +53,7 @@ class SharedChunks {
   static constexpr uint64_t kAnyUnit = ~uint64_t{0};
   // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is
   // no chunk. `storage`: its number in the steps; -1: it is not known. `wanted`: the unit where it begins in its chunk,
-  // if there is a chunk for that. Throws um::Error, and then nobody has it.
+  // if there is a chunk for that. Throws um::Error, and then it is not taken.
   ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1, uint64_t wanted = kAnyUnit);
   // What it was given runs until `last_use`.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;

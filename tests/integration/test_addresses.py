@@ -35,7 +35,7 @@ def test_programs_that_take_addresses_for_identities(name: str, policy: str) -> 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_weights_are_tied_only_where_they_are(policy: str) -> None:
-    """By whoever compares: this module, libraries that are known to do no more, and a saver that writes each once."""
+    """By code that compares addresses: this module, libraries that do no more, and a saver that writes each once."""
 
     def ties(names: dict[str, torch.Tensor], address: Callable[[torch.Tensor], Any]) -> list[list[str]]:
         groups: dict[Any, list[str]] = {}

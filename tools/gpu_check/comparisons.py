@@ -28,7 +28,7 @@ class SpeedComparison:
         network: the network and its size.
         peak_bytes: about what plain PyTorch takes; the stage needs that much of the device and of the host.
         peers: ways of others, the most important first.
-        ours: rows of umadvise, likewise.
+        ours: rows of umadvise, in the same order.
         managed: some rows of umadvise are in managed memory.
     """
 

@@ -53,7 +53,7 @@ def train_rows(
         network: the network to train.
         limit_bytes: the limit of memory that the size was chosen for.
         peers: rows of others, the most important first; the first one is plain PyTorch.
-        ours: rows of umadvise, likewise.
+        ours: rows of umadvise, in the same order.
         peers_part: part of the stage's time that the rows of others may take.
         warm_up: steps of umadvise that are not measured; None takes the usual number.
 

@@ -1,7 +1,7 @@
 """Compiles the extension against the installed torch on first use, and keeps it in the user's cache directory.
 
-It is loaded from there only where nobody else can have written it. Where the cache cannot be used, or others can write
-to it, each process compiles one of its own, and a warning says why.
+It is loaded from there only where no other user can have written it. Where the cache cannot be used, or others can
+write to it, each process compiles one of its own, and a warning says why.
 
 The extension is plain C++ behind `extern "C"` (no pybind, no Python.h), so one build serves every Python that has this
 torch. Its um_* symbols stay undefined: they come from libumadvise, which is loaded globally before it.

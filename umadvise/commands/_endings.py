@@ -17,7 +17,7 @@ class Terminated(BaseException):
 def heeding_sigterm() -> Iterator[None]:
     """Has SIGTERM raise `Terminated` within the block, and end the process once that has left the block.
 
-    Nothing changes where somebody handles or ignores SIGTERM, and for processes that the script forks.
+    Nothing changes where the script handles or ignores SIGTERM, and for processes that the script forks.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:

@@ -114,7 +114,7 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> by
     if size_bytes > most_bytes:
         raise FormatError(f"{shown!r} is larger than any {what}: expected at most {most_bytes} bytes")
     if len(document) > size_bytes:
-        raise FormatError(f"{shown!r} grew while it was read: expected a {what} that nobody writes to. Try again")
+        raise FormatError(f"{shown!r} grew while it was read: expected a {what} that no process writes to. Try again")
     return document
 
 

@@ -155,7 +155,7 @@ TEST(no_two_live_storages_ever_have_the_same_address) {
     Moving block;
     uint64_t bytes;
     unsigned char value;
-    unsigned char* address;  // nullptr: nobody has asked
+    unsigned char* address;  // nullptr: not asked for yet
   };
   std::vector<Known> all;
   const auto check_all = [&] {

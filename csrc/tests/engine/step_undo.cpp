@@ -131,7 +131,7 @@ TEST(the_budget_that_a_refusal_names_holds_what_nobody_can_move) {
   device.fill(input, kChunk, 1);
   CHECK_OK(um_step_set(device, 1));
   void* kept[6] = {};
-  for (void*& each : kept) {  // as autograd's copies of what ops overwrite: nobody shows their addresses
+  for (void*& each : kept) {  // as autograd's copies of what ops overwrite: no storage shows their addresses
     device.op({read(input, kChunk)}, [&] {
       if (um_allocate(device, kChunk, &test::kChunked, nullptr, &each) == UM_OK) return;
       CHECK_OK(um_refusals_put_off(device));

@@ -23,7 +23,7 @@ UNMARKED = (
     ". Buffers that the step wrote before, and generators of random numbers, have moved on: "
     "steps that are marked with um.step() give both back"
 )
-"""What an error says of a refused step that nobody has marked."""
+"""The end of the error of a refused step that the script has not marked."""
 _AT_ONCE = 4
 """Tensors of a parameter's size that one op of an update uses: of Adam the parameter, its gradient and two states."""
 

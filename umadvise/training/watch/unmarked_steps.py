@@ -167,7 +167,7 @@ class UnmarkedSteps:
             self.driver.after_step(self._clock.step_count, whole=True, refused=refused)
 
     def _refuse(self) -> None:
-        """The step ends before its update, which is refused; whoever tries again does so in the next one."""
+        """The step ends before its update, which is refused; a script that tries again does so in the next one."""
         self._clock.end_step()
         if self.driver is not None:
             self.driver.after_step(self._clock.step_count, whole=False, refused=True)
