@@ -131,7 +131,7 @@ def activate_in_place(world: World, choose: Choose) -> None:
         lambda x: torch.nn.functional.elu(x, inplace=True),
         lambda x: torch.nn.functional.relu_(x),
         lambda x: x.sin_(),
-        lambda x: x.mul_(x),
+        lambda x: x.mul_(x.clone()),  # not of itself: torch's graph would keep itself alive
     ]
     for _ in range(3):
         hidden = choose.choice(works)(hidden * 0.5)

@@ -163,10 +163,11 @@ void MovableMemory::to_host(Block* block, Residence* residence, Fences::Fence la
   const uint64_t offset_bytes = block->address - range->address;
   exchange_places(block, residence->copy);
   range->room = residence->copy;
-  give(range, last_use);
+  const bool handed_out = range->handed_out;
+  give(range, last_use);  // ends the range beyond the budget, unless it was handed out
   residence->range = nullptr;
   residence->copy = nullptr;
-  if (!range->handed_out) return;
+  if (!handed_out) return;
   residence->reserved = reserved.keep(block, range, offset_bytes);
   if (residence->reserved != nullptr) residence->reserved->returns = true;
 }

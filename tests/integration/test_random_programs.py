@@ -138,7 +138,7 @@ def test_random_programs(counting: str, patched: Callable[..., _native.Device]) 
 # ---- programs in steps, under sessions: tools/fuzz.py ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(300 if os.environ.get("UMADVISE_FULL") else 12))
+@pytest.mark.parametrize("seed", range(300 if os.environ.get("UMADVISE_FULL") else 24))
 def test_a_random_session(seed: int) -> None:
     every = [*dict.fromkeys(POLICIES)]
     budget_bytes = (40, 48, 64, 96)[seed // 2 % 4] << 20  # without a session that measures the need: devices are few
