@@ -110,8 +110,9 @@ TEST(a_parameter_that_changed_before_the_refusal_is_named) {
   const um_placement placement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
   test::Moving first = device.allocate(kChunk, placement), second = device.allocate(kChunk, placement);
   CHECK_OK(um_allocation_label(first, UM_ROLE_PARAMETER, um_intern("first.weight")));
+  device.fill(second, kChunk, 9);
   CHECK_OK(um_step_set(device, 1));
-  device.expect(second, 0, 0);  // reads change nothing
+  device.expect(second, kChunk, 9);  // reads change nothing
   device.fill(first, kChunk, 1);
   device.fill(second, kChunk, 2);
   refuse(device, one, two);
