@@ -131,6 +131,7 @@ bool um_device::empty_out() noexcept {
   {
     const um::CurrentContext current(backend);
     follower.close();
+    step_undo.close();
     swapping.close();
     fences.reset();
     streams.close();

@@ -1,21 +1,20 @@
 #include "engine/step_undo.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
 #include "memory/host_memory.h"
 #include "memory/names.h"
+#include "umadvise_waits.h"
 
 namespace um {
 
 uint32_t StepUndo::step() const { return device_.guard.step(); }
 
 void StepUndo::watch(Block* block) {
-  if (!device_.backend.hooks->in_host)
-    throw Error(UM_UNSUPPORTED, "contents are kept where kernels run in the host, and not on a GPU");
   notes(*block).watched = true;
   device_.guard.join(*this);
 }
@@ -27,16 +26,38 @@ void StepUndo::begin_refused() {
 }
 
 // After Swapping's turn: an operand that moves can be read where it lies.
-void StepUndo::begin_op(RunningOp&) {
+void StepUndo::begin_op(RunningOp& op) {
   if (step() == 0) return;
   for (const Operand& operand : device_.guard.operands()) {
     Block& block = *operand.block;
     if (operand.access->write == 0 || managed(block)) continue;
     const bool outlives = refused_at_ != 0 && block.record.serial <= refused_at_;
     if (!(notes(block).watched || outlives) || is_kept(block)) continue;
-    const auto* const bytes = reinterpret_cast<const char*>(block.address);
-    kept_.push_back({&block, std::vector<char>(bytes, bytes + block.record.bytes)});
+    if (!keep(&block, op.stream)) note_change(block);
   }
+}
+
+// False: the host has no room for it.
+bool StepUndo::keep(Block* block, driver::CUstream stream) {
+  const Backend& backend = device_.backend;
+  if (backend.hooks->in_host) {
+    const auto* const bytes = reinterpret_cast<const char*>(block->address);
+    kept_.push_back({block, std::vector<char>(bytes, bytes + block->record.bytes)});
+    return true;
+  }
+  const RequiredContext current(backend);
+  HostCopies* const its = copies();
+  Block* const copy = its->take(block->record.bytes, &stream);
+  if (copy == nullptr) return false;
+  Kept kept{block, {}, its, copy};
+  const OnError undo([&] { drop(&kept); });
+  kept_.reserve(kept_.size() + 1);
+  backend.check(backend.call().memcpy_dtoh_async(reinterpret_cast<void*>(copy->address), block->address,
+                                                 block->record.bytes, stream),
+                "keeping what a step changes");
+  kept.copied = device_.fences->record(&stream, 1);
+  kept_.push_back(std::move(kept));
+  return true;
 }
 
 bool StepUndo::is_kept(const Block& block) const {
@@ -46,13 +67,40 @@ bool StepUndo::is_kept(const Block& block) const {
 // The end of a step keeps everything: it is then that the step turns out to be refused.
 void StepUndo::begin_step(uint32_t step) {
   if (step == 0) return;
-  kept_.clear();
+  forget();
   refused_at_ = 0;
 }
 
+void StepUndo::forget() noexcept {
+  for (Kept& each : kept_) drop(&each);
+  kept_.clear();
+}
+
+void StepUndo::close() noexcept {
+  forget();
+  copies_.reset();
+}
+
+HostCopies* StepUndo::copies() {
+  if (device_.swapping.has_chunks()) return &device_.swapping.copies();
+  if (copies_ == nullptr) {
+    copies_ = std::make_unique<HostCopies>(&device_, device_.backend, *device_.fences, device_.allocations->blocks(), 0,
+                                           HostCopies::kSmallSlabBytes);
+  }
+  return copies_.get();
+}
+
+// Its memory may be used again after the copy into it.
+void StepUndo::drop(Kept* kept) noexcept {
+  if (kept->copy != nullptr) kept->its->give(std::exchange(kept->copy, nullptr), kept->copied);
+  device_.fences->replace(&kept->copied);
+}
+
 void StepUndo::freed(Block* block) noexcept {
-  const auto is_its = [&](const Kept& each) { return each.block == block; };
-  kept_.erase(std::remove_if(kept_.begin(), kept_.end(), is_its), kept_.end());
+  const auto its = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& each) { return each.block == block; });
+  if (its == kept_.end()) return;
+  drop(&*its);
+  kept_.erase(its);
 }
 
 bool StepUndo::take(std::vector<char>* contents, uint64_t* address) {
@@ -60,8 +108,16 @@ bool StepUndo::take(std::vector<char>* contents, uint64_t* address) {
     refused_at_ = 0;
     return false;
   }
-  *contents = std::move(kept_.back().contents);
-  *address = kept_.back().block->address;
+  Kept& last = kept_.back();
+  if (last.copy != nullptr) {
+    const RequiredContext current(device_.backend);
+    device_.fences->wait(last.copied, Wait::step_undone);
+    const auto* const bytes = reinterpret_cast<const char*>(last.copy->address);
+    last.contents.assign(bytes, bytes + last.block->record.bytes);
+  }
+  *contents = std::move(last.contents);
+  *address = last.block->address;
+  drop(&last);
   kept_.pop_back();
   return true;
 }
@@ -69,7 +125,7 @@ bool StepUndo::take(std::vector<char>* contents, uint64_t* address) {
 void StepUndo::note_change(const Block& block) noexcept {
   const Record& record = block.record;
   const bool trained = record.role == UM_ROLE_PARAMETER || record.role == UM_ROLE_OPTIMIZER_STATE;
-  if (!trained || record.birth_step == step() || refused_at_ != 0 || notes(block).watched) return;
+  if (!trained || record.birth_step == step() || refused_at_ != 0) return;
   step_changed_ = step();
   changed_name_ = record.name;
   changed_role_ = record.role;

@@ -48,6 +48,7 @@ class Swapping final : public Participant {
   // Whether so many bytes find room on the device for good, as they are few.
   bool stays(uint64_t bytes) const;
   Mover& mover() const { return chunks_->mover; }
+  HostCopies& copies() const { return chunks_->memory.copies; }
   bool has_chunks() const { return chunks_ != nullptr; }
   // Whether the chunks of the step that ends lay where they will lie in steps like it (Layout::settled).
   bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.settled(); }

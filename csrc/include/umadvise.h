@@ -307,7 +307,7 @@ UM_API int32_t um_refusal_pending(um_device* device);
  * which the budget that the message names holds too; 0 for none. */
 UM_API um_status um_refusals_end(um_device* device, uint64_t update_bytes, uint64_t update_tensors);
 /* From now on the contents of the allocation at the address are kept in each step, before an op writes to it first, for
- * um_step_undo, but not while it is managed memory. UM_UNSUPPORTED on a GPU. */
+ * um_step_undo, but not while it is managed memory. */
 UM_API um_status um_step_watch(const void* address);
 /* Writes back what was kept in the step that runs or has just ended: the contents of watched allocations as the step
  * found them, and, where a refusal was put off, of all others that an op wrote after that, as they were then.

@@ -50,6 +50,7 @@
   X(host_write_done, "the caller changes what is still being copied to the device")                              \
   X(host_read_after_kernels, "the host reads before kernels have written")                                       \
   X(host_read_done, "the caller reads before the copy from the device has ended")                                \
+  X(step_undone, "a refused step gives back bytes that are still being kept")                                    \
   X(converted_after_kernels, "memory changes its kind before kernels have written to it")                        \
   X(converted, "memory that changes its kind is somebody else's before its bytes have been copied")              \
   X(stray_access, "an access that no op announced finds a block that is half there")                             \

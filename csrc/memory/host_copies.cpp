@@ -17,9 +17,6 @@ using driver::CUresult;
 
 namespace {
 
-constexpr uint64_t kSlabBytes = uint64_t{256} << 20;
-// The emulated device's memory is the machine's own, and its driver gives it in no time.
-constexpr uint64_t kEmulatedSlabBytes = uint64_t{16} << 20;
 constexpr um_placement kPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
 
 uint64_t aligned(uint64_t address) { return (address + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
@@ -115,10 +112,10 @@ bool HostSlabs::release(Range range) noexcept {
 // ---- copies --------------------------------------------------------------------------------------------------
 
 HostCopies::HostCopies(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
-                       uint64_t budget_bytes)
+                       uint64_t budget_bytes, uint64_t slab_bytes)
     : fences_(fences),
       slabs_(backend, budget_bytes),
-      heap_(device, kPlacement, slabs_, blocks, backend.hooks->in_host ? kEmulatedSlabBytes : kSlabBytes) {}
+      heap_(device, kPlacement, slabs_, blocks, backend.hooks->in_host ? kSmallSlabBytes : slab_bytes) {}
 
 Block* HostCopies::take(uint64_t bytes, const driver::CUstream* user) {
   Block* block = nullptr;

@@ -61,9 +61,13 @@ class HostSlabs : public ArenaSource {
 
 class HostCopies {
  public:
-  // `blocks`: the descriptors of one device, shared by its heaps. Throws um::Error.
+  static constexpr uint64_t kSlabBytes = uint64_t{256} << 20;
+  // Of few copies. The emulated device's memory is the machine's own, and its driver gives it in no time.
+  static constexpr uint64_t kSmallSlabBytes = uint64_t{16} << 20;
+
+  // `blocks`: the descriptors of one device, shared by its heaps; `slab_bytes`: of a GPU. Throws um::Error.
   HostCopies(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
-             uint64_t budget_bytes);
+             uint64_t budget_bytes, uint64_t slab_bytes = kSlabBytes);
   // Every block was given back before.
   ~HostCopies() { static_cast<void>(give_back()); }
   HostCopies(const HostCopies&) = delete;

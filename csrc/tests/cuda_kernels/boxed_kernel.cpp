@@ -44,12 +44,11 @@ IValue operand(const Op& op, size_t index, Aliases& aliases) {
   return with_tensors(given, [&](const at::Tensor& tensor) { return aliases.of(tensor); });
 }
 
-// A kernel's result goes where the caller expects it. Of what is not used the CPU gives nothing, where CUDA gives
-// memory that nobody has written: a batch norm's statistics in evaluation.
+// A kernel's result goes where the caller expects it. The CPU gives no result that is not used, where CUDA gives memory
+// without contents: a batch norm's statistics in evaluation, and the gradient of an input that needs none.
 void deliver(const at::Tensor& computed, const at::Tensor& expected) {
-  if (!expected.defined() || (computed.defined() && computed.numel() == 0)) return;
-  TORCH_CHECK(computed.defined() && computed.sizes() == expected.sizes(),
-              "the CPU's result is not of the shape that the dry run told");
+  if (!expected.defined() || !computed.defined() || computed.numel() == 0) return;
+  TORCH_CHECK(computed.sizes() == expected.sizes(), "the CPU's result is not of the shape that the dry run told");
   expected.copy_(computed);
 }
 

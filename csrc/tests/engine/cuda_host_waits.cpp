@@ -124,6 +124,20 @@ TEST(an_exported_address_has_its_bytes_for_every_stream) {
   CHECK_OK(um_export_release(block));
 }
 
+TEST(a_step_is_undone_once_its_contents_have_been_kept) {
+  LatestMoment device(2, 1);
+  test::Moving block = device.made(3);
+  CHECK_OK(um_step_watch(block));
+  CHECK_OK(um_step_set(device, 1));
+  device.copies_are_late();
+  device.fill(nullptr, block, kChunk, 4);
+  uint64_t refused_at = 0;
+  CHECK_OK(um_step_undo(device, &refused_at));
+  CHECK_OK(um_step_set(device, 0));
+  device.expect(nullptr, block, kChunk, 3);
+  device.check_kernels();
+}
+
 TEST(to_read_or_write_a_block_that_leaves_keeps_it) {
   LatestMoment device(1);
   test::Moving block = device.made(3);

@@ -3,7 +3,7 @@
 On the emulated device such a step runs to its end, so that the error can name a budget that holds all of it
 (csrc/engine/refusal.h). It must not train: the error is raised before an update begins, and what the step wrote since
 the refused op is written back (csrc/engine/step_undo.h). Where the step is marked, so are buffers and the default
-generators of random numbers, as the step found them, and its gradients go.
+generators of random numbers, as the step found them, and its gradients go. On a GPU the refused op raises at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,7 +122,7 @@ class RefusedSteps:
         """Remembers the generators, and has the contents of buffers kept."""
         self._generators = [(each, each.clone_state()) for each in _generators()]
         present = [id(each) for some in self._buffers for each in some.values()]
-        if present == self._watched or not self._runtime.emulated:
+        if present == self._watched:
             return
         for tensor in (each for some in self._buffers for each in some.values() if each is not None):
             for part in strided_parts(tensor):
@@ -140,7 +140,7 @@ class RefusedSteps:
         Returns:
             Whether it was refused.
         """
-        if refused and self._runtime.emulated:
+        if refused:
             self.undo((), step)
         for generator, before in self._generators if refused else ():
             generator.set_state(before.get_state())
