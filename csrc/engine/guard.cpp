@@ -62,13 +62,19 @@ RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t f
   running_ops_.push_back(running);
   step_ops_ += running->beside ? 0 : 1;
   ++op_count_;
+  if (!touches(*running)) device_.times.turn(UM_TIME_COMPUTE);
   return running;
+}
+
+// Whether pages of what it is given come as they are touched, before its time begins.
+bool Guard::touches(const RunningOp& op) const {
+  return device_.backend.ordered() && !op.working_set.accesses().empty();
 }
 
 // What it is given comes where pages come as they are touched, and its time begins. The lock is taken.
 void Guard::bring(RunningOp& op) {
-  if (device_.backend.ordered() && touch(op)) settle(op);
-  if (device_.times.on()) {
+  if (touches(op)) {
+    if (touch(op)) settle(op);
     const um_device::Locked locked = device_.lock();
     device_.times.turn(UM_TIME_COMPUTE);
   }

@@ -63,6 +63,7 @@ class Guard {
   void note_writes() noexcept;
   void outside_ops() noexcept;
   void note_end() noexcept;
+  bool touches(const RunningOp& op) const;
   bool touch(const RunningOp& op) const;
   void report_oversized(const RunningOp& op) noexcept;
 

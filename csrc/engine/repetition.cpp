@@ -27,8 +27,8 @@ constexpr uint64_t kStale = 4;
 // spend its time on edges. The clock does not decide which stretches are large enough, as a session run twice must find
 // the same steps. Their work does: 1 for each op, which takes the host 5 us or more, and 1 for each 32 KiB that it is
 // given, which take a processor or a link 3 us. An op counts for 4 MiB at most, since one that reads a few rows of a
-// table is given all of it. A stretch of 256 takes a millisecond or more. Example: an update of 12 ops on 16 KiB counts
-// 12, and makes no step; a token that reads 12 weights of 1.6 MB counts 600, and makes one.
+// table is given all of it. A stretch of 256 takes a millisecond or more, and an edge about 30 us. Example: an update
+// of 12 ops on 16 KiB counts 12, and makes no step; a token that reads 12 weights of 1.6 MB counts 600, and makes one.
 constexpr uint32_t kLeastWork = 256;
 constexpr uint64_t kBytesOfWork = uint64_t{1} << 15, kMostWorkOfOp = 128;
 // A place that was found in long steps may come more often later, as in a loop over the rows of a table.
@@ -63,11 +63,13 @@ void Repetition::watch(Watch watch) {
   watch_ = watch;
   if (watch != Watch::nothing) return;
   seen_ = std::vector<Seen>();  // `= {}` would keep the capacity, and the device outlives its session
+  times_ = std::vector<LastTwo>();
   log_ = {};
 }
 
 void Repetition::look_again() {
   seen_.assign(kSlots, {});
+  times_.resize(kSlots);
   edges_.reserve(kMostEdges);
   log_.start(position_);
   watch_ = Watch::everything;
@@ -180,16 +182,19 @@ void Repetition::begin_step() {
 
 // Notes that a place has come. Where it turns out to be an edge: that.
 Repetition::Edge* Repetition::look(const Place& place) {
-  Seen& seen = seen_[place.key % kSlots];
+  const size_t slot = place.key % kSlots;
+  Seen& seen = seen_[slot];
+  LastTwo& last = times_[slot];
   const Moment at = now();
   if (seen.key != place.key) {  // it stays as long as it may come again
-    if (seen.count > 1 && log_.holds(seen.last[1].position)) return nullptr;
-    seen = {place.key, 0, 0, {}};
+    if (seen.count > 1 && log_.holds(last.second.position)) return nullptr;
+    seen = {place.key, 1, 0};
+    last.second = at;
+    return nullptr;
   }
-  const bool found = ++seen.count >= std::max(kFewest, seen.next) && repeats(place, seen, at);
-  const Moment before = seen.last[1];
-  seen.last[0] = before;
-  seen.last[1] = at;
+  const bool found = ++seen.count >= std::max(kFewest, seen.next) && repeats(place, seen, last, at);
+  const Moment before = last.second;
+  last = {before, at};
   if (!found) return nullptr;
   if (at.edges > before.edges) edges_.clear();  // it takes their place
   if (edges_.size() == kMostEdges) edges_.erase(edges_.begin());
@@ -201,11 +206,11 @@ Repetition::Edge* Repetition::look(const Place& place) {
   return &edges_.back();
 }
 
-bool Repetition::repeats(const Place& place, Seen& seen, const Moment& now) {
-  const Moment &first = seen.last[0], &second = seen.last[1];
+bool Repetition::repeats(const Place& place, Seen& seen, const LastTwo& last, const Moment& now) {
+  const auto& [first, second] = last;
   const bool small = now.work - second.work < kLeastWork || second.work - first.work < kLeastWork;
   if (small && watch_ == Watch::everything) return false;  // a better edge is of several steps that were large enough
-  if (!log_.holds(first.position) || !is_wanted(place, seen, now)) return false;
+  if (!log_.holds(first.position) || !is_wanted(place, last, now)) return false;
   const uint64_t cost = now.position - first.position;
   if (compared_ + cost > kComparedPerOp * std::min(position_, kEagerOps) + position_ / kOpsPerCompared) return false;
   seen.next = seen.count + std::max(1u, seen.count / 2);
@@ -231,8 +236,8 @@ std::vector<uint64_t> Repetition::older_than(const Moment& moment) const {
 
 // Where nothing goes backward although autograd takes notes, what a training's forward keeps for its backward shows in
 // the memory.
-bool Repetition::is_wanted(const Place& place, const Seen& seen, const Moment& now) const {
-  const Moment &first = seen.last[0], &second = seen.last[1];
+bool Repetition::is_wanted(const Place& place, const LastTwo& last, const Moment& now) const {
+  const auto& [first, second] = last;
   const bool one = second.backwards > first.backwards, other = now.backwards > second.backwards;
   if (one != other) return false;
   if (!one && place.differentiated && now.live_bytes > second.live_bytes) return false;

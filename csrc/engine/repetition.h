@@ -46,7 +46,9 @@ class Repetition final : public Participant {
   struct Seen {
     uint64_t key = 0;
     uint32_t count = 0, next = 0;  // times that it came, and when two stretches are compared next
-    Moment last[2] = {};           // the latest comes second
+  };
+  struct LastTwo {
+    Moment first, second;
   };
   struct Edge {
     Place place;
@@ -62,13 +64,14 @@ class Repetition final : public Participant {
   bool begins_at(Edge& edge);
   void begin_step();
   Edge* look(const Place& place);
-  bool repeats(const Place& place, Seen& seen, const Moment& now);
-  bool is_wanted(const Place& place, const Seen& seen, const Moment& now) const;
+  bool repeats(const Place& place, Seen& seen, const LastTwo& last, const Moment& now);
+  bool is_wanted(const Place& place, const LastTwo& last, const Moment& now) const;
   std::vector<uint64_t> older_than(const Moment& moment) const;
   Moment now() const;
 
   UseLog log_;
-  std::vector<Seen> seen_;  // by key, as far as one does not take another's place
+  std::vector<Seen> seen_;      // by key, as far as one does not take another's place
+  std::vector<LastTwo> times_;  // that each of these came; apart, as most never come again and keys stay in the cache
   std::vector<Edge> edges_;
   Watch watch_ = Watch::nothing;
   uint64_t position_ = 0;    // ops until now

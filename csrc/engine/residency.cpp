@@ -95,7 +95,8 @@ void Residency::relabelled(const Block& block) noexcept {
   if (known_ && notes(block).tracked != 0) tracked_[notes(block).tracked - 1].label = tensor_of(block.record);
 }
 
-// By the labels of now. What is over is forgotten: its index is free for another.
+// By the labels of now. What is over is forgotten: its index is free for another, and the last ones go, so that a
+// million ops between two steps do not make every later edge look at as many indices.
 void Residency::sum_up() noexcept {
   keep([&] { add_up(); });
 }
@@ -124,9 +125,10 @@ void Residency::add_up() {
     roles_[tracked.label.role].add(bytes);
   }
   changes_.clear();
-  for (size_t index = 0; index < tracked_.size(); ++index) {
-    if (unused[index] || tracked_[index].live) continue;
-    unused_.push_back(static_cast<uint32_t>(index));
+  while (!tracked_.empty() && !tracked_.back().live) tracked_.pop_back();
+  unused_.clear();
+  for (size_t index = tracked_.size(); index-- > 0;) {  // the first ones are taken first
+    if (!tracked_[index].live) unused_.push_back(static_cast<uint32_t>(index));
   }
 }
 

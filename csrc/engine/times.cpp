@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 namespace um {
@@ -10,29 +11,26 @@ void Times::set(bool on) noexcept {
   turn(outside_);
   on_ = on && backend_.hooks->in_host;
   since_ns_ = backend_.now_ns();
-  stood_ns_ = on_ ? stood().sum_ns : 0;
+  stood_ns_ = on_ ? stood_ns() : 0;
 }
 
-Times::Stood Times::stood() const noexcept {
+emulated::Stood Times::faults() const noexcept {
   emulated::Stood faults{};
   backend_.hooks->stood(backend_.ordinal, &faults);
-  Stood all{};
-  all.ns[UM_TIME_FIRST_TOUCH] = faults.first_touch_ns;
-  all.ns[UM_TIME_MIGRATION] = faults.migration_ns;
-  all.ns[UM_TIME_FAULT_ROOM] = faults.room_ns;
-  all.ns[UM_TIME_PREFETCH] = faults.prefetch_ns;
-  all.ns[UM_TIME_ON_DEMAND] = swaps_.on_demand_ns;
-  all.ns[UM_TIME_SWAP_IN] = swaps_.counted.wait_copy_ns - swaps_.on_demand_ns;
-  all.ns[UM_TIME_ROOM] = swaps_.counted.wait_room_ns;
-  for (const int64_t each : all.ns) all.sum_ns += each;
-  return all;
+  return faults;
+}
+
+// Of all kinds that are measured where they happen: each op asks several times.
+int64_t Times::stood_ns() const noexcept {
+  const emulated::Stood stood = faults();
+  return stood.fault_ns() + stood.prefetch_ns + swaps_.counted.wait_copy_ns + swaps_.counted.wait_room_ns;
 }
 
 // Several threads may stand still at once, for longer than time passes.
 int64_t Times::turn(um_time kind) noexcept {
   if (logs_ && kind != log_.back().kind) note(backend_.now_ns(), kind);
   if (!on_) return 0;
-  const int64_t now_ns = backend_.now_ns(), stood_ns = stood().sum_ns;
+  const int64_t now_ns = backend_.now_ns(), stood_ns = this->stood_ns();
   const int64_t passed_ns = std::max<int64_t>(0, now_ns - since_ns_ - (stood_ns - stood_ns_));
   ns_[kind_] += passed_ns;
   since_ns_ = now_ns;
@@ -65,9 +63,17 @@ void Times::note(int64_t at_ns, um_time kind) noexcept {
 int64_t Times::read(um_spent_time* out) noexcept {
   turn(kind_);
   read_ns_ = on_ ? since_ns_ : backend_.now_ns();
-  const Stood stood_still = stood();
+  const emulated::Stood stood = faults();
   int64_t all[UM_TIME_COUNT];
-  for (int kind = 0; kind < UM_TIME_COUNT; ++kind) all[kind] = on_ ? ns_[kind] + stood_still.ns[kind] : UM_UNKNOWN;
+  std::copy(std::begin(ns_), std::end(ns_), all);
+  all[UM_TIME_FIRST_TOUCH] += stood.first_touch_ns;
+  all[UM_TIME_MIGRATION] += stood.migration_ns;
+  all[UM_TIME_FAULT_ROOM] += stood.room_ns;
+  all[UM_TIME_PREFETCH] += stood.prefetch_ns;
+  all[UM_TIME_ON_DEMAND] += swaps_.on_demand_ns;
+  all[UM_TIME_SWAP_IN] += swaps_.counted.wait_copy_ns - swaps_.on_demand_ns;
+  all[UM_TIME_ROOM] += swaps_.counted.wait_room_ns;
+  if (!on_) std::fill(std::begin(all), std::end(all), UM_UNKNOWN);
   static_assert(sizeof(all) == sizeof(*out));
   std::memcpy(out, all, sizeof(all));
   return read_ns_;

@@ -46,11 +46,8 @@ class Times {
   const std::vector<Turn>& logged() const noexcept { return log_; }
 
  private:
-  struct Stood {
-    int64_t ns[UM_TIME_COUNT];  // of the kinds that are measured by whom they happen to
-    int64_t sum_ns;
-  };
-  Stood stood() const noexcept;
+  emulated::Stood faults() const noexcept;
+  int64_t stood_ns() const noexcept;
   void note(int64_t at_ns, um_time kind) noexcept;
 
   const Backend& backend_;
