@@ -297,14 +297,14 @@ class Device:
 
     def drain_events(self) -> bytes:
         """Takes all recorded events out, oldest first: um_event structures, one after the other."""
-        event, at_a_time, events = structure("um_event"), 32, bytearray()  # a place for many takes long to clear
+        event, at_a_time, events = structure("um_event"), 4, bytearray()  # a place for many takes long to clear
         while True:
             buffer = (event * at_a_time)()
             count = int(core_library().um_events_drain(self.handle, buffer, at_a_time))
             events += memoryview(buffer).cast("B")[: count * ctypes.sizeof(event)]
             if count < at_a_time:
                 return bytes(events)
-            at_a_time = _EVENTS_AT_A_TIME
+            at_a_time = min(32 * at_a_time, _EVENTS_AT_A_TIME)
 
     def dropped_events(self) -> int:
         """Number of events that were lost because nobody took them out in time."""

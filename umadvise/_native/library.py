@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from umadvise._native import header
-from umadvise._native.abi import Status
 from umadvise.errors import HooksUnavailableError, NativeError, UmadviseError
 
 
 def _bind(library: ctypes.CDLL, functions: dict[str, header.Function], last_error: str) -> None:
     def check(status: int, _function: Any, _arguments: Any) -> None:
-        if status != Status.OK:
+        if status:  # 0 is Status.OK
             raise NativeError(status, getattr(library, last_error)().decode(errors="replace"))
 
     for name, declared in functions.items():

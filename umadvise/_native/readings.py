@@ -86,6 +86,14 @@ def events_from(packed: bytes, text: Callable[[int], str] = _native.string) -> I
     return map(Event, *(columns[field] for field in Event.__struct_fields__))
 
 
+_LABEL = EVENT_KINDS.index("label")
+
+
+def tells_more_than_labels(packed: bytes) -> bool:
+    """Whether any of drained events is about more than what an allocation is called from then on."""
+    return bool(packed) and bool((np.frombuffer(packed, layout("um_event"))["kind"] != _LABEL).any())
+
+
 def residency_from(packed: bytes, text: Callable[[int], str] = _native.string) -> Iterator[ResidencyPeak]:
     """Peaks of a step; nothing where they are unknown.
 

@@ -30,6 +30,13 @@ def interned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cycle._native, "intern", lambda text: len(text))
 
 
+@pytest.fixture(autouse=True)
+def notes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Notes` says what the core would."""
+    monkeypatch.setattr(plan_cycle, "swap_numbers", lambda notes: notes.swap_counters())
+    monkeypatch.setattr(plan_cycle, "read", lambda _, counters: counters)
+
+
 def trace_of(kind: str) -> Trace:
     """A step whose only op has that name; "first" makes state that stays, and "a+state" does in an op of its own."""
     builder = TraceBuilder()

@@ -24,7 +24,6 @@ from umadvise.records.counters import (
 )
 from umadvise.records.fault_profile import (
     MOST_RUNGS,
-    MOST_STEPS,
     MOST_UNDRIVEN,
     Exported,
     FaultProfile,
@@ -38,13 +37,11 @@ from umadvise.records.fault_profile import (
 from umadvise.records.names import clean_name
 from umadvise.records.peaks import later
 from umadvise.records.sampled_step import SampledStep
+from umadvise.reports.counters.step_batch import FIRST_STEPS, LATEST_STEPS, StepBatch
 from umadvise.reports.counters.step_picture import KnownStep, SeenStep, pictured
 from umadvise.reports.counters.tables import StepAccumulator, TableSums
 from umadvise.reports.counters.timeline import Service, pattern_of
 from umadvise.reports.findings import examine
-
-_FIRST_STEPS = 16
-"""Of the steps kept in a profile so many are the first ones; the others are the latest."""
 
 
 def _clean(environment: RunEnvironment) -> RunEnvironment:
@@ -107,7 +104,7 @@ class ProfileBuilder:
         self._step_count = 0
         self._duration_ns = 0
         self._first_steps: list[MeasuredStep] = []
-        self._latest_steps: deque[MeasuredStep] = deque(maxlen=MOST_STEPS - _FIRST_STEPS)
+        self._latest_steps: deque[MeasuredStep] = deque(maxlen=LATEST_STEPS)
         self._tables: TableSums | None = None
         self._faulting_step: tuple[int, int, int, list[Service]] | None = None
         self._memory: MemoryStats | None = None
@@ -182,15 +179,8 @@ class ProfileBuilder:
         if self._samples:
             counted = self._take_sample(counted, None if sampled is None else sampled.counters, duration_ns)
         self._step = None
-        self._step_count += 1
-        self._last_index = step.index
-        self._duration_ns += duration_ns
-        self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
-        self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
         paging = sampled is not None or not self._samples
         swapped = NO_SWAPS if swaps == self._swaps_at_step else swaps.minus(self._swaps_at_step)
-        if swapped != NO_SWAPS:
-            self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
         if self._samples and (paging or swapped != NO_SWAPS):
             self._tables = self._tables or TableSums(sampled=True)
         if self._tables is not None:
@@ -201,13 +191,8 @@ class ProfileBuilder:
         took = None if sampled is None else sampled.times
         if times is not None and self._times_at_step is not None:
             took = times.minus(self._times_at_step)
-        if took is not None:
-            self._times = took if self._times is None else self._times.plus(took)
-        if self._shows_more(step.seen, timed=took is not None):
-            self._seen = replace(
-                step.seen, start_ns=self._step_start_ns, duration_ns=duration_ns, tensor_of=step.tensor_of
-            )
-            self._seen_timed = took is not None
+        self._sum_up(1, duration_ns, counted, swapped, took, memory)
+        self._show(step, self._step_start_ns, duration_ns, timed=took is not None)
         cost = MeasuredStep(
             index=step.index,
             duration_ns=duration_ns,
@@ -218,6 +203,46 @@ class ProfileBuilder:
         )
         self._keep(cost)
         return cost
+
+    def add_steps(self, batch: StepBatch) -> None:
+        """Takes steps in a row that have ended, and in which no event was recorded, of a device that is not sampled.
+
+        Raises:
+            ValueError: these came before the last one.
+        """
+        last = batch.steps[-1]
+        if batch.steps[0].index <= self._last_index:
+            raise ValueError(f"step {batch.steps[0].index} follows step {self._last_index}: expected a larger index")
+        self._step = None
+        self._tables = self._tables or TableSums()
+        self._tables.add_residency(batch.residency)
+        self._sum_up(batch.count, batch.duration_ns, batch.counters, batch.swaps, batch.times, batch.memory)
+        self._show(StepAccumulator(last.index), batch.start_ns, last.duration_ns, timed=batch.times is not None)
+        for step in batch.steps:
+            self._keep(step)
+
+    def _sum_up(
+        self,
+        count: int,
+        duration_ns: int,
+        counted: Counters,
+        swapped: Swaps,
+        took: SpentTime | None,
+        memory: MemoryStats | None,
+    ) -> None:
+        self._step_count += count
+        self._duration_ns += duration_ns
+        self._in_steps = counted if self._in_steps is None else self._add(self._in_steps, counted)
+        if swapped != NO_SWAPS:
+            self._swaps_in_steps = self._swaps_in_steps.plus(swapped)
+        if took is not None:
+            self._times = took if self._times is None else self._times.plus(took)
+        self._memory = memory if self._memory is None or memory is None else later(self._memory, memory)
+
+    def _show(self, step: StepAccumulator, start_ns: int, duration_ns: int, *, timed: bool) -> None:
+        if self._shows_more(step.seen, timed=timed):
+            self._seen = replace(step.seen, start_ns=start_ns, duration_ns=duration_ns, tensor_of=step.tensor_of)
+            self._seen_timed = timed
 
     def _shows_more(self, seen: SeenStep, *, timed: bool) -> bool:
         """Whether the step that ended last is a better picture: one in which something moved, and it is known when."""
@@ -238,7 +263,8 @@ class ProfileBuilder:
         return with_sample(both, self._sample) if self._samples else both
 
     def _keep(self, step: MeasuredStep) -> None:
-        if len(self._first_steps) < _FIRST_STEPS:
+        self._last_index = step.index
+        if len(self._first_steps) < FIRST_STEPS:
             self._first_steps.append(step)
         else:
             self._latest_steps.append(step)

@@ -203,10 +203,10 @@ class Loop:
 
     def _look_again(self) -> None:
         """Has a step recorded once steps are other ones for good, where nothing is planned and no program tells."""
-        last, memory = self.observer.clock.last_step, self.observer.clock.last_memory
-        if last is None or memory is None:
+        last = self.observer.clock.last_step
+        if last is None:
             return
-        changed = self._shapes.changed(last.counters.op_count or 0, memory.requested_peak_bytes)
+        changed = self._shapes.changed(last.op_count, last.requested_peak_bytes)
         if changed and self._planner.planning is None and not self.cycle.recording:
             self.cycle.change(None, afresh=True)
 

@@ -13,9 +13,12 @@ has come twice in a row, the one whose state is there is expected next; from the
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from umadvise import _native
 from umadvise._native.abi import ProgramStatus
+from umadvise._native.edges import swap_numbers
+from umadvise._native.structures import read
 from umadvise.errors import StateError, UsageError
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.recording.second_step import less_what_happens_once
@@ -54,7 +57,6 @@ class PlanCycle:
         known: whether the last step was one that had been recorded, in its ops and about in its sizes.
         waited_ns: nanoseconds that the last step stood still for copies and for room.
         why_undriven: words that say why no plan drove the last step to its end; None: one did.
-        counters: what the device had counted when the last step ended.
     """
 
     def __init__(
@@ -88,7 +90,12 @@ class PlanCycle:
         self.followed = self.known = False
         self.waited_ns = 0
         self.why_undriven: str | None = None
-        self.counters: SwapCounters = device.swap_counters()
+        self._numbers = swap_numbers(device)
+
+    @property
+    def counters(self) -> SwapCounters:
+        """What the device had counted when the last step ended."""
+        return read(SwapCounters, self._numbers)
 
     @property
     def recording(self) -> bool:
@@ -202,7 +209,7 @@ class PlanCycle:
     @property
     def _told_that_came(self) -> RecordedStep | None:
         """The told step that the last one was for the most part."""
-        counters = self.counters
+        counters = self._numbers
         if 2 * counters.unknown_ops >= counters.step_ops:
             return None
         for told in self._told:
@@ -241,8 +248,8 @@ class PlanCycle:
         recorded = self._recording == number
         if recorded:
             self._recorder.stop_step()
-        waited_ns = self.counters.wait_copy_ns + self.counters.wait_room_ns
-        self.counters = counters = self._device.swap_counters()
+        waited_ns = self._numbers.wait_copy_ns + self._numbers.wait_room_ns
+        self._numbers = counters = swap_numbers(self._device)
         self.waited_ns = counters.wait_copy_ns + counters.wait_room_ns - waited_ns
         self._programs.came(counters.program_number, whole=counters.unknown_ops == 0)
         self.followed = whole and len(self._programs) > 0 and counters.unknown_ops == 0
@@ -264,7 +271,7 @@ class PlanCycle:
             if recorded:
                 return "recorded, to be planned for: no step like it was known"
             return self._programs.refusal or "no step like it was known"
-        counters = self.counters
+        counters = self._numbers
         if not self.followed:
             left = f"left its plan at {self._difference()}"
             return f"{left}: {counters.unknown_ops} of {counters.step_ops} ops were in none"
@@ -292,8 +299,8 @@ class PlanCycle:
             return None
 
 
-def _of_its_size(counters: SwapCounters) -> bool:
+def _of_its_size(counters: Any) -> bool:
     """Whether a step made about as much as the program that it was like."""
     made, programs = counters.made_bytes, counters.program_made_bytes
     small = max(_SMALL_BYTES, int(_LARGER_SHARE * counters.budget_bytes))
-    return abs(made - programs) <= small or _SMALLER * programs <= made <= _LARGER * programs
+    return bool(abs(made - programs) <= small or _SMALLER * programs <= made <= _LARGER * programs)

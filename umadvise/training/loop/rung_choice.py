@@ -87,12 +87,12 @@ class RungChoice:
         cost = clock.last_step
         if cost is None:
             return
-        service_ns = cost.counters.fault_service_ns or 0
+        service_ns = cost.fault_service_ns or 0
         record = StepRecord(
             number=number,
             duration_ns=cost.duration_ns,
             stall_ns=service_ns + self._cycle.waited_ns if clock.faults_are_known else None,
-            fault_groups=cost.counters.fault_groups,
+            fault_groups=cost.fault_groups,
             typical=self._cycle.known if planned else bool(self._structures),
             settling=LADDER[self._planner.rung].memory == Memory.CHUNKED and not self._cycle.counters.laid_out,
         )
@@ -107,9 +107,9 @@ class RungChoice:
             refused: whether the last one ended because the memory that there is cannot hold it.
         """
         refused, self._rescued = refused or self._rescued, False
-        memory = LADDER[self._planner.rung].memory
-        if not refused or memory == Memory.MANAGED:
+        if not refused or LADDER[self._planner.rung].memory == Memory.MANAGED:
             return
+        memory = LADDER[self._planner.rung].memory
         alike = [rung for rung in RUNGS if LADDER[rung].memory == memory]
         reason = f"step {number - 1} did not fit in {_WORDS[memory]}"
         self._go(self._governor.retreat(number, ADVISE.name, alike, reason))

@@ -73,11 +73,11 @@ class Regions:
 
     def begin_step(self, *, record: bool = False) -> None:
         """Begins a step: counts its regions from 0, and records them if it is to."""
-        self._ops_before = self._op_count()
         self._entered = 0
         self._recording = record
         self.watched = False
         if record:
+            self._ops_before = self._op_count()
             self.recorded = []
 
     def run_again(self, choice: RerunChoice | None) -> None:

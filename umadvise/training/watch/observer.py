@@ -130,6 +130,7 @@ class Observer:
         """
         if self._builder is None:
             raise StateError("nothing was watched: expected attach() first")
+        self.clock.flush()
         readings = self.reader.now()
         return self._builder.build(
             readings.counters,

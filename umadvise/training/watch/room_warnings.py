@@ -6,6 +6,7 @@ Ops that are larger than the room, addresses that gave way for it, and ops that 
 import logging
 
 from umadvise import _native
+from umadvise._native.edges import exports_ended
 from umadvise.records.units import MAX_BYTES, format_bytes
 from umadvise.torch_seam.runtime import Runtime
 
@@ -21,7 +22,7 @@ class RoomWarnings:
         self._untold = [self._ended_exports, self._fallbacks]
         self._told_of_oversized_ops = False
         _native.fallbacks()  # those of earlier runs
-        self._exports_ended_before = runtime.device.memory_history().exports_ended
+        self._exports_ended_before = exports_ended(runtime.device)
 
     def look(self, oversized_ops: int) -> None:
         """Writes the warnings that are new.
@@ -49,7 +50,7 @@ class RoomWarnings:
 
     def _ended_exports(self) -> bool:
         """Warns when tensors whose address was taken were unpinned because memory ran out."""
-        count = self._runtime.device.memory_history().exports_ended - self._exports_ended_before
+        count = exports_ended(self._runtime.device) - self._exports_ended_before
         if count:
             log.warning(
                 "Unpinned %d tensors whose address was taken (data_ptr(), DLPack), because memory ran out. Their "

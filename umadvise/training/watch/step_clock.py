@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from umadvise import _native
 from umadvise._native.abi import Status, TimeKind
-from umadvise._native.readings import events_from, residency_from
+from umadvise._native.readings import events_from, residency_from, tells_more_than_labels
 from umadvise.errors import NativeError
-from umadvise.records.counters import MemoryStats, SpentTime
+from umadvise.records.counters import MemoryStats
 from umadvise.records.enums import Phase
 from umadvise.records.fault_profile import MeasuredStep
 from umadvise.records.units import format_bytes, format_duration_ns
@@ -21,10 +21,21 @@ from umadvise.torch_seam.out_of_memory import out_of_memory
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.torch_seam.traced import unless_traced
 from umadvise.training.watch.device_readings import DeviceReader
+from umadvise.training.watch.quiet_steps import QuietSteps
 from umadvise.training.watch.refused_steps import RefusedSteps
 from umadvise.training.watch.room_warnings import RoomWarnings
 
 log = logging.getLogger("umadvise")
+
+
+class LastStep(NamedTuple):
+    """What is asked of each step: see `MeasuredStep`, and `MemoryStats` for the peak."""
+
+    duration_ns: int
+    op_count: int
+    fault_groups: int | None
+    fault_service_ns: int | None
+    requested_peak_bytes: int
 
 
 class StepClock:
@@ -35,8 +46,7 @@ class StepClock:
         update_count: how often an optimizer has begun to step.
         in_step: whether a step has begun and not ended.
         steps_are_found: whether steps begin where ops come again, as nobody marks them.
-        last_step: cost of the last whole step; None before its end.
-        last_memory: what the heap and the device held when it ended, with the peaks of the step.
+        last_step: what the last whole step came to; None before its end.
         watcher: function that is told of each step when it has ended, with what memory there was; None: nobody.
         refusal: why the memory that there is cannot hold the step that ended last; None where it could, or was raised.
     """
@@ -58,11 +68,12 @@ class StepClock:
         self.in_step = False
         self.step_count = self.update_count = 0
         self.steps_are_found = False
-        self.last_step: MeasuredStep | None = None
-        self.last_memory: MemoryStats | None = None
+        self.last_step: LastStep | None = None
         self.refusal: str | None = None
         self.watcher: Callable[[MeasuredStep, MemoryStats], None] | None = None
-        self._approach: tuple[int, SpentTime | None] | None = None
+        self._quiet = QuietSteps(runtime.device, builder)
+        self._approached = False
+        self._is_open = False  # in the profile, too: until something tells that, a step is quiet
         self._handles = [
             register_optimizer_step_pre_hook(unless_traced(self._enter_optimizer)),
             register_optimizer_step_post_hook(unless_traced(self._leave_optimizer)),
@@ -77,10 +88,15 @@ class StepClock:
             self.drop_step()
         self._warnings.look(self._runtime.device.counters().oversized_ops or 0)
         self._drain()
+        self.flush()
+
+    def flush(self) -> None:
+        """Gives the profile all that is known of the steps that have ended."""
+        self._quiet.flush()
 
     def _enter_optimizer(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
         self._refused.before_update(optimizer)
-        self._drain()
+        self._drain(of_step=self.in_step)
         self.update_count += 1
         _native.set_phase(Phase.OPTIMIZER)
         return closure_between(
@@ -97,15 +113,15 @@ class StepClock:
     def approach_step(self) -> None:
         """The next step's time begins: until `begin_step` it is spent on planning."""
         device = self._runtime.device
-        self._approach = device.times()
+        self._quiet.approach()
+        self._approached = True
         device.time_outside(TimeKind.PLANNING)
 
     def begin_step(self) -> None:
         """A step begins now."""
-        if self._approach is None:
+        if not self._approached:
             self.approach_step()
-        assert self._approach is not None
-        (start_ns, times), self._approach = self._approach, None
+        self._approached = self._is_open = False
         self._runtime.device.time_outside(TimeKind.OBSERVING)
         self._drain()
         self.step_count += 1
@@ -116,30 +132,48 @@ class StepClock:
             self._reader.sampler.before_step()
         device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
-        counters, swaps = self._reader.at_edge()
+        self._quiet.begin()
         if self._reader.sampler is not None:
             self._drain()  # of waits that this reading counts, and that were of ops before
-        self._builder.begin_step(self.step_count, start_ns, counters, swaps, times)
+        if self._reader.sampler is not None or self.watcher is not None or log.isEnabledFor(logging.DEBUG):
+            self._open()
         device.time_outside(TimeKind.SCRIPT)
 
     def end_step(self) -> None:
         """The step ends now: when all is read that tells what it cost."""
         device = self._runtime.device
         device.time_outside(TimeKind.OBSERVING)
-        end_ns = device.now_ns()
+        end_ns = device.now_ns() if self._is_open else 0
         self.drop_step()
-        self._drain()
+        self._drain(of_step=True)
+        self._end_open(end_ns) if self._is_open else self._end_quiet()
+        device.time_outside(TimeKind.SCRIPT)
+
+    def _end_quiet(self) -> None:
+        quiet, readings = self._quiet, self._quiet.readings
+        duration_ns, counted = quiet.end(self.step_count)
+        self._warnings.look(readings.totals.item(readings.oversized_ops))
+        self.last_step = LastStep(
+            duration_ns,
+            counted.item(readings.op_count),
+            counted.item(readings.fault_groups),
+            counted.item(readings.fault_service_ns),
+            readings.memory.item(readings.requested_peak),
+        )
+
+    def _end_open(self, end_ns: int) -> None:
+        device = self._runtime.device
         sampled, sampler = None, self._reader.sampler
         if sampler is not None and (sampled := sampler.after_step()) is not None:
             end_ns = sampled.end_ns
         residency = residency_from(device.residency())
         counters, swaps = self._reader.at_edge()
         self._warnings.look(counters.oversized_ops or 0)
-        self.last_memory = memory = device.memory()
+        memory = device.memory()
         if sampler is not None:  # of waits that this reading counts, and of what the sample tells
-            self._drain()
+            self._drain(of_step=True)
         read_ns, times = device.times()
-        self.last_step = self._builder.end_step(
+        step = self._builder.end_step(
             end_ns if times is None else read_ns,
             counters,
             memory,
@@ -148,11 +182,18 @@ class StepClock:
             swaps,
             times,
         )
+        counted = step.counters
+        self.last_step = LastStep(
+            step.duration_ns,
+            counted.op_count or 0,
+            counted.fault_groups,
+            counted.fault_service_ns,
+            memory.requested_peak_bytes,
+        )
         if self.watcher is not None:
-            self.watcher(self.last_step, memory)
-        device.time_outside(TimeKind.SCRIPT)
+            self.watcher(step, memory)
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s", in_words(self.last_step))
+            log.debug("%s", in_words(step))
 
     def drop_step(self) -> None:
         """What has begun was no step, or is none any more: what follows counts as outside of the steps."""
@@ -169,6 +210,7 @@ class StepClock:
     def forget_found(self) -> None:
         """Those who train mark steps from now on: what was found before, in an evaluation or a loader, was none."""
         if self.steps_are_found:
+            self.flush()
             self._builder.forget_steps()
         self.steps_are_found = False
 
@@ -191,16 +233,26 @@ class StepClock:
         """
         self._builder.note_plan(step, reason)
 
-    def _drain(self) -> None:
-        if self._runtime.emulated:
+    def _open(self) -> None:
+        """The step that runs is none of the quiet ones."""
+        self.flush()
+        counters, swaps, times = self._quiet.begun()
+        self._builder.begin_step(self.step_count, self._quiet.start_ns, counters, swaps, times)
+        self._is_open = True
+
+    def _drain(self, *, of_step: bool = False) -> None:
+        if of_step and self._runtime.emulated:
             signals.keep()
         packed = self._runtime.device.drain_events()
-        self._builder.add_events(events_from(packed) if packed else ())
+        tells = self._is_open or self._reader.sampler is not None or tells_more_than_labels(packed)
+        if of_step and tells and not self._is_open:
+            self._open()
+        self._builder.add_events(events_from(packed) if packed and tells else ())
 
     @property
     def faults_are_known(self) -> bool:
         """Whether the last step says what faults cost, or no step does: where some are sampled, the others do not."""
-        known = self.last_step is not None and self.last_step.counters.fault_service_ns is not None
+        known = self.last_step is not None and self.last_step.fault_service_ns is not None
         return known or self._reader.sampler is None or not self._reader.sampler.works()
 
 
