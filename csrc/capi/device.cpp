@@ -192,8 +192,8 @@ um_status um_memory_trim(um_device* device) {
   return guarded([&] { alive(device)->trim(); });
 }
 
-um_status um_owners_remember(um_device* device, int32_t on) {
-  return guarded([&] { alive(device)->conversion.remember(on != 0); });
+um_status um_owners_remember(um_device* device, uint32_t which) {
+  return guarded([&] { alive(device)->conversion.remember(static_cast<um_owners>(which)); });
 }
 
 um_status um_convert(um_device* device, const um_conversion* conversion, um_converted* out) {

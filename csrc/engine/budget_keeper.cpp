@@ -65,6 +65,7 @@ void BudgetKeeper::set(uint64_t bytes) {
   }
   if (const char* reason = backend().why_no_migration())
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
+  device_.trim();  // empty arenas take the device's memory too
   uint64_t kept_bytes = std::min(bytes, most_bytes());
   if (device_.conversion.remembers() && !allocations().limits_plain()) {  // with a limit, unused parts are in that
     const uint64_t unused_bytes = unused_plain_bytes(allocations());
@@ -135,7 +136,7 @@ void BudgetKeeper::seed(Budget& budget) const {
 }
 
 void BudgetKeeper::check(const RunningOp& op) const {
-  if (!budget_->bounded() || !device_.conversion.remembers()) return;
+  if (!budget_->bounded() || !device_.conversion.converts_in_ops()) return;
   if (refused_last ==
       place_of(device_.guard, op)) {  // tried again: the conversion has sent away pages that it was given
     budget_->follow(allocations());

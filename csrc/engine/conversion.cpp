@@ -51,16 +51,16 @@ void take_pages(um_device& device, const Block& place, uint64_t bytes) {
 
 // ---- owners ----------------------------------------------------------------------------------------------------
 
-void Conversion::remember(bool on) noexcept {
-  remembers_ = on;
-  if (on) return;
+void Conversion::remember(um_owners which) noexcept {
+  remembered_ = which;
+  if (remembers()) return;
   device_.allocations->each_block([&](Block& block) { forget(&block); });
 }
 
 void Conversion::meet(Block* block, void* storage) {
   Notes& its = notes(*block);
   if (its.movable != nullptr) return device_.swapping.mover().transfers.meet(its.movable, storage);
-  if (remembers_ && its.owner == nullptr && storage != nullptr)
+  if (remembers() && its.owner == nullptr && storage != nullptr)
     its.owner = device_.owners.remember(storage, block->address);
 }
 

@@ -14,8 +14,9 @@ class Conversion {
   explicit Conversion(um_device& device) : device_(device) {}
 
   // The lock is held, as for all. Who owns memory that is no Movable is remembered from now on, or no longer.
-  void remember(bool on) noexcept;
-  bool remembers() const { return remembers_; }
+  void remember(um_owners which) noexcept;
+  bool remembers() const { return remembered_ != UM_OWNERS_FORGOTTEN; }
+  bool converts_in_ops() const { return remembered_ == UM_OWNERS_CONVERTED_IN_OPS; }
   // An allocation shows its address as that of a storage.
   void meet(Block* block, void* storage);
   void forget(Block* block) noexcept;
@@ -34,7 +35,7 @@ class Conversion {
   void copy(uint64_t bytes, const Block& to, const Movable* movable_to, const Block& from, const Movable* movable_from);
 
   um_device& device_;
-  bool remembers_ = false;
+  um_owners remembered_ = UM_OWNERS_FORGOTTEN;
 };
 
 }  // namespace um

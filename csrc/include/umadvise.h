@@ -210,9 +210,15 @@ UM_API um_status um_export_lasting(const void* address);
  * comparisons: nothing is pinned, and nothing is mapped there unless the allocation lies there. */
 UM_API um_status um_address_shown(const void* address, const void** shown);
 
+typedef enum {
+  UM_OWNERS_FORGOTTEN = 0,
+  UM_OWNERS_REMEMBERED = 1,
+  UM_OWNERS_CONVERTED_IN_OPS = 2 /* also refuses an op that is to be tried again after um_convert */
+} um_owners;
 /* Live allocations change their kind of memory, but for those that running ops use; earlier addresses are stale then.
- * From the first call with `on` their owners are remembered (um_owners_set); without, none can move. */
-UM_API um_status um_owners_remember(um_device* device, int32_t on);
+ * The device remembers their owners (um_owners_set) from the first call with `which` (um_owners); one that has no known
+ * owner stays. */
+UM_API um_status um_owners_remember(um_device* device, uint32_t which);
 typedef struct um_conversion {
   uint32_t memory;        /* um_memory: the kind to have; UM_MEMORY_PREFER_DEVICE: plain while there is any left */
   uint32_t advice[3];     /* by the role of an allocation's arena (UM_ROLE_PARAMETER, _INPUT, _INTERMEDIATE) */

@@ -20,8 +20,9 @@ from umadvise.torch_seam import runtime
 
 
 @pytest.fixture
-def budget_watch() -> Iterator[BudgetWatch]:
-    """Fails a test in which a loop has exceeded its budget: see budget_watch.py."""
+def budget_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[BudgetWatch]:
+    """Fails a test in which a loop has exceeded its budget, also in a process that it starts: see budget_watch.py."""
+    monkeypatch.setenv("UMADVISE_WATCH_BUDGETS", "1")
     watch = BudgetWatch()
     watch.begin()
     yield watch

@@ -12,6 +12,8 @@ from torch import nn
 import umadvise
 from umadvise.torch_seam import runtime
 
+pytestmark = pytest.mark.usefixtures("budget_watch")
+
 MIB = 1 << 20
 TOO_SMALL = 6 * MIB
 RANDOM_PROGRAMS = 200 if os.environ.get("UMADVISE_FULL") else 8

@@ -20,6 +20,7 @@ from umadvise.torch_seam.runtime import address_of
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
 
 pytestmark = pytest.mark.usefixtures("budget_watch")
+
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks
 

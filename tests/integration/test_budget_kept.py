@@ -17,6 +17,7 @@ import umadvise
 from umadvise.torch_seam import runtime
 
 pytestmark = pytest.mark.usefixtures("budget_watch")
+
 MIB = 1 << 20
 
 
@@ -251,10 +252,7 @@ with umadvise.session(model, optimizer, device="emulated", capacity="256MiB", bu
 
 
 @pytest.mark.parametrize("planted", [True, False])
-def test_a_breach_in_a_process_of_its_own_is_caught(
-    python: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *, planted: bool
-) -> None:
-    monkeypatch.setenv("UMADVISE_WATCH_BUDGETS", "1")
+def test_a_breach_in_a_process_of_its_own_is_caught(python: Callable[..., Any], *, planted: bool) -> None:
     ended = python(PLANTED.format(planted=planted))
     assert ended.returncode == (FAILED if planted else 0), ended.stderr
     assert ("over budget: " in ended.stderr) is planted

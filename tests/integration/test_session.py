@@ -22,6 +22,8 @@ from umadvise.records.enums import Advice, Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.units import parse_bytes
 
+pytestmark = pytest.mark.usefixtures("budget_watch")
+
 MIB = 1 << 20
 Find = Callable[[torch.Tensor], Allocation | None]
 

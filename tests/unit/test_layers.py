@@ -28,7 +28,7 @@ FLOORS = (
 )
 """From the roof to the ground; what stands on one floor knows each other."""
 HEIGHT = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}
-TRAINING_FLOORS = ("session script", "loop", "memory_split", "plans", "policy recompute watch")
+TRAINING_FLOORS = ("session script", "earlier_memory", "loop", "memory_split", "plans", "policy recompute watch")
 """Within `umadvise/training`: what watches knows of no plan, and what plans of no loop."""
 TRAINING_HEIGHT = {name: -number for number, floor in enumerate(TRAINING_FLOORS) for name in floor.split()}
 CORE = Path(__file__).parents[2] / "csrc"

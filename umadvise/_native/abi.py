@@ -44,6 +44,14 @@ class Memory(IntEnum):
     CHUNKED = 3
 
 
+class Owners(IntEnum):
+    """um_owners: whether the device remembers who owns memory that is not in chunks, and refuses ops to convert it."""
+
+    FORGOTTEN = 0
+    REMEMBERED = 1
+    CONVERTED_IN_OPS = 2
+
+
 class RouteState(IntEnum):
     """Where a thread's torch allocations go; for the process INHERIT means OFF."""
 

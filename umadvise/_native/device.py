@@ -16,6 +16,7 @@ from umadvise._native.abi import (
     EmulatedOptions,
     Memory,
     MemoryHistory,
+    Owners,
     Placement,
     Small,
     TimeKind,
@@ -195,9 +196,9 @@ class Device:
         """
         core_library().um_chunks_set(self.handle, ctypes.byref(to_c(options)))
 
-    def remember_owners(self, on: bool) -> None:
+    def remember_owners(self, which: Owners) -> None:
         """Switches whether the device remembers who owns memory that is not in chunks, so that it can be converted."""
-        core_library().um_owners_remember(self.handle, on)
+        core_library().um_owners_remember(self.handle, which)
 
     def convert(self, memory: Memory, advice: Sequence[Advice], own: Sequence[Collection[Advice]]) -> Converted:
         """Moves live allocations into another kind of memory: see um_convert.
@@ -210,12 +211,8 @@ class Device:
         Raises:
             NativeError: the driver fails.
         """
-        conversion = make(
-            "um_conversion",
-            memory=memory,
-            advice=tuple(advice),
-            own_advice=tuple(sum(1 << each for each in usual) for usual in own),
-        )
+        own_advice = tuple(sum(1 << each for each in usual) for usual in own)
+        conversion = make("um_conversion", memory=memory, advice=tuple(advice), own_advice=own_advice)
         return filled(Converted, lambda out: core_library().um_convert(self.handle, ctypes.byref(conversion), out))
 
     def add_program(

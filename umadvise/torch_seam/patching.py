@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from umadvise import _native
-from umadvise._native.abi import Route, RouteState
+from umadvise._native.abi import Owners, Route, RouteState
 from umadvise.devices import open_device as devices
 from umadvise.devices.budget import Budget, budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
@@ -155,6 +155,7 @@ def finish(state: Runtime) -> None:
     """Ends what `start` began, and closes the device."""
     stop(state)
     if not state.forked:
+        state.device.remember_owners(Owners.FORGOTTEN)
         state.device.close()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from umadvise import _native
-from umadvise._native.abi import Converted, Placement, Route, RouteState, Status
+from umadvise._native.abi import Converted, Owners, Placement, Route, RouteState, Status
 from umadvise.devices.rungs import ADVISE, ARENA_ROLES, UNADVISED, Policy
 from umadvise.errors import NativeError, StateError
 from umadvise.records.enums import Advice, Role
@@ -68,6 +68,7 @@ class Runtime:
             without one.
         replaced: functions of torch that were replaced, to be put back.
         watched_by: name of the session, or of `umadvise run`, that watches the device now; None where none does.
+        owners: whether the device remembers who owns memory while no loop converts it.
         intermediate_advice: advice that the user gave with `torch.cuda.set_unified`, which beats every policy; None
             without one.
         own_thread: the thread that patched, as `this_thread` tells it.
@@ -83,6 +84,7 @@ class Runtime:
     policy: Policy = UNADVISED
     replaced: Replacements = field(default_factory=Replacements)
     watched_by: str | None = None
+    owners: Owners = Owners.FORGOTTEN
     intermediate_advice: Advice | None = None
     session_budget_bytes: int | None = None
     team: SleepingTeam | None = None
@@ -144,6 +146,12 @@ class Runtime:
             for arena in ARENA_ROLES
         ]
         return self.device.convert(self.policy.memory, [self.policy.advice[arena] for arena in ARENA_ROLES], usual)
+
+    def remember_owners(self) -> None:
+        """Has the device remember who owns its memory until `unpatch()`: a later session may have to convert it."""
+        if self.owners == Owners.FORGOTTEN:
+            self.owners = Owners.REMEMBERED
+            self.device.remember_owners(self.owners)
 
     def check_free(self) -> None:
         """Checks that another session may use the device.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from umadvise import _native
 from umadvise._native.abi import ChunkOptions, Memory
-from umadvise.devices.rungs import Policy
+from umadvise.devices.rungs import ADVISE, Policy
 from umadvise.errors import NativeError
 from umadvise.records.units import BLOCK_BYTES, format_bytes
 from umadvise.torch_seam import split_updates
@@ -23,8 +23,9 @@ log = logging.getLogger("umadvise")
 
 FITS = 0.9
 """A step that needs up to this share of the budget fits in plain memory; the rest is for what varies, and is paged."""
+LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES
+"""The smallest budget of unified memory (um_budget_set)."""
 _MOST_MANAGED = 0.5
-_LEAST_MANAGED_BYTES = 2 * BLOCK_BYTES  # um_budget_set
 
 
 class MemorySplit:
@@ -73,16 +74,52 @@ class MemorySplit:
                 self._in_chunks = before
                 raise
         elif policy.memory == Memory.MANAGED and not self._unit_bytes:
-            self.divide() if self._chunk_budget_bytes else self._divide_whole_model_ops(self.room_bytes, 1)
+            shared = self._chunk_budget_bytes or (self._state.limit_bytes and self._live_bytes(Memory.DEVICE))
+            self.divide() if shared else self._divide_whole_model_ops(self.room_bytes, 1)
         # Of `auto` resident is a wish, for a step that fits: what is too much for it is paged.
-        beside_bytes = _LEAST_MANAGED_BYTES
+        beside_bytes = LEAST_MANAGED_BYTES
         if self._chunk_budget_bytes:
             beside_bytes += max(self._state.device.swap_counters().pinned_bytes, self.chunk_bytes)
         wished_bytes = max(min(int(FITS * self.room_bytes), self.room_bytes - beside_bytes), BLOCK_BYTES)
         self._plain_bytes = wished_bytes if policy.memory == Memory.PREFER_DEVICE else 0
-        most_bytes = self.room_bytes if limited and policy.memory == Memory.DEVICE else self._plain_bytes
-        self._state.device.limit_plain(most_bytes)
+        if limited and policy.memory == Memory.DEVICE:
+            self._share_plain(_MOST_MANAGED)
+        else:
+            self._state.device.limit_plain(self._plain_bytes)
         self._state.set_policy(policy)
+
+    def change(self, policy: Policy, before: Policy, *, limited: bool = True) -> None:
+        """Gives new tensors the memory of a policy from now on, and converts those that live to it.
+
+        Args:
+            policy: policy of the new tensors.
+            before: policy that held until now.
+            limited: whether plain device memory keeps the budget.
+
+        Raises:
+            NativeError: there is no memory for it.
+        """
+        if (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
+            self.change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
+            before = ADVISE
+        self.use(policy, limited=limited)
+        if policy.memory == before.memory:
+            return
+        if limited and policy.memory == Memory.DEVICE:
+            self._share_plain(0)
+        if policy.memory == Memory.PREFER_DEVICE:
+            self.divide()  # what plain memory may take has left unified memory before plain memory takes it
+        converted = self._state.convert(before)
+        if {Memory.CHUNKED, Memory.PREFER_DEVICE} & {policy.memory, before.memory}:
+            self.divide()
+            if converted.stayed:  # what one kind has given is room for the rest
+                converted = self._state.convert(before)
+                self.divide()
+        if limited and policy.memory == Memory.DEVICE:
+            self._share_plain(_MOST_MANAGED)
+        if converted.stayed:
+            stayed = format_bytes(converted.stayed_bytes)
+            log.info("%d tensors (%s) stay in the memory that they have", converted.stayed, stayed)
 
     def resume(self, policy: Policy) -> None:
         """Divides the memory again after another split of the same device has been released.
@@ -116,7 +153,7 @@ class MemorySplit:
             device.set_chunks(self._chunks(chunk_bytes))
             in_use_bytes = device.swap_counters().used_bytes  # by the op that runs, for one: such chunks stay
             if managed_bytes and in_use_bytes > chunk_bytes:
-                managed_bytes = max(managed_bytes - (in_use_bytes - chunk_bytes), _LEAST_MANAGED_BYTES)
+                managed_bytes = max(managed_bytes - (in_use_bytes - chunk_bytes), LEAST_MANAGED_BYTES)
         if managed_bytes or self._managed_is_limited:
             device.set_budget(managed_bytes or self._state.limit_bytes or 0)
             self._managed_is_limited = True
@@ -148,6 +185,17 @@ class MemorySplit:
             split_updates.install(self._replaced, lambda: _native.split_limit(self._state.device), unit_bytes)
             self._unit_bytes = unit_bytes
 
+    def _share_plain(self, most_managed: float) -> None:
+        """Divides the budget between plain memory and the unified memory that earlier code or the user has placed."""
+        device, managed_bytes = self._state.device, self._live_bytes(Memory.MANAGED)
+        if not managed_bytes or self._state.limit_bytes is None:
+            device.limit_plain(self.room_bytes)
+            return
+        most_bytes = int((self.room_bytes - self._live_bytes(Memory.DEVICE)) * most_managed)
+        share_bytes = max(min(-(-managed_bytes // BLOCK_BYTES) * BLOCK_BYTES, most_bytes), LEAST_MANAGED_BYTES)
+        device.set_budget(share_bytes)
+        device.limit_plain(self.room_bytes - share_bytes)
+
     def divide_further(self) -> bool:
         """Makes the parts of whole-model ops smaller where small tensors leave less room; returns whether it did."""
         if not self._in_chunks:
@@ -165,7 +213,7 @@ class MemorySplit:
         managed = self._live_bytes(Memory.MANAGED, Memory.PREFER_DEVICE)
         if managed:
             blocks_bytes = -(-managed // BLOCK_BYTES) * BLOCK_BYTES
-            managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), _LEAST_MANAGED_BYTES)
+            managed = max(min(blocks_bytes, int(left * _MOST_MANAGED)), LEAST_MANAGED_BYTES)
         return managed, max(left - managed, 0)
 
     def _shares_of_managed(self) -> tuple[int, int]:
@@ -173,11 +221,11 @@ class MemorySplit:
         counters = self._state.device.swap_counters()
         left = self.room_bytes - max(self._live_bytes(Memory.DEVICE), self._plain_bytes)
         if not self._chunk_budget_bytes:
-            return max(left, _LEAST_MANAGED_BYTES), 0
+            return max(left, LEAST_MANAGED_BYTES), 0
         live_bytes = self._live_bytes(Memory.CHUNKED) + counters.pinned_bytes
         wanted = max(min(live_bytes, int(left * _MOST_MANAGED)), counters.pinned_bytes, self.chunk_bytes)
         chunk_bytes = -(-wanted // self.chunk_bytes) * self.chunk_bytes
-        return max(left - chunk_bytes, _LEAST_MANAGED_BYTES), chunk_bytes
+        return max(left - chunk_bytes, LEAST_MANAGED_BYTES), chunk_bytes
 
     def _live_bytes(self, *kinds: Memory) -> int:
         return sum(each.reserved_bytes for each in self._state.device.allocations() if each.memory in kinds)

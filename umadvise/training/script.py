@@ -73,6 +73,7 @@ class ScriptRun:
         if self._runtime.emulated:
             self._translation.enter_context(cuda_spellings.translated(self._runtime))
         self._runtime.watch("`umadvise run`")
+        self._runtime.remember_owners()
         self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
         self._loop = Loop.shared = Loop(self._runtime, observer, self._course)

@@ -15,7 +15,7 @@ from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.devices.ranks import ranks
-from umadvise.devices.rungs import Policy
+from umadvise.devices.rungs import ADVISE, LADDER, Policy
 from umadvise.errors import StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats, SwapCounters
 from umadvise.records.fault_profile import FaultProfile, write
@@ -26,6 +26,7 @@ from umadvise.reports.reporters import text
 from umadvise.torch_seam import cuda_spellings, patching, runtime, signals
 from umadvise.torch_seam.adoption import Adoption, as_list, batch_moved_in
 from umadvise.torch_seam.interrupts import signals_held
+from umadvise.training.earlier_memory import move_earlier, page_left, take_budget
 from umadvise.training.loop.loop import Loop
 from umadvise.training.loop.marked_step import marked_step
 from umadvise.training.policy.course import AUTO, course_of
@@ -164,19 +165,21 @@ class Session:
         if self._spells_cuda and state.emulated and Loop.shared is None:  # else `umadvise run` has it translated
             self._translation.enter_context(cuda_spellings.translated(state))
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
-        if budget_bytes is not None and self._unified:
-            state.device.set_budget(budget_bytes)
-        state.session_budget_bytes = budget_bytes
         shared = Loop.shared
         observer = shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy)
         if shared is not None:  # that of `umadvise run`: the session's own rules from here on
             shared.close()
-            shared.split.release()
+        state.session_budget_bytes = budget_bytes
+        first = LADDER[self._course.rung or ADVISE.name]
+        paged = not self._owns_patch and take_budget(state, first, unified=self._unified)
+        if shared is not None:
             observer.belongs_to_session(self._policy)
         self._loop = Loop(state, observer, self._course, fault_threshold=self._threshold)
         if shared is not None:
             self._loop.split_around = shared.split_around or shared.split
             Loop.shared = self._loop
+        if paged:
+            move_earlier(state, self._loop.split, LADDER[self._loop.rung], limited=self._course.keeps_budget)
         if self._records:
             observer.recorder.start()
         self._adoption.take_in(state)
@@ -249,6 +252,8 @@ class Session:
             patching.finish(state)
         elif not state.forked:
             policy = self._policy_before or state.policy
+            if self._unified:
+                page_left(state)
             state.set_policy(policy)
             state.follow_own_thread()
             state.device.set_budget(state.budget_bytes or 0)

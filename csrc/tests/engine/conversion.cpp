@@ -20,7 +20,9 @@ um_conversion into(um_memory memory, uint32_t own_advice = kAny) {
 }
 
 struct Kinds : Swapping {
-  explicit Kinds(uint64_t chunks = 8) : Swapping(chunks) { CHECK_OK(um_owners_remember(handle, 1)); }
+  explicit Kinds(uint64_t chunks = 8) : Swapping(chunks) {
+    CHECK_OK(um_owners_remember(handle, UM_OWNERS_CONVERTED_IN_OPS));
+  }
 
   Moving filled(uint64_t bytes, const um_placement& placement, unsigned char value) {
     const Moving made = allocate(bytes, placement);
@@ -126,7 +128,7 @@ TEST(a_storage_that_shows_something_else_by_now_keeps_what_it_shows) {
 TEST(without_owners_nothing_moves) {
   Kinds device;
   const Moving block = device.filled(kChunk, test::kParameter, 1);
-  CHECK_OK(um_owners_remember(device.handle, 0));
+  CHECK_OK(um_owners_remember(device.handle, UM_OWNERS_FORGOTTEN));
   CHECK_EQ(device.convert(into(UM_MEMORY_CHUNKED)).stayed, uint64_t{1});
   device.expect(block, kChunk, 1);
 }

@@ -11,7 +11,7 @@ namespace {
 struct Kinds : Cuda {
   Kinds() {
     CHECK_OK(set_chunks(8));
-    CHECK_OK(um_owners_remember(handle, 1));
+    CHECK_OK(um_owners_remember(handle, UM_OWNERS_CONVERTED_IN_OPS));
   }
   um_converted convert(um_memory memory) const {
     const um_conversion wanted{static_cast<uint32_t>(memory), {}, {~0u, ~0u, ~0u}};

@@ -223,7 +223,7 @@ TEST(what_was_read_out_is_there) {
 
 TEST(memory_changes_its_kind_when_kernels_have_written_to_it) {
   LatestMoment device(1);
-  CHECK_OK(um_owners_remember(device, 1));
+  CHECK_OK(um_owners_remember(device, UM_OWNERS_CONVERTED_IN_OPS));
   test::Moving block = device.allocate(kChunk, test::kParameter);
   device.allocate(kChunk, test::kParameter);  // what the first one leaves does not go back to the driver
   const Stream side;
@@ -238,7 +238,7 @@ TEST(memory_changes_its_kind_when_kernels_have_written_to_it) {
 
 TEST(memory_that_has_changed_its_kind_is_nobody_elses_before_its_bytes_have_been_copied) {
   LatestMoment device(1);
-  CHECK_OK(um_owners_remember(device, 1));
+  CHECK_OK(um_owners_remember(device, UM_OWNERS_CONVERTED_IN_OPS));
   test::Moving block = device.allocate(kChunk, test::kParameter);
   device.allocate(kChunk, test::kParameter);  // what the first one leaves does not go back to the driver
   device.fill(nullptr, block, kChunk, 3);

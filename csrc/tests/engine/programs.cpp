@@ -171,7 +171,7 @@ TEST(without_a_plan_everything_comes_ahead_of_its_use) {
 TEST(what_a_new_plan_takes_to_be_there_comes_ahead_of_its_use) {
   Steps steps(Swapping::open_in_virtual_time(), kStorages);
   steps.h2d_bytes_per_s = static_cast<int64_t>(fixture::plain_link().bytes_per_s[0]);
-  CHECK_OK(um_owners_remember(steps.device, 1));
+  CHECK_OK(um_owners_remember(steps.device, UM_OWNERS_CONVERTED_IN_OPS));
   um_swap_counters before{};
   for (const um_memory kind : {UM_MEMORY_MANAGED, UM_MEMORY_CHUNKED}) {
     const um_conversion wanted{kind, {}, {~0u, ~0u, ~0u}};

@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from umadvise import _native
-from umadvise._native.abi import Memory
+from umadvise._native.abi import Memory, Owners
 from umadvise.devices.rungs import ADVISE, LADDER, RESIDENT, RUNGS, SWAP, SWAP_RECOMPUTE, WINDOW, Policy
 from umadvise.errors import NativeError
 from umadvise.recording.recorded_step import RecordedStep
@@ -56,13 +56,13 @@ class RungChoice:
         self._trains = False  # a training step has been measured
         self._updates = 0  # of optimizers, until the last step that was measured
         self._rescued = False  # an op of this step that the rung's memory could not hold
-        self._state.device.remember_owners(True)
+        self._state.device.remember_owners(Owners.CONVERTED_IN_OPS)
         _native.set_rescuer(self._rescue)
         self._note(governor.history[0])
 
     def close(self) -> None:
         """Nothing changes its memory any more, and an op that does not fit is refused."""
-        self._state.device.remember_owners(False)
+        self._state.device.remember_owners(self._state.owners)
         _native.set_rescuer(None)
 
     def forget(self) -> None:
@@ -126,7 +126,7 @@ class RungChoice:
                 self._state.convert(before)
                 self._split.divide()
                 return True
-            self._change(ADVISE, before)
+            self._split.change(ADVISE, before)
         except NativeError as error:
             log.warning("an op does not fit in %s, and unified memory cannot be had: %s", words, error)
             return False
@@ -199,36 +199,15 @@ class RungChoice:
         if self._state.policy.memory == before.memory:
             before = self._state.policy  # with the advice of a plan
         try:
-            self._change(_policy_of(switch.rung), before)
+            self._split.change(_policy_of(switch.rung), before)
         except NativeError as error:
             self._note(self._governor.take_back(switch, f"{switch.rung} cannot be had: {error}"))
-            self._change(before, _policy_of(self._planner.rung))
+            self._split.change(before, _policy_of(self._planner.rung))
             return
         self._note(switch)
         recomputed = self._planner.course.recomputes
         self._planner.follow(course_of_rung(switch.rung))
         self._cycle.change(self._planner.planning, afresh=recomputed or self._planner.course.recomputes)
-
-    def _change(self, policy: Policy, before: Policy) -> None:
-        """New tensors have the memory of a policy, and those that live go with them."""
-        split = self._split
-        if (before.memory, policy.memory) == (Memory.PREFER_DEVICE, Memory.CHUNKED):
-            self._change(ADVISE, before)  # plain memory leaves no room for chunks, unified memory needs none
-            before = ADVISE
-        split.use(policy)
-        if policy.memory == before.memory:
-            return
-        if policy.memory == Memory.PREFER_DEVICE:
-            split.divide()  # what plain memory may take has left unified memory before plain memory takes it
-        converted = self._state.convert(before)
-        if {Memory.CHUNKED, Memory.PREFER_DEVICE} & {policy.memory, before.memory}:
-            split.divide()
-            if converted.stayed:  # what one kind has given is room for the rest
-                converted = self._state.convert(before)
-                split.divide()
-        if converted.stayed:
-            stayed = format_bytes(converted.stayed_bytes)
-            log.info("%d tensors (%s) stay in the memory that they have", converted.stayed, stayed)
 
     def _note(self, switch: Switch) -> None:
         rungs = self._observer.rungs
