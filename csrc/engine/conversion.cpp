@@ -9,7 +9,6 @@
 #include "base/on_error.h"
 #include "engine/device.h"
 #include "engine/doors.h"
-#include "memory/migration.h"
 #include "memory/places.h"
 
 namespace um {
@@ -36,16 +35,7 @@ bool is_hosts(const Block& block, const Movable* movable) {
   return managed(block) || (movable != nullptr && movable->residence.range == nullptr);
 }
 
-// What its share of the budget could not hold goes to the host at once: it would be on the device until the next op.
-void take_pages(um_device& device, const Block& place, uint64_t bytes) {
-  const uint64_t spanned_bytes =
-      (place.address + bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes - place.address / kBlockBytes * kBlockBytes;
-  const bool fits = spanned_bytes <= device.budget.managed_limit_bytes();
-  device.budget.keep([&](Budget& budget) {
-    budget.use(place.address, bytes, fits ? Budget::Use::write : Budget::Use::to_host);
-    if (!fits) prefetch(device.backend, place.address, bytes, true, nullptr);
-  });
-}
+uint64_t end_of_page(uint64_t address) { return (address / kBlockBytes + 1) * kBlockBytes; }
 
 }  // namespace
 
@@ -127,7 +117,7 @@ bool Conversion::to_movable(Block* block) {
   if (made == nullptr) return false;
   Block* const place = made->block;
   const OnError undo([&] { mover.free(made); });
-  copy(block->record.bytes, *place, made, *block, nullptr);
+  copy({0, block->record.bytes}, *place, made, *block, nullptr);
   if (!show(block, place->address)) {
     mover.free(made);
     return false;
@@ -148,8 +138,7 @@ bool Conversion::to_heap(Block* block, const um_placement& to) {
   const OnError undo([&] { device_.allocations->give(place); });
   Movable* const movable = notes(*block).movable;
   if (movable != nullptr) device_.swapping.mover().settle(movable);
-  if (pages) take_pages(device_, *place, bytes);
-  copy(bytes, *place, nullptr, *block, movable);
+  pages ? copy_to_pages(bytes, *place, *block, movable) : copy({0, bytes}, *place, nullptr, *block, movable);
   if (!show(block, place->address)) {
     device_.allocations->give(place);
     return false;
@@ -187,27 +176,43 @@ void Conversion::change_place(Block* block, Block* place) noexcept {
   if (told) observation.allocated(block, nullptr);
 }
 
+// A copy may bring the pages that it writes to the device. So what exceeds the share of managed memory is copied page
+// by page, and each page evicts an earlier one. Example: 6 MiB within a share of 4 take three copies, and 4 MiB at
+// most.
+void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& from, const Movable* movable_from) {
+  const uint64_t first = to.address / kBlockBytes * kBlockBytes, end = to.address + bytes;
+  const bool fits = end - first <= device_.budget.managed_limit_bytes() / kBlockBytes * kBlockBytes;
+  for (uint64_t at = to.address; at < end;) {
+    const uint64_t piece_bytes = (fits ? end : std::min(end, end_of_page(at))) - at;
+    device_.budget.keep([&](Budget& budget) { budget.use(at, piece_bytes, Budget::Use::write); });
+    copy({at - to.address, piece_bytes}, to, nullptr, from, movable_from);
+    at += piece_bytes;
+  }
+}
+
 // The driver's functions for copies between host and device take managed memory for either.
-void Conversion::copy(uint64_t bytes, const Block& to, const Movable* movable_to, const Block& from,
+void Conversion::copy(Piece piece, const Block& to, const Movable* movable_to, const Block& from,
                       const Movable* movable_from) {
   const Backend& backend = device_.backend;
-  void* const host_to = reinterpret_cast<void*>(to.address);
-  const void* const host_from = reinterpret_cast<const void*>(from.address);
+  const uint64_t bytes = piece.bytes, to_address = to.address + piece.offset_bytes;
+  const uint64_t from_address = from.address + piece.offset_bytes;
+  void* const host_to = reinterpret_cast<void*>(to_address);
+  const void* const host_from = reinterpret_cast<const void*>(from_address);
   const auto wait = [&] {
     if (!left_out(Wait::converted)) backend.check(backend.call().stream_synchronize(nullptr), "copying");
   };
   const auto check = [&](driver::CUresult result) { backend.check(result, "copying to another kind of memory"); };
   if (is_hosts(from, movable_from)) {
     managed(from) && is_hosts(to, movable_to)
-        ? check(backend.call().memcpy_dtoh_async(host_to, from.address, bytes, nullptr))
-        : check(backend.call().memcpy_htod_async(to.address, host_from, bytes, nullptr));
+        ? check(backend.call().memcpy_dtoh_async(host_to, from_address, bytes, nullptr))
+        : check(backend.call().memcpy_htod_async(to_address, host_from, bytes, nullptr));
   } else if (is_hosts(to, movable_to)) {
-    check(backend.call().memcpy_dtoh_async(host_to, from.address, bytes, nullptr));
+    check(backend.call().memcpy_dtoh_async(host_to, from_address, bytes, nullptr));
   } else {  // between plain memory and small allocations of chunks
     std::vector<char> through(bytes);
-    check(backend.call().memcpy_dtoh_async(through.data(), from.address, bytes, nullptr));
+    check(backend.call().memcpy_dtoh_async(through.data(), from_address, bytes, nullptr));
     wait();
-    check(backend.call().memcpy_htod_async(to.address, through.data(), bytes, nullptr));
+    check(backend.call().memcpy_htod_async(to_address, through.data(), bytes, nullptr));
     return wait();
   }
   wait();

@@ -32,7 +32,11 @@ class Conversion {
   bool to_heap(Block* block, const um_placement& to);
   bool show(Block* block, uint64_t address) noexcept;
   void change_place(Block* block, Block* place) noexcept;
-  void copy(uint64_t bytes, const Block& to, const Movable* movable_to, const Block& from, const Movable* movable_from);
+  struct Piece {
+    uint64_t offset_bytes, bytes;
+  };
+  void copy_to_pages(uint64_t bytes, const Block& to, const Block& from, const Movable* movable_from);
+  void copy(Piece piece, const Block& to, const Movable* movable_to, const Block& from, const Movable* movable_from);
 
   um_device& device_;
   um_owners remembered_ = UM_OWNERS_FORGOTTEN;
