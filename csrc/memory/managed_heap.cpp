@@ -42,6 +42,7 @@ ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSour
       device_(device),
       source_(source),
       blocks_(blocks),
+      first_arena_bytes_(first_arena_bytes),
       next_arena_bytes_(first_arena_bytes),
       unit_bytes_(unit_bytes) {}
 
@@ -183,6 +184,7 @@ bool ManagedHeap::trim() noexcept {
   for (size_t i = arenas_.size(); i-- > 0;) {
     if (arenas_[i]->empty()) all = give_back(arenas_[i]) && all;
   }
+  if (arenas_.empty()) next_arena_bytes_ = first_arena_bytes_;  // else each session's arenas would be twice as large
   return all;
 }
 

@@ -67,6 +67,7 @@ class ManagedHeap {
   StablePool<Block>& blocks_;
   FreeLists free_lists_;
   std::vector<Arena*> arenas_;
+  uint64_t first_arena_bytes_;
   uint64_t next_arena_bytes_;
   const uint64_t unit_bytes_;
   uint64_t reserved_bytes_ = 0;
