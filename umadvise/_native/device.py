@@ -351,6 +351,10 @@ class Device:
         """Starts the peaks again from what is held now."""
         core_library().um_memory_reset_peaks(self.handle)
 
+    def peaks_began_within(self) -> bool:
+        """Whether a script has started the peaks again since `reset_memory_peaks`: `memory` then tells the higher ones."""
+        return False
+
     def record(self, on: bool) -> None:
         """Starts a new recording of ops, allocations and copies, or stops it."""
         core_library().um_record(self.handle, on)

@@ -40,6 +40,7 @@ class Peaks:
         """Gives the fault profile peaks of its own."""
         replaced.put(self._device, "memory", lambda: self._for_profile().held)
         replaced.put(self._device, "reset_memory_peaks", self._reset_for_profile)
+        replaced.put(self._device, "peaks_began_within", lambda: self._of_profile is not None)
 
     def _read(self) -> Reading:
         return Reading(self._held(), self._device.memory_history())

@@ -146,6 +146,8 @@ class StepClock:
         end_ns = device.now_ns() if self._is_open else 0
         self.drop_step()
         self._drain(of_step=True)
+        if device.peaks_began_within() and not self._is_open:
+            self._open()
         self._end_open(end_ns) if self._is_open else self._end_quiet()
         device.time_outside(TimeKind.SCRIPT)
 
