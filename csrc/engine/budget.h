@@ -3,6 +3,7 @@
 // faults to look at, so it is the same on CUDA. Not thread-safe: the device's lock is held.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -43,6 +44,8 @@ class Budget {
   bool holds(uint64_t address, uint64_t bytes) const;
   bool bounded() const { return !page_addresses_.empty(); }
   uint64_t bytes() const { return bytes_; }
+  // That exports and workspaces leave.
+  uint64_t room_bytes() const { return bytes_ - std::min(bytes_, model_.chunks.pinned() * kBlockBytes); }
   uint64_t resident_bytes() const { return bounded() ? model_.chunks.resident() * kBlockBytes : bytes_; }
 
  private:
@@ -55,7 +58,6 @@ class Budget {
   uint32_t take_pages(uint32_t count);
   void forget(const Followed& arena);
   const Followed* arena_of(uint64_t address) const;
-  uint64_t room_bytes() const { return bytes_ - model_.chunks.pinned() * kBlockBytes; }  // that exports leave
   void recall();
   void pass(uint64_t address, uint64_t bytes, Use use);
   void note_return(uint64_t address, uint64_t bytes);

@@ -71,6 +71,7 @@ void BudgetKeeper::set(uint64_t bytes) {
     const uint64_t unused_bytes = unused_plain_bytes(allocations());
     kept_bytes = std::max(kept_bytes - std::min(kept_bytes, unused_bytes), 2 * kBlockBytes);
   }
+  static_cast<void>(device_.exports.keep_pages_below(kept_bytes - kBlockBytes));
   // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
   const uint64_t managed_bytes = 2 * (backend().total_host_bytes() + backend().total_bytes);
   auto next = std::make_unique<Budget>(kept_bytes, static_cast<uint32_t>(managed_bytes / kBlockBytes));
@@ -149,7 +150,17 @@ void BudgetKeeper::check(const RunningOp& op) const {
                                            " of the budget beside plain memory: convert plain memory");
 }
 
+void BudgetKeeper::end_exports_for(const RunningOp& op) {
+  const uint64_t room_bytes = budget_->room_bytes();
+  if (!budget_->bounded() || room_bytes == budget_->bytes()) return;
+  const uint64_t needed_bytes = op.working_set.bytes_if_above(room_bytes);
+  if (needed_bytes <= room_bytes) return;
+  const RequiredContext current(backend());
+  static_cast<void>(device_.exports.keep_pages_below(budget_->bytes() - std::min(budget_->bytes(), needed_bytes)));
+}
+
 void BudgetKeeper::begin_op(RunningOp& op) {
+  end_exports_for(op);
   keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream, op.identity);
 }
 

@@ -33,6 +33,9 @@ class BudgetKeeper final : public Participant {
   // ends. Example: of 128 MiB, 115 are plain; an op that uses 64 MiB of managed memory would bring the device to
   // 179 MiB. Throws um::Error.
   void check(const RunningOp& op) const;
+  // Pages whose address code outside of ops has are pinned as long as there is room for the op beside them. Throws
+  // um::Error.
+  void end_exports_for(const RunningOp& op);
   // What managed memory may take of the device, and what it takes.
   uint64_t managed_limit_bytes() const;
   uint64_t resident_bytes() const;

@@ -117,6 +117,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
     op->working_set.add(block->address, block->record.bytes, true);
     guard.measure(*op);
     budget.check(*op);
+    budget.end_exports_for(*op);
     budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream, op->identity);
   } else if (prefetched) {
     budget.keep([&](um::Budget& model) { model.use(block->address, block->record.bytes, um::Budget::Use::to_device); },

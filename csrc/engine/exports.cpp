@@ -1,5 +1,7 @@
 #include "engine/exports.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/on_error.h"
 #include "engine/device.h"
@@ -8,6 +10,14 @@
 #include "memory/host_memory.h"
 
 namespace um {
+namespace {
+
+uint64_t page_bytes(const Block& block) {
+  const uint64_t begin = block.address / kBlockBytes, end = (block.end() + kBlockBytes - 1) / kBlockBytes;
+  return (end - begin) * kBlockBytes;
+}
+
+}  // namespace
 
 void Exports::add(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
@@ -19,7 +29,8 @@ void Exports::add_lasting(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
   Exports& exports = found.device->exports;
   Notes& its = notes(*found.block);
-  if (!exports.can_hold(*found.block)) {  // it stays accessible; who moves memory must know that its address is out
+  if (exports.exceeds_budget(*found.block) ||
+      !exports.can_hold(*found.block)) {  // whoever moves memory must know that its address is out
     its.gave_way = true;
     return;
   }
@@ -73,9 +84,31 @@ void Exports::hold(Block* block, bool for_life) {
   transfers.hand_out(movable, for_life);
 }
 
+bool Exports::exceeds_budget(const Block& block) const {
+  const uint64_t bytes = page_bytes(block);
+  return managed(block) && bytes > device_.budget.managed_limit_bytes() && bytes <= device_.backend.total_bytes;
+}
+
+uint64_t Exports::pinned_page_bytes() const {
+  uint64_t bytes = 0;
+  device_.allocations->each_arena([&](const Arena& arena) {
+    if (arena.heap->placement.memory != UM_MEMORY_MANAGED) return;
+    arena.each_block([&](const Block& block) { bytes += notes(block).exports > 0 ? page_bytes(block) : 0; });
+  });
+  return bytes;
+}
+
+bool Exports::keep_pages_below(uint64_t bytes) {
+  while (pinned_page_bytes() > bytes) {
+    if (!end_oldest(UM_MEMORY_MANAGED)) return false;
+  }
+  return true;
+}
+
 void Exports::pin_pages(const Block& block) {
   const Backend& backend = device_.backend;
-  const uint64_t bytes = block.record.bytes;
+  const uint64_t bytes = block.record.bytes, most_bytes = device_.budget.managed_limit_bytes();
+  static_cast<void>(keep_pages_below(most_bytes - std::min(most_bytes, page_bytes(block))));
   bool in_budget = false;
   const OnError undo([&] {
     if (in_budget) device_.budget.unpin(block);

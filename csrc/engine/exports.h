@@ -21,12 +21,16 @@ class Exports {
   // Of those that last and that alone hold memory of this kind: whoever asked for it longest ago has most likely used
   // it. False: there is none. The lock is held, and the context current. Throws um::Error.
   bool end_oldest(um_memory memory);
+  // Likewise of managed memory, until what exports hold of it is at most so many bytes. False: others hold more.
+  bool keep_pages_below(uint64_t bytes);
   // Of an allocation that is freed. The lock is held.
   void forget(const Block& block) noexcept;
 
  private:
   bool can_hold(const Block& block) const;
   void hold(Block* block, bool for_life);
+  uint64_t pinned_page_bytes() const;
+  bool exceeds_budget(const Block& block) const;
   void pin_pages(const Block& block);
   void end(Block* block) noexcept;
 

@@ -251,6 +251,25 @@ with umadvise.session(model, optimizer, device="emulated", capacity="256MiB", bu
 """
 
 
+@pytest.mark.parametrize("policy", ["advise", "window", "auto"])
+def test_addresses_are_pinned_within_the_budget(policy: str) -> None:
+    """Tensors of 48 MiB whose addresses are asked for, each again in each step, and ops beside them."""
+    kept = [torch.full((1024, 512), float(number)) for number in range(24)]
+    found = []
+    for budget in (None, 20 * MIB):
+        total = 0.0
+        where = umadvise.session(nn.Linear(4, 4), device="emulated", budget=budget, policy=policy) if budget else None
+        with where or nullcontext() as um:
+            tensors = [um.to_device(each) if um else each.clone() for each in kept]
+            for _ in range(4):
+                with um.step() if um else nullcontext():
+                    assert len({each.data_ptr() for each in tensors}) == len(tensors)
+                    tensors[0] = tensors[0] + tensors[-1].sin()
+                    total += sum(float(each.sum()) for each in tensors)
+        found.append(total)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_breach_in_a_process_of_its_own_is_caught(python: Callable[..., Any], *, planted: bool) -> None:
     ended = python(PLANTED.format(planted=planted))

@@ -156,6 +156,19 @@ def test_tensors_that_outlive_a_session_count_for_the_next_ones_budget(first: st
 
 
 @pytest.mark.usefixtures("unpatched")
+def test_tensors_with_known_addresses_are_unpinned_for_the_next_sessions_budget() -> None:
+    found = []
+    for device in (None, umadvise.EmulatedDevice("256MiB")):
+        run = Patched(device)
+        kept = run.train("advise", "160MiB", 4096, known=True)
+        addresses = [each.data_ptr() for each in kept]
+        kept += run.train("advise", "20MiB", 512, known=True)
+        assert addresses == [each.data_ptr() for each in kept[:4]]
+        found.append([each.tolist() for each in kept])
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("unpatched")
 def test_a_budget_that_does_not_hold_tensors_with_known_addresses_is_refused() -> None:
     run = Patched(umadvise.EmulatedDevice("256MiB"))
     kept = run.train("resident", "160MiB", 4096, known=True)

@@ -352,7 +352,7 @@ class Device:
         core_library().um_memory_reset_peaks(self.handle)
 
     def peaks_began_within(self) -> bool:
-        """Whether a script has started the peaks again since `reset_memory_peaks`: `memory` then tells the higher ones."""
+        """Whether a script has started the peaks again since `reset_memory_peaks`; `memory` tells the higher ones."""
         return False
 
     def record(self, on: bool) -> None:
