@@ -19,7 +19,7 @@ from umadvise._native.abi import Allocation
 from umadvise.torch_seam import runtime
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def budget_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[BudgetWatch]:
     """Fails a test in which a loop has exceeded its budget, also in a process that it starts: see budget_watch.py."""
     monkeypatch.setenv("UMADVISE_WATCH_BUDGETS", "1")

@@ -1,7 +1,8 @@
 """Sessions give back all that they took: a process that opens many of them, or takes many steps, does not grow.
 
 `make test` counts few sessions, within which the tables of Python and torch still grow by some KiB at a time;
-UMADVISE_FULL=1 counts as many as a sweep or a test suite has.
+UMADVISE_FULL=1 counts as many as a sweep or a test suite has. The processes start anew: one that is forked maps what it
+shares with its parent little by little.
 """
 
 import os
@@ -45,7 +46,7 @@ def grown(python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setenv("UMADVISE_PLAN_CACHE", "on")
 
     def run(kind: str, *policies: str) -> dict[str, list[int]]:
-        finished = python(SESSIONS, kind, str(FIRST), str(LAST), *policies, timeout=3600)
+        finished = python(SESSIONS, kind, str(FIRST), str(LAST), *policies, timeout=3600, anew=True)
         assert finished.returncode == 0, finished.stderr
         rows = [line.split() for line in finished.stdout.splitlines()]
         return {policy: [int(each) for each in numbers] for policy, *numbers in rows}
@@ -94,7 +95,7 @@ def test_steps_with_changing_shapes_leave_nothing_behind(
 ) -> None:
     _use_cache(tmp_path, monkeypatch)
     first, last = (1000, 3000) if ALL else (100, 200)
-    finished = python(CHANGING, policy, str(first), str(last), timeout=3600)
+    finished = python(CHANGING, policy, str(first), str(last), timeout=3600, anew=True)
     assert finished.returncode == 0, finished.stderr
     resident_bytes, *counts = map(int, finished.stdout.split())
     assert resident_bytes < MOST_RESIDENT_BYTES * (1 if ALL else 2)
