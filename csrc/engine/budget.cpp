@@ -8,14 +8,9 @@
 #include "memory/migration.h"
 
 namespace um {
-namespace {
-
-// Of all pages that a range touches.
-uint64_t spanned_bytes(uint64_t address, uint64_t bytes) {
+uint64_t Budget::spanned_bytes(uint64_t address, uint64_t bytes) {
   return bytes == 0 ? 0 : ((address + bytes - 1) / kBlockBytes - address / kBlockBytes + 1) * kBlockBytes;
 }
-
-}  // namespace
 
 Budget::Budget(uint64_t bytes, uint32_t most_pages)
     : bytes_(bytes / kBlockBytes * kBlockBytes),

@@ -23,6 +23,8 @@ class Budget {
   // `most_pages`: managed arenas in all, at most.
   Budget(uint64_t bytes, uint32_t most_pages);
 
+  // Of all pages that a range touches.
+  static uint64_t spanned_bytes(uint64_t address, uint64_t bytes);
   // Arenas that came or went. Throws um::Error when there are more than `most_pages`.
   void follow(const Allocations& allocations);
   // A range by itself: what does not fit leaves at the next use.

@@ -151,10 +151,18 @@ void BudgetKeeper::check(const RunningOp& op) const {
 }
 
 void BudgetKeeper::end_exports_for(const RunningOp& op) {
+  if (budget_->bounded()) end_exports_beyond(op.working_set.bytes_if_above(budget_->room_bytes()));
+}
+
+void BudgetKeeper::use(uint64_t address, uint64_t bytes, Budget::Use use, driver::CUstream stream,
+                       const OpIdentity& op) {
+  if (use != Budget::Use::to_host) end_exports_beyond(Budget::spanned_bytes(address, bytes));
+  keep([&](Budget& budget) { budget.use(address, bytes, use); }, stream, op);
+}
+
+void BudgetKeeper::end_exports_beyond(uint64_t needed_bytes) {
   const uint64_t room_bytes = budget_->room_bytes();
-  if (!budget_->bounded() || room_bytes == budget_->bytes()) return;
-  const uint64_t needed_bytes = op.working_set.bytes_if_above(room_bytes);
-  if (needed_bytes <= room_bytes) return;
+  if (!budget_->bounded() || room_bytes == budget_->bytes() || needed_bytes <= room_bytes) return;
   const RequiredContext current(backend());
   static_cast<void>(device_.exports.keep_pages_below(budget_->bytes() - std::min(budget_->bytes(), needed_bytes)));
 }

@@ -36,6 +36,9 @@ class BudgetKeeper final : public Participant {
   // Pages whose address code outside of ops has are pinned as long as there is room for the op beside them. Throws
   // um::Error.
   void end_exports_for(const RunningOp& op);
+  // The same for a range by itself, which is used now: Budget::use.
+  void use(uint64_t address, uint64_t bytes, Budget::Use use, driver::CUstream stream = nullptr,
+           const OpIdentity& op = {});
   // What managed memory may take of the device, and what it takes.
   uint64_t managed_limit_bytes() const;
   uint64_t resident_bytes() const;
@@ -47,6 +50,7 @@ class BudgetKeeper final : public Participant {
   void begin_op(RunningOp& op) override;
 
  private:
+  void end_exports_beyond(uint64_t needed_bytes);
   void enforce(driver::CUstream stream, const OpIdentity& op);
   const Backend& backend() const;
   const Allocations& allocations() const;

@@ -184,7 +184,7 @@ void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& fro
   const bool fits = end - first <= device_.budget.managed_limit_bytes() / kBlockBytes * kBlockBytes;
   for (uint64_t at = to.address; at < end;) {
     const uint64_t piece_bytes = (fits ? end : std::min(end, end_of_page(at))) - at;
-    device_.budget.keep([&](Budget& budget) { budget.use(at, piece_bytes, Budget::Use::write); });
+    device_.budget.use(at, piece_bytes, Budget::Use::write);
     copy({at - to.address, piece_bytes}, to, nullptr, from, movable_from);
     at += piece_bytes;
   }

@@ -120,8 +120,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
     budget.end_exports_for(*op);
     budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream, op->identity);
   } else if (prefetched) {
-    budget.keep([&](um::Budget& model) { model.use(block->address, block->record.bytes, um::Budget::Use::to_device); },
-                user);
+    budget.use(block->address, block->record.bytes, um::Budget::Use::to_device, user);
   }
   if (prefetched) {
     const um::RequiredContext current(backend);

@@ -53,8 +53,7 @@ void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
   um_device& device = *found.device;
   const Backend& backend = device.backend;
   const uint64_t at = address_of(device_address);
-  if (to_device && managed(*found.block))
-    device.budget.keep([&](Budget& budget) { budget.use(at, bytes, Budget::Use::write); });
+  if (to_device && managed(*found.block)) device.budget.use(at, bytes, Budget::Use::write);
   device.recording.copied(to_device ? UM_RECORDED_HOST_WRITE : UM_RECORDED_HOST_READ, *found.block, at, bytes);
   const RequiredContext current(backend);
   if (Movable* const movable = notes(*found.block).movable) {
@@ -108,7 +107,7 @@ void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
     throw Error(UM_BAD_STATE, "the allocation is exported, so it stays on the device until the export is released");
   }
   const Budget::Use use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-  device.budget.keep([&](Budget& budget) { budget.use(address_of(address), bytes, use); });
+  device.budget.use(address_of(address), bytes, use);
   const RequiredContext current(device.backend);
   prefetch(device.backend, address_of(address), bytes, to_host, static_cast<driver::CUstream>(stream));
   device.accounts.sample_residency();

@@ -12,10 +12,7 @@
 namespace um {
 namespace {
 
-uint64_t page_bytes(const Block& block) {
-  const uint64_t begin = block.address / kBlockBytes, end = (block.end() + kBlockBytes - 1) / kBlockBytes;
-  return (end - begin) * kBlockBytes;
-}
+uint64_t page_bytes(const Block& block) { return Budget::spanned_bytes(block.address, block.end() - block.address); }
 
 }  // namespace
 

@@ -322,7 +322,7 @@ void Follower::move_managed(const Program::Action& action, Block* block, const R
   const auto prefetch = [&](bool to_host) {
     if (to_host && notes(*block).exports > 0) return;
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-    device_.budget.keep([&](Budget& budget) { budget.use(at, bytes, use); }, op.stream, op.identity);
+    device_.budget.use(at, bytes, use, op.stream, op.identity);
     prefetches_.push_back({at, bytes, to_host});
     // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
     if (backend.ordered()) send_prefetches(op.stream);
