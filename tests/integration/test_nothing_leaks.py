@@ -19,6 +19,7 @@ POLICIES = ("resident", "advise", "window", "swap", "swap+recompute", "auto")
 FIRST, LAST = (50, 200) if ALL else (8, 24)
 MOST_HEAP_BYTES = (LAST - FIRST) * (1 << 10 if ALL else 4 << 10)
 MOST_RESIDENT_BYTES = 2 << 20
+"""Where few are counted, what else runs on the machine moves more than that."""
 
 SESSIONS = """
 import sys
@@ -84,7 +85,7 @@ def rows(step):
 
 train(sys.argv[1], steps=last, rows=rows)
 before, after = taken
-print(after.resident_bytes - before.resident_bytes, after.descriptors - before.descriptors,
+print(after.heap_bytes - before.heap_bytes, after.resident_bytes - before.resident_bytes, after.descriptors - before.descriptors,
       after.threads - before.threads)
 """
 
@@ -97,6 +98,7 @@ def test_steps_with_changing_shapes_leave_nothing_behind(
     first, last = (1000, 3000) if ALL else (100, 200)
     finished = python(CHANGING, policy, str(first), str(last), timeout=3600, anew=True)
     assert finished.returncode == 0, finished.stderr
-    resident_bytes, *counts = map(int, finished.stdout.split())
-    assert resident_bytes < MOST_RESIDENT_BYTES * (1 if ALL else 2)
+    heap_bytes, resident_bytes, *counts = map(int, finished.stdout.split())
+    assert heap_bytes < MOST_RESIDENT_BYTES
+    assert resident_bytes < MOST_RESIDENT_BYTES or not ALL
     assert counts == [0, 0]
