@@ -11,10 +11,6 @@ import torch
 
 import umadvise
 
-_PR_SET_THP_DISABLE = 41
-"""Of prctl(2): the kernel makes no huge pages of this process's memory, which would come and go as the machine likes."""
-ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
-
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 

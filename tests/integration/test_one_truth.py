@@ -53,9 +53,7 @@ SAMPLE = [
 
 @pytest.fixture(autouse=True)
 def budget_watch() -> None:
-    """No budget is watched: with one advice for all roles, which no policy gives, the host's first write to a page that
-    prefers the device populates it there, between two ops, and the budget is kept again from the next op on.
-    """
+    """No budget is watched: pages that the host writes first count from the next op on (docs/limits.md)."""
 
 
 @pytest.fixture
