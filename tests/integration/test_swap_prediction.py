@@ -15,7 +15,7 @@ import pytest
 import torch
 from fast_networks import FAST_NETWORKS
 from floors import floor_bytes, need_bytes
-from fuzz import BUDGETS_MIB, register_random_planner
+from fuzz import register_random_planner
 from fuzz_instructions import INSTRUCTIONS
 from fuzz_program import Choose, SteppedProgram, World, program_of, run
 from small_networks import MIB
@@ -51,6 +51,7 @@ if FULL:
         for policy in ("swap", "swap:window", "belady")
         for share in (0.4, 0.5, 0.8)
     ]
+BUDGETS_MIB = (40, 48, 64, 96)
 SEEDS = range(200) if FULL else (0, 1, 2, 3, 4, 5, 30, 44, 49, 76)
 """In the last five it takes little for what was before to decide how a step goes on, or what lies idle on the
 device."""

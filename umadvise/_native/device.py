@@ -40,6 +40,7 @@ class Device:
         link_profile: `umadvise.records.device.DeviceProfile` whose link is charged; None where none is.
         keeps_time: whether time is virtual: that of `link_profile`.
         small: whether tensors of less than 64 KiB can be swapped out too.
+        peaks_began_within: says whether a script has started the peaks again since `reset_memory_peaks`.
     """
 
     def __init__(self, handle: int) -> None:
@@ -47,6 +48,7 @@ class Device:
         self.link_profile: Any = None
         self.keeps_time = False
         self.small = Small.STAY
+        self.peaks_began_within: Callable[[], bool] = lambda: False
         self._closed = False
 
     @classmethod
@@ -350,10 +352,6 @@ class Device:
     def reset_memory_peaks(self) -> None:
         """Starts the peaks again from what is held now."""
         core_library().um_memory_reset_peaks(self.handle)
-
-    def peaks_began_within(self) -> bool:
-        """Whether a script has started the peaks again since `reset_memory_peaks`; `memory` tells the higher ones."""
-        return False
 
     def record(self, on: bool) -> None:
         """Starts a new recording of ops, allocations and copies, or stops it."""
