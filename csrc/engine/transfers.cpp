@@ -206,11 +206,17 @@ bool Transfers::to_reserved(Movable* block) {
   Block* const tensor = block->block;
   const uint64_t from = tensor->address;
   if (block->residence.range == nullptr || block->owner == nullptr) return false;
-  if (!memory_.to_reserved(tensor, &block->residence)) return false;
-  if (tensor->address == from || owners_.repoint(block->owner, from, tensor->address)) return true;
-  memory_.from_reserved(tensor, &block->residence);
-  disown(block);
-  return false;
+  if (block->residence.reserved->mapped()) return true;
+  events_.placed(*tensor, false);
+  const OnError undo([&] { events_.placed(*tensor, true); });
+  bool there = memory_.to_reserved(tensor, &block->residence);
+  if (there && !owners_.repoint(block->owner, from, tensor->address)) {
+    memory_.from_reserved(tensor, &block->residence);
+    disown(block);
+    there = false;
+  }
+  events_.placed(*tensor, true);
+  return there;
 }
 
 // One that cannot lie at its reserved address gets another one for life: code may access that.

@@ -93,7 +93,7 @@ def switched(*rungs: str) -> tuple[str, list[tuple[str, list[str]]]]:
     training, seen = Training(), []
     with (
         scripted(list(rungs)),
-        umadvise.session(training.model, training.optimizer, device="cuda", budget="40MiB", policy="auto") as um,
+        umadvise.session(training.model, training.optimizer, device="cuda", budget="72MiB", policy="auto") as um,
     ):
         for number in range(STEPS):
             with um.step():

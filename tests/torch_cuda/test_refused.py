@@ -11,4 +11,4 @@ def test_halving_the_batch_trains_as_plain_torch(policy: str, run: Callable[...,
     seen = run("refused.py", policy)
     assert seen["messages"]
     assert not any("stay changed" in each for each in seen["messages"])
-    assert seen["found"] == run("refused.py", "plain", seen["rows"][-1])["found"]
+    assert seen["found"] == run("refused.py", "plain", str(seen["rows"][-1]))["found"]

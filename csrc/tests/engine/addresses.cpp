@@ -63,6 +63,25 @@ TEST(an_evicted_storage_returns_to_the_address_that_was_handed_out) {
   }
 }
 
+TEST(residency_follows_a_storage_to_its_address) {
+  Swapping device(4);
+  um_events_enable(device, 1);
+  um_memory_reset_peaks(device);
+  for (int i = 0; i < 3; ++i) {
+    Moving block = filled(device, kChunk, 1);
+    static_cast<void>(compared(block));
+    evict_all(device, 4);
+    device.expect(block, kChunk, 1);
+    static_cast<void>(taken(block));
+    evict_all(device, 4);
+    device.free(block);
+  }
+  std::vector<um_residency> rows(um_residency_read(device, nullptr, 0));
+  CHECK(!rows.empty());
+  CHECK_EQ(um_residency_read(device, rows.data(), rows.size()), uint64_t{rows.size()});
+  for (const um_residency& row : rows) CHECK(row.peak_bytes <= 4 * kChunk);
+}
+
 // One that is not asked for again returns to what is mapped.
 TEST(a_steady_step_maps_nothing_for_addresses_that_were_asked_for_once) {
   Swapping device(4);
