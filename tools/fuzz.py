@@ -37,7 +37,9 @@ SHARE = 0.3
 """Budget, in parts of what a program needs."""
 LEAST_BYTES = 4 << 20
 """The smallest budget that a session accepts, two chunks."""
-_NAMED = re.compile(r"a budget of (\d+(?:\.\d+)?) (KiB|MiB|GiB) ")
+_NAMED = re.compile(r"(?:a budget of|one of at least) (\d+(?:\.\d+)?) (KiB|MiB|GiB) ")
+_FOR_AN_OP = "would do for this op"
+"""Outside of steps a refusal knows of one op alone, and the next one may need more."""
 """What a refusal says would do."""
 HALVING = 8
 """Every so many seeds are trainings that halve their batch."""
@@ -154,15 +156,19 @@ def trouble(program: SteppedProgram, setting: Setting, tally: RunCounts | None =
     tally = tally or RunCounts()
     tally.programs += 1
     try:
-        try:
-            found = run_in(program, setting, tally)
-        except (torch.OutOfMemoryError, BudgetError) as refusal:
-            enough_bytes = named_bytes(refusal)
-            if enough_bytes is None:
-                return f"a refusal names no budget: {refusal}"
-            tally.refused += 1
-            setting = replace(setting, budget_bytes=enough_bytes)
-            found = run_in(program, setting, tally)
+        found = None
+        while found is None:
+            try:
+                found = run_in(program, setting, tally)
+            except (torch.OutOfMemoryError, BudgetError) as refusal:
+                enough_bytes = named_bytes(refusal)
+                if enough_bytes is None or enough_bytes <= (setting.budget_bytes or 0):
+                    return f"a refusal names no budget that is larger: {refusal}"
+                for_an_op = _FOR_AN_OP in str(refusal)
+                setting = replace(setting, budget_bytes=enough_bytes)
+                if not for_an_op:
+                    tally.refused += 1
+                    found = run_in(program, setting, tally)
         wrong = differences(found, expected)
     except Exception as error:
         return f"{setting}: {type(error).__name__}: {error}"
