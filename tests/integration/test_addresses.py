@@ -81,12 +81,15 @@ def test_an_address_shows_its_tensor_or_nothing() -> None:
 def test_a_steady_step_maps_nothing_for_addresses_that_were_asked_for_once() -> None:
     weights = parameters()
     optimizer = torch.optim.SGD(weights, lr=0.1)
+    device = umadvise.EmulatedDevice(
+        "256MiB", clock="v100-16gb"
+    )  # in virtual time plans come in the same step each time
     with umadvise.session(
-        nn.ParameterList(weights), optimizer, device="emulated", budget="28MiB", policy="swap"
+        nn.ParameterList(weights), optimizer, device=device, budget="28MiB", policy="swap"
     ) as session:
         addresses = [weight.data_ptr() for weight in weights]
         calls = []
-        for _ in range(12):
+        for _ in range(16):
             with session.step():
                 x = session.to_device(torch.ones(64, 1024))
                 for weight in weights:
