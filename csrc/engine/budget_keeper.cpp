@@ -13,8 +13,8 @@ namespace um {
 
 namespace {
 
-// Of arenas in which other allocations live: after a conversion they take the device's memory too, and whoever gives a
-// budget for the rest knows of live allocations alone.
+// Bytes of plain arenas that no allocation has. After a conversion they still take the device's memory, and the budget
+// for managed memory has to leave room for them.
 uint64_t unused_plain_bytes(const Allocations& allocations) {
   uint64_t unused_bytes = 0;
   allocations.each_arena([&](const Arena& arena) {

@@ -27,7 +27,7 @@ void Exports::add_lasting(const void* address) {
   Exports& exports = found.device->exports;
   Notes& its = notes(*found.block);
   if (exports.exceeds_budget(*found.block) ||
-      !exports.can_hold(*found.block)) {  // whoever moves memory must know that its address is out
+      !exports.can_hold(*found.block)) {  // it may move, and its mover must know that code has its address
     its.gave_way = true;
     return;
   }

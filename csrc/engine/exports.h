@@ -21,7 +21,8 @@ class Exports {
   // Of those that last and that alone hold memory of this kind: whoever asked for it longest ago has most likely used
   // it. False: there is none. The lock is held, and the context current. Throws um::Error.
   bool end_oldest(um_memory memory);
-  // Likewise of managed memory, until what exports hold of it is at most so many bytes. False: others hold more.
+  // Ends such exports of managed memory until exports hold at most so many bytes of it. False: exports that do not
+  // last hold more.
   bool keep_pages_below(uint64_t bytes);
   // Of an allocation that is freed. The lock is held.
   void forget(const Block& block) noexcept;

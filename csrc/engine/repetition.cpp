@@ -27,7 +27,7 @@ constexpr uint64_t kStale = 4;
 // spend its time on edges. The clock does not decide which stretches are large enough, as a session run twice must find
 // the same steps. Their work does: 1 for each op, which takes the host 5 us or more, and 1 for each 32 KiB that it is
 // given, which take a processor or a link 3 us. An op counts for 4 MiB at most, since one that reads a few rows of a
-// table is given all of it. A stretch of 256 takes a millisecond or more, and an edge about 30 us. Example: an update
+// table is given all of it. A stretch of 256 takes 1.3 ms or more, and an edge 40 to 60 us. Example: an update
 // of 12 ops on 16 KiB counts 12, and makes no step; a token that reads 12 weights of 1.6 MB counts 600, and makes one.
 constexpr uint32_t kLeastWork = 256;
 constexpr uint64_t kBytesOfWork = uint64_t{1} << 15, kMostWorkOfOp = 128;

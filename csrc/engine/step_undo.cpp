@@ -50,7 +50,10 @@ bool StepUndo::keep(Block* block, driver::CUstream stream) {
   Block* const copy = its->take(block->record.bytes, &stream);
   if (copy == nullptr) return false;
   Kept kept{block, {}, its, copy};
-  const OnError undo([&] { drop(&kept); });
+  const OnError undo([&] {
+    if (!left_out(Wait::copy_failed)) static_cast<void>(backend.call().stream_synchronize(stream));
+    drop(&kept);
+  });
   kept_.reserve(kept_.size() + 1);
   backend.check(backend.call().memcpy_dtoh_async(reinterpret_cast<void*>(copy->address), block->address,
                                                  block->record.bytes, stream),

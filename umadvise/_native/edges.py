@@ -1,6 +1,6 @@
 """What a device says at the edge of a step, as numbers side by side: edges are many, and few are ever looked at.
 
-Each reading goes into the same memory, and becomes records of this package only where somebody asks for them.
+Each reading goes into the same memory. `EdgeReadings.records` makes records of this package from it.
 """
 
 import ctypes
