@@ -57,6 +57,14 @@ def _python(script: str, *words: str, timeout: float = 120, anew: bool = False) 
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
 
+@pytest.fixture
+def unpatched() -> Iterator[None]:
+    """Ends what a test has patched and left so."""
+    yield
+    if runtime.is_patched():
+        umadvise.unpatch()
+
+
 @pytest.fixture(scope="session")
 def python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Runs a script in a process of its own: python(text, *words, timeout=...). It may import what tests do.

@@ -3,28 +3,20 @@
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 import umadvise
-from umadvise.torch_seam import runtime
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
 TOO_SMALL = 6 * MIB
 RANDOM_PROGRAMS = 200 if os.environ.get("UMADVISE_FULL") else 8
 _NAMED = re.compile(r"a budget of .+? \((\d+) bytes\) does")
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 class Network(nn.Module):

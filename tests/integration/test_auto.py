@@ -1,7 +1,7 @@
 """`policy="auto"`: live tensors follow it from rung to rung on the emulated device, and no bit changes for that."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,17 +19,10 @@ from umadvise.torch_seam import runtime
 from umadvise.torch_seam.runtime import address_of
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 class Training:

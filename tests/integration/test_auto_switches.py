@@ -1,7 +1,6 @@
 """What a switch of rungs moves, and what it leaves where it is, counted in bytes of each kind of memory."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import groupby, pairwise
 from typing import Any
@@ -20,15 +19,10 @@ from umadvise.torch_seam import runtime
 from umadvise.torch_seam.runtime import address_of
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
 
+pytestmark = pytest.mark.usefixtures("unpatched")
+
 MIB = 1 << 20
 KIB = 1 << 10
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 RUNGS = ["window", "swap", "window", "swap"]

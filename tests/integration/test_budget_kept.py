@@ -4,7 +4,7 @@ The fixture `budget_watch` checks the peaks of every loop in these tests, see bu
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,16 +16,9 @@ from torch import nn
 import umadvise
 from umadvise.torch_seam import runtime
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 class Run:

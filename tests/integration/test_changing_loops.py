@@ -1,6 +1,6 @@
 """Loops within a step that run more often than ever before, and layers that train now and then."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -9,16 +9,10 @@ from torch import nn
 
 import umadvise
 from umadvise.records.counters import SwapCounters
-from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 WIDTH, ROWS = 512, 512  # a weight and a state of the loop are 1 MiB each
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 class Recurrent(nn.Module):

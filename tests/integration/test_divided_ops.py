@@ -1,7 +1,7 @@
 """Ops on every parameter under a budget, where many of the parameters are small, or the driver pages."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,14 +13,9 @@ from torch import nn
 import umadvise
 from umadvise.torch_seam import runtime
 
+pytestmark = pytest.mark.usefixtures("unpatched")
+
 STEPS = 4
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def network() -> nn.Sequential:

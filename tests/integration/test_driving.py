@@ -24,17 +24,12 @@ from umadvise import EmulatedDevice, _native
 from umadvise._native.abi import Memory, ProgramStatus
 from umadvise.torch_seam import runtime
 
+pytestmark = pytest.mark.usefixtures("unpatched")
+
 MIB = 1 << 20
 WIDTH = 1024  # a weight is 4 MiB, two chunks
 BUDGET = "40MiB"  # of 72 MiB that a step needs
 SWAPPED = ["swap", "swap:window", "belady"]
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def layers(count: int = 4) -> nn.Sequential:

@@ -1,7 +1,6 @@
 """What steps spend their time on: all of it is explained, and the tables add up to it."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,17 +9,11 @@ from torch import nn
 import umadvise
 from umadvise import _native
 from umadvise.records.fault_profile import FaultProfile
-from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 WIDTH = 512
 MOST_UNEXPLAINED = 0.02
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def profile(

@@ -3,7 +3,7 @@
 import gc
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,6 +15,8 @@ import umadvise
 from umadvise import _native
 from umadvise.errors import NativeError, UmadviseError
 from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 SAMPLES = 25  # of the calls of each scenario, when not all are tried
@@ -93,13 +95,6 @@ def emptied(device: _native.Device) -> bool:
     except NativeError as error:
         return "closed" in error.message
     return False
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def calls_of(scenario: Scenario) -> int:

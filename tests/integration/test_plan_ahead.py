@@ -1,7 +1,7 @@
 """Steps that are planned before they run: what is recorded is what runs, the first one is driven, nothing changes."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,10 @@ from umadvise.devices.catalogue import load_device
 from umadvise.errors import StateError, UsageError
 from umadvise.recording.dry.rehearsal import Rehearsal
 from umadvise.records.trace import Trace
-from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 STEPS = 5
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def step_of(training: Training) -> Callable[[], torch.Tensor]:

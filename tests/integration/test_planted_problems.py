@@ -4,23 +4,16 @@ Five loops have one problem each (`planted`). Virtual time repeats, so that what
 measured in a second run, which does what the first finding names. Loops with nothing wrong have no finding.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median_low
 
 import planted
 import pytest
 
-import umadvise
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.units import parse_bytes
-from umadvise.torch_seam import runtime
 
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 
 def with_more(profile: FaultProfile) -> FaultProfile:

@@ -1,7 +1,6 @@
 """A budget that is too small is refused once: the error names one that does, for the step, and for a resumed run."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,11 @@ from accelerate.utils.memory import should_reduce_batch_size
 from floor_networks import NETWORKS, FloorTraining
 
 import umadvise
-from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
 _NAMED = re.compile(r"a budget of .+? \((\d+) bytes\) does")
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 def _made(network: str) -> FloorTraining:

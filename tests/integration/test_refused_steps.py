@@ -1,7 +1,7 @@
 """A step that the budget cannot hold does not train: a loop that tries again ends with the weights of plain PyTorch."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from accelerate.utils.memory import find_executable_batch_size
 
 import umadvise
-from umadvise.torch_seam import runtime
+
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
 WIDTH = 64
@@ -26,13 +27,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "sgd-momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9, foreach=True),
     "sgd-loop": partial(torch.optim.SGD, lr=0.01, momentum=0.9, foreach=False),
 }
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 class Training:

@@ -16,8 +16,6 @@ import warm_processes
 from umadvise.records import trace_file
 from umadvise.records.fault_profile import FaultProfile, decode
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
-
 TRAIN = """
 import sys
 import torch

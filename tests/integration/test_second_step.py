@@ -1,7 +1,5 @@
 """The second step told from the first: what a real second step does, op by op and storage by storage."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -15,14 +13,8 @@ from umadvise.recording.recorded_step import RecordedStep
 from umadvise.recording.second_step import less_what_happens_once
 from umadvise.records.enums import Phase, Role
 from umadvise.records.trace import Trace
-from umadvise.torch_seam import runtime
 
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 
 def recorded(model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[torch.Tensor, ...]) -> list[RecordedStep]:

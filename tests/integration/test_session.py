@@ -3,7 +3,7 @@
 import copy
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,10 @@ from umadvise.records.enums import Advice, Role
 from umadvise.records.fault_profile import FaultProfile
 from umadvise.records.units import parse_bytes
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
+pytestmark = pytest.mark.usefixtures("unpatched")
 
 MIB = 1 << 20
 Find = Callable[[torch.Tensor], Allocation | None]
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if umadvise.torch_seam.runtime.is_patched():
-        umadvise.unpatch()
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:

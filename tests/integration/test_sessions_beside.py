@@ -18,8 +18,6 @@ import umadvise
 from umadvise.errors import StateError
 from umadvise.torch_seam import runtime
 
-pytestmark = pytest.mark.usefixtures("budget_watch")
-
 MIB = 1 << 20
 STEPS = 4
 WIDTH = 512

@@ -3,7 +3,7 @@
 All budgets are watched, also in the processes that run the scripts: see budget_watch.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,6 @@ from torch import nn
 
 import umadvise
 from umadvise.errors import BudgetError
-from umadvise.torch_seam import runtime
-
-pytestmark = pytest.mark.usefixtures("budget_watch")
 
 SCRIPT = """
 import sys, torch, umadvise
@@ -132,13 +129,6 @@ class Patched:
                 if known:
                     kept[-1].data_ptr()
         return [each.detach() for each in kept]
-
-
-@pytest.fixture
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 @pytest.mark.usefixtures("unpatched")

@@ -28,6 +28,8 @@ from umadvise.records.counters import SwapCounters
 from umadvise.torch_seam import runtime
 from umadvise.training.loop import plan_cycle
 
+pytestmark = pytest.mark.usefixtures("unpatched")
+
 STEPS = 14
 CHUNK_BYTES = 2 * MIB
 TOTALS = (
@@ -59,13 +61,6 @@ LENGTH = 60
 OPS_ALONE = ("make", "combine", "multiply", "join", "change_type", "write", "write_lists", "view", "drop", "backward")
 """Instructions that do the same to memory in each step; of others a plan does not know."""
 POLICIES = ("swap:random", "swap", "belady", "swap:lru", "swap:window")
-
-
-@pytest.fixture(autouse=True)
-def unpatched() -> Iterator[None]:
-    yield
-    if runtime.is_patched():
-        umadvise.unpatch()
 
 
 @pytest.fixture(autouse=True)
