@@ -4,9 +4,10 @@
 
 Each program runs twice with the same seeds: once plain, once in a session with a random policy, delays of copies, and
 under "random" with plans that are random too. The budget is 30 % of the memory that the program was measured to need,
-or, where a step is refused in that, the budget that the refusal names, which has to do. Everything that both runs leave
-is compared bit for bit, and so is what they raised. Every eighth seed is a training that halves its batch until it fits
-(fuzz_halving.py). The exit status is 1 where something differs; the seed that is printed gives the case again.
+or, where a step is refused in that, the budget that the refusal names, which has to run. Where an op outside of steps
+is refused, each next refusal has to name more. Everything that both runs leave is compared bit for bit, and so is what
+they raised. Every eighth seed is a training that halves its batch until it fits (fuzz_halving.py). The exit status is 1
+where something differs; the seed that is printed gives the case again.
 """
 
 import functools
@@ -30,17 +31,16 @@ from harness import command_line
 import umadvise
 from umadvise import planners
 from umadvise.errors import BudgetError
-from umadvise.records.units import parse_bytes
 
 CAPACITY = "256MiB"
 SHARE = 0.3
 """Budget, in parts of what a program needs."""
 LEAST_BYTES = 4 << 20
 """The smallest budget that a session accepts, two chunks."""
-_NAMED = re.compile(r"(?:a budget of|one of at least) (\d+(?:\.\d+)?) (KiB|MiB|GiB) ")
-_FOR_AN_OP = "would do for this op"
-"""Outside of steps a refusal knows of one op alone, and the next one may need more."""
-"""What a refusal says would do."""
+_NAMED = re.compile(r"a budget of .+? \((\d+) bytes\) does")
+"""The budget that a refusal names."""
+_FOR_AN_OP = "later ops may need more"
+"""A refusal says so if it knows no whole step but one op, as outside of steps: the next one has to name more."""
 HALVING = 8
 """Every so many seeds are trainings that halve their batch."""
 POLICIES = ("swap:random", "swap:random", "swap:lru", "swap", "window", "auto", "advise")
@@ -73,14 +73,16 @@ class Setting:
 
 @dataclass
 class RunCounts:
-    """How programs ran: all of them, those in the budget that a refusal named, and those whose tensors moved."""
+    """How programs ran: all of them, those in a budget that a refusal named, and those whose tensors moved."""
 
     programs: int = 0
     refused: int = 0
+    refused_again: int = 0
     moved: int = 0
 
     def __str__(self) -> str:
-        return f"{self.programs} programs: {self.refused} refused in {SHARE:.0%}, {self.moved} moved tensors or pages"
+        refused = f"{self.refused} refused in {SHARE:.0%}, {self.refused_again} of them again in the first named budget"
+        return f"{self.programs} programs: {refused}, {self.moved} moved tensors or pages"
 
 
 Found = dict[str, torch.Tensor | list[str]]
@@ -117,6 +119,29 @@ def run_in(program: SteppedProgram, setting: Setting | None, tally: RunCounts | 
         return _results(world)
 
 
+def run_in_enough(program: SteppedProgram, setting: Setting, tally: RunCounts) -> tuple[Found, Setting]:
+    """What a program gives in its budget or in one that a refusal names, with the setting that it ran in.
+
+    A refusal that knows a whole step names a budget that runs. One that knows one op alone may be followed by others,
+    each of which names more.
+
+    Raises:
+        torch.OutOfMemoryError, BudgetError: a refusal does not keep to that.
+    """
+    last, tries = False, 0
+    while True:
+        try:
+            return run_in(program, setting, tally), setting
+        except (torch.OutOfMemoryError, BudgetError) as refusal:
+            enough_bytes = named_bytes(refusal)
+            if last or enough_bytes is None or enough_bytes <= (setting.budget_bytes or 0):
+                raise
+            last, tries = _FOR_AN_OP not in str(refusal), tries + 1
+            tally.refused += tries == 1
+            tally.refused_again += tries == 2
+            setting = replace(setting, budget_bytes=enough_bytes)
+
+
 def need_bytes(program: SteppedProgram) -> int:
     """What a program asks of the device at most, with all of it."""
     world = World()
@@ -127,9 +152,9 @@ def need_bytes(program: SteppedProgram) -> int:
 
 
 def named_bytes(refusal: BaseException) -> int | None:
-    """The budget that a refusal says would do; None where it names none."""
+    """The budget that a refusal names; None where it names none."""
     found = _NAMED.search(str(refusal))
-    return None if found is None else parse_bytes(f"{found[1]}{found[2]}")
+    return None if found is None else int(found[1])
 
 
 def differences(found: Found, expected: Found) -> list[str]:
@@ -156,19 +181,7 @@ def trouble(program: SteppedProgram, setting: Setting, tally: RunCounts | None =
     tally = tally or RunCounts()
     tally.programs += 1
     try:
-        found = None
-        while found is None:
-            try:
-                found = run_in(program, setting, tally)
-            except (torch.OutOfMemoryError, BudgetError) as refusal:
-                enough_bytes = named_bytes(refusal)
-                if enough_bytes is None or enough_bytes <= (setting.budget_bytes or 0):
-                    return f"a refusal names no budget that is larger: {refusal}"
-                for_an_op = _FOR_AN_OP in str(refusal)
-                setting = replace(setting, budget_bytes=enough_bytes)
-                if not for_an_op:
-                    tally.refused += 1
-                    found = run_in(program, setting, tally)
+        found, setting = run_in_enough(program, setting, tally)
         wrong = differences(found, expected)
     except Exception as error:
         return f"{setting}: {type(error).__name__}: {error}"

@@ -34,7 +34,8 @@ Swapping::Chunks::Chunks(um_device& device, const um_chunk_options& options)
     : memory(&device, device.backend, *device.fences, device.allocations->blocks(), options),
       mover(device.backend, memory, *device.fences, device.observation.swaps, device.owners),
       small(device.backend, memory, mover, *device.fences, device.observation.swaps),
-      small_option(options.small) {}
+      small_option(options.small),
+      session_bytes(options.session_bytes) {}
 
 void Swapping::set(const um_chunk_options& options) {
   const RequiredContext current(device_.backend);
@@ -55,6 +56,7 @@ void Swapping::change(const um_chunk_options& options) {
                     options.small == chunks_->small_option;
   if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
   static_cast<void>(device_.allocations->trim_small());
+  chunks_->session_bytes = options.session_bytes;
   chunks_->memory.copies.set_budget(options.host_budget_bytes);
   chunks_->mover.set_budget(chunks_->memory.whole_chunks(options.budget_bytes));
 }
@@ -179,25 +181,50 @@ Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   const Mover::Uses uses = op != nullptr ? uses_of(*op) : Mover::Uses{};
   const Need need = mover().need(uses, {bytes});
   const bool too_much = op == nullptr || need.chunks() > chunks_->memory.ranges.chunks.pool.most();
-  if (too_much && !put_off) refuse(need, op);
+  if (too_much && !put_off) refuse(uses, {bytes}, op);
   if (op != nullptr) make_room(op->made_out, op->made_out.size() + 1);
   if (put_off) note_need(uses, {bytes}, op);
   Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
-  if (made == nullptr) refuse(need, op);
+  if (made == nullptr) refuse(uses, {bytes}, op);
   mover().note_displaced(made);
   if (op != nullptr) op->made_out.push_back({made, true});
   return made;
 }
 
-void Swapping::note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) {
-  chunks_->put_off.note(mover().need_in_any_budget(uses, made_bytes), about(op));
+// Blocks of plain and unified memory that the device may hold at once beside chunks. Undivided, chunks do not shrink
+// for them.
+uint64_t Swapping::other_chunks() const {
+  if (!present_budget().divided()) return 0;
+  uint64_t bytes = 0;
+  bool any_managed = false;
+  device_.allocations->each_block([&](const Block& block) {
+    const uint32_t memory = block.arena->heap->placement.memory;
+    if (memory == UM_MEMORY_CHUNKED) return;
+    any_managed = any_managed || memory == UM_MEMORY_MANAGED;
+    bytes += block.bytes;
+  });
+  if (any_managed) bytes = std::max(bytes, 2 * kBlockBytes);
+  return chunks_->memory.chunks_of(bytes);
 }
 
-void Swapping::refuse(const Need& need, const RunningOp* op) const {
+PresentBudget Swapping::present_budget() const {
   const MovableMemory& memory = chunks_->memory;
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(op) : "") +
-                                           refusal(need, memory.ranges.chunks.pool.budget(), memory.chunk_bytes()) +
-                                           device_.step_undo.changes());
+  return {memory.ranges.chunks.pool.budget(), memory.chunk_bytes(), chunks_->session_bytes};
+}
+
+Need Swapping::need_in_any_budget(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes) const {
+  Need need = chunks_->mover.need_in_any_budget(uses, made_bytes);
+  need.other = other_chunks();
+  return need;
+}
+
+void Swapping::note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) {
+  chunks_->put_off.note(need_in_any_budget(uses, made_bytes), about(op));
+}
+
+void Swapping::refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const {
+  const std::string words = refusal(need_in_any_budget(uses, made_bytes), present_budget());
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(op) : "") + words + device_.step_undo.changes());
 }
 
 bool Swapping::put_off() {
@@ -209,10 +236,9 @@ bool Swapping::put_off() {
 
 void Swapping::end_put_off(uint64_t update_bytes, uint64_t update_tensors) {
   if (chunks_ == nullptr || !chunks_->put_off.active()) return;
-  const MovableMemory& memory = chunks_->memory;
-  Need update = mover().need_in_any_budget({}, std::vector<uint64_t>(update_tensors, update_bytes));
+  const Need update = need_in_any_budget({}, std::vector<uint64_t>(update_tensors, update_bytes));
   if (update.working > 0) chunks_->put_off.note(update, "no room for an update of a parameter: ");
-  const std::string words = chunks_->put_off.end(memory.ranges.chunks.pool.budget(), memory.chunk_bytes());
+  const std::string words = chunks_->put_off.end(present_budget());
   if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words + device_.step_undo.changed());
 }
 
@@ -230,7 +256,7 @@ void Swapping::end(Block* block) noexcept {
 void Swapping::hold(Movable* block, bool write) {
   ++block->pins;
   const OnError undo([&] { --block->pins; });
-  if (!mover().acquire({{block, write}}, nullptr)) refuse(mover().need({{block, write}}, {}), nullptr);
+  if (!mover().acquire({{block, write}}, nullptr)) refuse({{block, write}}, {}, nullptr);
 }
 
 Movable* Swapping::reserved_at(uint64_t address) const {
@@ -264,7 +290,7 @@ void Swapping::begin_op(RunningOp& op) {
   if (!mover().busy() && mover().at_hand(op.swapped, op.stream)) return;
   const RequiredContext current(device_.backend);
   go_on();
-  if (!mover().acquire(op.swapped, op.stream, put_off) && !put_off) refuse(mover().need(op.swapped, {}), &op);
+  if (!mover().acquire(op.swapped, op.stream, put_off) && !put_off) refuse(op.swapped, {}, &op);
 }
 
 void Swapping::unpin(RunningOp& op) noexcept {

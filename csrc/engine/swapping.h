@@ -67,6 +67,7 @@ class Swapping final : public Participant {
     SmallArenas small;
     PutOff put_off;
     const uint64_t small_option;
+    uint64_t session_bytes;
   };
 
   void change(const um_chunk_options& options);
@@ -75,7 +76,10 @@ class Swapping final : public Participant {
   Block* make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                     driver::CUstream stream);
   void note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op);
-  [[noreturn]] void refuse(const Need& need, const RunningOp* op) const;
+  [[noreturn]] void refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const;
+  Need need_in_any_budget(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes) const;
+  uint64_t other_chunks() const;
+  PresentBudget present_budget() const;
   bool find_room() noexcept;
   void unpin(RunningOp& op) noexcept;
   void go_on() noexcept;

@@ -614,6 +614,8 @@ typedef struct um_chunk_options {
                                  for a tenth of it, and 1 GiB at least */
   uint64_t chunk_bytes;       /* 0: 2 MiB; a multiple of the granularity */
   uint64_t small;             /* um_small */
+  uint64_t session_bytes;     /* budget that chunks share with the session's other memory, which a refusal then names;
+                                 0: they share none */
 } um_chunk_options;
 /* Gives a device memory for UM_MEMORY_CHUNKED. Again with the same chunk_bytes and small: another budget, from the
  * next op on. Allocations may leave the device at any time outside of ops, if their owner can be told of another

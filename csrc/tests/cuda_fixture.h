@@ -107,7 +107,7 @@ struct Cuda : Device {
   }
 
   um_status set_chunks(uint64_t chunks, uint64_t host_bytes = 0) {
-    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, 0};
+    const um_chunk_options options{chunks * kChunk, host_bytes, kChunk, 0, 0};
     return um_chunks_set(handle, &options);
   }
   um_swap_counters swaps() const {

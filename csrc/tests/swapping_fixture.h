@@ -30,7 +30,7 @@ struct Swapping : Device {
     return device;
   }
   void set_budget(uint64_t chunks, uint64_t host_budget_bytes = 0) {
-    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, 0};
+    const um_chunk_options options{chunks * kChunk, host_budget_bytes, kChunk, 0, 0};
     CHECK_OK(um_chunks_set(handle, &options));
   }
   test::Moving chunks(uint64_t count) { return allocate(count * kChunk, kChunked); }

@@ -54,7 +54,7 @@ def test_a_checkpoint_goes_on_in_a_new_session(plain: Any, seen: Any) -> None:
 def test_after_a_budget_that_is_too_small_the_model_is_whole(run: Run, losses: Any, policy: str) -> None:
     seen = run("processes.py", json.dumps([f"too_small {policy}"]), **LATER)[f"too_small {policy}"]
     assert len(seen["errors"]) == 2
-    assert all("would do for this op" in error for error in seen["errors"])
+    assert all("later ops may need more" in error for error in seen["errors"])
     assert seen["losses"] == losses[:4]
 
 

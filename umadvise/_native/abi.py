@@ -138,6 +138,7 @@ class ChunkOptions:
     host_budget_bytes: int = 0
     chunk_bytes: int = 0
     small: int = Small.STAY
+    session_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

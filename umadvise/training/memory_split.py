@@ -171,6 +171,7 @@ class MemorySplit:
             budget_bytes=budget_bytes,
             chunk_bytes=self.chunk_bytes,
             small=device.small,
+            session_bytes=self.room_bytes,
         )
 
     def _divide_whole_model_ops(self, room_bytes: int, unit_bytes: int) -> None:

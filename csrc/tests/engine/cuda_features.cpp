@@ -188,7 +188,7 @@ TEST(chunks_keep_what_they_began_with) {
   Cuda device;
   CHECK_OK(device.set_chunks(3));
   CHECK_OK(device.set_chunks(5));
-  um_chunk_options options{5 * kChunk, 0, kChunk, UM_SMALL_LEAVE};
+  um_chunk_options options{5 * kChunk, 0, kChunk, UM_SMALL_LEAVE, 0};
   CHECK_FAILS(UM_BAD_STATE, um_chunks_set(device, &options));
   options = {};
   Cuda other;

@@ -14,7 +14,7 @@ namespace {
 // A parameter of two chunks comes back from the host, and the driver refuses what would make it accessible.
 struct Arriving : Device {
   Arriving() : Device(64 * kMiB) {
-    const um_chunk_options options{2 * kChunk, 0, kChunk, 0};
+    const um_chunk_options options{2 * kChunk, 0, kChunk, 0, 0};
     CHECK_OK(um_chunks_set(handle, &options));
     parameter = allocate(2 * kChunk, kChunked);
     other = allocate(2 * kChunk, kChunked);

@@ -193,6 +193,47 @@ TEST(an_op_that_cannot_fit_is_refused_by_name) {
   device.expect(one, 2 * kChunk, 4);
 }
 
+constexpr um_placement kPaged{UM_MEMORY_MANAGED, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
+
+// The chunks' share alone is smaller than the budget that was refused.
+TEST(a_refusal_names_a_budget_for_all_that_shares_it) {
+  Swapping device(3);
+  test::Moving one = device.chunks(2);
+  test::Moving two = device.chunks(2);
+  const auto refused_in = [&](uint64_t session_bytes) {
+    const um_chunk_options options{3 * kChunk, 0, kChunk, 0, session_bytes};
+    CHECK_OK(um_chunks_set(device, &options));
+    const um_access accesses[] = {read(one, 2 * kChunk), write(two, 2 * kChunk)};
+    CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_op_begin(device, um_intern("aten::add_"), 0, 0, 0, accesses, 2));
+    return std::string(um_last_error());
+  };
+  CHECK(refused_in(0).find("a budget of 24 MiB") != std::string::npos);  // four chunks and 16 MiB
+  CHECK(refused_in(3 * kChunk).find("a budget of 24 MiB") != std::string::npos);
+  const test::Moving paged = device.allocate(5 * kMiB, kPaged);  // takes three chunks' worth of a larger one
+  CHECK(refused_in(3 * kChunk).find("a budget of 24 MiB") != std::string::npos);  // chunks have all of it
+  const std::string divided = refused_in(20 * kMiB);
+  CHECK(divided.find("the budget is 20 MiB (20971520 bytes), of which chunks have 6 MiB") != std::string::npos);
+  CHECK(divided.find("a budget of 30 MiB") != std::string::npos);
+  CHECK(divided.find("later ops may need more") != std::string::npos);
+  CHECK(refused_in(64 * kMiB).find("a budget of 66 MiB") != std::string::npos);
+}
+
+TEST(a_refused_step_names_a_budget_for_all_that_shares_it) {
+  Swapping device(3);
+  const test::Moving paged = device.allocate(kMiB, kPaged);
+  test::Moving one = device.chunks(2);
+  test::Moving two = device.chunks(2);
+  const um_chunk_options options{3 * kChunk, 0, kChunk, 0, 5 * kChunk};
+  CHECK_OK(um_chunks_set(device, &options));
+  CHECK_OK(um_step_set(device, 1));
+  CHECK_OK(um_refusals_put_off(device));
+  device.op({read(one, 2 * kChunk), write(two, 2 * kChunk)}, [] {}, "aten::add_");
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_step_set(device, 0));
+  const std::string message = um_last_error();
+  CHECK(message.find("of which chunks have 6 MiB") != std::string::npos);
+  CHECK(message.find("a budget of 28 MiB") != std::string::npos);  // unified memory has at least two blocks
+}
+
 TEST(an_output_that_cannot_fit_is_refused_with_the_ops_operands) {
   Swapping device(3);
   test::Moving input = device.chunks(2);

@@ -72,7 +72,7 @@ class Session {
     blocks.clear();
   }
   void budget(uint64_t chunks) {
-    const um_chunk_options options{chunks * kChunk, 0, kChunk, 0};
+    const um_chunk_options options{chunks * kChunk, 0, kChunk, 0, 0};
     check(um_chunks_set(device_, &options));
   }
 
