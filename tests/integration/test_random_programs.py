@@ -151,6 +151,11 @@ def test_a_random_session(seed: int) -> None:
     assert trouble(program_of(seed, LENGTH, INSTRUCTIONS), setting) is None
 
 
+def test_a_refusal_where_chunks_share_the_budget_names_more_than_all_of_it() -> None:
+    """`auto` divides 10 MiB between unified memory and chunks; an op whose operands stay in chunks needs 8 MiB of these."""
+    assert trouble(program_of(7002, LENGTH, INSTRUCTIONS), Setting("auto", 0, 10 << 20)) is None
+
+
 @pytest.mark.parametrize("seed", range(60 if os.environ.get("UMADVISE_FULL") else 4))
 def test_a_batch_that_is_halved_until_it_fits(seed: int) -> None:
     assert trouble_of_halving(seed) is None
