@@ -152,7 +152,7 @@ def test_a_random_session(seed: int) -> None:
 
 
 def test_a_refusal_where_chunks_share_the_budget_names_more_than_all_of_it() -> None:
-    """`auto` divides 10 MiB between unified memory and chunks; an op whose operands stay in chunks needs 8 MiB of these."""
+    """`auto` divides 10 MiB between unified memory and chunks; an op whose operands stay in chunks needs 8 MiB."""
     assert trouble(program_of(7002, LENGTH, INSTRUCTIONS), Setting("auto", 0, 10 << 20)) is None
 
 
