@@ -33,9 +33,8 @@ std::string with_small(const Need& need, const PresentBudget& budget) {
 }  // namespace
 
 std::string refusal(const Need& need, const PresentBudget& budget) {
-  return made_of(need, budget) + ". For this op as far as it has run, a budget of " +
-         in_words(enough_bytes(need, budget)) + " does" + with_small(need, budget) +
-         ". Its results and later ops may need more" + kOtherwise;
+  return made_of(need, budget) + ". Up to this point a budget of " + in_words(enough_bytes(need, budget)) + " does" +
+         with_small(need, budget) + ". Results and later ops may need more" + kOtherwise;
 }
 
 std::string refusal_of_step(const Need& need, const PresentBudget& budget) {
