@@ -16,6 +16,8 @@ _REFUSED = re.compile(
 )
 
 _NAMED = re.compile(r"a budget of .+? \((\d+) bytes\) does")
+_PARTIAL = "later ops may need more"
+"""A refusal says so if it knows no whole step."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,26 @@ def judge(ran: Run, plain: Run, *, moves: bool = True, budget_bytes: int = 0) ->
 
 
 def _advised(program: Program, policy: str, refused: Run, plain: Run) -> Cell | None:
-    """What is wrong with the budget that a refusal names; None: it runs, or the refusal names none."""
+    """What is wrong with the budgets that refusals name; None: the last one runs, or the refusal names none.
+
+    The first one runs, unless the refusal said that it knew only what the program had used until then.
+    """
+    named_bytes = _named_bytes(refused)
+    while named_bytes is not None:
+        ran = run(program, policy, named_bytes)
+        again = judge(ran, plain, moves=False)
+        if again.verdict == "equal":
+            return None
+        next_bytes = _named_bytes(ran) if _PARTIAL in refused.errors else None
+        if next_bytes is None or next_bytes <= named_bytes:
+            return Cell("failed", f"in the budget that its refusal names: {again.why}")
+        refused, named_bytes = ran, next_bytes
+    return None
+
+
+def _named_bytes(refused: Run) -> int | None:
     named = _NAMED.search(refused.errors)
-    if named is None:
-        return None
-    again = judge(run(program, policy, int(named[1])), plain, moves=False)
-    return None if again.verdict == "equal" else Cell("failed", f"in the budget that its refusal names: {again.why}")
+    return None if named is None else int(named[1])
 
 
 def _refused(errors: str, budget_bytes: int) -> Cell | None:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import comparing
 import pytest
-from comparing import judge
-from running import Run
+from comparing import compare, judge
+from running import Program, Run
 
 MIB = 1 << 20
 TOLD = [("begin", "None"), ("loss", "0x1.8p+1"), ("model", "5ec3a3e9")]
@@ -53,3 +54,39 @@ def test_whatever_is_not_equal_has_failed(changed: dict[str, Any], why: str, mak
 def test_refusals_have_one_of_two_reasons(op: int, verdict: str, make: Any, plain: Run) -> None:
     refused = ran(make, code=1, told=TOLD[:1], errors=REFUSAL.format(op, op * MIB))
     assert judge(refused, plain, budget_bytes=32 * MIB).verdict == verdict
+
+
+STEP = "No op of this step needs more: a budget of {0} MiB ({1} bytes) does for it and for all like it"
+POINT = "Up to this point a budget of {0} MiB ({1} bytes) does. Results and later ops may need more"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "why"),
+    [
+        ([(STEP, 40)], ""),
+        ([(POINT, 40)], ""),
+        ([(POINT, 40), (POINT, 42), (STEP, 60)], ""),
+        ([(STEP, 40), (STEP, 60)], "in the budget that its refusal names"),  # the first one has to run
+        ([(POINT, 40), (POINT, 40)], "in the budget that its refusal names"),  # no end
+        ([(POINT, 40), (STEP, 60), (POINT, 80)], "in the budget that its refusal names"),
+    ],
+)
+def test_the_budget_that_a_refusal_names_has_to_run(
+    refusals: list[tuple[str, int]], why: str, make: Any, plain: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[int] = []
+    errors = [f"{REFUSAL.format(34, 34 * MIB)}. {form.format(mib, mib * MIB)}" for form, mib in refusals]
+
+    def run(_: Program, policy: str | None = None, budget_bytes: int | None = None) -> Run:
+        if policy != "swap":
+            return ran(make) if policy else plain
+        budgets.append(budget_bytes or 0)
+        refused = len(budgets) <= len(errors)
+        return ran(make, code=1, told=TOLD[:1], errors=errors[len(budgets) - 1]) if refused else ran(make)
+
+    monkeypatch.setattr(comparing, "run", run)
+    monkeypatch.setattr(comparing, "POLICIES", ("resident", "swap"))
+    monkeypatch.setattr(Run, "needed_bytes", 64 * MIB)
+    cell = compare(Program("none.py"))["cells"]["swap"]
+    assert (cell["verdict"], why in cell["why"]) == ("failed" if why else "one op", True)
+    assert budgets[1:] == [mib * MIB for _, mib in refusals][: len(budgets) - 1]
