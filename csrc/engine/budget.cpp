@@ -137,6 +137,17 @@ void Budget::use(uint64_t address, uint64_t bytes, Use use) {
   if (use != Use::to_host && spanned_bytes(address, bytes) > room_bytes()) note_return(address, bytes);
 }
 
+void Budget::keep_faulted(uint64_t address, uint64_t used_bytes) {
+  const uint64_t faulted = address / kBlockBytes * kBlockBytes;
+  const bool fits = used_bytes + 2 * kBlockBytes <= room_bytes();
+  for (const uint64_t page : {last_faulted_, faulted}) {
+    if (holds(page, 1) || (fits && page != faulted)) continue;
+    victims_.erase(std::remove(victims_.begin(), victims_.end(), page), victims_.end());
+    returned_.push_back(page);
+  }
+  last_faulted_ = faulted;
+}
+
 void Budget::use(const WorkingSet& working_set) {
   recall();
   const size_t before = victims_.size();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/device.h"
+#include "engine/doors.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -77,9 +78,11 @@ void BudgetKeeper::set(uint64_t bytes) {
   auto next = std::make_unique<Budget>(kept_bytes, static_cast<uint32_t>(managed_bytes / kBlockBytes));
   seed(*next);
   if (kept_ == nullptr) refused_last = 0;
+  backend().hooks->set_owner(serve_stray_access);
   device_.guard.join(*this);
   kept_ = std::move(next);
   budget_ = kept_.get();
+  if (device_.guard.running_ops().empty()) outside_ops();
   device_.allocations->set_room(kept_bytes);
 }
 
@@ -87,6 +90,7 @@ void BudgetKeeper::drop() noexcept {
   device_.guard.leave(*this);
   budget_ = &none_;
   kept_.reset();
+  announce_faults(false);
 }
 
 void BudgetKeeper::drop_if_idle() noexcept {
@@ -170,7 +174,26 @@ void BudgetKeeper::end_exports_beyond(uint64_t needed_bytes) {
 void BudgetKeeper::begin_op(RunningOp& op) {
   end_exports_for(op);
   keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream, op.identity);
+  announce_faults(backend().ordered());  // in raw counting all pages of an op fault, and they count already
 }
+
+void BudgetKeeper::count_fault(uint64_t address, bool write) {
+  const std::vector<RunningOp*>& running = device_.guard.running_ops();
+  const auto uses_it = [&](const RunningOp* op) { return op->working_set.use_of(address).has_value(); };
+  if (std::any_of(running.begin(), running.end(), uses_it)) return;
+  end_exports_beyond(kBlockBytes);
+  keep([&](Budget& budget) {
+    budget.use(address, 1, write ? Budget::Use::write : Budget::Use::read);
+    uint64_t used_bytes = 0;
+    for (const RunningOp* op : running) {
+      budget.use(op->working_set);
+      used_bytes += op->working_set.bytes_if_above(0);
+    }
+    budget.keep_faulted(address, used_bytes);
+  });
+}
+
+void BudgetKeeper::announce_faults(bool on) const noexcept { backend().hooks->announce_faults(backend().ordinal, on); }
 
 // The driver takes many times as long to unmap and map pages as to copy them, and records the copies alone.
 void BudgetKeeper::enforce(driver::CUstream stream, const OpIdentity& op) {

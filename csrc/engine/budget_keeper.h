@@ -44,6 +44,10 @@ class BudgetKeeper final : public Participant {
   uint64_t resident_bytes() const;
   bool holds(const Block& block) const { return budget_->holds(block.address, block.record.bytes); }
   void unpin(const Block& block) noexcept { budget_->unpin(block.address, block.record.bytes); }
+  // A page faults on a device that announces that. No running op uses it, or it counts already; evicts others for it,
+  // but none that a running op uses. Example: torch fills a new tensor from a list, outside of ops. Throws um::Error.
+  void count_fault(uint64_t address, bool write);
+  void outside_ops() const noexcept { announce_faults(budget_->bounded()); }
   // A library's own memory: it is not sent away.
   void set_workspace(Block* block, bool is_one);
 
@@ -51,6 +55,7 @@ class BudgetKeeper final : public Participant {
 
  private:
   void end_exports_beyond(uint64_t needed_bytes);
+  void announce_faults(bool on) const noexcept;
   void enforce(driver::CUstream stream, const OpIdentity& op);
   const Backend& backend() const;
   const Allocations& allocations() const;

@@ -1,6 +1,6 @@
 // Data in and out of a device, other than by ops: the lock of the device whose memory it is is taken, and all throw
-// um::Error. And accesses to chunked memory that no op announced, as a device catches them whose memory the CPU may use
-// (stray_access.cpp).
+// um::Error. And accesses that no op announced, as a device catches them whose memory the CPU may use
+// (stray_access.cpp): they count against the budget, and swap in chunked memory.
 #pragma once
 
 #include <cstddef>

@@ -212,7 +212,9 @@ uint32_t Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noex
 
 // Nothing of an op is going on in this thread any more.
 void Guard::note_end() noexcept {
-  running_ops_.empty() ? device_.times.outside_ops() : static_cast<void>(device_.times.turn(UM_TIME_COMPUTE));
+  if (!running_ops_.empty()) return static_cast<void>(device_.times.turn(UM_TIME_COMPUTE));
+  device_.times.outside_ops();
+  device_.budget.outside_ops();
 }
 
 void Guard::measure(RunningOp& op) const {

@@ -35,6 +35,11 @@ bool um::serve_stray_access(uint64_t address, bool write) noexcept {
     const um_device::Found found = um_device::find(address, false);
     if (found.device == nullptr || !found.device->has_parts()) return false;
     um_device& device = *found.device;
+    const Arena* const arena = device.own_arena(address);
+    if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_MANAGED) {  // served whatever is answered
+      device.budget.count_fault(address, write);
+      return true;
+    }
     const um::RequiredContext current(device.backend);
     Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
     if (found.block == nullptr) {  // evicted, perhaps, while code outside of ops has its address

@@ -193,8 +193,7 @@ void Replay::event(uint64_t row) {
       if (lives(storage)) um::copy_to_host(nullptr, reinterpret_cast<const void*>(at), bytes);
       break;
     default:
-      if (options_.service == UM_SERVICE_RECORDED || trace_.event_inside[row] == 0)
-        service(storage, trace_.event_offset_bytes[row], kind == kServiceWrite);
+      if (options_.service == UM_SERVICE_RECORDED || trace_.event_inside[row] == 0) service(row);
   }
   clock_.name_storage(-1);
 }
@@ -241,11 +240,16 @@ void Replay::free(int32_t storage) noexcept {
 }
 
 // The block that holds the offset, which may be below the storage.
-void Replay::service(int32_t storage, int64_t offset_bytes, bool write) {
+void Replay::service(uint64_t row) {
+  const int32_t storage = trace_.event_storage[row];
+  const int64_t offset_bytes = trace_.event_offset_bytes[row];
+  const bool write = trace_.event_kind[row] == kServiceWrite;
   if (!lives(storage) || offset_bytes >= trace_.storage_bytes[storage] ||
       offset_bytes < -static_cast<int64_t>(kBlockBytes))
     return;
-  space_->managed.fault(address(storage) + static_cast<uint64_t>(offset_bytes), write);
+  const uint64_t at = address(storage) + static_cast<uint64_t>(offset_bytes);
+  if (trace_.event_inside[row] == 0) device_->alive()->budget.count_fault(at, write);
+  space_->managed.fault(at, write);
 }
 
 // ---- the plan -------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Replay {
   void allocate(int32_t storage);
   void allocate_cached(int32_t storage);
   void free(int32_t storage) noexcept;
-  void service(int32_t storage, int64_t offset_bytes, bool write);
+  void service(uint64_t row);
   void note_uses(int32_t op);
   void actions(int32_t op, bool after);
   void act(uint64_t row);

@@ -51,11 +51,6 @@ SAMPLE = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def budget_watch() -> None:
-    """No budget is watched: pages that the host writes first count from the next op on (docs/limits.md)."""
-
-
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Trace, Counters]]:
     """Steps of a small network on the emulated device: what it taped from the first tensor on, and its counters."""

@@ -21,11 +21,6 @@ MIB = 1 << 20
 Make = Callable[[], torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def budget_watch() -> None:
-    """No budget is watched: pages that the host writes first count from the next op on (docs/limits.md)."""
-
-
 def numbers(count: int = COUNT) -> list[float]:
     return [float(index % 251) for index in range(count)]
 

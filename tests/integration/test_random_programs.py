@@ -28,11 +28,6 @@ LENGTH = 60
 SIDE = 700  # of a square matrix of 1.9 MiB: most share a page with a neighbour
 
 
-@pytest.fixture(autouse=True)
-def budget_watch() -> None:
-    """No budget is watched: pages that the host writes first count from the next op on (docs/limits.md)."""
-
-
 class Program:
     """One random program. Choices come from `chooser` alone, so that both runs take the same."""
 

@@ -19,7 +19,7 @@
 namespace um::emulated {
 
 // What became of an access that faulted. `asks`: whoever mapped reserved memory decides about it.
-enum class Service { served, not_ours, asks, refused, failed };
+enum class Service { served, not_ours, asks, announces, refused, failed };
 
 // Bits of CUmemAccess_flags.
 inline constexpr uint8_t kReadAccess = 1, kWriteAccess = 2;

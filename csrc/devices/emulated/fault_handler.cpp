@@ -65,14 +65,13 @@ bool calls(const struct sigaction& action) { return action.sa_handler != SIG_DFL
 // registers each time.
 class Rounds {
  public:
-  bool too_many(const void* context) {
-    constexpr int kMost = 1000;
+  bool too_many(const void* context, int most = 1000) {
     uint64_t now = 0xCBF29CE484222325;  // FNV-1a
     for (const greg_t each : static_cast<const ucontext_t*>(context)->uc_mcontext.gregs) {
       now = (now ^ static_cast<uint64_t>(each)) * 0x100000001B3;
     }
     if (last_.exchange(now) != now) count_ = 0;
-    return ++count_ > kMost;
+    return ++count_ > most;
   }
 
  private:  // no thread_local: its first use may allocate
@@ -81,6 +80,7 @@ class Rounds {
 };
 Rounds of_handlers;  // one that was switched off (faulthandler.disable) returns too
 Rounds of_owner;
+Rounds of_announced;
 
 // A handler may serve the fault, as we serve ours. Some only print, put back whoever was there before them and raise
 // the signal again (faulthandler): when that comes here too, it is the turn of the one below, or else of the default.
@@ -107,10 +107,16 @@ void pass_on(int signal, siginfo_t* information, void* context, bool raised) {
 Service serve(uint64_t address, bool write, const void* context) {
   Device* device = device_at(place_of(address).device);
   if (device == nullptr) return Service::not_ours;
-  const Service service = device->space.fault(address, write);
+  const Service service = device->space.fault(address, write, false);
+  if (service == Service::announces) {
+    // An instruction that uses more pages than a full budget keeps goes on with all of them, uncounted.
+    constexpr int kMostPages = 64;
+    if (!of_announced.too_many(context, kMostPages)) static_cast<void>(ask_owner(address, write));
+    return device->space.fault(address, write, true);
+  }
   if (service != Service::asks) return service;
   if (!ask_owner(address, write)) return device->space.mappings.carry_out(address, write);
-  const Service now = device->space.fault(address, write);  // as he has left it
+  const Service now = device->space.fault(address, write, false);  // as he has left it
   if (now == Service::asks && of_owner.too_many(context)) return Service::refused;
   return Service::served;
 }

@@ -65,6 +65,7 @@ constexpr Hooks kHooks = {
       return space(ordinal).mappings.veil(address, bytes, veiled);
     },
     set_owner,
+    [](int32_t ordinal, bool on) { space(ordinal).announces_faults.store(on, std::memory_order_relaxed); },
     set_describer,
     true,
     true,

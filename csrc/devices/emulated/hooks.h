@@ -116,6 +116,9 @@ struct Hooks {
   // Who answers for reserved memory: called in a thread of its own while the one that made an access that no mapping
   // allows waits; true: it is allowed now. That thread must not hold a lock that the owner takes. nullptr: nobody.
   void (*set_owner)(Owner owner) = kNothing;
+  // While on, the owner is also called before the device serves a fault on managed memory, which is served whatever the
+  // owner answers: it evicts other pages first where a budget is full.
+  void (*announce_faults)(int32_t ordinal, bool on) = kNothing;
 
   // Who can tell what a fatal access was about: writes one line's end, such as a tensor's name, to `text`. Called in
   // the signal handler, whatever locks the thread holds; nullptr: nobody.

@@ -2,12 +2,13 @@
 
 namespace um::emulated {
 
-Service Space::fault(uint64_t address, bool write) {
+Service Space::fault(uint64_t address, bool write, bool announced) {
   delays.wait();
   const uint32_t block = place_of(address).block;
   Moment over(link);
   const SpinGuard guard(blocks.lock);
   if (blocks[block].kind == Kind::reserved) return mappings.fault(block, address, write);
+  if (announces_faults.load(std::memory_order_relaxed) && !announced) return Service::announces;
   const Service service = managed.fault(block, address, write);
   over.ns = blocks[block].ready_ns;
   return service;

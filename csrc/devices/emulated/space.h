@@ -3,6 +3,8 @@
 // above it; everything that touches pages is in one of them.
 #pragma once
 
+#include <atomic>
+
 #include "devices/emulated/copy_engine.h"
 #include "devices/emulated/managed_memory.h"
 #include "devices/emulated/mappings.h"
@@ -18,10 +20,12 @@ struct Space {
         blocks(device, options, method, events),
         managed(blocks, migrator, link, delays, options.counting == UM_COUNTING_ORDERED) {}
 
-  // A fault of the device at `address`, from the signal handler. Async-signal-safe.
-  Service fault(uint64_t address, bool write);
+  // A fault of the device at `address`, from the signal handler; `announced`: the owner knows of it already.
+  // Async-signal-safe.
+  Service fault(uint64_t address, bool write, bool announced);
   Totals totals();
 
+  std::atomic<bool> announces_faults{false};  // Hooks::announce_faults
   Delays delays;
   Link link;  // everything takes the time it would take there; under the lock of `blocks`
   EventRing events{link};

@@ -209,6 +209,7 @@ constexpr emulated::Hooks kHooks = {
     [](bool) { return false; },
     [](int32_t, uint64_t, uint64_t, bool) { return true; },
     [](emulated::Owner) {},
+    [](int32_t, bool) {},
     [](emulated::Describer) {},
     true,
     true,

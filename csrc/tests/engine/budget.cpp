@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <random>
+#include <thread>
 
 #include "engine_fixture.h"
 
@@ -182,6 +183,41 @@ TEST(what_is_copied_or_prefetched_beyond_the_budget_leaves_before_the_next_op) {
   CHECK_EQ(resident_pages(device), uint64_t{4});
   CHECK(test::holds(data, 7, 12 * kPage));
   CHECK(test::holds(ahead, 0, 12 * kPage));
+}
+
+TEST(memory_that_is_first_written_outside_of_ops_stays_within_the_budget) {
+  for (const um_counting counting : {UM_COUNTING_ORDERED, UM_COUNTING_RAW}) {
+    Device device(32 * kPage, counting);
+    CHECK_OK(um_budget_set(device, kBudget));
+    unsigned char* data = device.allocate(12 * kPage);
+    for (uint64_t page = 0; page < 12; ++page) std::memset(data + page * kPage, static_cast<int>(page + 1), kPage);
+    CHECK_EQ(resident_pages(device), uint64_t{4});
+    unsigned char* other = device.allocate(kPage);
+    device.op({write(other, kPage)}, [&] { std::memset(other, 99, kPage); });
+    for (uint64_t page = 0; page < 12; ++page) CHECK(test::holds(data + page * kPage, page + 1, kPage));  // read again
+    CHECK(test::holds(other, 99, kPage));
+    CHECK_EQ(device.memory().resident_peak_bytes, kBudget);
+  }
+}
+
+// What the other thread touches may exceed the budget only by two pages, where the op alone fills it.
+TEST(memory_that_another_thread_writes_beside_an_op_takes_no_page_from_the_op) {
+  for (const uint64_t used_pages : {2, 4}) {
+    Device device(32 * kPage);
+    CHECK_OK(um_budget_set(device, kBudget));
+    unsigned char* used = device.allocate(used_pages * kPage);
+    unsigned char* beside = device.allocate(8 * kPage);
+    device.op({write(used, used_pages * kPage)}, [&] {
+      std::thread([&] { std::memset(beside, 5, 8 * kPage); }).join();
+      CHECK_EQ(resident_pages(device), used_pages + 2);
+      const int64_t before = device.counters().fault_groups;
+      std::memset(used, 7, used_pages * kPage);
+      CHECK_EQ(device.counters().fault_groups, before);
+    });
+    CHECK(test::holds(beside, 5, 8 * kPage));
+    CHECK(test::holds(used, 7, used_pages * kPage));
+    CHECK_EQ(device.memory().resident_peak_bytes, (used_pages + 2) * kPage);
+  }
 }
 
 TEST(an_export_that_fails_takes_nothing_of_the_budget) {
