@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from budget_watch import BudgetWatch
 
 from umadvise import _native
 from umadvise._native.abi import EmulatedOptions, Placement, Route, RouteState
@@ -14,6 +15,7 @@ from umadvise.records.enums import Phase
 MIB = 1 << 20
 os.environ["UMADVISE_PLAN_CACHE"] = "off"  # what a test plans must not depend on the one before
 os.environ["UMADVISE_PLAN_SEARCH"] = "off"  # nor on how fast a process beside it is
+os.environ["UMADVISE_WATCH_BUDGETS"] = "1"  # also for fixtures of modules, which start processes before any test's own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +30,16 @@ def pytest_collection_finish() -> None:
     """What is there before the first test outlives all of them: no collection that a test asks for looks through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def budget_watch() -> Iterator[BudgetWatch]:
+    """Fails a test in which a loop has exceeded its budget, also in a process that it starts: see budget_watch.py."""
+    watch = BudgetWatch()
+    watch.begin()
+    yield watch
+    watch.end()
+    assert watch.breaches == []
 
 
 @pytest.fixture

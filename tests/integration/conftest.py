@@ -11,23 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import warm_processes
-from budget_watch import BudgetWatch
 
 import umadvise
 from umadvise import _native
 from umadvise._native.abi import Allocation
 from umadvise.torch_seam import runtime
-
-
-@pytest.fixture(autouse=True)
-def budget_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[BudgetWatch]:
-    """Fails a test in which a loop has exceeded its budget, also in a process that it starts: see budget_watch.py."""
-    monkeypatch.setenv("UMADVISE_WATCH_BUDGETS", "1")
-    watch = BudgetWatch()
-    watch.begin()
-    yield watch
-    watch.end()
-    assert watch.breaches == []
 
 
 @pytest.fixture

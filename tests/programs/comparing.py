@@ -4,6 +4,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from budget_watch import FAILED as OVER_BUDGET
 from running import Program, Run, run
 
 PART = 0.5
@@ -61,6 +62,8 @@ def compare(program: Program) -> dict[str, Any]:
 
 def judge(ran: Run, plain: Run, *, moves: bool = True, budget_bytes: int = 0) -> Cell:
     """Equal to the last bit, refused in words up to there, or failed."""
+    if ran.code == OVER_BUDGET:  # a refusal too is within the budget until then
+        return Cell("failed", ran.errors[-1500:])
     pairs = list(zip(ran.told, plain.told, strict=False))
     different = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
     if different is not None:
