@@ -388,10 +388,10 @@ def test_each_backward_op_belongs_to_the_module_of_its_forward(
     owner = {serial(layer.weight): name for name, layer in layers.items()}
 
     def enter(module: nn.Module, _inputs: Any) -> None:
-        _native.set_module(next(name for name, layer in layers.items() if layer is module))
+        _native.set_module(_native.intern(next(name for name, layer in layers.items() if layer is module)))
 
     def leave(*_: Any) -> None:
-        _native.set_module("")
+        _native.set_module(0)
 
     for layer in layers.values():
         layer.register_forward_pre_hook(enter)
@@ -424,9 +424,9 @@ def test_backward_in_another_thread_finds_the_modules(device: _native.Device, ro
 
     def forward() -> None:
         for name in ("", "other", "layer"):
-            _native.set_module(name)
+            _native.set_module(_native.intern(name))
         loss.append(layer(torch.ones(2, 4)).sum())
-        _native.set_module("")
+        _native.set_module(0)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(forward).result()

@@ -83,6 +83,11 @@ uint32_t set_forward_module(uint32_t module) {
 
 uint32_t forward_module() { return current_module; }
 
+void forget_forward_modules() {
+  const std::lock_guard<std::mutex> lock(changes_lock);
+  changes_by_thread().clear();
+}
+
 }  // namespace um::hooks
 
 uint32_t um_hooks_module_set(uint32_t module) { return um::hooks::set_forward_module(module); }

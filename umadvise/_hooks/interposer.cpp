@@ -79,7 +79,7 @@ class Membership {  // of a thread in the set of those that interpose
   }
   void leave() {
     const std::lock_guard<std::mutex> lock(interposing_lock);
-    interposing_threads -= counted_;
+    if (counted_ && --interposing_threads == 0) forget_forward_modules();  // a process may open many sessions
     counted_ = false;
   }
   bool counted() const { return counted_; }

@@ -163,9 +163,9 @@ def set_phase(phase: Phase) -> None:
     hooks_library().um_hooks_phase_set(phase)
 
 
-def set_module(module: str) -> str:
-    """Sets the module whose forward runs in this thread from now on; returns the previous one."""
-    return string(int(hooks_library().um_hooks_module_set(intern(module))))
+def set_module(name: int) -> int:
+    """Sets the interned name of the module whose forward runs in this thread; returns the previous one (0: none)."""
+    return int(hooks_library().um_hooks_module_set(name))
 
 
 @dataclass(frozen=True, slots=True)

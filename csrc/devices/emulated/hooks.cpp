@@ -32,10 +32,7 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, Event* out, uint64_t capacity) { return space(ordinal).events.drain(out, capacity); },
     [](int32_t ordinal) { return space(ordinal).events.dropped.load(); },
     [](int32_t ordinal, Totals* out) { *out = space(ordinal).totals(); },
-    [](int32_t ordinal, Stood* out) {
-      const SpinGuard guard(space(ordinal).blocks.lock);
-      *out = space(ordinal).managed.stood();
-    },
+    [](int32_t ordinal, Stood* out) { *out = space(ordinal).managed.stood(); },
     [](int32_t ordinal, const char* function) { return device_at(ordinal)->log.calls(function); },
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
     [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) {

@@ -20,8 +20,8 @@ Service ManagedMemory::serve(uint32_t block, uint64_t address, bool write, bool 
   link_.end_fault();
   const int64_t took_ns = std::max(link_.now_ns(), migrator_.finish(block)) - start;
   const int64_t room_ns = std::min(migrator_.room_ns() - room_before_ns, took_ns);
-  stood_.room_ns += room_ns;
-  (outcome.first_touch ? stood_.first_touch_ns : stood_.migration_ns) += took_ns - room_ns;
+  room_ns_ += room_ns;
+  (outcome.first_touch ? first_touch_ns_ : migration_ns_) += took_ns - room_ns;
   unordered_faults_ += unordered;
   EventRing& events = blocks_.events;
   events.push(UM_EVENT_FAULT_GROUP, Cause::coherence, address, kBlockBytes, start, write, unordered,
@@ -47,7 +47,7 @@ bool ManagedMemory::touch(uint64_t address, uint64_t bytes, bool write) {
     if (ready_ns <= start_ns) return;
     link_.wait_until(ready_ns);
     const SpinGuard guard(blocks_.lock);
-    stood_.prefetch_ns += link_.now_ns() - start_ns;
+    prefetch_ns_ += link_.now_ns() - start_ns;
   });
   return serviced;
 }
@@ -142,7 +142,13 @@ void ManagedMemory::charge_call(int64_t um_driver_costs::* cost) {
 void ManagedMemory::tell(Totals& totals) const {
   totals.model = migrator_.model.counters();
   totals.unordered_faults = unordered_faults_;
-  totals.stood = stood_;
+  totals.stood = stood();
+}
+
+Stood ManagedMemory::stood() const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {first_touch_ns_.load(kRelaxed), migration_ns_.load(kRelaxed), room_ns_.load(kRelaxed),
+          prefetch_ns_.load(kRelaxed)};
 }
 
 }  // namespace um::emulated

@@ -1,6 +1,7 @@
 // What programs and drivers do with managed blocks: accesses that fault, prefetches, advice, discards and pins.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "devices/emulated/migrator.h"
@@ -31,7 +32,9 @@ class ManagedMemory {
 
   // With the table's lock held.
   void tell(Totals& totals) const;
-  const Stood& stood() const { return stood_; }
+
+  // Needs no lock: each op asks four times.
+  Stood stood() const;
 
  private:
   Service serve(uint32_t block, uint64_t address, bool write, bool unordered);
@@ -42,7 +45,7 @@ class ManagedMemory {
   Delays& delays_;
   const bool ordered_;
   int64_t unordered_faults_ = 0;
-  Stood stood_{};
+  std::atomic<int64_t> first_touch_ns_{0}, migration_ns_{0}, room_ns_{0}, prefetch_ns_{0};  // changed under the lock
 };
 
 }  // namespace um::emulated

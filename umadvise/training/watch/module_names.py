@@ -50,12 +50,12 @@ class ModuleNames:
         """Prepares to learn; hooks on modules and optimizers come with `attach`."""
         self._handles: list[Any] = []
         # Weak: a script may train one model after another.
-        self._modules: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._modules: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()  # their interned names
         # What stands before the names of their own parameters. Nothing refers to those, not even weakly: then
         # `torch.utils.swap_tensors` would refuse them.
         self._prefixes: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._followed: dict[int, Any] = {}  # handles of hooks on parameters, by the parameters' identities
-        self._entered: list[str] = []
+        self._entered: list[int] = []  # the modules outside of the one that runs, by interned names
         self._uninitialized: list[tuple[torch.Tensor, str]] = []  # parameters, with their names
         self._state_sizes: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self.outermost: Callable[[torch.nn.Module], None] | None = None
@@ -74,7 +74,7 @@ class ModuleNames:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        _native.set_module("")
+        _native.set_module(0)
 
     def learn(self, model: torch.nn.Module, prefix: str = "") -> None:
         """Learns the names in a model, and labels its tensors and gradients with them.
@@ -85,7 +85,7 @@ class ModuleNames:
         """
         for name, module in model.named_modules():
             own_name = prefix + _own_name(name)
-            self._modules.setdefault(module, own_name or type(_uncompiled(model)).__name__)
+            self._modules.setdefault(module, _native.intern(own_name or type(_uncompiled(model)).__name__))
             self._prefixes.setdefault(module, f"{own_name}." if own_name else "")
         for name, buffer in model.named_buffers():
             _label(buffer, Role.PARAMETER, prefix + _own_name(name))
@@ -138,7 +138,9 @@ class ModuleNames:
         if name is None and not self._entered:  # a root that nobody told us of
             self.learn(module)
             name = self._modules[module]
-        self._entered.append(_native.set_module(name if name is not None else type(module).__name__))
+        if name is None:
+            name = _native.intern(type(module).__name__)
+        self._entered.append(_native.set_module(name))
 
     def _leave(self, *_: Any) -> None:
         if self._uninitialized:  # a lazy module's first forward makes its parameters
