@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -22,15 +22,12 @@ from harness import asked, available_bytes
 
 import umadvise
 from umadvise.recording.workload import Workload
-from umadvise.records import plan_file as plan_io
-from umadvise.records import trace_file as trace_io
 
 WARM_UP = 12
 """Steps that are not measured: the first makes the optimizer's state, others are recorded and planned, and more map
 what they take until memory lies as a step needs it (csrc/memory/layout.h)."""
 _BLOCK_BYTES = 2 << 20
 _DONE = "a step is done, rung: "
-_SWAPPED = ("evictions", "on_demand_swap_ins", "swap_in_bytes", "swap_out_bytes")
 Kind = Literal["plain", "resident", "no advice", "advise", "window", "swap", "swap+recompute", "auto", "checkpointing"]
 """Plain: PyTorch in ordinary memory, without umadvise."""
 SESSION_POLICY: dict[Kind, str] = {
@@ -55,7 +52,6 @@ class TraineeTask(msgspec.Struct, frozen=True, kw_only=True):
         capacity_bytes: memory of the emulated device.
         link: the device of the catalogue with the link that is charged; None for memcpy.
         threads: threads that compute, and leave the other processors to those that copy; None: torch's own number.
-        keep: the folder for the steady step's trace and its plan; None: nowhere.
     """
 
     network: str
@@ -64,23 +60,13 @@ class TraineeTask(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int
     link: str | None = None
     threads: int | None = None
-    keep: str | None = None
 
 
 class TraineeStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: its length, its loss, whether a plan drove it to its end, and what swapping did in it.
-
-    `stood_ns` is how long ops stood still: for fault services, copies and room. `rung` is that of the ladder it ran on.
-    """
+    """One step: its length, its loss, and the rung of the ladder that it ran on."""
 
     duration_ns: int
     loss_hex: str
-    followed: bool = False
-    evictions: int = 0
-    on_demand_swap_ins: int = 0
-    swap_in_bytes: int = 0
-    swap_out_bytes: int = 0
-    stood_ns: int = 0
     rung: str = ""
 
 
@@ -91,16 +77,12 @@ class TraineeRun(msgspec.Struct, frozen=True, kw_only=True):
         steps: those that ended.
         error: why it ran out of memory; None when all steps ended.
         needed_bytes: the most that tensors took in the last step.
-        peak_bytes: the most of the device that was taken in it.
-        pinned_bytes: the most of chunks in it that never leaves.
         rung: the rung of the ladder at the end.
     """
 
     steps: list[TraineeStep]
     error: str | None = None
     needed_bytes: int = 0
-    peak_bytes: int = 0
-    pinned_bytes: int = 0
     rung: str = ""
 
     def durations_s(self, first: int = 0) -> list[float]:
@@ -181,30 +163,7 @@ def task(network: str, options: dict[str, int | str], kind: Kind, size_bytes: in
 
 def needed_bytes(network: str, options: dict[str, int | str], kind: Kind = "resident", **others: Any) -> int:
     """What training takes of unlimited memory: of two steps, as the first one makes the optimizer's state."""
-    return run(task(network, options, kind, unlimited_bytes(), **others), 2).needed_bytes
-
-
-def unlimited_bytes() -> int:
-    """As much device memory as this machine can stand in for."""
-    return available_bytes() * 2 // 3
-
-
-def same_losses(groups: Iterable[Sequence[TraineeRun]]) -> bool:
-    """Whether all runs of each group have the same losses, to the last bit, as far as they go; says so."""
-    losses = [[[step.loss_hex for step in each.steps] for each in runs] for runs in groups]
-    same = all(one[: len(two)] == two[: len(one)] for each in losses for one in each for two in each)
-    print("losses equal to the last bit" if same else "LOSSES DIFFER")
-    return same
-
-
-def trace_file(folder: str) -> Path:
-    """The trace that a run with this `keep` leaves there."""
-    return Path(folder, "step.trace")
-
-
-def plan_file(folder: str) -> Path:
-    """The plan that such a run leaves there, where it had one."""
-    return Path(folder, "step.plan")
+    return run(task(network, options, kind, available_bytes() * 2 // 3, **others), 2).needed_bytes
 
 
 def _workload(specification: TraineeTask) -> Workload:
@@ -253,15 +212,10 @@ def _train(specification: TraineeTask, written: Path) -> None:
                 print(_DONE, steps[-1].rung, flush=True)
         except (torch.OutOfMemoryError, umadvise.errors.BudgetError) as raised:
             error = str(raised)
-        stats, swap = session.memory_stats(), session.swap_counters()
-        if specification.keep is not None and error is None:
-            _keep(session, specification.keep)
         found = TraineeRun(
             steps=steps,
             error=error,
-            needed_bytes=stats.requested_peak_bytes,
-            peak_bytes=max(stats.resident_peak_bytes or 0, swap.used_peak_bytes),
-            pinned_bytes=swap.pinned_peak_bytes,
+            needed_bytes=session.memory_stats().requested_peak_bytes,
             rung=session.rung,
         )
         written.write_bytes(msgspec.json.encode(found))
@@ -281,31 +235,13 @@ def _train_plain(workload: Workload) -> TraineeRun:
 
 
 def _step(session: umadvise.session, workload: Workload) -> TraineeStep:
-    before, served_ns = session.swap_counters(), session.counters().fault_service_ns or 0
     start_ns = time.perf_counter_ns()
     with session.step():
         rung = session.rung
         loss = workload.step()
-    duration_ns, after = time.perf_counter_ns() - start_ns, session.swap_counters()
-    served_ns = (session.counters().fault_service_ns or 0) - served_ns
-    waited_ns = after.wait_copy_ns + after.wait_room_ns - before.wait_copy_ns - before.wait_room_ns
+    duration_ns = time.perf_counter_ns() - start_ns
     assert isinstance(loss, torch.Tensor)
-    return TraineeStep(
-        duration_ns=duration_ns,
-        loss_hex=float(loss.item()).hex(),
-        followed=after.programs_followed > before.programs_followed,
-        **{name: getattr(after, name) - getattr(before, name) for name in _SWAPPED},
-        stood_ns=served_ns + waited_ns,
-        rung=rung,
-    )
-
-
-def _keep(session: umadvise.session, folder: str) -> None:
-    """The step as it was planned for, so that it can be simulated."""
-    if session.planned_step is not None:
-        trace_io.write(session.planned_step, trace_file(folder))
-    if session.plan is not None:
-        plan_io.write(session.plan, plan_file(folder))
+    return TraineeStep(duration_ns=duration_ns, loss_hex=float(loss.item()).hex(), rung=rung)
 
 
 def main() -> None:
