@@ -110,18 +110,18 @@ um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
 
 um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number) {
   return guarded([&] {
-    *given(out_number, "the place for the number") = alive(device)->follower.add(*given(program, "the program"));
+    *given(out_number, "the place for the number") = alive(device)->plan_executor.add(*given(program, "the program"));
   });
 }
 
 um_status um_program_expect(um_device* device, uint32_t number) {
-  return guarded([&] { alive(device)->follower.expect(number); });
+  return guarded([&] { alive(device)->plan_executor.expect(number); });
 }
 
 um_status um_program_drop(um_device* device, uint32_t number) {
   return guarded([&] {
     const auto locked = alive(device);
-    number != 0 ? locked->follower.drop(number) : locked->follower.drop_all();
+    number != 0 ? locked->plan_executor.drop(number) : locked->plan_executor.drop_all();
   });
 }
 

@@ -36,7 +36,7 @@ um_device::Parts::Parts(um_device& device)
       exports(device),
       swapping(device),
       conversion(device),
-      follower(device),
+      plan_executor(device),
       recording(device),
       sampling(device),
       repetition(device),
@@ -56,7 +56,7 @@ um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
       exports(parts_->exports),
       swapping(parts_->swapping),
       conversion(parts_->conversion),
-      follower(parts_->follower),
+      plan_executor(parts_->plan_executor),
       recording(parts_->recording),
       sampling(parts_->sampling),
       repetition(parts_->repetition),
@@ -130,7 +130,7 @@ bool um_device::empty_out() noexcept {
   recording.durations.destroy();
   {
     const um::CurrentContext current(backend);
-    follower.close();
+    plan_executor.close();
     step_undo.close();
     swapping.close();
     fences.reset();

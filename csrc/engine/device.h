@@ -14,8 +14,8 @@
 #include "engine/budget_keeper.h"
 #include "engine/conversion.h"
 #include "engine/exports.h"
-#include "engine/follower.h"
 #include "engine/guard.h"
+#include "engine/matching/plan_executor.h"
 #include "engine/observation.h"
 #include "engine/owners.h"
 #include "engine/recording.h"
@@ -111,7 +111,7 @@ struct um_device {
   um::Exports& exports;
   um::Swapping& swapping;
   um::Conversion& conversion;
-  um::Follower& follower;
+  um::PlanExecutor& plan_executor;
   um::Recording& recording;
   um::Sampling& sampling;
   um::Repetition& repetition;
@@ -149,7 +149,7 @@ struct um_device::Parts {
   um::Exports exports;
   um::Swapping swapping;
   um::Conversion conversion;
-  um::Follower follower;
+  um::PlanExecutor plan_executor;
   um::Recording recording;
   um::Sampling sampling;
   um::Repetition repetition;

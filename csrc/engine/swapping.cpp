@@ -97,7 +97,7 @@ void Swapping::read(um_swap_counters* out) {
     out->laid_out = device_.backend.hooks->in_host || is_laid_out();
   }
   out->silent_writes = device_.backend.totals().silent_writes;
-  device_.follower.tell(out);
+  device_.plan_executor.tell(out);
 }
 
 // Where nothing more will leave. An export has an end: its address may still be in use.
@@ -158,7 +158,7 @@ Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const
 // use. So does what an op asks for that only creates, where there is no idle memory: whoever called it may have taken a
 // raw address since the last op, and its memory must not go to somebody else before the next one.
 Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool reachable) {
-  const int32_t storage = device_.follower.to_be(bytes, op);
+  const int32_t storage = device_.plan_executor.expected_key(bytes, op);
   Movable* made = nullptr;
   if (op == nullptr && !reachable) made = mover().make_out(bytes);
   if (op != nullptr && op->untouched) {

@@ -23,8 +23,8 @@ struct Record {
   uint64_t bytes = 0;  // as requested
   uint32_t role = 0, name = 0;
   uint32_t birth_step = 0, birth_op_index = 0, birth_op = 0, birth_module = 0;
-  int32_t storage = -1;  // what it is called from step to step (memory/layout.h); -1: nothing
-  bool state = false;    // it is the same one in every step (engine/states.h)
+  int32_t storage = -1;     // what it is called from step to step (memory/layout.h); -1: nothing
+  bool persistent = false;  // it is the same one in every step (engine/matching/persistent_allocations.h)
 };
 
 // What the owner above keeps with an allocation: all 0 when that begins.

@@ -337,7 +337,7 @@ void GpuReplay::set_program() {
   program.state = states.data();
   program.is_last = 1;
   program.h2d_bytes_per_s = std::llround(options_.link.bytes_per_s[0]);
-  device_->alive()->follower.add(program);
+  device_->alive()->plan_executor.add(program);
 }
 
 void GpuReplay::close_step(um_simulation& out) {

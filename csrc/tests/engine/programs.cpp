@@ -94,7 +94,7 @@ TEST(steps_in_turns_follow_their_own_programs) {
   CHECK_EQ(steps.run({0, 5, 6, 7}).programs_followed, before.programs_followed + 2);
 }
 
-TEST(what_is_left_out_added_or_repeated_is_gone_on_after) {
+TEST(steps_are_followed_after_skipped_added_and_repeated_ops) {
   Steps steps(Swapping::open(0), 4);
   steps.add({0, 1, 2, 3, 4, 5});
   steps.run({0, 1, 2, 3, 4, 5});

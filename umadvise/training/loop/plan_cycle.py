@@ -4,8 +4,8 @@ A step that no program knows is recorded and planned, and becomes one more progr
 step of a training makes state that stays, and so is not like those that follow: what follows it is told from it, less
 what happens only once, and drives the second step, which is recorded in its place.
 A device finds by itself which of its programs a step is like, and where in them it is, whatever its sizes
-(csrc/engine/follower.h). So a step is recorded only if its ops come in an order that no program has, or if it is larger
-or much smaller than those that have it.
+(csrc/engine/matching/plan_executor.h). So a step is recorded only if its ops come in an order that no program has, or
+if it is larger or much smaller than those that have it.
 
 Steps of an earlier run, or that were recorded before they run, are programs from the beginning. Until a step of theirs
 has come twice in a row, the one whose state is there is expected next; from then on the device knows what follows what.

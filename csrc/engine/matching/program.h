@@ -16,10 +16,10 @@
 namespace um {
 
 // Of an op's operator, the number of its operands, and the serial number of the first that every step has; 0: none.
-uint64_t signature_of(uint32_t op, size_t count, uint64_t state);
+uint64_t signature_of(uint32_t op, size_t count, uint64_t persistent_serial);
 
 // An action of that kind: a copy to the device.
-bool brings(um_plan_kind kind, int64_t argument);
+bool swaps_in(um_plan_kind kind, int64_t argument);
 
 class Program final {
  public:
@@ -44,21 +44,21 @@ class Program final {
   int32_t storage_count() const { return trace_.storage_count(); }
   uint32_t name(int32_t op) const { return names_[static_cast<size_t>(op)]; }
   // Of the ops that are given something, in order: what they are called here, and what tells them.
-  const std::vector<int32_t>& told() const { return told_; }
-  bool told(int32_t op) const { return first_argument_[at(op)] != first_result_[at(op)]; }
+  const std::vector<int32_t>& matchable_ops() const { return matchable_ops_; }
+  bool matchable(int32_t op) const { return first_argument_[at(op)] != first_result_[at(op)]; }
   const std::vector<uint64_t>& signatures() const { return signatures_; }
-  size_t told_index(int32_t op) const;                                          // of one that is told
-  uint64_t signature(int32_t op) const { return signatures_[told_index(op)]; }  // of one that is told
-  bool stateful(size_t told) const { return stateful_[told]; }
-  // What tells an op, an index of told(), in all programs with this part of it, whatever other layers they have: its
-  // signature, the last op on a state before it, and how often it came since.
-  uint64_t place_name(size_t told) const { return place_names_[told]; }
-  size_t told_of_name(uint64_t place_name) const;  // kNoRow: none
-  uint64_t family() const { return family_; }      // equal where all signatures are
+  size_t position_of(int32_t op) const;                                          // of one that is told
+  uint64_t signature(int32_t op) const { return signatures_[position_of(op)]; }  // of one that is told
+  bool uses_persistent(size_t position) const { return uses_persistent_[position]; }
+  // What tells an op, an index of matchable_ops(), in all programs with this part of it, whatever other layers they
+  // have: its signature, the last op on a state before it, and how often it came since.
+  uint64_t place_name(size_t position) const { return place_names_[position]; }
+  size_t position_of_name(uint64_t place_name) const;  // kNoRow: none
+  uint64_t family() const { return family_; }          // equal where all signatures are
   // Its ops and storages are called the same here and there.
   bool same_storages(const Program& other) const;
-  // Of a signature, ascending: indices of told().
-  const std::vector<size_t>& places(uint64_t signature) const;
+  // Of a signature, ascending: indices of matchable_ops().
+  const std::vector<size_t>& positions(uint64_t signature) const;
   // It touches nothing of the device.
   bool idle(int32_t op) const { return idle_[static_cast<size_t>(op)]; }
   int32_t past_idle(int32_t op) const;  // the first op from here on that must come
@@ -72,9 +72,9 @@ class Program final {
   Rows uses(int32_t storage) const { return {first_use_[at(storage)], first_use_[at(storage) + 1]}; }
   int32_t use(size_t row) const { return uses_[row]; }
   // The same allocation in every step.
-  bool state(int32_t storage) const { return is_state_[at(storage)]; }
-  const std::vector<int32_t>& states() const { return states_; }
-  bool is_state(uint64_t serial) const { return state_serials_.count(serial) > 0; }
+  bool persistent(int32_t storage) const { return is_persistent_[at(storage)]; }
+  const std::vector<int32_t>& persistent_storages() const { return persistent_storages_; }
+  bool has_persistent(uint64_t serial) const { return persistent_serials_.count(serial) > 0; }
   // The allocation that it is when a step begins, as far as that was known; 0: none.
   uint64_t first_serial(int32_t storage) const { return first_serials_[at(storage)]; }
   int32_t continued_from(int32_t storage) const { return trace_.continued_from(storage); }
@@ -98,15 +98,15 @@ class Program final {
   Action action(size_t row) const;
   bool moves(int32_t storage) const { return planned() && moves_[at(storage)]; }
   // The op for which the plan brings what is touched in a row of arguments; -1: it has it there.
-  int32_t brought_at(size_t row) const { return brought_at_.empty() ? -1 : brought_at_[row]; }
+  int32_t swapped_in_at(size_t row) const { return swapped_in_at_.empty() ? -1 : swapped_in_at_[row]; }
   // Whether the plan has a storage on the device before its first action on it.
-  bool begins_there(int32_t storage) const { return begins_there_.empty() || begins_there_[at(storage)]; }
+  bool starts_resident(int32_t storage) const { return starts_resident_.empty() || starts_resident_[at(storage)]; }
   // In ops from `op` on but for those left out (empty: none), into the next step if need be; of what is not used any
   // more, when it is freed: then it need not leave. kNever: not that is known.
-  int64_t next_use(int32_t storage, int32_t op, const std::vector<bool>& left_out = {}) const;
+  int64_t next_use(int32_t storage, int32_t op, const std::vector<bool>& skipped = {}) const;
   int64_t duration_ns(int32_t op) const { return columns_.op_duration_ns[at(op)]; }
   bool knows_link() const { return ns_per_byte_ > 0; }
-  double ns_to_bring(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
+  double swap_in_ns(uint64_t bytes) const { return static_cast<double>(bytes) * ns_per_byte_; }
 
  private:
   static size_t at(int32_t index) { return static_cast<size_t>(index); }
@@ -124,35 +124,35 @@ class Program final {
   void index_uses();
   void sum_made_bytes();
   void copy_plan(const um_plan& plan);
-  void index_arrivals();
+  void index_swap_ins();
 
   const Columns columns_;
   const IndexedTrace trace_;
   const std::vector<uint32_t> names_;          // by op
   const std::vector<uint64_t> first_serials_;  // by storage
-  const std::vector<bool> is_state_;           // by storage
-  std::vector<int32_t> states_;                // storages
-  std::unordered_set<uint64_t> state_serials_;
+  const std::vector<bool> is_persistent_;      // by storage
+  std::vector<int32_t> persistent_storages_;   // storages
+  std::unordered_set<uint64_t> persistent_serials_;
   const double ns_per_byte_;
   std::vector<size_t> first_argument_, first_result_;  // by op: into touched_
   std::vector<int32_t> touched_;                       // storages
   std::vector<int32_t> makers_;                        // by storage: op
   std::vector<bool> idle_;                             // by op
-  std::vector<int32_t> told_;
+  std::vector<int32_t> matchable_ops_;
   std::vector<uint64_t> signatures_;
-  std::vector<bool> stateful_;
-  std::unordered_map<uint64_t, std::vector<size_t>> places_;
+  std::vector<bool> uses_persistent_;
+  std::unordered_map<uint64_t, std::vector<size_t>> positions_;
   std::vector<uint64_t> place_names_;
-  std::unordered_map<uint64_t, size_t> told_of_name_;
+  std::unordered_map<uint64_t, size_t> position_by_name_;
   uint64_t family_ = 0;
   std::vector<int64_t> made_bytes_;  // by op, and what is made before the first
   std::vector<size_t> first_use_;    // by storage: into uses_
   std::vector<int32_t> uses_;        // ops
   std::vector<int32_t> freed_at_;    // by storage: op; -1: it goes on
   // Empty without a plan.
-  std::vector<size_t> first_action_;        // by op, before it and after it
-  std::vector<bool> moves_, begins_there_;  // by storage
-  std::vector<int32_t> brought_at_;         // as touched_
+  std::vector<size_t> first_action_;           // by op, before it and after it
+  std::vector<bool> moves_, starts_resident_;  // by storage
+  std::vector<int32_t> swapped_in_at_;         // as touched_
   std::vector<int32_t> action_storage_;
   std::vector<uint8_t> action_kind_;
   std::vector<int64_t> action_offset_, action_bytes_, action_argument_;

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/program.h"
-#include "engine/pursuit.h"
+#include "engine/matching/program.h"
+#include "engine/matching/program_cursor.h"
 
 namespace um {
 
@@ -28,24 +28,24 @@ class Programs {
   // The one that a step is to be like after one of `before`, unless one has come after that already.
   void expect(const Program* before, const Program& next);
 
-  // Where a pursuit's last op is; `program` nullptr: nowhere. `taken_over`: all of the step's ops until now are the
+  // Where a cursor's last op is; `program` nullptr: nowhere. `taken_over`: all of the step's ops until now are the
   // program's first ones.
   struct Place {
     const Program* program = nullptr;
-    size_t told = 0;
+    size_t position = 0;
     bool taken_over = false;
   };
-  Place seek(const Pursuit& pursuit) const;
+  Place seek(const ProgramCursor& cursor) const;
   // Of the followed program's family the one whose ops have made as much until now, or rather more than less; nullptr:
   // the followed one.
-  const Program* nearer_in_size(const Pursuit& pursuit) const;
+  const Program* nearer_in_size(const ProgramCursor& cursor) const;
 
  private:
-  Place same_beginning(const Pursuit& pursuit) const;
-  Place best_place(const Program& program, const Pursuit& pursuit, size_t* context) const;
+  Place same_beginning(const ProgramCursor& cursor) const;
+  Place best_place(const Program& program, const ProgramCursor& cursor, size_t* context) const;
 
-  std::vector<std::unique_ptr<Program>> all_;         // in the order in which they came
-  std::unordered_map<uint32_t, uint32_t> followers_;  // number -> the one that came after it last
+  std::vector<std::unique_ptr<Program>> all_;          // in the order in which they came
+  std::unordered_map<uint32_t, uint32_t> successors_;  // number -> the one that came after it last
   uint32_t last_number_ = 0;
   int32_t next_key_ = 0;
 };

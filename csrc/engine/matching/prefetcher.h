@@ -12,18 +12,18 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/matching/persistent_allocations.h"
+#include "engine/matching/program_cursor.h"
 #include "engine/mover.h"
-#include "engine/pursuit.h"
-#include "engine/states.h"
 
 namespace um {
 
-class Foresight {
+class Prefetcher {
  public:
   // The step is somewhere else than it was: it looks ahead at once.
-  void startle() { due_ns_ = 0; }
+  void rescan_now() { due_ns_ = 0; }
   // An op begins. `next`: the program of the step after this one; nullptr: not known.
-  void look(const Pursuit& pursuit, const States& states, const Program* next, Mover& mover);
+  void scan(const ProgramCursor& cursor, const PersistentAllocations& persistent, const Program* next, Mover& mover);
 
  private:
   // An op ahead.
@@ -34,27 +34,27 @@ class Foresight {
   };
   // What lies ahead, in order.
   struct Walk {
-    double ahead_ns = 0, ins_ns = 0;
-    int64_t ops = 1;      // from the op that begins
-    int64_t room = 0;     // bytes
-    int64_t least = 0;    // of that, at any of the next ops
-    double scale = 1;     // of sizes, to the program's
-    bool trusts = false;  // the plan to make room
+    double ahead_ns = 0, link_ns = 0;
+    int64_t ops = 1;               // from the op that begins
+    int64_t free_bytes = 0;        // bytes
+    int64_t least_free_bytes = 0;  // of that, at any of the next ops
+    double scale = 1;              // of sizes, to the program's
+    bool trusts_plan = false;      // the plan to make room
   };
   bool is_next(const Walk& walk) const;
   Block* block_of(const At& at, int32_t storage) const;
   bool planned_after(const At& at, int32_t op) const;
-  bool take(const At& at, Mover& mover, Walk* walk);
-  void take_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
-  static bool make_room(int64_t bytes, const int64_t& room, Mover& mover, Walk* walk);
-  void bring_rest(Mover& mover, Walk* walk);
+  bool visit(const At& at, Mover& mover, Walk* walk);
+  void count_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk);
+  static bool make_room(int64_t bytes, const int64_t& free_bytes, Mover& mover, Walk* walk);
+  void prefetch_rest(Mover& mover, Walk* walk);
 
   // While it looks.
-  const Pursuit* pursuit_ = nullptr;
-  const States* states_ = nullptr;
-  std::vector<Movable*> rest_;                 // what is lacking beyond the next ops
-  std::unordered_set<const Movable*> coming_;  // what the plan brings before the op that is looked at
-  double due_ns_ = 0;                          // until it looks again
+  const ProgramCursor* cursor_ = nullptr;
+  const PersistentAllocations* persistent_ = nullptr;
+  std::vector<Movable*> rest_;                           // what is lacking beyond the next ops
+  std::unordered_set<const Movable*> planned_swap_ins_;  // what the plan brings before the op that is looked at
+  double due_ns_ = 0;                                    // until it looks again
 };
 
 }  // namespace um

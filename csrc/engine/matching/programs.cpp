@@ -1,4 +1,4 @@
-#include "engine/programs.h"
+#include "engine/matching/programs.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,7 @@ constexpr size_t kMostContext = 8;
 constexpr size_t kLeastContext = 2;
 constexpr size_t kMostPlaces = 64;
 // The first ops tell how large a step is; later ones are asked now and then.
-constexpr size_t kTellingOps = 64;
+constexpr size_t kSizingOps = 64;
 // Memory that a step does not need is a smaller evil than memory that it lacks.
 constexpr double kTooSmall = 2;
 
@@ -56,7 +56,7 @@ void Programs::drop(uint32_t number) noexcept {
 
 void Programs::clear() noexcept {
   all_.clear();
-  followers_.clear();
+  successors_.clear();
 }
 
 const Program* Programs::find(uint32_t number) const {
@@ -67,52 +67,52 @@ const Program* Programs::find(uint32_t number) const {
 }
 
 const Program* Programs::expected(const Program* before) const {
-  const auto found = followers_.find(before != nullptr ? before->number : 0);
-  const Program* const known = found != followers_.end() ? find(found->second) : nullptr;
+  const auto found = successors_.find(before != nullptr ? before->number : 0);
+  const Program* const known = found != successors_.end() ? find(found->second) : nullptr;
   if (known != nullptr) return known;
   return before != nullptr ? before : (all_.empty() ? nullptr : all_.back().get());
 }
 
 void Programs::note_step(const Program* before, const Program& now) {
-  followers_[before != nullptr ? before->number : 0] = now.number;
+  successors_[before != nullptr ? before->number : 0] = now.number;
 }
 
 void Programs::expect(const Program* before, const Program& next) {
-  followers_.emplace(before != nullptr ? before->number : 0, next.number);
+  successors_.emplace(before != nullptr ? before->number : 0, next.number);
 }
 
-Programs::Place Programs::seek(const Pursuit& pursuit) const {
-  if (const Place found = same_beginning(pursuit); found.program != nullptr) return found;
+Programs::Place Programs::seek(const ProgramCursor& cursor) const {
+  if (const Place found = same_beginning(cursor); found.program != nullptr) return found;
   Place best;
   size_t most = 0;
   const auto look_in = [&](const Program& program) {
     size_t context = 0;
-    const Place found = best_place(program, pursuit, &context);
+    const Place found = best_place(program, cursor, &context);
     if (found.program != nullptr && (best.program == nullptr || context > most)) best = found, most = context;
   };
-  look_in(*pursuit.program());
+  look_in(*cursor.program());
   if (best.program != nullptr) return best;
   for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
-    if (each->get() != pursuit.program()) look_in(**each);
+    if (each->get() != cursor.program()) look_in(**each);
   }
   return best;
 }
 
 // Only where the step has begun like a program and come that far.
-Programs::Place Programs::same_beginning(const Pursuit& pursuit) const {
-  const std::vector<uint64_t>& history = pursuit.history();
+Programs::Place Programs::same_beginning(const ProgramCursor& cursor) const {
+  const std::vector<uint64_t>& history = cursor.history();
   Place best;
   double least = std::numeric_limits<double>::infinity();
   for (const auto& each : all_) {
     const std::vector<uint64_t>& signatures = each->signatures();
-    if (each.get() == pursuit.program() || signatures.size() < history.size()) continue;
+    if (each.get() == cursor.program() || signatures.size() < history.size()) continue;
     if (signatures[history.size() - 1] != history.back()) continue;
     if (!std::equal(history.begin(), history.end(), signatures.begin())) continue;
-    const int32_t before = each->told()[history.size() - 1] - 1;
-    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(before));
+    const int32_t before = each->matchable_ops()[history.size() - 1] - 1;
+    const double unlike = unlikeness(cursor.made_bytes(), each->made_bytes(before));
     const bool longer = best.program != nullptr && signatures.size() > best.program->signatures().size();
     if (unlike < least || (unlike == least && longer)) {
-      best = {each.get(), history.size() - 1, pursuit.unbroken()}, least = unlike;
+      best = {each.get(), history.size() - 1, cursor.unbroken()}, least = unlike;
     }
   }
   return best;
@@ -120,35 +120,35 @@ Programs::Place Programs::same_beginning(const Pursuit& pursuit) const {
 
 // The place before which most ops are those that came, of equal ones the next, or else the last one behind: what
 // repeats goes on where it began.
-Programs::Place Programs::best_place(const Program& program, const Pursuit& pursuit, size_t* context) const {
-  const std::vector<uint64_t>&history = pursuit.history(), &signatures = program.signatures();
-  const std::vector<size_t>& places = program.places(history.back());
-  const size_t next = &program == pursuit.program() ? pursuit.next_told() : 0;
-  const auto ahead = std::lower_bound(places.begin(), places.end(), next);
+Programs::Place Programs::best_place(const Program& program, const ProgramCursor& cursor, size_t* context) const {
+  const std::vector<uint64_t>&history = cursor.history(), &signatures = program.signatures();
+  const std::vector<size_t>& positions = program.positions(history.back());
+  const size_t next = &program == cursor.program() ? cursor.next_position() : 0;
+  const auto ahead = std::lower_bound(positions.begin(), positions.end(), next);
   Place best;
   size_t tried = 0;
-  const auto look_at = [&](size_t told) {
+  const auto look_at = [&](size_t position) {
     size_t same = 0;
-    const size_t most = std::min({kMostContext, told, history.size() - 1});
-    while (same < most && signatures[told - same - 1] == history[history.size() - same - 2]) ++same;
-    if (!program.stateful(told) && same < kLeastContext) return;
-    if (best.program == nullptr || same > *context) best = {&program, told, false}, *context = same;
+    const size_t most = std::min({kMostContext, position, history.size() - 1});
+    while (same < most && signatures[position - same - 1] == history[history.size() - same - 2]) ++same;
+    if (!program.uses_persistent(position) && same < kLeastContext) return;
+    if (best.program == nullptr || same > *context) best = {&program, position, false}, *context = same;
   };
-  for (auto each = ahead; each != places.end() && tried < kMostPlaces; ++each, ++tried) look_at(*each);
-  for (auto each = ahead; each != places.begin() && tried < kMostPlaces; ++tried) look_at(*--each);
+  for (auto each = ahead; each != positions.end() && tried < kMostPlaces; ++each, ++tried) look_at(*each);
+  for (auto each = ahead; each != positions.begin() && tried < kMostPlaces; ++tried) look_at(*--each);
   return best;
 }
 
-const Program* Programs::nearer_in_size(const Pursuit& pursuit) const {
-  if (pursuit.exact()) return nullptr;
-  if (pursuit.next_told() > kTellingOps && pursuit.next_told() % kTellingOps != 0) return nullptr;
-  const Program* const followed = pursuit.program();
+const Program* Programs::nearer_in_size(const ProgramCursor& cursor) const {
+  if (cursor.exact()) return nullptr;
+  if (cursor.next_position() > kSizingOps && cursor.next_position() % kSizingOps != 0) return nullptr;
+  const Program* const followed = cursor.program();
   const Program* best = followed;
-  double least = unlikeness(pursuit.made_bytes(), followed->made_bytes(pursuit.op() - 1));
+  double least = unlikeness(cursor.made_bytes(), followed->made_bytes(cursor.op() - 1));
   for (const auto& each : all_) {
     if (each.get() == followed || each->family() != followed->family()) continue;
-    const int32_t op = pursuit.next_told() > 0 ? each->told()[pursuit.next_told() - 1] : -1;
-    const double unlike = unlikeness(pursuit.made_bytes(), each->made_bytes(op - 1));
+    const int32_t op = cursor.next_position() > 0 ? each->matchable_ops()[cursor.next_position() - 1] : -1;
+    const double unlike = unlikeness(cursor.made_bytes(), each->made_bytes(op - 1));
     if (unlike < least) best = each.get(), least = unlike;
   }
   return best != followed ? best : nullptr;

@@ -1,4 +1,4 @@
-#include "engine/follower.h"
+#include "engine/matching/plan_executor.h"
 
 #include <algorithm>
 #include <exception>
@@ -32,14 +32,14 @@ class Pinned {
 
 // ---- which programs there are ----------------------------------------------------------------------------------
 
-uint32_t Follower::add(const um_program& program) {
+uint32_t PlanExecutor::add(const um_program& program) {
   const bool first = programs_.empty();
   unbegun_.reserve(unbegun_.size() + 1);
   const std::unique_ptr<const Program> old = program.replaces != 0 ? programs_.replace(program) : nullptr;
   const Program& added = old != nullptr ? *programs_.find(old->number) : programs_.add(program);
   device_.allocations->each_block([&](Block& block) {
     // Every state is looked for by its serial number, which allocations do not share.
-    if (added.is_state(block.record.serial)) states_.add(&block);
+    if (added.has_persistent(block.record.serial)) persistent_.add(&block);
   });
   old != nullptr ? take_place(*old, added) : unbegun_.push_back(&added);
   if (program.is_last != 0) {
@@ -48,15 +48,15 @@ uint32_t Follower::add(const um_program& program) {
     last_was_exact_ = false;  // the plan need not begin where that step has ended
   }
   if (first) device_.guard.join(*this);
-  device_.swapping.look_ahead(&pursuit_);
+  device_.swapping.look_ahead(&cursor_);
   return added.number;
 }
 
 // What goes on from the last step is known still, if that began with the old one and storages are called the same.
-void Follower::take_place(const Program& old, const Program& added) {
+void PlanExecutor::take_place(const Program& old, const Program& added) {
   const auto unbegun = std::find(unbegun_.begin(), unbegun_.end(), &old);
-  const bool goes_on = unbegun == unbegun_.end() && !pursuit_.driving() && added.same_storages(old);
-  if (pursuit_.program() == &old) goes_on ? pursuit_.exchange(&added) : pursuit_.leave();
+  const bool goes_on = unbegun == unbegun_.end() && !cursor_.driving() && added.same_storages(old);
+  if (cursor_.program() == &old) goes_on ? cursor_.exchange(&added) : cursor_.leave();
   if (last_ == &old) last_was_exact_ = false;  // the plan begins otherwise than the old one has ended
   for (const Program** each : {&last_, &before_last_, &next_}) *each = *each == &old ? &added : *each;
   if (unbegun != unbegun_.end()) unbegun_.erase(unbegun);
@@ -64,16 +64,16 @@ void Follower::take_place(const Program& old, const Program& added) {
   postponed_.clear();
 }
 
-void Follower::expect(uint32_t number) {
+void PlanExecutor::expect(uint32_t number) {
   const Program* const next = programs_.find(number);
   if (next == nullptr) throw Error(UM_INVALID_ARGUMENT, "there is no program of that number");
   programs_.expect(last_, *next);
 }
 
-void Follower::drop(uint32_t number) {
+void PlanExecutor::drop(uint32_t number) {
   const Program* const gone = programs_.find(number);
   if (gone == nullptr) return;
-  if (pursuit_.program() == gone) pursuit_.leave();
+  if (cursor_.program() == gone) cursor_.leave();
   for (const Program** each : {&last_, &before_last_, &next_}) *each = *each == gone ? nullptr : *each;
   unbegun_.erase(std::remove(unbegun_.begin(), unbegun_.end(), gone), unbegun_.end());
   postponed_.clear();
@@ -81,79 +81,79 @@ void Follower::drop(uint32_t number) {
   if (programs_.empty()) drop_all();
 }
 
-void Follower::drop_all() {
+void PlanExecutor::drop_all() {
   close();
   device_.guard.leave(*this);
   device_.swapping.look_ahead(nullptr);
 }
 
-void Follower::close() noexcept {
-  pursuit_.leave();
+void PlanExecutor::close() noexcept {
+  cursor_.leave();
   last_ = before_last_ = next_ = nullptr;
   unbegun_.clear();
   postponed_.clear();
   programs_.clear();
-  states_.clear();
+  persistent_.clear();
 }
 
-int32_t Follower::to_be(uint64_t bytes, const RunningOp* op) const {
-  return op != nullptr && op->beside ? -1 : pursuit_.to_be(bytes);
+int32_t PlanExecutor::expected_key(uint64_t bytes, const RunningOp* op) const {
+  return op != nullptr && op->beside ? -1 : cursor_.expected_key(bytes);
 }
 
-void Follower::tell(um_swap_counters* out) const {
+void PlanExecutor::tell(um_swap_counters* out) const {
   out->actions = actions_;
   out->skipped_actions = skipped_actions_;
   out->redundant_actions = redundant_actions_;
-  pursuit_.tell(out);
+  cursor_.tell(out);
   if (out->program == UM_PROGRAM_NONE && !programs_.empty()) out->program = UM_PROGRAM_WAITING;
 }
 
 // ---- steps -----------------------------------------------------------------------------------------------------
 
-void Follower::begin_step(uint32_t step) {
+void PlanExecutor::begin_step(uint32_t step) {
   if (step == 0) return;
   const Program* const program = programs_.expected(last_);
   const auto found = std::find(unbegun_.begin(), unbegun_.end(), program);
   const bool fresh = found != unbegun_.end();
   if (fresh) unbegun_.erase(found);
   const int64_t evictions = device_.swapping.has_chunks() ? device_.swapping.mover().evictions() : 0;
-  looks_ = !program->planned() || program != last_ || !last_was_exact_ || evictions != evictions_;
+  scans_ = !program->planned() || program != last_ || !last_was_exact_ || evictions != evictions_;
   evictions_ = evictions;
-  pursuit_.begin_step(program, states_, *device_.allocations, fresh);
+  cursor_.begin_step(program, persistent_, *device_.allocations, fresh);
   next_ = programs_.expected(program);
-  foresight_.startle();
+  prefetcher_.rescan_now();
   begins_ = true;
 }
 
 // Once it is known of which size the step is: what the plan brings later is the first to leave.
-void Follower::begin_as_planned() {
+void PlanExecutor::begin_as_planned() {
   begins_ = false;
-  if (!looks_ && pursuit_.program() == last_) return;
-  const Program& program = *pursuit_.program();
+  if (!scans_ && cursor_.program() == last_) return;
+  const Program& program = *cursor_.program();
   const RequiredContext current(device_.backend);
-  for (const int32_t storage : program.states()) {
-    Block* const block = program.begins_there(storage) ? nullptr : pursuit_.block(storage);
+  for (const int32_t storage : program.persistent_storages()) {
+    Block* const block = program.starts_resident(storage) ? nullptr : cursor_.block(storage);
     if (block != nullptr && notes(*block).movable != nullptr)
       static_cast<void>(device_.swapping.mover().set_spare(notes(*block).movable));
   }
 }
 
-void Follower::end_step() {
-  if (!pursuit_.driving()) return;
+void PlanExecutor::end_step() {
+  if (!cursor_.driving()) return;
   carry_out_postponed();
-  act(true, [&](size_t row) { carry_out(pursuit_.program()->action(row)); });
-  pursuit_.end_step();
-  last_was_exact_ = pursuit_.exact();
-  programs_.note_step(last_, *pursuit_.program());
+  act(true, [&](size_t row) { carry_out(cursor_.program()->action(row)); });
+  cursor_.end_step();
+  last_was_exact_ = cursor_.exact();
+  programs_.note_step(last_, *cursor_.program());
   before_last_ = last_;
-  last_ = pursuit_.program();
+  last_ = cursor_.program();
 }
 
 // ---- ops -------------------------------------------------------------------------------------------------------
 
 template <class Each>
-void Follower::act(bool after, const Each& each) {
-  const auto [first, end] = pursuit_.due(after);
+void PlanExecutor::act(bool after, const Each& each) {
+  const auto [first, end] = cursor_.due(after);
   if (first == end) return;
   const RequiredContext current(device_.backend);
   for (size_t row = first; row < end; ++row) each(row);
@@ -161,79 +161,79 @@ void Follower::act(bool after, const Each& each) {
 
 // Swaps after an op come when everything has that happened between it and the next one, such as frees; and not before
 // an op that only creates: see Swapping::make.
-void Follower::begin_op(RunningOp& op) {
-  if (op.beside || !pursuit_.driving()) return;
+void PlanExecutor::begin_op(RunningOp& op) {
+  if (op.beside || !cursor_.driving()) return;
   if (!op.untouched) carry_out_postponed();
   const auto swap = [&](size_t row) {
-    op.untouched ? postponed_.push_back(row) : carry_out(pursuit_.program()->action(row));
+    op.untouched ? postponed_.push_back(row) : carry_out(cursor_.program()->action(row));
   };
   act(true, swap);
   if (device_.swapping.has_chunks()) device_.swapping.mover().begin_op();
   follow(op);
   act(false, [&](size_t row) {
-    const Program::Action action = pursuit_.program()->action(row);
-    Block* const block = pursuit_.block(action.storage);
+    const Program::Action action = cursor_.program()->action(row);
+    Block* const block = cursor_.block(action.storage);
     block != nullptr&& managed(*block) ? move_managed(action, block, op) : swap(row);
   });
   send_prefetches(op.stream);
-  if (begins_ && pursuit_.next_told() > 1) begin_as_planned();
+  if (begins_ && cursor_.next_position() > 1) begin_as_planned();
   if (!op.untouched) look_ahead(op);
 }
 
-void Follower::follow(const RunningOp& op) {
+void PlanExecutor::follow(const RunningOp& op) {
   const std::vector<Operand>& given = device_.guard.operands();
-  const Program* const before = pursuit_.program();
-  const int32_t op_before = pursuit_.op();
-  const Pursuit::Met met = pursuit_.begin_op(op.identity.op, given);
-  if (met == Pursuit::Met::other) {
-    const Programs::Place place = programs_.seek(pursuit_);
-    if (place.program == nullptr) return pursuit_.pass();
-    pursuit_.move(place.program, place.told, states_, place.taken_over, given);
-  } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(pursuit_)) {
-    pursuit_.change_size(nearer, states_);
+  const Program* const before = cursor_.program();
+  const int32_t op_before = cursor_.op();
+  const ProgramCursor::Match match = cursor_.begin_op(op.identity.op, given);
+  if (match == ProgramCursor::Match::other) {
+    const Programs::Place place = programs_.seek(cursor_);
+    if (place.program == nullptr) return cursor_.pass();
+    cursor_.move(place.program, place.position, persistent_, place.taken_over, given);
+  } else if (const Program* const nearer = given.empty() ? nullptr : programs_.nearer_in_size(cursor_)) {
+    cursor_.change_size(nearer, persistent_);
   } else {
     return;
   }
-  next_ = programs_.expected(pursuit_.program());
+  next_ = programs_.expected(cursor_.program());
   postponed_.clear();
-  const bool same = pursuit_.program() == before;
+  const bool same = cursor_.program() == before;
   if (same) catch_up(op_before);
-  if (!same || pursuit_.op() <= op_before) foresight_.startle();
+  if (!same || cursor_.op() <= op_before) prefetcher_.rescan_now();
 }
 
 // What the plan sends away at ops that did not come, or, if the step has gone back, by now: where that is the last that
 // it does with the storage.
-void Follower::catch_up(int32_t op_before) {
-  const Program& program = *pursuit_.program();
+void PlanExecutor::catch_up(int32_t op_before) {
+  const Program& program = *cursor_.program();
   if (!program.planned()) return;
-  const size_t first = op_before < pursuit_.op() ? program.first_action(op_before + 1, false) : 0;
+  const size_t first = op_before < cursor_.op() ? program.first_action(op_before + 1, false) : 0;
   caught_up_.assign(static_cast<size_t>(program.storage_count()), false);
   missed_.clear();
-  for (size_t row = program.first_action(pursuit_.op(), false); row > first; --row) {
+  for (size_t row = program.first_action(cursor_.op(), false); row > first; --row) {
     const Program::Action action = program.action(row - 1);
     if (caught_up_[static_cast<size_t>(action.storage)]) continue;
     caught_up_[static_cast<size_t>(action.storage)] = true;
     const bool leaves = action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP;
-    if (leaves && pursuit_.block(action.storage) != nullptr) missed_.push_back(row - 1);
+    if (leaves && cursor_.block(action.storage) != nullptr) missed_.push_back(row - 1);
   }
   const RequiredContext current(device_.backend);
   for (auto row = missed_.rbegin(); row != missed_.rend(); ++row) carry_out(program.action(*row));
 }
 
 // What the op itself is given is not pinned yet, and must not leave for what comes later.
-void Follower::look_ahead(const RunningOp& op) {
-  if (!device_.swapping.has_chunks() || !pursuit_.program()->knows_link()) return;
+void PlanExecutor::look_ahead(const RunningOp& op) {
+  if (!device_.swapping.has_chunks() || !cursor_.program()->knows_link()) return;
   Mover& mover = device_.swapping.mover();
-  const bool as_planned = pursuit_.exact() && next_ == pursuit_.program() && mover.evictions() == evictions_;
-  if (!looks_ && as_planned) return;
+  const bool as_planned = cursor_.exact() && next_ == cursor_.program() && mover.evictions() == evictions_;
+  if (!scans_ && as_planned) return;
   const RequiredContext current(device_.backend);
   const Pinned own(op.swapped);
-  foresight_.look(pursuit_, states_, next_, mover);
+  prefetcher_.scan(cursor_, persistent_, next_, mover);
 }
 
 // Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
-void Follower::end_op(RunningOp& op) noexcept {
-  if (op.beside || !pursuit_.driving()) return;
+void PlanExecutor::end_op(RunningOp& op) noexcept {
+  if (op.beside || !cursor_.driving()) return;
   try {
     made_.clear();
     for (uint32_t i = 0; i < op.output_count; ++i) {
@@ -242,10 +242,10 @@ void Follower::end_op(RunningOp& op) noexcept {
                         block->record.birth_op_index == op.identity.index;
       if (made && std::find(made_.begin(), made_.end(), block) == made_.end()) made_.push_back(block);
     }
-    pursuit_.returned(made_);
+    cursor_.returned(made_);
     act(true, [&](size_t row) {
-      const Program::Action action = pursuit_.program()->action(row);
-      Block* const block = pursuit_.block(action.storage);
+      const Program::Action action = cursor_.program()->action(row);
+      Block* const block = cursor_.block(action.storage);
       if (block != nullptr && managed(*block)) move_managed(action, block, op);
     });
     send_prefetches(op.stream);
@@ -254,27 +254,27 @@ void Follower::end_op(RunningOp& op) noexcept {
   }
 }
 
-void Follower::carry_out_postponed() {
+void PlanExecutor::carry_out_postponed() {
   if (postponed_.empty()) return;
   const RequiredContext current(device_.backend);
-  for (const size_t row : postponed_) carry_out(pursuit_.program()->action(row));
+  for (const size_t row : postponed_) carry_out(cursor_.program()->action(row));
   postponed_.clear();
 }
 
-void Follower::allocated(Block* block, const RunningOp* op) noexcept {
-  if (op == nullptr || !op->beside) pursuit_.allocated(block);
+void PlanExecutor::allocated(Block* block, const RunningOp* op) noexcept {
+  if (op == nullptr || !op->beside) cursor_.allocated(block);
 }
 
-void Follower::freed(Block* block) noexcept {
-  states_.freed(block);
-  pursuit_.freed(block);
+void PlanExecutor::freed(Block* block) noexcept {
+  persistent_.freed(block);
+  cursor_.freed(block);
 }
 
 // ---- actions ---------------------------------------------------------------------------------------------------
 
 // Of chunked memory.
-void Follower::carry_out(const Program::Action& action) {
-  Block* const block = pursuit_.block(action.storage);
+void PlanExecutor::carry_out(const Program::Action& action) {
+  Block* const block = cursor_.block(action.storage);
   if (block != nullptr && managed(*block)) return;
   if (block == nullptr || notes(*block).movable == nullptr) {
     block == nullptr ? ++skipped_actions_ : ++redundant_actions_;
@@ -288,9 +288,9 @@ void Follower::carry_out(const Program::Action& action) {
 }
 
 // False: it is so already, or cannot be now.
-bool Follower::move(const Program::Action& action, Movable* block) {
+bool PlanExecutor::move(const Program::Action& action, Movable* block) {
   Mover& mover = device_.swapping.mover();
-  if (brings(action.kind, action.argument) && !pursuit_.wanted(action.storage, pursuit_.op())) return false;
+  if (swaps_in(action.kind, action.argument) && !cursor_.wanted(action.storage, cursor_.op())) return false;
   switch (action.kind) {
     case UM_PLAN_SWAP_IN:
       return mover.swap_in(block);
@@ -308,13 +308,13 @@ bool Follower::move(const Program::Action& action, Movable* block) {
 }
 
 // In a step of other sizes, as much of it as the plan's bytes are of the plan's storage.
-void Follower::move_managed(const Program::Action& action, Block* block, const RunningOp& op) {
+void PlanExecutor::move_managed(const Program::Action& action, Block* block, const RunningOp& op) {
   const Backend& backend = device_.backend;
   if (backend.why_no_migration() != nullptr) {
     ++skipped_actions_;
     return;
   }
-  const auto planned_bytes = static_cast<uint64_t>(pursuit_.program()->bytes(action.storage));
+  const auto planned_bytes = static_cast<uint64_t>(cursor_.program()->bytes(action.storage));
   const bool ends = action.offset_bytes + action.bytes == planned_bytes;
   const uint64_t offset_bytes = std::min(action.offset_bytes, block->record.bytes);
   const uint64_t left_bytes = block->record.bytes - offset_bytes;
@@ -348,7 +348,7 @@ void Follower::move_managed(const Program::Action& action, Block* block, const R
 
 // What a plan asks for at one point goes out at once, beside the ops. The host is ahead of the device: pages that leave
 // may be what kernels that have not begun yet are to use, and those that come are to find the room that others left.
-void Follower::send_prefetches(CUstream stream) {
+void PlanExecutor::send_prefetches(CUstream stream) {
   if (prefetches_.empty()) return;
   const OnError forget([&] { prefetches_.clear(); });
   const Backend& backend = device_.backend;

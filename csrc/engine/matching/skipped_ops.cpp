@@ -1,4 +1,4 @@
-#include "engine/left_out.h"
+#include "engine/matching/skipped_ops.h"
 
 #include <cstdlib>
 #include <limits>
@@ -15,56 +15,56 @@ size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 }  // namespace
 
-void LeftOut::begin(const Program& program) {
-  came_.assign(at(program.op_count()), false);
-  absent_.clear();
-  places_.clear();
+void SkippedOps::begin(const Program& program) {
+  seen_.assign(at(program.op_count()), false);
+  skipped_.clear();
+  substitutes_.clear();
   made_bytes_ = 0;
   looks_ = 0;
 }
 
-void LeftOut::look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound) {
-  absent_.clear();
+void SkippedOps::look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound) {
+  skipped_.clear();
   made_bytes_ = 0;
   if (++looks_ > kMostLooks) return;
   now_ = op;
   if (!look_behind(program, op, bound)) return;
   ahead_.assign(at(program.storage_count()), Fate::unknown);
   ops_.assign(at(program.op_count()), Fate::unknown);
-  for (int32_t each = op + 1; each < program.op_count(); ++each) settle(program, each, fate_of(program, each));
-  absent_.assign(at(program.op_count()), false);
+  for (int32_t each = op + 1; each < program.op_count(); ++each) set_fate(program, each, fate_of(program, each));
+  skipped_.assign(at(program.op_count()), false);
   for (int32_t each = op + 1; each < program.op_count(); ++each) {
-    if (ops_[at(each)] == Fate::unknown && program.told(each)) {
+    if (ops_[at(each)] == Fate::unknown && program.matchable(each)) {
       const Fate made = fate_of(program, each);
-      settle(program, each, made != Fate::unknown ? made : nearest(program, each));
+      set_fate(program, each, made != Fate::unknown ? made : nearest(program, each));
     }
-    absent_[at(each)] = ops_[at(each)] == Fate::absent;
+    skipped_[at(each)] = ops_[at(each)] == Fate::skipped;
   }
 }
 
 // False: all have come.
-bool LeftOut::look_behind(const Program& program, int32_t op, const std::vector<Block*>& bound) {
+bool SkippedOps::look_behind(const Program& program, int32_t op, const std::vector<Block*>& bound) {
   behind_.assign(at(program.storage_count()), Fate::unknown);
   bool all = true;
   for (int32_t each = 0; each <= op; ++each) {
-    const bool came = came_[at(each)] || !program.told(each);
-    all = all && came;
-    if (!came) made_bytes_ += program.made_bytes(each) - program.made_bytes(each - 1);
+    const bool seen = seen_[at(each)] || !program.matchable(each);
+    all = all && seen;
+    if (!seen) made_bytes_ += program.made_bytes(each) - program.made_bytes(each - 1);
     const auto [first, end] = program.arguments(each);
     for (size_t row = first; row < end; ++row) {
       const int32_t storage = program.touched(row);
       if (program.maker(storage) >= 0) continue;
       Fate& fate = behind_[at(storage)];
-      if (fate != Fate::comes) fate = came ? Fate::comes : Fate::absent;
+      if (fate != Fate::runs) fate = seen ? Fate::runs : Fate::skipped;
     }
     const auto [from, to] = program.results(each);
     for (size_t row = from; row < to; ++row) {
       const int32_t storage = program.touched(row);
-      behind_[at(storage)] = came || bound[at(storage)] != nullptr ? Fate::comes : Fate::absent;
+      behind_[at(storage)] = seen || bound[at(storage)] != nullptr ? Fate::runs : Fate::skipped;
     }
   }
-  for (const auto& [storage, taken_by] : places_) {
-    put(program, storage, taken_by);
+  for (const auto& [storage, taken_by] : substitutes_) {
+    mark_present(program, storage, taken_by);
     const bool was_made = storage != taken_by && program.maker(taken_by) >= 0;
     if (was_made) behind_[at(taken_by)] = Fate::unknown;  // it was the other one
   }
@@ -73,40 +73,41 @@ bool LeftOut::look_behind(const Program& program, int32_t op, const std::vector<
 
 // What both are copies of stands for each other too: a layer's output, of which the next one makes a copy first, and
 // what that layer was given.
-void LeftOut::put(const Program& program, int32_t storage, int32_t taken_by) {
-  behind_[at(storage)] = Fate::comes;
+void SkippedOps::mark_present(const Program& program, int32_t storage, int32_t taken_by) {
+  behind_[at(storage)] = Fate::runs;
   const int32_t maker = program.maker(storage), other = program.maker(taken_by);
-  if (storage == taken_by || maker < 0 || other < 0 || came_[at(maker)]) return;
-  if (!program.told(maker) || !program.told(other) || program.signature(maker) != program.signature(other)) return;
+  if (storage == taken_by || maker < 0 || other < 0 || seen_[at(maker)]) return;
+  if (!program.matchable(maker) || !program.matchable(other) || program.signature(maker) != program.signature(other))
+    return;
   const auto [first, end] = program.arguments(maker);
-  if (end - first == 1) put(program, program.touched(first), program.touched(program.arguments(other).first));
+  if (end - first == 1) mark_present(program, program.touched(first), program.touched(program.arguments(other).first));
 }
 
 // By the first of the rules that says something: what ops made, what lasts, what ops ahead make.
-LeftOut::Fate LeftOut::fate_of(const Program& program, int32_t op) const {
+SkippedOps::Fate SkippedOps::fate_of(const Program& program, int32_t op) const {
   const auto [first, end] = program.arguments(op);
   bool made_here = false, made_not = false, used = false, used_not = false, will = false, will_not = false;
   for (size_t row = first; row < end; ++row) {
     const int32_t storage = program.touched(row);
     const Fate behind = behind_[at(storage)], ahead = ahead_[at(storage)];
     const bool lasts = program.maker(storage) < 0;
-    made_here = made_here || (!lasts && behind == Fate::comes);
-    made_not = made_not || (!lasts && behind == Fate::absent);
-    used = used || (lasts && behind == Fate::comes);
-    used_not = used_not || (lasts && behind == Fate::absent);
-    will = will || ahead == Fate::comes;
-    will_not = will_not || ahead == Fate::absent;
+    made_here = made_here || (!lasts && behind == Fate::runs);
+    made_not = made_not || (!lasts && behind == Fate::skipped);
+    used = used || (lasts && behind == Fate::runs);
+    used_not = used_not || (lasts && behind == Fate::skipped);
+    will = will || ahead == Fate::runs;
+    will_not = will_not || ahead == Fate::skipped;
   }
-  if (made_not) return Fate::absent;
-  if (made_here || used) return Fate::comes;
-  if (used_not) return Fate::absent;
-  if (will) return Fate::comes;
-  return will_not ? Fate::absent : Fate::unknown;
+  if (made_not) return Fate::skipped;
+  if (made_here || used) return Fate::runs;
+  if (used_not) return Fate::skipped;
+  if (will) return Fate::runs;
+  return will_not ? Fate::skipped : Fate::unknown;
 }
 
 // Of the ops ahead that are given something of the same that lasts.
-LeftOut::Fate LeftOut::nearest(const Program& program, int32_t op) const {
-  Fate fate = Fate::comes;
+SkippedOps::Fate SkippedOps::nearest(const Program& program, int32_t op) const {
+  Fate fate = Fate::runs;
   int32_t least = std::numeric_limits<int32_t>::max();
   const auto [first, end] = program.arguments(op);
   for (size_t row = first; row < end; ++row) {
@@ -122,7 +123,7 @@ LeftOut::Fate LeftOut::nearest(const Program& program, int32_t op) const {
   return fate;
 }
 
-void LeftOut::settle(const Program& program, int32_t op, Fate fate) {
+void SkippedOps::set_fate(const Program& program, int32_t op, Fate fate) {
   ops_[at(op)] = fate;
   const auto [first, end] = program.results(op);
   for (size_t row = first; row < end; ++row) ahead_[at(program.touched(row))] = fate;

@@ -1,11 +1,11 @@
-#include "engine/covered.h"
+#include "engine/matching/shadowed_bindings.h"
 
 #include <algorithm>
 #include <new>
 
 namespace um {
 
-void Covered::add(Block* block, int32_t storage) noexcept {
+void ShadowedBindings::add(Block* block, int32_t storage) noexcept {
   try {
     blocks_[storage].push_back(block);
     storages_[block] = storage;
@@ -14,7 +14,7 @@ void Covered::add(Block* block, int32_t storage) noexcept {
   }
 }
 
-void Covered::remove(const Block& block) noexcept {
+void ShadowedBindings::remove(const Block& block) noexcept {
   const auto found = storages_.find(&block);
   if (found == storages_.end()) return;
   std::vector<Block*>& blocks = blocks_[found->second];
@@ -22,12 +22,12 @@ void Covered::remove(const Block& block) noexcept {
   storages_.erase(found);
 }
 
-int32_t Covered::storage_of(const Block& block) const {
+int32_t ShadowedBindings::storage_of(const Block& block) const {
   const auto found = storages_.find(&block);
   return found != storages_.end() ? found->second : -1;
 }
 
-Block* Covered::uncover(int32_t storage) noexcept {
+Block* ShadowedBindings::pop(int32_t storage) noexcept {
   const auto found = blocks_.find(storage);
   if (found == blocks_.end() || found->second.empty()) return nullptr;
   Block* const block = found->second.back();
@@ -36,7 +36,7 @@ Block* Covered::uncover(int32_t storage) noexcept {
   return block;
 }
 
-void Covered::clear() noexcept {
+void ShadowedBindings::clear() noexcept {
   storages_.clear();
   blocks_.clear();
 }

@@ -1,4 +1,4 @@
-#include "engine/program.h"
+#include "engine/matching/program.h"
 
 #include <algorithm>
 #include <limits>
@@ -19,12 +19,12 @@ std::vector<Column> copied(const Column* column, uint64_t count) {
 
 }  // namespace
 
-bool brings(um_plan_kind kind, int64_t argument) {
+bool swaps_in(um_plan_kind kind, int64_t argument) {
   return kind == UM_PLAN_SWAP_IN || (kind == UM_PLAN_PREFETCH && argument == 0);
 }
 
-uint64_t signature_of(uint32_t op, size_t count, uint64_t state) {
-  return scattered((uint64_t{op} << 32 | (count & 0xffffffff)) ^ scattered(state));
+uint64_t signature_of(uint32_t op, size_t count, uint64_t persistent_serial) {
+  return scattered((uint64_t{op} << 32 | (count & 0xffffffff)) ^ scattered(persistent_serial));
 }
 
 Program::Columns::Columns(const um_trace& trace) {
@@ -52,27 +52,27 @@ Program::Program(const um_program& program, uint32_t its_number, int32_t its_fir
       trace_(columns_.view),
       names_(copied(program.op_name, program.trace->op_count)),
       first_serials_(copied(program.first_serials, program.trace->storage_count)),
-      is_state_(program.state == nullptr
-                    ? std::vector<bool>(program.trace->storage_count)
-                    : std::vector<bool>(program.state, program.state + program.trace->storage_count)),
+      is_persistent_(program.state == nullptr
+                         ? std::vector<bool>(program.trace->storage_count)
+                         : std::vector<bool>(program.state, program.state + program.trace->storage_count)),
       ns_per_byte_(program.h2d_bytes_per_s > 0 ? 1e9 / static_cast<double>(program.h2d_bytes_per_s) : 0),
       idle_(program.trace->op_count, true) {
   for (int32_t storage = 0; storage < storage_count(); ++storage) {
-    if (!state(storage) || first_serial(storage) == 0) continue;
-    states_.push_back(storage);
-    state_serials_.insert(first_serial(storage));
+    if (!persistent(storage) || first_serial(storage) == 0) continue;
+    persistent_storages_.push_back(storage);
+    persistent_serials_.insert(first_serial(storage));
   }
   index_touched();
   index_signatures();
   index_uses();
   sum_made_bytes();
   if (program.plan != nullptr) copy_plan(*program.plan);
-  if (planned()) index_arrivals();
+  if (planned()) index_swap_ins();
 }
 
 // An op's accesses in the trace are to what it was given, then to what it made and returned.
 void Program::index_touched() {
-  makers_.assign(is_state_.size(), -1);
+  makers_.assign(is_persistent_.size(), -1);
   for (size_t row = 0; row < columns_.event_kind.size(); ++row) {
     const bool made = columns_.event_kind[row] == kAllocate && columns_.event_inside[row] != 0;
     if (!made) continue;
@@ -95,44 +95,44 @@ void Program::index_touched() {
 
 void Program::index_signatures() {
   std::unordered_map<uint64_t, uint64_t> seen;
-  uint64_t last_on_state = 0;
+  uint64_t last_persistent = 0;
   for (int32_t op = 0; op < op_count(); ++op) {
     const auto [first, end] = arguments(op);
     if (first == end) continue;
     const auto begin = touched_.begin() + static_cast<std::ptrdiff_t>(first);
     const auto stop = touched_.begin() + static_cast<std::ptrdiff_t>(end);
-    const auto found = std::find_if(begin, stop, [&](int32_t storage) { return state(storage); });
-    told_.push_back(op);
-    stateful_.push_back(found != stop);
+    const auto found = std::find_if(begin, stop, [&](int32_t storage) { return persistent(storage); });
+    matchable_ops_.push_back(op);
+    uses_persistent_.push_back(found != stop);
     signatures_.push_back(signature_of(name(op), end - first, found != stop ? first_serial(*found) : 0));
-    places_[signatures_.back()].push_back(told_.size() - 1);
+    positions_[signatures_.back()].push_back(matchable_ops_.size() - 1);
     family_ = scattered(family_ ^ signatures_.back());
-    const uint64_t after = scattered(signatures_.back() ^ (stateful_.back() ? 0 : last_on_state));
+    const uint64_t after = scattered(signatures_.back() ^ (uses_persistent_.back() ? 0 : last_persistent));
     place_names_.push_back(scattered(after + seen[after]++));
-    told_of_name_.emplace(place_names_.back(), told_.size() - 1);
-    if (stateful_.back()) last_on_state = place_names_.back();
+    position_by_name_.emplace(place_names_.back(), matchable_ops_.size() - 1);
+    if (uses_persistent_.back()) last_persistent = place_names_.back();
   }
 }
 
-size_t Program::told_of_name(uint64_t place_name) const {
-  const auto found = told_of_name_.find(place_name);
-  return found != told_of_name_.end() ? found->second : kNoRow;
+size_t Program::position_of_name(uint64_t place_name) const {
+  const auto found = position_by_name_.find(place_name);
+  return found != position_by_name_.end() ? found->second : kNoRow;
 }
 
 bool Program::same_storages(const Program& other) const {
-  return family_ == other.family_ && told_ == other.told_ && touched_ == other.touched_ &&
+  return family_ == other.family_ && matchable_ops_ == other.matchable_ops_ && touched_ == other.touched_ &&
          columns_.storage_bytes == other.columns_.storage_bytes &&
          columns_.storage_successor == other.columns_.storage_successor;
 }
 
-const std::vector<size_t>& Program::places(uint64_t signature) const {
+const std::vector<size_t>& Program::positions(uint64_t signature) const {
   static const std::vector<size_t> none;
-  const auto found = places_.find(signature);
-  return found != places_.end() ? found->second : none;
+  const auto found = positions_.find(signature);
+  return found != positions_.end() ? found->second : none;
 }
 
 void Program::index_uses() {
-  std::vector<size_t> counts(is_state_.size() + 1);
+  std::vector<size_t> counts(is_persistent_.size() + 1);
   for (const int32_t storage : columns_.access_storage) ++counts[at(storage) + 1];
   std::partial_sum(counts.begin(), counts.end(), counts.begin());
   first_use_ = counts;
@@ -140,7 +140,7 @@ void Program::index_uses() {
   for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // in the order of the ops
     uses_[counts[at(columns_.access_storage[row])]++] = columns_.access_op[row];
   }
-  freed_at_.assign(is_state_.size(), -1);
+  freed_at_.assign(is_persistent_.size(), -1);
   for (size_t row = 0; row < columns_.event_kind.size(); ++row) {
     if (event_kind(row) == kFree) freed_at_[at(event_storage(row))] = columns_.event_op[row];
   }
@@ -189,23 +189,23 @@ void Program::copy_plan(const um_plan& plan) {
   action_argument_ = copied(plan.argument, plan.count);
 }
 
-void Program::index_arrivals() {
-  moves_.resize(is_state_.size());
-  begins_there_.assign(is_state_.size(), true);
-  brought_at_.assign(touched_.size(), -1);
-  std::vector<int32_t> brought(is_state_.size(), -1);
+void Program::index_swap_ins() {
+  moves_.resize(is_persistent_.size());
+  starts_resident_.assign(is_persistent_.size(), true);
+  swapped_in_at_.assign(touched_.size(), -1);
+  std::vector<int32_t> swapped_in(is_persistent_.size(), -1);
   const auto look_at = [&](size_t first, size_t end, int32_t op) {
     for (size_t row = first; row < end; ++row) {
       const Action each = action(row);
-      if (!moves_[at(each.storage)]) begins_there_[at(each.storage)] = !brings(each.kind, each.argument);
+      if (!moves_[at(each.storage)]) starts_resident_[at(each.storage)] = !swaps_in(each.kind, each.argument);
       moves_[at(each.storage)] = true;
-      if (brings(each.kind, each.argument)) brought[at(each.storage)] = op;
+      if (swaps_in(each.kind, each.argument)) swapped_in[at(each.storage)] = op;
     }
   };
   for (int32_t op = 0; op < op_count(); ++op) {
     look_at(first_action(op, false), end_of_actions(op, false), op);
     const auto [first, end] = arguments(op);
-    for (size_t row = first; row < end; ++row) brought_at_[row] = brought[at(touched_[row])];
+    for (size_t row = first; row < end; ++row) swapped_in_at_[row] = swapped_in[at(touched_[row])];
     look_at(first_action(op, true), end_of_actions(op, true), op + 1);
   }
 }
@@ -215,14 +215,15 @@ Program::Action Program::action(size_t row) const {
           static_cast<uint64_t>(action_offset_[row]), static_cast<uint64_t>(action_bytes_[row]), action_argument_[row]};
 }
 
-size_t Program::told_index(int32_t op) const {
-  return static_cast<size_t>(std::lower_bound(told_.begin(), told_.end(), op) - told_.begin());
+size_t Program::position_of(int32_t op) const {
+  return static_cast<size_t>(std::lower_bound(matchable_ops_.begin(), matchable_ops_.end(), op) -
+                             matchable_ops_.begin());
 }
 
-int64_t Program::next_use(int32_t storage, int32_t op, const std::vector<bool>& left_out) const {
+int64_t Program::next_use(int32_t storage, int32_t op, const std::vector<bool>& skipped) const {
   const auto end = uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage) + 1]);
   auto next = std::upper_bound(uses_.begin() + static_cast<std::ptrdiff_t>(first_use_[at(storage)]), end, op);
-  while (next != end && !left_out.empty() && left_out[at(*next)]) ++next;
+  while (next != end && !skipped.empty() && skipped[at(*next)]) ++next;
   if (next != end) return *next - op;
   if (freed_at_[at(storage)] >= op) return freed_at_[at(storage)] - op + 1;
   const int32_t later = trace_.continues_as(storage);

@@ -15,35 +15,35 @@
 #include <utility>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/matching/program.h"
 #include "memory/arena.h"
 
 namespace um {
 
-class LeftOut {
+class SkippedOps {
  public:
   // A step is in this program now; none of its ops has come.
   void begin(const Program& program);
-  void came(int32_t op) { came_[static_cast<size_t>(op)] = true; }
-  const std::vector<bool>& come() const { return came_; }  // by op
+  void note_seen(int32_t op) { seen_[static_cast<size_t>(op)] = true; }
+  const std::vector<bool>& seen() const { return seen_; }  // by op
   // An op is given what is the second storage, of this step, where the program's is given the first.
-  void note_place(int32_t storage, int32_t taken_by) { places_.emplace_back(storage, taken_by); }
+  void note_substitute(int32_t storage, int32_t taken_by) { substitutes_.emplace_back(storage, taken_by); }
   // The step has come to that op by another way than the program's. `bound`: the block of each storage.
   void look_ahead(const Program& program, int32_t op, const std::vector<Block*>& bound);
-  bool has(int32_t op) const { return !absent_.empty() && absent_[static_cast<size_t>(op)]; }
-  const std::vector<bool>& ops() const { return absent_; }  // empty: all come
-  int64_t made_bytes() const { return made_bytes_; }        // by the ops that have not come until now, in the program
+  bool has(int32_t op) const { return !skipped_.empty() && skipped_[static_cast<size_t>(op)]; }
+  const std::vector<bool>& ops() const { return skipped_; }  // empty: all come
+  int64_t made_bytes() const { return made_bytes_; }         // by the ops that have not come until now, in the program
 
  private:
-  enum class Fate : uint8_t { unknown, comes, absent };
+  enum class Fate : uint8_t { unknown, runs, skipped };
   bool look_behind(const Program& program, int32_t op, const std::vector<Block*>& bound);
-  void put(const Program& program, int32_t storage, int32_t taken_by);
+  void mark_present(const Program& program, int32_t storage, int32_t taken_by);
   Fate fate_of(const Program& program, int32_t op) const;
   Fate nearest(const Program& program, int32_t op) const;
-  void settle(const Program& program, int32_t op, Fate fate);
+  void set_fate(const Program& program, int32_t op, Fate fate);
 
-  std::vector<bool> came_, absent_;  // by op
-  std::vector<std::pair<int32_t, int32_t>> places_;
+  std::vector<bool> seen_, skipped_;  // by op
+  std::vector<std::pair<int32_t, int32_t>> substitutes_;
   int64_t made_bytes_ = 0;
   int looks_ = 0;
   // Of look_ahead.

@@ -1,4 +1,4 @@
-#include "engine/pursuit.h"
+#include "engine/matching/program_cursor.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,65 +20,66 @@ bool as_large(const Block& block, int64_t bytes) {
 
 // ---- which allocation is which storage -------------------------------------------------------------------------
 
-bool Pursuit::known(const Block& block) const {
+bool ProgramCursor::known(const Block& block) const {
   const int64_t storage = int64_t{block.record.storage} - (program_ != nullptr ? program_->first_key : 0);
   return program_ != nullptr && block.record.storage >= 0 && storage >= 0 && storage < program_->storage_count() &&
          bound_[static_cast<size_t>(storage)] == &block;
 }
 
-void Pursuit::bind(Block* block, int32_t storage) noexcept {
+void ProgramCursor::bind(Block* block, int32_t storage) noexcept {
   Block*& bound = bound_[static_cast<size_t>(storage)];
   if (bound == block) return;
-  covered_.remove(*block);
+  shadowed_.remove(*block);
   if (!elsewhere_.empty()) elsewhere_.erase(block->record.serial);
   if (known(*block)) bound_[static_cast<size_t>(storage_of(*block))] = nullptr;
   if (bound != nullptr) {
     bound->record.storage = -1;
-    covered_.add(bound, storage);
+    shadowed_.add(bound, storage);
   }
   block->record.storage = program_->first_key + storage;
   bound = block;
 }
 
-void Pursuit::release() noexcept {
+void ProgramCursor::release() noexcept {
   for (Block* block : bound_) {
     if (block != nullptr) block->record.storage = -1;
   }
   bound_.clear();
-  covered_.clear();
+  shadowed_.clear();
 }
 
 // With what every step has in its place.
-void Pursuit::enter(const Program* program, const States& states) {
+void ProgramCursor::enter(const Program* program, const PersistentAllocations& persistent) {
   release();
   program_ = program;
-  left_out_.begin(*program);
+  skipped_ops_.begin(*program);
   bound_.assign(static_cast<size_t>(program->storage_count()), nullptr);
-  for (const int32_t storage : program->states()) {
-    if (Block* const block = states.find(program->first_serial(storage))) bind(block, storage);
+  for (const int32_t storage : program->persistent_storages()) {
+    if (Block* const block = persistent.find(program->first_serial(storage))) bind(block, storage);
   }
 }
 
-void Pursuit::leave() noexcept {
+void ProgramCursor::leave() noexcept {
   release();
   elsewhere_.clear();
-  come_.clear();
-  handed_on_.forget_left();
+  seen_places_.clear();
+  cross_program_.forget_carried();
   program_ = nullptr;
   driving_ = false;
 }
 
-// What goes on from the last step is told by what it was there: in a program of the same ops by the trace, in another
-// one by what came of it before. What a step made outside of its ops, or somebody else's did, is known from its first
-// use on.
-void Pursuit::begin_step(const Program* program, const States& states, const Allocations& allocations, bool fresh) {
+// What goes on from the last step is position by what it was there: in a program of the same ops by the trace, in
+// another one by what came of it before. What a step made outside of its ops, or somebody else's did, is known from its
+// first use on.
+void ProgramCursor::begin_step(const Program* program, const PersistentAllocations& persistent,
+                               const Allocations& allocations, bool fresh) {
   std::vector<Block*> before(static_cast<size_t>(program->storage_count()));
-  handed_on_.forget_left();
+  cross_program_.forget_carried();
   if (fresh) {
     std::unordered_map<uint64_t, int32_t> storages;
     for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
       const uint64_t serial = program->first_serial(storage);
-      if (serial != 0 && !program->state(storage)) storages.emplace(serial, storage);
+      if (serial != 0 && !program->persistent(storage)) storages.emplace(serial, storage);
     }
     allocations.each_block([&](Block& block) {
       const auto found = storages.find(block.record.serial);
@@ -91,13 +92,13 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
       before[static_cast<size_t>(storage)] = bound_[static_cast<size_t>(from)];
     }
   } else if (program_ != nullptr) {
-    handed_on_.leave(*program_, bound_);
-    handed_on_.each_known(*program,
-                          [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
+    cross_program_.remember(*program_, bound_);
+    cross_program_.each_known(*program,
+                              [&](Block* block, int32_t storage) { before[static_cast<size_t>(storage)] = block; });
   }
   elsewhere_.clear();
-  come_.clear();
-  enter(program, states);
+  seen_places_.clear();
+  enter(program, persistent);
   driving_ = exact_ = straight_ = unbroken_ = true;
   for (int32_t storage = 0; storage < program->storage_count(); ++storage) {
     Block* const block = before[static_cast<size_t>(storage)];
@@ -107,21 +108,21 @@ void Pursuit::begin_step(const Program* program, const States& states, const All
   }
   passed_ = false;
   op_ = -1;
-  next_told_ = first_due_ = 0;
+  next_position_ = first_due_ = 0;
   next_event_ = program->events(-1).first;
   history_.clear();
   made_bytes_ = 0;
   different_op_ = expected_ = found_ = jumps_ = unknown_ops_ = 0;
 }
 
-void Pursuit::end_step() {
+void ProgramCursor::end_step() {
   if (!driving_) return;
   driving_ = false;
   if (program_->past_idle(op_ + 1) != program_->op_count()) note_difference(0);  // it ended early
   if (straight_) ++followed_;
 }
 
-void Pursuit::note_difference(uint32_t found) {
+void ProgramCursor::note_difference(uint32_t found) {
   exact_ = false;
   if (!straight_) return;
   straight_ = false;
@@ -133,44 +134,44 @@ void Pursuit::note_difference(uint32_t found) {
 
 // ---- ops -------------------------------------------------------------------------------------------------------
 
-Pursuit::Met Pursuit::begin_op(uint32_t op, const std::vector<Operand>& given) {
+ProgramCursor::Match ProgramCursor::begin_op(uint32_t op, const std::vector<Operand>& given) {
   passed_ = false;
   if (given.empty()) {
     int32_t next = op_ + 1;
-    const auto is = [&] { return program_->name(next) == op && !program_->told(next); };
+    const auto is = [&] { return program_->name(next) == op && !program_->matchable(next); };
     while (next < program_->op_count() && !is() && program_->idle(next)) ++next;
     passed_ = next == program_->op_count() || !is();
     if (!passed_) advance(next);
-    return passed_ ? Met::aside : Met::next;
+    return passed_ ? Match::aside : Match::next;
   }
-  const auto state =
-      std::find_if(given.begin(), given.end(), [](const Operand& each) { return each.block->record.state; });
-  history_.push_back(signature_of(op, given.size(), state != given.end() ? state->block->record.serial : 0));
-  if (next_told_ < program_->told().size() && program_->signatures()[next_told_] == history_.back()) {
-    const int32_t next = program_->told()[next_told_];
+  const auto persistent =
+      std::find_if(given.begin(), given.end(), [](const Operand& each) { return each.block->record.persistent; });
+  history_.push_back(signature_of(op, given.size(), persistent != given.end() ? persistent->block->record.serial : 0));
+  if (next_position_ < program_->matchable_ops().size() && program_->signatures()[next_position_] == history_.back()) {
+    const int32_t next = program_->matchable_ops()[next_position_];
     if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
     advance(next);
-    left_out_.came(next);
-    ++next_told_;
+    skipped_ops_.note_seen(next);
+    ++next_position_;
     give(given);
-    return Met::next;
+    return Match::next;
   }
   note_difference(op);
-  return Met::other;
+  return Match::other;
 }
 
 // What was due before ops that have not come is due before this one.
-void Pursuit::advance(int32_t op) {
+void ProgramCursor::advance(int32_t op) {
   first_due_ = program_->first_action(op_ + 1, false);
   op_ = op;
   next_event_ = program_->events(op).first;
 }
 
-bool Pursuit::moves(int32_t storage, const Block& block) const {
+bool ProgramCursor::moves(int32_t storage, const Block& block) const {
   return !program_->planned() || program_->moves(storage) || (known(block) && program_->moves(storage_of(block)));
 }
 
-void Pursuit::give(const std::vector<Operand>& given) {
+void ProgramCursor::give(const std::vector<Operand>& given) {
   const auto [first, end] = program_->arguments(op_);
   for (size_t row = first; row < end; ++row) {
     Block* const block = given[row - first].block;
@@ -180,59 +181,59 @@ void Pursuit::give(const std::vector<Operand>& given) {
     const bool same_size = as_large(*block, program_->bytes(storage));
     if (!same_size || (!new_here && moves(storage, *block))) exact_ = false;
     bind(block, storage);
-    handed_on_.learn(block, *program_, storage);
+    cross_program_.learn(block, *program_, storage);
   }
 }
 
 // What ops of the old one were given and made is what those of the same place were in the new one. What that does not
 // have is remembered, and recalled in one that has it.
-void Pursuit::exchange_for(const Program* program, size_t told, const States& states) {
+void ProgramCursor::exchange_for(const Program* program, size_t position, const PersistentAllocations& persistent) {
   const Program& before = *program_;
   const std::vector<Block*> bound = bound_;
-  const std::vector<bool> come = left_out_.come();
-  enter(program, states);
+  const std::vector<bool> come = skipped_ops_.seen();
+  enter(program, persistent);
   const auto carry = [&](Program::Rows from, Program::Rows to) {
     for (size_t row = 0; row < std::min(from.second - from.first, to.second - to.first); ++row) {
       Block* const block = bound[static_cast<size_t>(before.touched(from.first + row))];
       if (block != nullptr) bind(block, program->touched(to.first + row));
     }
   };
-  for (size_t index = 0; index < before.told().size(); ++index) {
-    const int32_t op = before.told()[index];
+  for (size_t index = 0; index < before.matchable_ops().size(); ++index) {
+    const int32_t op = before.matchable_ops()[index];
     if (!come[static_cast<size_t>(op)]) continue;
-    come_.insert(before.place_name(index));
-    const size_t place = program->told_of_name(before.place_name(index));
-    if (index >= next_told_ || place >= told) continue;
-    const int32_t other = program->told()[place];
+    seen_places_.insert(before.place_name(index));
+    const size_t place = program->position_of_name(before.place_name(index));
+    if (index >= next_position_ || place >= position) continue;
+    const int32_t other = program->matchable_ops()[place];
     carry(before.arguments(op), program->arguments(other));
     carry(before.results(op), program->results(other));
   }
-  for (size_t place = 0; place < told; ++place) {
-    if (come_.count(program->place_name(place)) > 0) left_out_.came(program->told()[place]);
+  for (size_t place = 0; place < position; ++place) {
+    if (seen_places_.count(program->place_name(place)) > 0) skipped_ops_.note_seen(program->matchable_ops()[place]);
   }
-  recall(told);
+  recall(position);
   remember(before, bound);
 }
 
-void Pursuit::remember(const Program& before, const std::vector<Block*>& bound) {
+void ProgramCursor::remember(const Program& before, const std::vector<Block*>& bound) {
   for (int32_t storage = 0; storage < before.storage_count(); ++storage) {
     Block* const block = bound[static_cast<size_t>(storage)];
     const int32_t maker = before.maker(storage);
-    if (block == nullptr || known(*block) || maker < 0 || !before.told(maker)) continue;
+    if (block == nullptr || known(*block) || maker < 0 || !before.matchable(maker)) continue;
     const auto [first, end] = before.results(maker);
     for (size_t row = first; row < end; ++row) {
       if (before.touched(row) != storage) continue;
-      elsewhere_[block->record.serial] = {block, before.place_name(before.told_index(maker)), row - first};
+      elsewhere_[block->record.serial] = {block, before.place_name(before.position_of(maker)), row - first};
     }
   }
 }
 
-void Pursuit::recall(size_t told) {
+void ProgramCursor::recall(size_t position) {
   const std::map<uint64_t, Made> elsewhere = elsewhere_;
   for (const auto& [serial, made] : elsewhere) {
-    const size_t place = program_->told_of_name(made.place_name);
-    if (place >= told) continue;
-    const int32_t op = program_->told()[place];
+    const size_t place = program_->position_of_name(made.place_name);
+    if (place >= position) continue;
+    const int32_t op = program_->matchable_ops()[place];
     const auto [first, end] = program_->results(op);
     const size_t row = first + made.row;
     if (row < end && bound_[static_cast<size_t>(program_->touched(row))] == nullptr)
@@ -240,41 +241,41 @@ void Pursuit::recall(size_t told) {
   }
 }
 
-void Pursuit::move(const Program* program, size_t told, const States& states, bool taken_over,
-                   const std::vector<Operand>& given) {
-  note_difference(program->name(program->told()[told]));
-  if (program != program_) exchange_for(program, told, states);
+void ProgramCursor::move(const Program* program, size_t position, const PersistentAllocations& persistent,
+                         bool taken_over, const std::vector<Operand>& given) {
+  note_difference(program->name(program->matchable_ops()[position]));
+  if (program != program_) exchange_for(program, position, persistent);
   if (!taken_over) ++jumps_;
   unbroken_ = taken_over;
-  op_ = program->told()[told];
-  next_told_ = told + 1;
+  op_ = program->matchable_ops()[position];
+  next_position_ = position + 1;
   first_due_ = program->first_action(op_, false);
   next_event_ = program->events(op_).first;
-  left_out_.came(op_);
+  skipped_ops_.note_seen(op_);
   const size_t first = program->arguments(op_).first;
   for (size_t row = 0; row < given.size() && !taken_over; ++row) {
     const int32_t storage = this->storage(*given[row].block);
-    if (storage >= 0) left_out_.note_place(program->touched(first + row), storage);
+    if (storage >= 0) skipped_ops_.note_substitute(program->touched(first + row), storage);
   }
   give(given);
-  if (!taken_over) left_out_.look_ahead(*program, op_, bound_);
+  if (!taken_over) skipped_ops_.look_ahead(*program, op_, bound_);
 }
 
-void Pursuit::pass() {
+void ProgramCursor::pass() {
   passed_ = true;
   unbroken_ = false;
   ++unknown_ops_;
 }
 
-void Pursuit::change_size(const Program* program, const States& states) {
-  exchange_for(program, next_told_, states);
-  op_ = next_told_ > 0 ? program->told()[next_told_ - 1] : -1;
+void ProgramCursor::change_size(const Program* program, const PersistentAllocations& persistent) {
+  exchange_for(program, next_position_, persistent);
+  op_ = next_position_ > 0 ? program->matchable_ops()[next_position_ - 1] : -1;
   first_due_ = program->end_of_actions(op_, false);
   next_event_ = program->events(op_).second;
   exact_ = straight_ && made_bytes_ == program->made_bytes(op_ - 1);
 }
 
-void Pursuit::returned(const std::vector<Block*>& made) noexcept {
+void ProgramCursor::returned(const std::vector<Block*>& made) noexcept {
   if (!driving_ || passed_ || op_ < 0) return;
   const auto [first, end] = program_->results(op_);
   if (end - first != made.size()) return;
@@ -289,7 +290,7 @@ void Pursuit::returned(const std::vector<Block*>& made) noexcept {
 
 // The next one of this op, or after it, that has the size: libraries may take scratch memory or not. In a step of other
 // sizes, what the op returns tells when it ends.
-void Pursuit::allocated(Block* block) noexcept {
+void ProgramCursor::allocated(Block* block) noexcept {
   block->record.storage = -1;
   if (!driving_) return;
   made_bytes_ += op_ >= 0 ? static_cast<int64_t>(block->record.bytes) : 0;
@@ -299,12 +300,12 @@ void Pursuit::allocated(Block* block) noexcept {
   next_event_ = row + 1;
 }
 
-int32_t Pursuit::to_be(uint64_t bytes) const {
+int32_t ProgramCursor::expected_key(uint64_t bytes) const {
   const size_t row = row_of(bytes);
   return row == Program::kNoRow ? -1 : program_->first_key + program_->event_storage(row);
 }
 
-size_t Pursuit::row_of(uint64_t bytes) const {
+size_t ProgramCursor::row_of(uint64_t bytes) const {
   if (!driving_ || passed_) return Program::kNoRow;
   const size_t end = program_->events(op_).second;
   for (size_t row = next_event_; row < end; ++row) {
@@ -315,46 +316,46 @@ size_t Pursuit::row_of(uint64_t bytes) const {
   return Program::kNoRow;
 }
 
-void Pursuit::freed(Block* block) noexcept {
-  handed_on_.freed(block);
+void ProgramCursor::freed(Block* block) noexcept {
+  cross_program_.freed(block);
   if (!elsewhere_.empty()) elsewhere_.erase(block->record.serial);
   const int32_t storage = this->storage(*block);
   block->record.storage = -1;
   if (storage >= 0) bound_[static_cast<size_t>(storage)] = nullptr;
-  if (covered_.empty()) return;
-  covered_.remove(*block);
-  Block* const below = storage >= 0 ? covered_.uncover(storage) : nullptr;
+  if (shadowed_.empty()) return;
+  shadowed_.remove(*block);
+  Block* const below = storage >= 0 ? shadowed_.pop(storage) : nullptr;
   if (below != nullptr) bind(below, storage);
 }
 
 // ---- what the plan and the trace say -----------------------------------------------------------------------------
 
-Program::Rows Pursuit::due(bool after) const {
+Program::Rows ProgramCursor::due(bool after) const {
   if (!driving_ || op_ < 0 || passed_ || !program_->planned()) return {0, 0};
   if (after) return {program_->first_action(op_, true), program_->end_of_actions(op_, true)};
   return {first_due_, program_->end_of_actions(op_, false)};
 }
 
-int64_t Pursuit::next_use(const Block& block) const {
+int64_t ProgramCursor::next_use(const Block& block) const {
   if (!driving_) return Program::kNever;
-  const int32_t own = storage(block), any = own >= 0 ? own : covered_.storage_of(block);
-  return any >= 0 ? program_->next_use(any, op_, left_out_.ops()) : Program::kNever;
+  const int32_t own = storage(block), any = own >= 0 ? own : shadowed_.storage_of(block);
+  return any >= 0 ? program_->next_use(any, op_, skipped_ops_.ops()) : Program::kNever;
 }
 
-bool Pursuit::wanted(int32_t storage, int32_t op) const {
-  if (left_out_.ops().empty()) return true;
+bool ProgramCursor::wanted(int32_t storage, int32_t op) const {
+  if (skipped_ops_.ops().empty()) return true;
   const int64_t ahead = program_->next_use(storage, op - 1);
   const int64_t next = op - 1 + ahead;
-  return ahead == Program::kNever || next >= program_->op_count() || !left_out_.has(static_cast<int32_t>(next));
+  return ahead == Program::kNever || next >= program_->op_count() || !skipped_ops_.has(static_cast<int32_t>(next));
 }
 
 // Ops that the trace did not time or does not know are short.
-double Pursuit::op_duration() const {
-  const bool told = driving_ && op_ >= 0 && !passed_;
-  return static_cast<double>(std::max<int64_t>(told ? program_->duration_ns(op_) : 0, 1));
+double ProgramCursor::op_duration() const {
+  const bool matched = driving_ && op_ >= 0 && !passed_;
+  return static_cast<double>(std::max<int64_t>(matched ? program_->duration_ns(op_) : 0, 1));
 }
 
-void Pursuit::tell(um_swap_counters* out) const {
+void ProgramCursor::tell(um_swap_counters* out) const {
   out->program = program_ == nullptr ? UM_PROGRAM_NONE
                  : straight_         ? (driving_ ? UM_PROGRAM_DRIVING : UM_PROGRAM_WAITING)
                                      : UM_PROGRAM_DIVERGED;

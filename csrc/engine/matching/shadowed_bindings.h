@@ -11,7 +11,7 @@
 
 namespace um {
 
-class Covered {
+class ShadowedBindings {
  public:
   bool empty() const { return storages_.empty(); }
   // It was this storage until another one took its place. Without memory for that it is forgotten.
@@ -20,7 +20,7 @@ class Covered {
   // -1: it is none.
   int32_t storage_of(const Block& block) const;
   // The last one of a storage, which is none any more; nullptr: there is none.
-  Block* uncover(int32_t storage) noexcept;
+  Block* pop(int32_t storage) noexcept;
   void clear() noexcept;
 
  private:

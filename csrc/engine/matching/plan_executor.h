@@ -5,17 +5,17 @@
 #include <atomic>
 #include <vector>
 
-#include "engine/foresight.h"
+#include "engine/matching/prefetcher.h"
+#include "engine/matching/program_cursor.h"
+#include "engine/matching/programs.h"
 #include "engine/participant.h"
-#include "engine/programs.h"
-#include "engine/pursuit.h"
 #include "memory/migration.h"
 
 namespace um {
 
-class Follower final : public Participant {
+class PlanExecutor final : public Participant {
  public:
-  explicit Follower(um_device& device) : Participant(device, kProgramTurns) {}
+  explicit PlanExecutor(um_device& device) : Participant(device, kProgramTurns) {}
 
   // From the next step on, beside those that there are or in the place of one; returns its number. Throws um::Error.
   uint32_t add(const um_program& program);
@@ -23,7 +23,7 @@ class Follower final : public Participant {
   void drop(uint32_t number);
   void drop_all();
   // What an allocation of so many bytes will be called (Record::storage); -1: nobody knows.
-  int32_t to_be(uint64_t bytes, const RunningOp* op) const;
+  int32_t expected_key(uint64_t bytes, const RunningOp* op) const;
   void tell(um_swap_counters* out) const;
   void close() noexcept;
 
@@ -51,16 +51,16 @@ class Follower final : public Participant {
   void look_ahead(const RunningOp& op);
 
   Programs programs_;
-  States states_;
-  Pursuit pursuit_;
-  Foresight foresight_;
+  PersistentAllocations persistent_;
+  ProgramCursor cursor_;
+  Prefetcher prefetcher_;
   // That the step before was like in the end, and the one before that.
   const Program *last_ = nullptr, *before_last_ = nullptr;
   std::vector<const Program*> unbegun_;  // that no step has begun with
   const Program* next_ = nullptr;        // that the step after this one is expected to be like
   bool last_was_exact_ = false;
   int64_t evictions_ = 0;             // that had been when the step began: later ones are none of the plan's
-  bool looks_ = false;                // ahead, in all of this step
+  bool scans_ = false;                // ahead, in all of this step
   bool begins_ = false;               // of which size the step is is not known yet
   std::vector<size_t> postponed_;     // rows of actions, until an op comes that uses something
   std::vector<size_t> missed_;        // rows of actions: of catch_up

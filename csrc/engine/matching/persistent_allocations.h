@@ -9,16 +9,16 @@
 
 namespace um {
 
-class States {
+class PersistentAllocations {
  public:
   // From now on until it is freed.
   void add(Block* block) {
     blocks_[block->record.serial] = block;
-    block->record.state = true;
+    block->record.persistent = true;
   }
   void freed(Block* block) noexcept {
-    if (block->record.state) blocks_.erase(block->record.serial);
-    block->record.state = false;
+    if (block->record.persistent) blocks_.erase(block->record.serial);
+    block->record.persistent = false;
   }
   // nullptr: it is none, or has been freed.
   Block* find(uint64_t serial) const {
@@ -26,7 +26,7 @@ class States {
     return found != blocks_.end() ? found->second : nullptr;
   }
   void clear() noexcept {
-    for (const auto& each : blocks_) each.second->record.state = false;
+    for (const auto& each : blocks_) each.second->record.persistent = false;
     blocks_.clear();
   }
 

@@ -1,5 +1,5 @@
 // Which ops of a program will not come, where others of it have not.
-#include "engine/left_out.h"
+#include "engine/matching/skipped_ops.h"
 
 #include <numeric>
 
@@ -78,27 +78,27 @@ struct Training {
 // that layer's.
 struct Skipped {
   explicit Skipped(int layer) : program(training.program()) {
-    left_out.begin(program);
+    skipped.begin(program);
     const int32_t gone = training.forward[static_cast<size_t>(layer)];
-    for (int32_t op = 0; op <= gone; ++op) left_out.came(op);
+    for (int32_t op = 0; op <= gone; ++op) skipped.note_seen(op);
     now = training.forward[static_cast<size_t>(layer) + 1] + 1;
-    left_out.came(now);
+    skipped.note_seen(now);
     std::vector<um::Block*> bound(training.trace.storage_bytes.size());
     const int32_t given = training.copies[static_cast<size_t>(layer) + 1];
     bound[static_cast<size_t>(given)] = &block;
-    left_out.note_place(given, training.copies[static_cast<size_t>(layer)]);
-    left_out.look_ahead(program, now, bound);
+    skipped.note_substitute(given, training.copies[static_cast<size_t>(layer)]);
+    skipped.look_ahead(program, now, bound);
   }
   Training training;
   um::Program program;
-  um::LeftOut left_out;
+  um::SkippedOps skipped;
   um::Block block;
   int32_t now = 0;
 };
 
 }  // namespace
 
-TEST(what_a_layer_that_was_left_out_would_have_done_later_will_not_come) {
+TEST(later_ops_of_a_skipped_layer_are_skipped) {
   for (int layer = 0; layer + 1 < kLayers; ++layer) {
     const Skipped step(layer);
     const auto within = [&](const std::vector<int32_t>& first, int32_t op, int32_t count) {
@@ -108,43 +108,43 @@ TEST(what_a_layer_that_was_left_out_would_have_done_later_will_not_come) {
     for (int32_t op = step.now + 1; op < step.program.op_count(); ++op) {
       // The sum that ends a layer's backward is one of two things, and the other one is there.
       const bool gone = within(step.training.backward, op, 3) || within(step.training.optimizer, op, 3);
-      CHECK_EQ(step.left_out.has(op) ? op : -1, gone ? op : -1);
+      CHECK_EQ(step.skipped.has(op) ? op : -1, gone ? op : -1);
     }
-    CHECK_EQ(step.left_out.made_bytes(), 4 * kBytes);
+    CHECK_EQ(step.skipped.made_bytes(), 4 * kBytes);
   }
 }
 
 // A step that is nowhere like its program tells nothing.
-TEST(what_never_comes_as_foreseen_is_not_looked_for_for_ever) {
+TEST(a_step_unlike_its_program_stops_looking_ahead) {
   Skipped step(1);
   const std::vector<um::Block*> bound(step.training.trace.storage_bytes.size());
-  for (int look = 0; look < 80; ++look) step.left_out.look_ahead(step.program, step.now, bound);
-  CHECK(step.left_out.ops().empty());
-  CHECK_EQ(step.left_out.made_bytes(), 0);
+  for (int look = 0; look < 80; ++look) step.skipped.look_ahead(step.program, step.now, bound);
+  CHECK(step.skipped.ops().empty());
+  CHECK_EQ(step.skipped.made_bytes(), 0);
 }
 
-TEST(where_all_have_come_none_is_left_out) {
+TEST(no_op_is_skipped_where_all_ops_have_run) {
   Training training;
   const um::Program program = training.program();
-  um::LeftOut left_out;
-  left_out.begin(program);
+  um::SkippedOps skipped;
+  skipped.begin(program);
   for (int32_t op = 0; op < program.op_count(); ++op) {
-    left_out.came(op);
-    left_out.look_ahead(program, op, std::vector<um::Block*>(training.trace.storage_bytes.size()));
-    CHECK(left_out.ops().empty());
+    skipped.note_seen(op);
+    skipped.look_ahead(program, op, std::vector<um::Block*>(training.trace.storage_bytes.size()));
+    CHECK(skipped.ops().empty());
   }
 }
 
 // A backward that ends early leaves the parameters that it has reached an update.
-TEST(what_has_been_made_is_used_by_what_comes_after_a_gap) {
+TEST(storages_that_were_made_are_used_after_a_gap) {
   Training training;
   const um::Program program = training.program();
-  um::LeftOut left_out;
-  left_out.begin(program);
-  for (int32_t op = 0; op < training.backward[1]; ++op) left_out.came(op);  // of two layers it does not come
+  um::SkippedOps skipped;
+  skipped.begin(program);
+  for (int32_t op = 0; op < training.backward[1]; ++op) skipped.note_seen(op);  // of two layers it does not come
   const int32_t now = training.optimizer[2];
-  left_out.came(now);
-  left_out.look_ahead(program, now, std::vector<um::Block*>(training.trace.storage_bytes.size()));
-  CHECK_EQ(left_out.made_bytes(), 10 * kBytes);  // eight of backward, and a root of each moment
-  for (int32_t op = now + 1; op < program.op_count(); ++op) CHECK(!left_out.has(op));
+  skipped.note_seen(now);
+  skipped.look_ahead(program, now, std::vector<um::Block*>(training.trace.storage_bytes.size()));
+  CHECK_EQ(skipped.made_bytes(), 10 * kBytes);  // eight of backward, and a root of each moment
+  for (int32_t op = now + 1; op < program.op_count(); ++op) CHECK(!skipped.has(op));
 }
