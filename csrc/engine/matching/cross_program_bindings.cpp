@@ -4,7 +4,7 @@ namespace um {
 
 namespace {
 
-// Programs come and go, and nobody asks again for what those handed on that went. Then all is learned anew.
+// Bounds the pairs that are known: those of dropped programs are never asked for again.
 constexpr size_t kMostKnown = size_t{1} << 16;
 
 }  // namespace

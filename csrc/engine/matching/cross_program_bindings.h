@@ -1,5 +1,17 @@
-// What a step of one program leaves to the next one of another, such as gradients that only the other one adds to:
-// which storage of the one is which of the other, as ops have shown before. Not thread-safe: the device's lock is held.
+// Bindings that a step of one program hands to a following step of another program.
+//
+// In a GAN, the generator's backward adds to gradients that the discriminator's step has made. They are not persistent,
+// as each discriminator step makes them anew. So the generator's program cannot know them by serial number. This class
+// learns which storage of the first program is which storage of the second one, and then binds it when a step begins.
+//
+// Example: storage 12 of program 1 (first key 0) is bound to gradient G when its step ends. In the next step, which
+// follows program 2, an op is given G as storage 5. learn() stores (key 12, program 2) -> 5. The next time that program
+// 2 follows program 1, each_known() returns the new gradient with storage 5 before the first op.
+//
+// Invariants: a remembered block is live, because freed() removes it. At most 65,536 pairs are known; when there are
+// more, all are learned anew.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +27,12 @@ namespace um {
 
 class CrossProgramBindings {
  public:
-  // A step of the program has ended, and its storages that are known are these.
+  // Remembers the bindings with which a step of the program ended, except those of persistent storages. `bound`: the
+  // block of each storage, or nullptr.
   void remember(const Program& program, const std::vector<Block*>& bound);
-  // Of those that are left, which storage of the program each was when it came after such a step before.
+  // Calls `each` for every remembered block whose storage in this program is known from an earlier step.
   void each_known(const Program& program, const std::function<void(Block*, int32_t storage)>& each) const;
-  // That is what it is in a step of the program; only the first time counts.
+  // Learns that a remembered block is this storage in a step of the program. Only the first call for a block counts.
   void learn(Block* block, const Program& program, int32_t storage);
   void freed(Block* block) noexcept { carried_.erase(block->record.serial); }
   void forget_carried() noexcept { carried_.clear(); }
@@ -31,10 +44,10 @@ class CrossProgramBindings {
 
   struct Carried {
     Block* block;
-    int32_t key;  // that it had
+    int32_t key;  // its Record::storage in the step that ended
   };
   std::map<uint64_t, Carried> carried_;          // by serial number
-  std::unordered_map<uint64_t, int32_t> known_;  // by such a key and a program: the program's storage
+  std::unordered_map<uint64_t, int32_t> known_;  // by key and program: the storage of that program
 };
 
 }  // namespace um

@@ -1,5 +1,10 @@
-// Allocations that are the same ones in every step, such as parameters and the optimizer's state: by these, ops of
-// different programs and steps are told. Not thread-safe: the device's lock is held.
+// The live allocations that are the same ones in every step, such as parameters and optimizer state. An op's signature
+// contains the serial number of its first persistent operand (program.h), so these tell equal layers apart.
+//
+// Invariants: an allocation is in the set if and only if its Record::persistent is true. Owners call freed() before a
+// block is freed, so the set has no dangling pointers.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +16,7 @@ namespace um {
 
 class PersistentAllocations {
  public:
-  // From now on until it is freed.
+  // Adds a live allocation, which stays in the set until freed() or clear().
   void add(Block* block) {
     blocks_[block->record.serial] = block;
     block->record.persistent = true;
@@ -20,7 +25,7 @@ class PersistentAllocations {
     if (block->record.persistent) blocks_.erase(block->record.serial);
     block->record.persistent = false;
   }
-  // nullptr: it is none, or has been freed.
+  // Returns nullptr if the allocation is not persistent or has been freed.
   Block* find(uint64_t serial) const {
     const auto found = blocks_.find(serial);
     return found != blocks_.end() ? found->second : nullptr;
@@ -31,7 +36,7 @@ class PersistentAllocations {
   }
 
  private:
-  std::unordered_map<uint64_t, Block*> blocks_;
+  std::unordered_map<uint64_t, Block*> blocks_;  // by serial number
 };
 
 }  // namespace um

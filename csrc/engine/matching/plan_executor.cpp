@@ -30,7 +30,7 @@ class Pinned {
 
 }  // namespace
 
-// ---- which programs there are ----------------------------------------------------------------------------------
+// ---- programs --------------------------------------------------------------------------------------------------
 
 uint32_t PlanExecutor::add(const um_program& program) {
   const bool first = programs_.empty();
@@ -38,26 +38,26 @@ uint32_t PlanExecutor::add(const um_program& program) {
   const std::unique_ptr<const Program> old = program.replaces != 0 ? programs_.replace(program) : nullptr;
   const Program& added = old != nullptr ? *programs_.find(old->number) : programs_.add(program);
   device_.allocations->each_block([&](Block& block) {
-    // Every state is looked for by its serial number, which allocations do not share.
+    // A serial number belongs to one allocation for ever, so it identifies a persistent one.
     if (added.has_persistent(block.record.serial)) persistent_.add(&block);
   });
   old != nullptr ? take_place(*old, added) : unbegun_.push_back(&added);
   if (program.is_last != 0) {
     programs_.note_step(before_last_, added);
     last_ = &added;
-    last_was_exact_ = false;  // the plan need not begin where that step has ended
+    last_was_exact_ = false;  // the plan may begin in another state than that step ended in
   }
   if (first) device_.guard.join(*this);
   device_.swapping.look_ahead(&cursor_);
   return added.number;
 }
 
-// What goes on from the last step is known still, if that began with the old one and storages are called the same.
+// Keeps the bindings of the last step if it followed the old program and both programs have the same storages.
 void PlanExecutor::take_place(const Program& old, const Program& added) {
   const auto unbegun = std::find(unbegun_.begin(), unbegun_.end(), &old);
   const bool goes_on = unbegun == unbegun_.end() && !cursor_.driving() && added.same_storages(old);
   if (cursor_.program() == &old) goes_on ? cursor_.exchange(&added) : cursor_.leave();
-  if (last_ == &old) last_was_exact_ = false;  // the plan begins otherwise than the old one has ended
+  if (last_ == &old) last_was_exact_ = false;  // the new plan begins in another way than the old one ended
   for (const Program** each : {&last_, &before_last_, &next_}) *each = *each == &old ? &added : *each;
   if (unbegun != unbegun_.end()) unbegun_.erase(unbegun);
   if (!goes_on) unbegun_.push_back(&added);
@@ -125,7 +125,8 @@ void PlanExecutor::begin_step(uint32_t step) {
   begins_ = true;
 }
 
-// Once it is known of which size the step is: what the plan brings later is the first to leave.
+// Marks the persistent allocations that the plan swaps in later as the first to evict. This waits until the step's
+// first ops have shown which program has its size.
 void PlanExecutor::begin_as_planned() {
   begins_ = false;
   if (!scans_ && cursor_.program() == last_) return;
@@ -159,8 +160,8 @@ void PlanExecutor::act(bool after, const Each& each) {
   for (size_t row = first; row < end; ++row) each(row);
 }
 
-// Swaps after an op come when everything has that happened between it and the next one, such as frees; and not before
-// an op that only creates: see Swapping::make.
+// Actions after the last op are carried out now, when everything between both ops has happened, such as frees. They are
+// postponed while ops only create memory: see Swapping::make.
 void PlanExecutor::begin_op(RunningOp& op) {
   if (op.beside || !cursor_.driving()) return;
   if (!op.untouched) carry_out_postponed();
@@ -201,8 +202,8 @@ void PlanExecutor::follow(const RunningOp& op) {
   if (!same || cursor_.op() <= op_before) prefetcher_.rescan_now();
 }
 
-// What the plan sends away at ops that did not come, or, if the step has gone back, by now: where that is the last that
-// it does with the storage.
+// Carries out the swap-outs of ops that did not run or, if the step has gone back, of all ops until now. A swap-out
+// counts only if it is the last action on its storage there.
 void PlanExecutor::catch_up(int32_t op_before) {
   const Program& program = *cursor_.program();
   if (!program.planned()) return;
@@ -220,7 +221,7 @@ void PlanExecutor::catch_up(int32_t op_before) {
   for (auto row = missed_.rbegin(); row != missed_.rend(); ++row) carry_out(program.action(*row));
 }
 
-// What the op itself is given is not pinned yet, and must not leave for what comes later.
+// The op's operands are not pinned yet, and must not be evicted for the operands of later ops.
 void PlanExecutor::look_ahead(const RunningOp& op) {
   if (!device_.swapping.has_chunks() || !cursor_.program()->knows_link()) return;
   Mover& mover = device_.swapping.mover();
@@ -231,7 +232,8 @@ void PlanExecutor::look_ahead(const RunningOp& op) {
   prefetcher_.scan(cursor_, persistent_, next_, mover);
 }
 
-// Prefetches and advice after an op come before anything else does: memory that is about to be freed can be discarded.
+// Prefetches and advice after an op are carried out at once, so that memory which is freed next can be discarded
+// before.
 void PlanExecutor::end_op(RunningOp& op) noexcept {
   if (op.beside || !cursor_.driving()) return;
   try {
@@ -249,7 +251,7 @@ void PlanExecutor::end_op(RunningOp& op) noexcept {
       if (block != nullptr && managed(*block)) move_managed(action, block, op);
     });
     send_prefetches(op.stream);
-  } catch (const std::exception&) {  // it was a wish
+  } catch (const std::exception&) {  // an action is only a request
     ++skipped_actions_;
   }
 }
@@ -272,7 +274,7 @@ void PlanExecutor::freed(Block* block) noexcept {
 
 // ---- actions ---------------------------------------------------------------------------------------------------
 
-// Of chunked memory.
+// Carries out an action on chunked memory. Actions on managed memory are left to move_managed().
 void PlanExecutor::carry_out(const Program::Action& action) {
   Block* const block = cursor_.block(action.storage);
   if (block != nullptr && managed(*block)) return;
@@ -282,12 +284,12 @@ void PlanExecutor::carry_out(const Program::Action& action) {
   }
   try {
     ++(move(action, notes(*block).movable) ? actions_ : redundant_actions_);
-  } catch (const Error&) {  // no memory on the host, or the driver refuses: it was a wish
+  } catch (const Error&) {  // host memory is short, or the driver refuses: an action is only a request
     ++skipped_actions_;
   }
 }
 
-// False: it is so already, or cannot be now.
+// Returns false if the action has no effect, or is impossible now.
 bool PlanExecutor::move(const Program::Action& action, Movable* block) {
   Mover& mover = device_.swapping.mover();
   if (swaps_in(action.kind, action.argument) && !cursor_.wanted(action.storage, cursor_.op())) return false;
@@ -296,18 +298,19 @@ bool PlanExecutor::move(const Program::Action& action, Movable* block) {
       return mover.swap_in(block);
     case UM_PLAN_SWAP_OUT:
       return mover.swap_out(block);
-    case UM_PLAN_DROP:  // where the host has it, that is free
+    case UM_PLAN_DROP:  // it costs nothing if the host copy is valid
       return action.argument != 0 ? mover.swap_out(block) : mover.set_spare(block);
     case UM_PLAN_PREFETCH:
       return action.argument == 0 ? mover.swap_in(block) : mover.swap_out(block);
-    case UM_PLAN_WAIT:  // whoever needs it waits, in his stream
+    case UM_PLAN_WAIT:  // the op that needs the storage waits, in its stream
       return block->where != Where::host && block->where != Where::device;
     default:
       return false;
   }
 }
 
-// In a step of other sizes, as much of it as the plan's bytes are of the plan's storage.
+// Carries out an action on managed memory. In a step with other sizes, its range is cut to the allocation's, and an
+// action that reaches the end of the recorded storage reaches the end of the allocation.
 void PlanExecutor::move_managed(const Program::Action& action, Block* block, const RunningOp& op) {
   const Backend& backend = device_.backend;
   if (backend.why_no_migration() != nullptr) {
@@ -324,7 +327,7 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
     device_.budget.use(at, bytes, use, op.stream, op.identity);
     prefetches_.push_back({at, bytes, to_host});
-    // Ordered counting looks at one thing after another, so prefetches come there where they are asked for.
+    // Ordered counting is deterministic: each prefetch is sent where the plan has it.
     if (backend.ordered()) send_prefetches(op.stream);
   };
   ++actions_;
@@ -346,8 +349,9 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
   }
 }
 
-// What a plan asks for at one point goes out at once, beside the ops. The host is ahead of the device: pages that leave
-// may be what kernels that have not begun yet are to use, and those that come are to find the room that others left.
+// Sends the prefetches of one op together, in a stream of their own. That stream first waits for the op's stream: the
+// host runs ahead of the device, so kernels that have not begun yet may still use pages that the plan evicts. It also
+// keeps the order of prefetches, so that pages which arrive find the memory that others have freed.
 void PlanExecutor::send_prefetches(CUstream stream) {
   if (prefetches_.empty()) return;
   const OnError forget([&] { prefetches_.clear(); });
@@ -358,7 +362,7 @@ void PlanExecutor::send_prefetches(CUstream stream) {
   backend.helper->ask([this, all = std::move(prefetches_), beside] {
     try {
       prefetch(device_.backend, all, beside);
-    } catch (const std::exception&) {  // it was a wish
+    } catch (const std::exception&) {  // a prefetch is only a request
       ++skipped_actions_;
     }
   });

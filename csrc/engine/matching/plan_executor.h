@@ -1,5 +1,23 @@
-// Follows the programs that a device knows: what their plans ask for, when the op comes that it is for, and what comes
-// and leaves ahead of time where they ask for nothing.
+// Matches the ops of steps with the programs that a device knows, and carries out the plans' actions at their ops.
+//
+// When an op begins, these happen in order: the last op's remaining actions, the match of the op, the actions due
+// before it, and a scan by the prefetcher. Actions on managed memory after an op are carried out when it ends, because
+// freed memory can then be discarded. Those on chunked memory wait until the next op begins, when frees in between have
+// made space.
+//
+// Example: a plan swaps s3 out after op 5 and in before op 8, and swaps s7 out after op 6. If the step jumps from op 4
+// to op 9, catch_up() looks at the last action on each storage in between. For s3 that is the swap-in, so s3 stays on
+// the device. For s7 it is the swap-out, which is carried out now.
+//
+// Invariants:
+// - The executor takes part in the guard's calls if and only if it knows a program.
+// - Between calls, every pointer to a program is nullptr or points into programs_.
+// - An action is a request and never fails an op. It counts as skipped if its allocation is unknown or it fails, and as
+//   redundant if it has no effect now.
+// - Ops of another thread beside the step (UM_OP_BESIDE) are neither matched nor counted.
+//
+// Every call requires the device's lock. Only skipped_actions_ is atomic, because the backend's helper thread
+// (memory/helper.h) counts prefetches that fail.
 #pragma once
 
 #include <atomic>
@@ -17,12 +35,16 @@ class PlanExecutor final : public Participant {
  public:
   explicit PlanExecutor(um_device& device) : Participant(device, kProgramTurns) {}
 
-  // From the next step on, beside those that there are or in the place of one; returns its number. Throws um::Error.
+  // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. Throws
+  // um::Error.
   uint32_t add(const um_program& program);
-  void expect(uint32_t number);  // throws um::Error
+  // Expects the program in the next step, unless it is known what comes after the last one. Throws um::Error if there
+  // is no such program.
+  void expect(uint32_t number);
+  // Forgets a program, or does nothing if there is none of that number.
   void drop(uint32_t number);
   void drop_all();
-  // What an allocation of so many bytes will be called (Record::storage); -1: nobody knows.
+  // Returns the key (Record::storage) that an allocation of so many bytes will get; -1: unknown.
   int32_t expected_key(uint64_t bytes, const RunningOp* op) const;
   void tell(um_swap_counters* out) const;
   void close() noexcept;
@@ -40,7 +62,8 @@ class PlanExecutor final : public Participant {
   void follow(const RunningOp& op);
   void catch_up(int32_t op_before);
   void begin_as_planned();
-  // The row of each action that is due before or after the op that began last, with the context current.
+  // Calls `each` with the row of every action that is due before or after the op that began last. The context is
+  // current.
   template <class Each>
   void act(bool after, const Each& each);
   void carry_out_postponed();
@@ -54,19 +77,19 @@ class PlanExecutor final : public Participant {
   PersistentAllocations persistent_;
   ProgramCursor cursor_;
   Prefetcher prefetcher_;
-  // That the step before was like in the end, and the one before that.
+  // The programs that the last step and the one before it followed at their ends.
   const Program *last_ = nullptr, *before_last_ = nullptr;
-  std::vector<const Program*> unbegun_;  // that no step has begun with
-  const Program* next_ = nullptr;        // that the step after this one is expected to be like
+  std::vector<const Program*> unbegun_;  // programs that no step has begun with
+  const Program* next_ = nullptr;        // the program that the step after this one is expected to follow
   bool last_was_exact_ = false;
-  int64_t evictions_ = 0;             // that had been when the step began: later ones are none of the plan's
-  bool scans_ = false;                // ahead, in all of this step
-  bool begins_ = false;               // of which size the step is is not known yet
-  std::vector<size_t> postponed_;     // rows of actions, until an op comes that uses something
-  std::vector<size_t> missed_;        // rows of actions: of catch_up
-  std::vector<bool> caught_up_;       // by storage: of catch_up
-  std::vector<Block*> made_;          // of end_op
-  std::vector<Prefetch> prefetches_;  // that a plan asks for at one point
+  int64_t evictions_ = 0;             // of the mover, when the step began: the plan has not foreseen later ones
+  bool scans_ = false;                // the prefetcher scans in all of this step
+  bool begins_ = false;               // the step's first ops have not yet shown its size
+  std::vector<size_t> postponed_;     // rows of actions that wait for an op that does not only create memory
+  std::vector<size_t> missed_;        // catch_up() only: rows of actions
+  std::vector<bool> caught_up_;       // catch_up() only, by storage
+  std::vector<Block*> made_;          // end_op() only: what the op has made
+  std::vector<Prefetch> prefetches_;  // that the plan requests at one op
   int64_t actions_ = 0, redundant_actions_ = 0;
   std::atomic<int64_t> skipped_actions_{0};
 };

@@ -6,8 +6,8 @@ namespace um {
 
 namespace {
 
-// The next ops, in time until they begin; and how much the link is given at once: what comes earlier takes room too
-// soon, and what comes later is late where ops take longer or shorter than in the trace.
+// The time within which next ops begin, and the link time that is queued at most. With a longer time, swap-ins occupy
+// device memory too early. With a shorter one they are late if ops take longer or shorter than recorded.
 constexpr double kNextNs = 1e6, kBusyNs = 1e6;
 constexpr double kAgainNs = kNextNs / 4;
 constexpr int64_t kMostOps = 4096;
@@ -47,8 +47,9 @@ void Prefetcher::scan(const ProgramCursor& cursor, const PersistentAllocations& 
   prefetch_rest(mover, &walk);
 }
 
-// It begins when the ops before it have run, and the link has brought what they lack. A plan that is trusted brings
-// that itself, and what it takes to be there and is not comes at once, however busy the link is.
+// An op begins when the ops before it have run and the link has brought their operands. A trusted plan swaps those in
+// itself, so the link does not count. Operands that it wrongly assumes to be resident are then swapped in at once,
+// however busy the link is.
 bool Prefetcher::is_next(const Walk& walk) const {
   return (walk.trusts_plan ? walk.ahead_ns : std::max(walk.ahead_ns, walk.link_ns)) <= kNextNs;
 }
@@ -58,13 +59,15 @@ Block* Prefetcher::block_of(const At& at, int32_t storage) const {
   return at.program->persistent(storage) ? persistent_->find(at.program->first_serial(storage)) : nullptr;
 }
 
-// The plan brings it for that op, which is ahead and will come; the op before it too, after which it may do so.
+// Returns whether the plan will still swap an operand in for `op`: that op is ahead, and neither it is skipped nor the
+// op before it, after which the swap-in may be anchored.
 bool Prefetcher::planned_after(const At& at, int32_t op) const {
   if (!at.this_step) return op > -1;
   return op > cursor_->op() && !cursor_->skipped(op) && !(op > 0 && cursor_->skipped(op - 1));
 }
 
-// False: there will be no room for it.
+// Swaps in the op's operands if it is a next op, or else notes them, and counts the memory that it allocates and frees.
+// Returns false if device memory does not suffice.
 bool Prefetcher::visit(const At& at, Mover& mover, Walk* walk) {
   const Program& program = *at.program;
   count_plan(program.first_action(at.op, false), program.end_of_actions(at.op, false), at, mover, walk);
@@ -100,7 +103,7 @@ bool Prefetcher::visit(const At& at, Mover& mover, Walk* walk) {
   return true;
 }
 
-// What the plan is going to do by then.
+// Counts the memory that the plan's actions at this op will take and free.
 void Prefetcher::count_plan(size_t first, size_t end, const At& at, Mover& mover, Walk* walk) {
   if (!at.this_step || !is_next(*walk)) return;
   for (size_t row = first; row < end; ++row) {
@@ -119,8 +122,9 @@ void Prefetcher::count_plan(size_t first, size_t end, const At& at, Mover& mover
   walk->least_free_bytes = std::min(walk->least_free_bytes, walk->free_bytes);
 }
 
-// Room for one of the next ops, if need be in the place of what is used after it. `room` is the walk's: `least` for
-// what comes now, `room` for what the op makes.
+// Evicts allocations that are used after the op at hand until `bytes` are free. `free_bytes` is a member of the walk:
+// least_free_bytes for an operand, which is swapped in now, and free_bytes for what the op allocates. Returns false if
+// there is nothing more to evict.
 bool Prefetcher::make_room(int64_t bytes, const int64_t& free_bytes, Mover& mover, Walk* walk) {
   while (free_bytes < bytes && !walk->trusts_plan) {
     const int64_t sent = mover.send_away(walk->ops);

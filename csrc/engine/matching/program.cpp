@@ -42,7 +42,8 @@ Program::Columns::Columns(const um_trace& trace) {
   copy(event_storage, &um_trace::event_storage, &um_trace::event_count);
   copy(event_kind, &um_trace::event_kind, &um_trace::event_count);
   copy(event_inside, &um_trace::event_inside, &um_trace::event_count);
-  for (int64_t& duration_ns : op_duration_ns) duration_ns = std::max<int64_t>(duration_ns, 0);  // not known
+  // Durations that the trace does not know are negative.
+  for (int64_t& duration_ns : op_duration_ns) duration_ns = std::max<int64_t>(duration_ns, 0);
 }
 
 Program::Program(const um_program& program, uint32_t its_number, int32_t its_first_key)
@@ -70,7 +71,7 @@ Program::Program(const um_program& program, uint32_t its_number, int32_t its_fir
   if (planned()) index_swap_ins();
 }
 
-// An op's accesses in the trace are to what it was given, then to what it made and returned.
+// The trace lists an op's accesses to its operands first, then those to the storages that it made and returned.
 void Program::index_touched() {
   makers_.assign(is_persistent_.size(), -1);
   for (size_t row = 0; row < columns_.event_kind.size(); ++row) {
@@ -137,7 +138,7 @@ void Program::index_uses() {
   std::partial_sum(counts.begin(), counts.end(), counts.begin());
   first_use_ = counts;
   uses_.resize(columns_.access_storage.size());
-  for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // in the order of the ops
+  for (size_t row = 0; row < columns_.access_storage.size(); ++row) {  // rows are in the order of ops, so uses_ is too
     uses_[counts[at(columns_.access_storage[row])]++] = columns_.access_op[row];
   }
   freed_at_.assign(is_persistent_.size(), -1);

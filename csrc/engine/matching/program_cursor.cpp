@@ -8,8 +8,9 @@ namespace um {
 
 namespace {
 
-// Of a storage's size, or in all: a plan is as good for a step that differs by so little, such as one with a cache that
-// has grown. Many small differences are noticed when something has to leave for room that the plan had not made.
+// An allocation is as large as a storage if it differs by at most a twelfth, or by 256 KiB. A plan is as good for a
+// step that differs so little, such as one with a cache that has grown. If many small differences add up, memory runs
+// short, and evictions show that the plan does not fit.
 constexpr int64_t kNearPart = 12, kNearBytes = int64_t{256} << 10;
 
 bool as_large(const Block& block, int64_t bytes) {
@@ -18,7 +19,7 @@ bool as_large(const Block& block, int64_t bytes) {
 
 }  // namespace
 
-// ---- which allocation is which storage -------------------------------------------------------------------------
+// ---- bindings ---------------------------------------------------------------------------------------------------
 
 bool ProgramCursor::known(const Block& block) const {
   const int64_t storage = int64_t{block.record.storage} - (program_ != nullptr ? program_->first_key : 0);
@@ -48,7 +49,7 @@ void ProgramCursor::release() noexcept {
   shadowed_.clear();
 }
 
-// With what every step has in its place.
+// Follows a program with nothing bound but the persistent allocations.
 void ProgramCursor::enter(const Program* program, const PersistentAllocations& persistent) {
   release();
   program_ = program;
@@ -68,9 +69,9 @@ void ProgramCursor::leave() noexcept {
   driving_ = false;
 }
 
-// What goes on from the last step is position by what it was there: in a program of the same ops by the trace, in
-// another one by what came of it before. What a step made outside of its ops, or somebody else's did, is known from its
-// first use on.
+// Binds the allocations that live on from the last step: in a program of the same family by the continuations in the
+// trace, in another program by what earlier steps have shown. Allocations made outside of the step's ops are bound at
+// their first use.
 void ProgramCursor::begin_step(const Program* program, const PersistentAllocations& persistent,
                                const Allocations& allocations, bool fresh) {
   std::vector<Block*> before(static_cast<size_t>(program->storage_count()));
@@ -118,7 +119,7 @@ void ProgramCursor::begin_step(const Program* program, const PersistentAllocatio
 void ProgramCursor::end_step() {
   if (!driving_) return;
   driving_ = false;
-  if (program_->past_idle(op_ + 1) != program_->op_count()) note_difference(0);  // it ended early
+  if (program_->past_idle(op_ + 1) != program_->op_count()) note_difference(0);  // the step ended early
   if (straight_) ++followed_;
 }
 
@@ -149,7 +150,7 @@ ProgramCursor::Match ProgramCursor::begin_op(uint32_t op, const std::vector<Oper
   history_.push_back(signature_of(op, given.size(), persistent != given.end() ? persistent->block->record.serial : 0));
   if (next_position_ < program_->matchable_ops().size() && program_->signatures()[next_position_] == history_.back()) {
     const int32_t next = program_->matchable_ops()[next_position_];
-    if (program_->past_idle(op_ + 1) != next) note_difference(op);  // something that makes memory has not come
+    if (program_->past_idle(op_ + 1) != next) note_difference(op);  // an op in between, which makes memory, has not run
     advance(next);
     skipped_ops_.note_seen(next);
     ++next_position_;
@@ -160,7 +161,7 @@ ProgramCursor::Match ProgramCursor::begin_op(uint32_t op, const std::vector<Oper
   return Match::other;
 }
 
-// What was due before ops that have not come is due before this one.
+// Actions that were due before ops that did not run are due before this one.
 void ProgramCursor::advance(int32_t op) {
   first_due_ = program_->first_action(op_ + 1, false);
   op_ = op;
@@ -185,8 +186,9 @@ void ProgramCursor::give(const std::vector<Operand>& given) {
   }
 }
 
-// What ops of the old one were given and made is what those of the same place were in the new one. What that does not
-// have is remembered, and recalled in one that has it.
+// Carries the bindings over: the operands and results of the old program's ops are bound to those of the new program's
+// ops with the same place names. Results that the new program does not have are remembered, and recalled in a program
+// that has them.
 void ProgramCursor::exchange_for(const Program* program, size_t position, const PersistentAllocations& persistent) {
   const Program& before = *program_;
   const std::vector<Block*> bound = bound_;
@@ -288,8 +290,9 @@ void ProgramCursor::returned(const std::vector<Block*>& made) noexcept {
 
 // ---- allocations -----------------------------------------------------------------------------------------------
 
-// The next one of this op, or after it, that has the size: libraries may take scratch memory or not. In a step of other
-// sizes, what the op returns tells when it ends.
+// Binds the block to the next storage of the same size that the program allocates in this op or after it. Allocations
+// in between may be missing, because libraries take scratch memory or not. In a step with other sizes, returned() binds
+// the results when the op ends.
 void ProgramCursor::allocated(Block* block) noexcept {
   block->record.storage = -1;
   if (!driving_) return;
@@ -328,7 +331,7 @@ void ProgramCursor::freed(Block* block) noexcept {
   if (below != nullptr) bind(below, storage);
 }
 
-// ---- what the plan and the trace say -----------------------------------------------------------------------------
+// ---- the plan and the trace --------------------------------------------------------------------------------------
 
 Program::Rows ProgramCursor::due(bool after) const {
   if (!driving_ || op_ < 0 || passed_ || !program_->planned()) return {0, 0};
@@ -349,7 +352,7 @@ bool ProgramCursor::wanted(int32_t storage, int32_t op) const {
   return ahead == Program::kNever || next >= program_->op_count() || !skipped_ops_.has(static_cast<int32_t>(next));
 }
 
-// Ops that the trace did not time or does not know are short.
+// Ops that the trace did not time, or that are not in the program, count as 1 ns long.
 double ProgramCursor::op_duration() const {
   const bool matched = driving_ && op_ >= 0 && !passed_;
   return static_cast<double>(std::max<int64_t>(matched ? program_->duration_ns(op_) : 0, 1));

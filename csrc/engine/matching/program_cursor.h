@@ -1,6 +1,20 @@
-// How far the running step has come in a program, and which allocation each of the program's storages is in it. What an
-// op is given is what the program's op was given there, and what it returns is what that one returned. Not thread-safe:
-// the device's lock is held.
+// The position of the running step in a program, and the bindings of the program's storages to the step's allocations.
+//
+// An op of the step matches the program's next op if both have the same signature (program.h). The program's storages
+// are then bound by place: operand i of the program's op to operand i of the step's op, and likewise for results. For
+// an op that does not match, the caller seeks another position (Programs::seek) and calls move(), or else pass().
+//
+// Example: the program's first key is 100, and its next op is add(s7, s2). The step runs `add` on the blocks P and Q.
+// Then P has the key 107 (Record::storage) and Q the key 102. If s7 was bound to another block R before, R has the key
+// -1 now, and is shadowed (shadowed_bindings.h).
+//
+// Invariants:
+// - Storage s is bound to a block if and only if block(s) is that block. The block's key is then first_key + s.
+// - A block is bound to at most one storage. A bound block is live, because freed() unbinds it.
+// - While driving(), program() is not nullptr and op() is -1 or one of its ops. Bindings outlast end_step(), because
+//   the next begin_step() derives its own from them.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -21,64 +35,67 @@ namespace um {
 
 class ProgramCursor final : public Outlook {
  public:
-  // An op of a step that begins.
+  // The result of comparing an op of the step with the program.
   enum class Match : uint8_t {
-    next,   // the program's next one
-    aside,  // it is given nothing and the program has none such here: these come and go
-    other   // to be sought: move() or pass() follows
+    next,   // it is the program's next op
+    aside,  // it has no operands, and the program has no such op here: steps may differ in these
+    other   // it is not the program's next op, and move() or pass() must follow
   };
 
   // ---- steps ----
-  // A step begins that is to be like this program's, the first one with it where `fresh`.
+  // Begins a step that is expected to follow this program. `fresh`: no step has begun with the program before, so
+  // allocations are found by their serial numbers.
   void begin_step(const Program* program, const PersistentAllocations& persistent, const Allocations& allocations,
                   bool fresh);
   void end_step();
-  // Between steps: this program of the same storages, with the same keys, takes the place of the one that it is in.
+  // Between steps, replaces the program by one with the same storages and keys.
   void exchange(const Program* program) noexcept { program_ = program; }
-  // Programs are about to go: it is in none.
+  // Unbinds everything and forgets the program, which may be destroyed then.
   void leave() noexcept;
 
-  // ---- ops; what an op is given, in order ----
+  // ---- ops; `given`: the operands, in order ----
   Match begin_op(uint32_t op, const std::vector<Operand>& given);
-  // The op is that one, of this program or of another one, whose storages are those of the ops until now where
-  // `taken_over`.
+  // Moves to a position of this program or of another one, for an op that did not match. `taken_over`: the step's ops
+  // until now are the first ops of that program.
   void move(const Program* program, size_t position, const PersistentAllocations& persistent, bool taken_over,
             const std::vector<Operand>& given);
-  // No program has it here.
+  // Notes that no program has the op that did not match. The cursor stays where it is.
   void pass();
-  // What the op that began last has made and returned, in order.
+  // Binds the results of the op that began last. `made`: what it made and returned, in order.
   void returned(const std::vector<Block*>& made) noexcept;
-  // Another program of the same family is the one from now on.
+  // Follows another program of the same family from now on, at the same position.
   void change_size(const Program* program, const PersistentAllocations& persistent);
 
   void allocated(Block* block) noexcept;
   void freed(Block* block) noexcept;
-  // The storage's key that an allocation of so many bytes would have now; -1: none.
+  // Returns the key that an allocation of so many bytes would get now; -1: none.
   int32_t expected_key(uint64_t bytes) const;
 
-  // ---- where it is ----
+  // ---- position and bindings ----
   const Program* program() const { return program_; }
-  bool driving() const { return driving_; }
-  int32_t op() const { return op_; }       // that began last; -1: none yet
-  bool passed() const { return passed_; }  // the one that began last is none of the program's
-  // That op is ahead and will not come, by what has not come until now.
+  bool driving() const { return driving_; }  // a step that follows a program is running
+  int32_t op() const { return op_; }         // the program's op that matched last; -1: none yet
+  bool passed() const { return passed_; }    // the op that began last is not in the program
+  // Returns whether an op ahead is predicted not to run in this step.
   bool skipped(int32_t op) const { return skipped_ops_.has(op); }
-  // The next op that uses the storage in the program, from that one on, will come; or none of this step's does.
+  // Returns false if the first op at or after `op` that uses the storage is predicted not to run in this step.
   bool wanted(int32_t storage, int32_t op) const;
-  // Every op until now was the program's next one, of about the program's sizes where the plan moves something.
+  // Returns whether the plan fits the step as it is: every op matched the program's next one, the allocations that were
+  // bound have about the recorded sizes, and those that the plan moves were bound as expected.
   bool exact() const { return exact_; }
-  // The step's ops before the last one were the program's first.
+  // Returns whether the step's ops before the last one were the program's first ones.
   bool unbroken() const { return unbroken_; }
-  // The plan's actions that are due before the op that began last, and after it.
+  // Returns the rows of the plan's actions that are due before the op that began last, or after it.
   Program::Rows due(bool after) const;
-  // Of the program's storages the one that an allocation is; -1: none.
+  // Returns the storage that an allocation is bound to; -1: none.
   int32_t storage(const Block& block) const { return known(block) ? storage_of(block) : -1; }
   Block* block(int32_t storage) const { return bound_[static_cast<size_t>(storage)]; }
-  // Signatures of the step's ops that were given something, the last one included.
+  // Signatures of the step's ops with operands, the last one included.
   const std::vector<uint64_t>& history() const { return history_; }
   size_t next_position() const { return next_position_; }
+  // Returns the bytes that ops of this step have allocated.
   int64_t made_bytes() const { return made_bytes_; }
-  // What the program's ops would have made by now, but for those that were left out.
+  // Returns the bytes that the program's ops until now have allocated, without those of skipped ops.
   int64_t planned_bytes() const { return program_->made_bytes(op_) - skipped_ops_.made_bytes(); }
 
   int64_t next_use(const Block& block) const override;
@@ -101,27 +118,31 @@ class ProgramCursor final : public Outlook {
   size_t row_of(uint64_t bytes) const;
 
   const Program* program_ = nullptr;
-  std::vector<Block*> bound_;  // by storage; nullptr: not there, or not known yet
+  std::vector<Block*> bound_;  // by storage; nullptr: it has no allocation, or none is known yet
   ShadowedBindings shadowed_;
   CrossProgramBindings cross_program_;
-  // What an op of this step has made that the program does not have, by its serial number.
+  // An allocation that an op of this step has made, and that the program does not have.
   struct Made {
     Block* block;
-    uint64_t place_name;  // of the op
-    size_t row;           // of its results
+    uint64_t place_name;  // of the op that made it
+    size_t row;           // its index among the op's results
   };
-  std::map<uint64_t, Made> elsewhere_;
-  std::unordered_set<uint64_t> seen_places_;  // place names of the ops of this step, up to its last program
+  std::map<uint64_t, Made> elsewhere_;        // by serial number
+  std::unordered_set<uint64_t> seen_places_;  // place names of the ops that ran while the step followed other programs
   SkippedOps skipped_ops_;
+  // straight_: every op of the step matched the program's next one. The step counts as followed if that holds to its
+  // end.
   bool driving_ = false, passed_ = false, exact_ = false, straight_ = false, unbroken_ = false;
   int32_t op_ = -1;
+  // The position expected next; the row of the first action that is due; the row from which allocations are matched.
   size_t next_position_ = 0, first_due_ = 0, next_event_ = 0;
   std::vector<uint64_t> history_;
   int64_t made_bytes_ = 0;
-  // Of the last step.
+  // The first difference between the step and its program: the op's number from 1 on, the name that the program has
+  // there, and the step's.
   uint32_t different_op_ = 0, expected_ = 0, found_ = 0;
-  uint32_t jumps_ = 0, unknown_ops_ = 0;
-  uint64_t followed_ = 0;
+  uint32_t jumps_ = 0, unknown_ops_ = 0;  // in this step
+  uint64_t followed_ = 0;                 // steps
 };
 
 }  // namespace um

@@ -9,14 +9,14 @@ namespace um {
 
 namespace {
 
-// More ops before a place than these tell it from no other one.
+// Comparing more ops before a position would not distinguish it any better.
 constexpr size_t kMostContext = 8;
-// An op that is given nothing of what every step has is found by as many before it.
+// An op without a persistent operand is found only if at least this many ops before it are equal too.
 constexpr size_t kLeastContext = 2;
 constexpr size_t kMostPlaces = 64;
-// The first ops tell how large a step is; later ones are asked now and then.
+// A step's size is compared at each of its first ops, and at every 64th op after these.
 constexpr size_t kSizingOps = 64;
-// Memory that a step does not need is a smaller evil than memory that it lacks.
+// A plan for too little memory is worse than one for too much, so the former counts as this much farther away.
 constexpr double kTooSmall = 2;
 
 double unlikeness(int64_t made, int64_t programs) {
@@ -29,14 +29,14 @@ double unlikeness(int64_t made, int64_t programs) {
 
 const Program& Programs::add(const um_program& program) {
   constexpr int32_t kMostKeys = std::numeric_limits<int32_t>::max() / 2;
-  if (next_key_ > kMostKeys) next_key_ = 0;  // keys of programs that went long ago come again
+  if (next_key_ > kMostKeys) next_key_ = 0;  // the programs that had these keys were dropped long ago
   all_.push_back(std::make_unique<Program>(program, last_number_ + 1, next_key_));
   ++last_number_;
   next_key_ += all_.back()->storage_count();
   return *all_.back();
 }
 
-// As long as there are as many storages the keys are the same too.
+// The keys stay the same if both programs have as many storages.
 std::unique_ptr<const Program> Programs::replace(const um_program& program) {
   const auto place =
       std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each->number == program.replaces; });
@@ -98,7 +98,8 @@ Programs::Place Programs::seek(const ProgramCursor& cursor) const {
   return best;
 }
 
-// Only where the step has begun like a program and come that far.
+// Considers only programs that begin with all of the step's ops. Of these the nearest in size wins, and of equally near
+// ones the longest.
 Programs::Place Programs::same_beginning(const ProgramCursor& cursor) const {
   const std::vector<uint64_t>& history = cursor.history();
   Place best;
@@ -118,8 +119,8 @@ Programs::Place Programs::same_beginning(const ProgramCursor& cursor) const {
   return best;
 }
 
-// The place before which most ops are those that came, of equal ones the next, or else the last one behind: what
-// repeats goes on where it began.
+// Returns the position before which the most ops equal those of the step. Of equally good ones it is the nearest one
+// ahead, or else the nearest one behind: ops that repeat go on where they began.
 Programs::Place Programs::best_place(const Program& program, const ProgramCursor& cursor, size_t* context) const {
   const std::vector<uint64_t>&history = cursor.history(), &signatures = program.signatures();
   const std::vector<size_t>& positions = program.positions(history.back());

@@ -7,8 +7,8 @@ namespace um {
 
 namespace {
 
-// In a step. Each goes through all ops of the program: in a step that is so unlike it that would take long, and what
-// was foreseen does not hold there anyway.
+// Bounds the looks in a step, because each visits all ops of the program. In a step that is so unlike its program the
+// predictions would not hold anyway.
 constexpr int kMostLooks = 64;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
@@ -42,7 +42,7 @@ void SkippedOps::look_ahead(const Program& program, int32_t op, const std::vecto
   }
 }
 
-// False: all have come.
+// Decides what is known of storages from the ops until `op`. Returns false if all of these have run.
 bool SkippedOps::look_behind(const Program& program, int32_t op, const std::vector<Block*>& bound) {
   behind_.assign(at(program.storage_count()), Fate::unknown);
   bool all = true;
@@ -66,13 +66,14 @@ bool SkippedOps::look_behind(const Program& program, int32_t op, const std::vect
   for (const auto& [storage, taken_by] : substitutes_) {
     mark_present(program, storage, taken_by);
     const bool was_made = storage != taken_by && program.maker(taken_by) >= 0;
-    if (was_made) behind_[at(taken_by)] = Fate::unknown;  // it was the other one
+    // The allocation was the other storage, so nothing is known of this one.
+    if (was_made) behind_[at(taken_by)] = Fate::unknown;
   }
   return !all;
 }
 
-// What both are copies of stands for each other too: a layer's output, of which the next one makes a copy first, and
-// what that layer was given.
+// If both storages are results of equal ops with one operand, such as copies, these operands stand for each other too:
+// the output of a skipped layer, which the next layer copies first, and the input of the skipped layer.
 void SkippedOps::mark_present(const Program& program, int32_t storage, int32_t taken_by) {
   behind_[at(storage)] = Fate::runs;
   const int32_t maker = program.maker(storage), other = program.maker(taken_by);
@@ -83,7 +84,7 @@ void SkippedOps::mark_present(const Program& program, int32_t storage, int32_t t
   if (end - first == 1) mark_present(program, program.touched(first), program.touched(program.arguments(other).first));
 }
 
-// By the first of the rules that says something: what ops made, what lasts, what ops ahead make.
+// Applies rules 1 to 4 of the header.
 SkippedOps::Fate SkippedOps::fate_of(const Program& program, int32_t op) const {
   const auto [first, end] = program.arguments(op);
   bool made_here = false, made_not = false, used = false, used_not = false, will = false, will_not = false;
@@ -105,7 +106,8 @@ SkippedOps::Fate SkippedOps::fate_of(const Program& program, int32_t op) const {
   return will_not ? Fate::skipped : Fate::unknown;
 }
 
-// Of the ops ahead that are given something of the same that lasts.
+// Applies rule 5: returns the fate of the nearest op ahead with a known fate that uses one of the same lasting
+// storages.
 SkippedOps::Fate SkippedOps::nearest(const Program& program, int32_t op) const {
   Fate fate = Fate::runs;
   int32_t least = std::numeric_limits<int32_t>::max();

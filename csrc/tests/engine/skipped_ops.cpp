@@ -1,4 +1,4 @@
-// Which ops of a program will not come, where others of it have not.
+// Tests the prediction of ops that will not run, because ops before them did not.
 #include "engine/matching/skipped_ops.h"
 
 #include <numeric>
@@ -74,8 +74,8 @@ struct Training {
   }
 };
 
-// The step has come to the second op of the layer after one that was left out: it was given the copy that was taken for
-// that layer's.
+// A step that skips `layer` and has reached the second op of the layer after it. That op was given the storage that was
+// taken for the skipped layer's copy.
 struct Skipped {
   explicit Skipped(int layer) : program(training.program()) {
     skipped.begin(program);
@@ -106,7 +106,7 @@ TEST(later_ops_of_a_skipped_layer_are_skipped) {
       return from <= op && op < from + count;
     };
     for (int32_t op = step.now + 1; op < step.program.op_count(); ++op) {
-      // The sum that ends a layer's backward is one of two things, and the other one is there.
+      // The sum that ends a layer's backward has two operands, and one of them was made.
       const bool gone = within(step.training.backward, op, 3) || within(step.training.optimizer, op, 3);
       CHECK_EQ(step.skipped.has(op) ? op : -1, gone ? op : -1);
     }
@@ -114,7 +114,7 @@ TEST(later_ops_of_a_skipped_layer_are_skipped) {
   }
 }
 
-// A step that is nowhere like its program tells nothing.
+// Nothing can be predicted in a step that is unlike its program everywhere.
 TEST(a_step_unlike_its_program_stops_looking_ahead) {
   Skipped step(1);
   const std::vector<um::Block*> bound(step.training.trace.storage_bytes.size());
@@ -135,13 +135,13 @@ TEST(no_op_is_skipped_where_all_ops_have_run) {
   }
 }
 
-// A backward that ends early leaves the parameters that it has reached an update.
+// If backward ends early, the parameters that it has reached are still updated.
 TEST(storages_that_were_made_are_used_after_a_gap) {
   Training training;
   const um::Program program = training.program();
   um::SkippedOps skipped;
   skipped.begin(program);
-  for (int32_t op = 0; op < training.backward[1]; ++op) skipped.note_seen(op);  // of two layers it does not come
+  for (int32_t op = 0; op < training.backward[1]; ++op) skipped.note_seen(op);  // backward ends before two layers
   const int32_t now = training.optimizer[2];
   skipped.note_seen(now);
   skipped.look_ahead(program, now, std::vector<um::Block*>(training.trace.storage_bytes.size()));
