@@ -21,7 +21,7 @@ BUILD_FOLDER := build/native
 BUILD = MAKEFLAGS= cmake --build
 # Two processes: a file's tests stay together. More of them need 3 GB each. Not in the order of how many
 # tests a file has: files of few are the slowest, and one process would wait for the other.
-PYTEST = pytest -q --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+PYTEST = pytest -q --durations=40 --durations-min=2 --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 BROWSER := .venv-browser
 WHEEL := .venv-wheel
 # Where test-wheel trains with torch too: $(TORCH) may be gigabytes in each Python.
@@ -134,10 +134,11 @@ format: $(VENV)/.lint
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
+# Tests that need the optimized core: csrc/tests/CMakeLists.txt. `make ctest-sanitized` runs all.
 ctest: $(VENV)/.installed
 	$(CONFIGURE) -B $(BUILD_FOLDER)
-	$(BUILD) $(BUILD_FOLDER)
-	ctest --test-dir $(BUILD_FOLDER) --parallel 2 --output-on-failure
+	$(BUILD) $(BUILD_FOLDER) --target umadvise optimized_tests
+	ctest --test-dir $(BUILD_FOLDER) --parallel 2 --output-on-failure --label-regex optimized
 
 ctest-sanitized: $(VENV)/.installed
 	$(CONFIGURE) -B build/sanitized -DUMADVISE_SANITIZE=address,undefined -DUMADVISE_COVERAGE=ON
