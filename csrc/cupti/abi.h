@@ -1,5 +1,5 @@
 // What of CUPTI's ABI the collector uses, declared here so that no header of CUDA's toolkit is needed to build. The
-// names are CUPTI's own; tests/cupti_conformance.cpp compares them with the real cupti.h of CUDA 12 and 13.
+// names are CUPTI's own; tests/cupti/conformance.cpp compares them with the real cupti.h of CUDA 12 and 13.
 #pragma once
 
 #include <cstddef>
