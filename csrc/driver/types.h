@@ -1,6 +1,6 @@
 // The CUDA driver's types as far as the table needs them, under their own names inside um::driver, so that nothing here
-// needs cuda.h and both can be seen in one file. tests/driver/cuda_conformance.cpp compares every value, size and offset below
-// with the real cuda.h of CUDA 12 and of CUDA 13.
+// needs cuda.h and both can be seen in one file. tests/driver/cuda_conformance.cpp compares every value, size and
+// offset below with the real cuda.h of CUDA 12 and of CUDA 13.
 #pragma once
 
 #include <cstddef>

@@ -51,7 +51,7 @@ struct Gpu {
     space.gpu = gpu.get();
     um_owners_set(&Moving::owners());
     const um::CurrentContext current(backend);
-    device->alive()->swapping.set({budget_chunks * kChunk, 0, kChunk, 0});
+    device->alive()->swapping.set({budget_chunks * kChunk, 0, kChunk, 0, 0});
     for (int i = 0; i < 8; ++i) {
       blocks.push_back(moving(device->allocate(kChunk, kChunked, nullptr)));
       run({{blocks.size() - 1}, 1000}, true);

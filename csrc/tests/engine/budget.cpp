@@ -194,7 +194,8 @@ TEST(memory_that_is_first_written_outside_of_ops_stays_within_the_budget) {
     CHECK_EQ(resident_pages(device), uint64_t{4});
     unsigned char* other = device.allocate(kPage);
     device.op({write(other, kPage)}, [&] { std::memset(other, 99, kPage); });
-    for (uint64_t page = 0; page < 12; ++page) CHECK(test::holds(data + page * kPage, page + 1, kPage));  // read again
+    for (uint64_t page = 0; page < 12; ++page)
+      CHECK(test::holds(data + page * kPage, static_cast<unsigned char>(page + 1), kPage));  // read again
     CHECK(test::holds(other, 99, kPage));
     CHECK_EQ(device.memory().resident_peak_bytes, kBudget);
   }
