@@ -34,9 +34,9 @@ class Budget {
   void use(const WorkingSet& working_set);
   // Likewise, when all but its last access was used before: what the op that runs has just allocated.
   void use_newest(const WorkingSet& working_set);
-  // Of a page that has just been used and faults: one instruction may need it and the page that faulted before it, as
-  // a load across their border does. Where the budget has no room for both beside the `used_bytes` of running ops, they
-  // exceed it until the next fault or op.
+  // Keeps a page that has just been used and faults, and the page that faulted before it: one instruction may need
+  // both, as a load across their border does. If the budget does not hold them beside the `used_bytes` of running ops,
+  // they exceed it until the next fault or op.
   void keep_faulted(uint64_t address, uint64_t used_bytes);
   // An exported range stays on the device.
   void pin(uint64_t address, uint64_t bytes);
@@ -81,7 +81,7 @@ class Budget {
   std::vector<uint64_t> page_addresses_;       // by model page
   std::vector<uint64_t> victims_;              // addresses of pages, in order of eviction
   std::vector<uint64_t> returned_;             // likewise, of what was used last and is there all the same
-  uint64_t last_faulted_ = 0;                  // likewise
+  uint64_t last_faulted_ = 0;                  // address of a page
   uint64_t changes_seen_ = ~uint64_t{0};
 };
 

@@ -84,8 +84,9 @@ uint32_t set_forward_module(uint32_t module) {
 uint32_t forward_module() { return current_module; }
 
 void forget_forward_modules() {
-  const std::lock_guard<std::mutex> lock(changes_lock);
-  changes_by_thread().clear();
+  // A forked child gets here too, and the lock's owner may be a thread that stayed with the parent.
+  const std::unique_lock<std::mutex> lock(changes_lock, std::try_to_lock);
+  if (lock.owns_lock()) changes_by_thread().clear();
 }
 
 }  // namespace um::hooks

@@ -14,7 +14,8 @@ BackwardNode current_backward_node();
 // Names the module whose forward runs in this thread from now on; returns the previous one.
 uint32_t set_forward_module(uint32_t module);
 uint32_t forward_module();
-// Forgets which modules made the nodes so far; afterwards they belong to no module.
+// Forgets which modules made the nodes so far; afterwards they belong to no module. Does nothing while another thread
+// looks a module up.
 void forget_forward_modules();
 
 }  // namespace um::hooks

@@ -33,7 +33,7 @@ class ManagedMemory {
   // With the table's lock held.
   void tell(Totals& totals) const;
 
-  // Needs no lock: each op asks four times.
+  // Reads without the lock, since each op asks four times. The sum may lack the newest fault of another thread.
   Stood stood() const;
 
  private:

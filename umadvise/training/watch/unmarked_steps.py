@@ -224,8 +224,8 @@ class UnmarkedSteps:
                 return
         number = self._numbers.get(module)
         if number is None:
-            if not (module._parameters or module._modules) or next(module.parameters(), None) is None:
-                return  # a loss, or a part of the preparation of a batch
+            if next(module.parameters(), None) is None:  # a loss, or a part of the preparation of a batch
+                return
             number = self._numbers[module] = next(self._next_number)
         if self._runtime.device.step_begins(number, differentiated=torch.is_grad_enabled()):
             self._edge()
