@@ -23,7 +23,6 @@ from umadvise.training.loop.rung_choice import RungChoice, first_governor
 from umadvise.training.loop.step_planner import StepPlanner
 from umadvise.training.loop.step_shapes import StepShapes
 from umadvise.training.memory_split import MemorySplit
-from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.shelf import StepShelf, identity_of
 from umadvise.training.policy.course import Course, course_of_rung
@@ -128,9 +127,8 @@ class Loop:
             return
         state = self._planner.state
         device = state.device
-        profile = planning_device(device).profile
         target: Target = "cpu" if state.emulated else "cuda"
-        rehearsal = Rehearsal(modules, optimizers, target, profile, under_mode=device.keeps_time)
+        rehearsal = Rehearsal(modules, optimizers, target, self._planner.device.profile, under_mode=device.keeps_time)
         with self.observer.rehearsing():
             first, steady = rehearsal.record(step)
         steps = [first] if first.digest == steady.digest else [first, steady]

@@ -22,7 +22,7 @@ from umadvise.training.loop.plan_cycle import Planning, RecordAgain
 from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
-from umadvise.training.plans.device import planning_device
+from umadvise.training.plans.device import PlanningDevice, planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.search import PlanSearch
@@ -74,8 +74,11 @@ class StepPlanner:
         """
         self.state = state
         self.split = split
-        device, search = state.device, PlanSearch[Any](waits=state.device.keeps_time)
-        self._maker = PlanMaker(planning_device(device), PlanCache.of_user(), search) if plans else None
+        self._device: PlanningDevice | None = None
+        if plans or course.keeps_budget:  # later the budget has no room for what is copied
+            self._device = planning_device(state.device, split.room_bytes)
+        search = PlanSearch[Any](waits=state.device.keeps_time)
+        self._maker = PlanMaker(self.device, PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
         self._replaced = Replacements()
         if chooses or course.recomputes:
@@ -98,6 +101,13 @@ class StepPlanner:
         self._replaced.undo()
         if self._maker is not None:
             self._maker.close()
+
+    @property
+    def device(self) -> PlanningDevice:
+        """The device that is planned for."""
+        if self._device is None:
+            self._device = planning_device(self.state.device, self.split.room_bytes)
+        return self._device
 
     @property
     def rung(self) -> str:
@@ -264,13 +274,13 @@ class StepPlanner:
             step: the recorded step.
             enough_bytes: budget with which everything fits; None where it is not known.
         """
-        features, device = self.state.device.features(), planning_device(self.state.device)
+        features = self.state.device.features()
         rungs = [
             rung
             for rung in (ADVISE, WINDOW, SWAP)
             if features[CHUNKS if rung.memory == Memory.CHUNKED else MIGRATION] is None
         ]
-        maker = self._maker or PlanMaker(device, PlanCache.of_user())  # ours knows better plans
+        maker = self._maker or PlanMaker(self.device, PlanCache.of_user())  # ours knows better plans
         alive = self.state.device.allocations()
         exported = [each for each in alive if each.exports]
         held_bytes = sum(each.reserved_bytes for each in exported)

@@ -41,8 +41,14 @@ class PlanningDevice:
     beside: bool = False
 
 
-def planning_device(device: _native.Device) -> PlanningDevice:
-    """The profile of a device whose memory is still free: measuring takes some of it, and a tenth of a second, once."""
+def planning_device(device: _native.Device, room_bytes: int) -> PlanningDevice:
+    """Measures the link of a device, once in a process: it takes a tenth of a second, and device memory.
+
+    Args:
+        device: device that has no profile of its link, or one.
+        room_bytes: bytes of its memory that may be used in all. What lives there now is left alone, so call this
+            before the loop's first step.
+    """
     charged: DeviceProfile | None = device.link_profile
     info = device.info()
     synchronous = info.provider == "emulated"
@@ -52,7 +58,8 @@ def planning_device(device: _native.Device) -> PlanningDevice:
     key = f"measured {info.provider} {info.name}"
     if key not in _measured:
         stand_in = catalogue.load_device(_STAND_IN)
-        sizes = [size for size in _SIZES_BYTES if size <= info.free_bytes // _PART]
+        unused_bytes = min(info.free_bytes, room_bytes - (device.memory().resident_bytes or 0))
+        sizes = [size for size in _SIZES_BYTES if size <= unused_bytes // _PART]
         try:
             _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS) if len(sizes) > 1 else stand_in
         except NativeError as error:
