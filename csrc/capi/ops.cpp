@@ -13,6 +13,31 @@ using um::capi::given;
 using um::capi::guarded;
 using um::capi::guarded_value;
 
+namespace {
+
+constexpr const char* kEdge = "the place for the readings";
+
+// Throws um::Error: the step that ends was refused.
+void set_step(const um_device::Locked& device, uint32_t step) {
+  device->guard.set_step(step);
+  device->swapping.end_put_off();
+}
+
+void spend_on(const um_device::Locked& device, um_time kind) {
+  device->times.set_outside(kind, !device->guard.running_ops().empty());
+}
+
+void read(const um_device::Locked& device, um_edge* out) {
+  out->events = device->observation.waiting();
+  device->accounts.read(&out->counters);
+  device->swapping.read(&out->swaps);
+  device->accounts.read(&out->memory);
+  out->exports_ended = device->accounts.history().exports_ended;
+  out->at_ns = device->times.read(&out->times);  // last: all of the above counts for the step that ended
+}
+
+}  // namespace
+
 // ---- ops ---------------------------------------------------------------------------------------------------
 
 um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
@@ -55,11 +80,44 @@ um_status um_plain_limit_set(um_device* device, uint64_t limit_bytes) {
 }
 
 um_status um_step_set(um_device* device, uint32_t step) {
+  return guarded([&] { set_step(alive(device), step); });
+}
+
+um_status um_edge_approach(um_device* device, um_edge* out) {
   return guarded([&] {
     const auto locked = alive(device);
-    locked->guard.set_step(step);
-    locked->swapping.end_put_off();
+    um_edge& edge = *given(out, kEdge);
+    edge.at_ns = locked->times.read(&edge.times);
+    locked->sampling.approach();
+    spend_on(locked, UM_TIME_PLANNING);
   });
+}
+
+um_status um_edge_begin(um_device* device, uint32_t step, um_edge* out) {
+  return guarded([&] {
+    const auto locked = alive(device);
+    um_edge& edge = *given(out, kEdge);
+    spend_on(locked, UM_TIME_OBSERVING);
+    edge.events = locked->observation.waiting();
+    if (edge.events > 0) return;
+    set_step(locked, step);
+    locked->accounts.read(&edge.counters);
+    locked->swapping.read(&edge.swaps);
+  });
+}
+
+um_status um_edge_end(um_device* device, um_edge* out) {
+  return guarded([&] {
+    const auto locked = alive(device);
+    um_edge* const edge = given(out, kEdge);
+    spend_on(locked, UM_TIME_OBSERVING);
+    set_step(locked, 0);
+    read(locked, edge);
+  });
+}
+
+um_status um_edge_read(um_device* device, um_edge* out) {
+  return guarded([&] { read(alive(device), given(out, kEdge)); });
 }
 
 um_status um_refusals_put_off(um_device* device) {

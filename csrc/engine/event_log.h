@@ -20,6 +20,7 @@ class EventLog {
 
   void push(const um_event& event) noexcept;
   uint64_t drain(um_event* out, uint64_t capacity) noexcept;
+  uint64_t size() const { return events_.size(); }
   uint64_t dropped() const { return dropped_; }
 
  private:

@@ -46,6 +46,11 @@ uint64_t Observation::drain(um_event* out, uint64_t capacity) {
   return log_.drain(out, capacity);
 }
 
+uint64_t Observation::waiting() {
+  collect();
+  return log_.size();
+}
+
 uint64_t Observation::dropped() const {
   return log_.dropped() + device_.backend.hooks->dropped(device_.backend.ordinal);
 }

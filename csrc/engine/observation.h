@@ -21,6 +21,8 @@ class Observation final : public Participant {
   // nullptr: nobody wants them.
   EventLog* wanted() { return swaps.on ? &log_ : nullptr; }
   uint64_t drain(um_event* out, uint64_t capacity);
+  // Events that wait to be drained.
+  uint64_t waiting();
   uint64_t dropped() const;
   // Who lay on the device; nothing where that is not known exactly.
   uint64_t residency(um_residency* out, uint64_t capacity);

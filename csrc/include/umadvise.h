@@ -682,6 +682,27 @@ typedef struct um_swap_counters {
 } um_swap_counters;
 UM_API um_status um_swap_read(um_device* device, um_swap_counters* out);
 
+/* What a device has counted and holds at the edge of a step. */
+typedef struct um_edge {
+  um_counters counters;
+  um_spent_time times;
+  um_swap_counters swaps;
+  um_memory_stats memory;
+  int64_t at_ns;          /* the time of `times`, by um_now_ns */
+  uint64_t exports_ended; /* see um_memory_history */
+  uint64_t events;        /* that wait for um_events_drain */
+} um_edge;
+/* The calls of um_times_outside, um_step_set and of the readings that an edge needs, in one. The time of the next step
+ * begins with um_edge_approach: time counts for UM_TIME_PLANNING, and `out` has times and at_ns. It begins with
+ * um_edge_begin: time counts for UM_TIME_OBSERVING, and `out` has events, counters and swaps; while events wait, the
+ * step does not begin. It ends with um_edge_end, which fails as um_step_set does: time counts for UM_TIME_OBSERVING,
+ * and `out` has everything. */
+UM_API um_status um_edge_approach(um_device* device, um_edge* out);
+UM_API um_status um_edge_begin(um_device* device, uint32_t step, um_edge* out);
+UM_API um_status um_edge_end(um_device* device, um_edge* out);
+/* Everything of it, at any time. */
+UM_API um_status um_edge_read(um_device* device, um_edge* out);
+
 /* What happened when. Spans of one track do not overlap, except that each copy engine is one track. */
 typedef enum { UM_TRACK_COMPUTE = 0, UM_TRACK_H2D = 1, UM_TRACK_D2H = 2, UM_TRACK_HOST = 3 } um_track;
 typedef enum {

@@ -44,13 +44,6 @@ def swap_numbers(device: Device) -> Any:
     return native
 
 
-def exports_ended(device: Device) -> int:
-    """The exports that have ended because memory ran out: `Device.memory_history`."""
-    native = structure("um_memory_history")()
-    core_library().um_memory_history_read(device.handle, ctypes.byref(native))
-    return int(native.exports_ended)
-
-
 def memory_of(numbers: Numbers) -> MemoryStats:
     """The record of `EdgeReadings.memory`."""
     return read(MemoryStats, _filled("um_memory_stats", numbers))
@@ -79,18 +72,20 @@ class EdgeReadings:
     def __init__(self, device: Device) -> None:
         """Reads nothing yet."""
         self._core, self._handle = core_library(), device.handle
-        counters, times = _count("um_counters"), _count("um_spent_time")
-        self._counters, self._times = slice(counters), slice(counters, counters + times)
-        self._swaps = slice(counters + times, counters + times + _count("um_swap_counters", Swaps.__struct_fields__))
-        read_to = np.zeros(counters + times + _count("um_swap_counters"), np.int64)
-        self.totals = read_to[: self._swaps.stop]
-        self.memory = np.zeros(_count("um_memory_stats"), np.int64)
-        self._to_counters = read_to.ctypes.data
-        self._to_times = self._to_counters + counters * _NUMBER_BYTES
-        self._to_swaps = self._to_times + times * _NUMBER_BYTES
-        self._to_memory = self.memory.ctypes.data
-        self._at_ns = ctypes.c_int64()
-        self._to_at_ns = ctypes.byref(self._at_ns)
+        self._edge = structure("um_edge")()
+        self._to_edge = ctypes.byref(self._edge)
+        numbers = np.frombuffer(memoryview(self._edge), np.int64)
+        self._counters, self._times, self._swaps = (
+            slice(begin := _place("um_edge", part), begin + _count(name, fields))
+            for part, name, fields in (
+                ("counters", "um_counters", None),
+                ("times", "um_spent_time", None),
+                ("swaps", "um_swap_counters", Swaps.__struct_fields__),
+            )
+        )
+        self.totals = numbers[: self._swaps.stop]
+        memory = _place("um_edge", "memory")
+        self.memory = numbers[memory : memory + _count("um_memory_stats")]
         self._make_rows(_ROWS)
         self.op_count, self.fault_groups, self.fault_service_ns, self.oversized_ops = (
             _place("um_counters", field) for field in ("op_count", "fault_groups", "fault_service_ns", "oversized_ops")
@@ -103,19 +98,48 @@ class EdgeReadings:
         self._rows = np.empty((count, layout("um_residency").itemsize // _NUMBER_BYTES), np.int64)
         self._to_rows = self._rows.ctypes.data
 
-    def read_totals(self) -> None:
-        """Reads what the device has counted, but for the times."""
-        self._core.um_counters_read(self._handle, self._to_counters)
-        self._core.um_swap_read(self._handle, self._to_swaps)
+    @property
+    def at_ns(self) -> int:
+        """When the times were read last, by the device's clock."""
+        return int(self._edge.at_ns)
 
-    def read_times(self) -> int:
-        """Reads what time has gone into, and returns the time now by the device's clock."""
-        self._core.um_times_read(self._handle, self._to_times, self._to_at_ns)
-        return self._at_ns.value
+    @property
+    def events(self) -> int:
+        """How many events waited to be drained at the last edge."""
+        return int(self._edge.events)
 
-    def read_memory(self) -> None:
-        """Reads what the heap and the device hold, and the peaks."""
-        self._core.um_memory_read(self._handle, self._to_memory)
+    @property
+    def exports_ended(self) -> int:
+        """The exports that had ended by the last reading of everything: `Device.memory_history`."""
+        return int(self._edge.exports_ended)
+
+    def approach(self) -> None:
+        """The time of the next step begins, and is spent on planning from now on: reads the times."""
+        self._core.um_edge_approach(self._handle, self._to_edge)
+
+    def begin(self, step: int) -> bool:
+        """Begins a step, and reads what the device has counted, but for the times.
+
+        Args:
+            step: number of the step.
+
+        Returns:
+            Whether it has begun: not while events wait to be drained.
+        """
+        self._core.um_edge_begin(self._handle, step, self._to_edge)
+        return not self._edge.events
+
+    def end(self) -> None:
+        """Ends the step, and reads everything.
+
+        Raises:
+            NativeError: the step was refused. It has ended, and nothing was read.
+        """
+        self._core.um_edge_end(self._handle, self._to_edge)
+
+    def read(self) -> None:
+        """Reads everything."""
+        self._core.um_edge_read(self._handle, self._to_edge)
 
     def residency(self) -> Numbers:
         """The rows of um_residency: the peak comes first in each, and the time of an op last. Until the next call."""

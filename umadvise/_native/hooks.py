@@ -183,11 +183,11 @@ class Fallbacks:
     most_bytes: int
 
 
-def fallbacks() -> Fallbacks:
-    """Those of all threads since that was asked last."""
+def fallbacks() -> Fallbacks | None:
+    """Those of all threads since that was asked last; None: there were none."""
     name, most_bytes = ctypes.c_uint32(), ctypes.c_uint64()
     count = hooks_library().um_hooks_fallbacks(ctypes.byref(name), ctypes.byref(most_bytes))
-    return Fallbacks(int(count), string(name.value), most_bytes.value)
+    return Fallbacks(int(count), string(name.value), most_bytes.value) if count else None
 
 
 def region(name: str, written: Sequence[int], *, gradients: bool) -> int:

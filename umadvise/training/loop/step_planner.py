@@ -22,7 +22,7 @@ from umadvise.training.loop.plan_cycle import Planning, RecordAgain
 from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
-from umadvise.training.plans.device import PlanningDevice, planning_device
+from umadvise.training.plans.device import planning_device
 from umadvise.training.plans.maker import PlanMaker, recomputes
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.search import PlanSearch
@@ -58,6 +58,7 @@ class StepPlanner:
     Attributes:
         state: patched state of the process.
         split: division of the device's memory.
+        device: the device that is planned for.
         course: rung and planner that steps are planned for now.
         has_chosen: whether ops were chosen that run again.
     """
@@ -74,9 +75,7 @@ class StepPlanner:
         """
         self.state = state
         self.split = split
-        self._device: PlanningDevice | None = None
-        if plans or course.keeps_budget:  # later the budget has no room for what is copied
-            self._device = planning_device(state.device, split.room_bytes)
+        self.device = planning_device(state.device, split.room_bytes)
         search = PlanSearch[Any](waits=state.device.keeps_time)
         self._maker = PlanMaker(self.device, PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
@@ -101,13 +100,6 @@ class StepPlanner:
         self._replaced.undo()
         if self._maker is not None:
             self._maker.close()
-
-    @property
-    def device(self) -> PlanningDevice:
-        """The device that is planned for."""
-        if self._device is None:
-            self._device = planning_device(self.state.device, self.split.room_bytes)
-        return self._device
 
     @property
     def rung(self) -> str:

@@ -54,29 +54,35 @@ class QuietSteps:
 
     def approach(self) -> None:
         """The next step's time begins."""
-        self.start_ns = self.readings.read_times()
+        self.readings.approach()
+        self.start_ns = self.readings.at_ns
 
-    def begin(self) -> None:
-        """The step begins; what the times were when its time began is still in the readings."""
-        self.readings.read_totals()
+    def begin(self, number: int) -> bool:
+        """Begins the step; what the times were when its time began is still in the readings.
+
+        Args:
+            number: number of the step.
+
+        Returns:
+            Whether it has begun: not while events wait to be drained.
+        """
+        begun = self.readings.begin(number)
         self._begun[:] = self.readings.totals
+        return begun
 
     def begun(self) -> tuple[Counters, Swaps, SpentTime | None]:
         """What the device had counted when the step began."""
         return self.readings.records(self._begun)
 
     def end(self, index: int) -> tuple[int, Numbers]:
-        """The step ends, and no event came in it; returns its length in nanoseconds, and what was counted in it.
+        """No event came in the step that was read; returns its length in nanoseconds, and what was counted in it.
 
         Args:
             index: number of the step.
         """
         readings = self.readings
         self._add_residency(readings.residency())
-        readings.read_totals()
-        readings.read_memory()
-        end_ns = readings.read_times()
-        counted, duration_ns = readings.totals - self._begun, end_ns - self.start_ns
+        counted, duration_ns = readings.totals - self._begun, readings.at_ns - self.start_ns
         self._count += 1
         self._duration_ns += duration_ns
         self._sum += counted

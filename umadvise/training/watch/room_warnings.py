@@ -6,7 +6,6 @@ Ops that are larger than the room, addresses that gave way for it, and ops that 
 import logging
 
 from umadvise import _native
-from umadvise._native.edges import exports_ended
 from umadvise.records.units import MAX_BYTES, format_bytes
 from umadvise.torch_seam.runtime import Runtime
 
@@ -19,22 +18,24 @@ class RoomWarnings:
     def __init__(self, runtime: Runtime) -> None:
         """Counts from now on."""
         self._runtime = runtime
-        self._untold = [self._ended_exports, self._fallbacks]
-        self._told_of_oversized_ops = False
+        self._told_of_oversized_ops = self._told_of_fallbacks = False
         _native.fallbacks()  # those of earlier runs
-        self._exports_ended_before = exports_ended(runtime.device)
+        self._exports_ended = runtime.device.memory_history().exports_ended
+        self._told_of_exports = False
 
-    def look(self, oversized_ops: int) -> None:
+    def look(self, oversized_ops: int, exports_ended: int) -> None:
         """Writes the warnings that are new.
 
         Args:
             oversized_ops: number of ops that have needed more than there is, as the device's counters say.
+            exports_ended: number of exports that have ended because memory ran out, as the device's history says.
         """
         if oversized_ops and not self._told_of_oversized_ops:
             self._warn_of_oversized_ops(oversized_ops)
-        for warning in tuple(self._untold):
-            if warning():
-                self._untold.remove(warning)
+        if exports_ended != self._exports_ended and not self._told_of_exports:
+            self._warn_of_ended_exports(exports_ended - self._exports_ended)
+        if not self._told_of_fallbacks:
+            self._look_for_fallbacks()
 
     def _warn_of_oversized_ops(self, count: int) -> None:
         """Each of them pages against itself, and takes many times as long."""
@@ -48,28 +49,26 @@ class RoomWarnings:
             format_bytes(room_bytes),
         )
 
-    def _ended_exports(self) -> bool:
-        """Warns when tensors whose address was taken were unpinned because memory ran out."""
-        count = exports_ended(self._runtime.device) - self._exports_ended_before
-        if count:
-            log.warning(
-                "Unpinned %d tensors whose address was taken (data_ptr(), DLPack), because memory ran out. Their "
-                "addresses stay theirs, but must not be used while they are evicted: umadvise.held keeps a tensor in "
-                "place",
-                count,
-            )
-        return count > 0
+    def _warn_of_ended_exports(self, count: int) -> None:
+        self._told_of_exports = True
+        log.warning(
+            "Unpinned %d tensors whose address was taken (data_ptr(), DLPack), because memory ran out. Their "
+            "addresses stay theirs, but must not be used while they are evicted: umadvise.held keeps a tensor in "
+            "place",
+            count,
+        )
 
-    def _fallbacks(self) -> bool:
+    def _look_for_fallbacks(self) -> None:
         """When ops took another way as they found no room: cuDNN has algorithms that need less, and round otherwise."""
         found = _native.fallbacks()
-        if found.count:
-            log.warning(
-                "%d ops asked for memory to work in, found no room and went on without, as a library does that has "
-                "another algorithm: their last digits may differ from those of a run with more room. The largest was "
-                "%s, which asked for %s",
-                found.count,
-                found.op,
-                format_bytes(found.most_bytes),
-            )
-        return found.count > 0
+        if found is None:
+            return
+        self._told_of_fallbacks = True
+        log.warning(
+            "%d ops asked for memory to work in, found no room and went on without, as a library does that has "
+            "another algorithm: their last digits may differ from those of a run with more room. The largest was "
+            "%s, which asked for %s",
+            found.count,
+            found.op,
+            format_bytes(found.most_bytes),
+        )

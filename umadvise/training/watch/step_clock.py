@@ -86,7 +86,8 @@ class StepClock:
         _native.set_phase(Phase.NONE)
         if self.in_step:
             self.drop_step()
-        self._warnings.look(self._runtime.device.counters().oversized_ops or 0)
+        device = self._runtime.device
+        self._warnings.look(device.counters().oversized_ops or 0, device.memory_history().exports_ended)
         self._drain()
         self.flush()
 
@@ -112,27 +113,24 @@ class StepClock:
 
     def approach_step(self) -> None:
         """The next step's time begins: until `begin_step` it is spent on planning."""
-        device = self._runtime.device
         self._quiet.approach()
         self._approached = True
-        device.time_outside(TimeKind.PLANNING)
 
     def begin_step(self) -> None:
         """A step begins now."""
         if not self._approached:
             self.approach_step()
         self._approached = self._is_open = False
-        self._runtime.device.time_outside(TimeKind.OBSERVING)
-        self._drain()
+        device = self._runtime.device
+        if self._reader.sampler is not None:
+            device.time_outside(TimeKind.OBSERVING)
+            self._reader.sampler.before_step()
         self.step_count += 1
         self.in_step = True
-        device = self._runtime.device
+        while not self._quiet.begin(self.step_count):
+            self._drain()
         device.reset_memory_peaks()
-        if self._reader.sampler is not None:
-            self._reader.sampler.before_step()
-        device.set_step(self.step_count)
         _native.set_phase(Phase.FORWARD)
-        self._quiet.begin()
         if self._reader.sampler is not None:
             self._drain()  # of waits that this reading counts, and that were of ops before
         if self._reader.sampler is not None or self.watcher is not None or log.isEnabledFor(logging.DEBUG):
@@ -141,11 +139,16 @@ class StepClock:
 
     def end_step(self) -> None:
         """The step ends now: when all is read that tells what it cost."""
-        device = self._runtime.device
-        device.time_outside(TimeKind.OBSERVING)
+        device, readings = self._runtime.device, self._quiet.readings
+        if self._is_open:
+            device.time_outside(TimeKind.OBSERVING)
         end_ns = device.now_ns() if self._is_open else 0
-        self.drop_step()
-        self._drain(of_step=True)
+        self._leave_step()
+        if readings.events or self._reader.sampler is not None:
+            self._drain(of_step=True)
+            readings.read()
+        elif self._runtime.emulated:
+            signals.keep()
         if device.peaks_began_within() and not self._is_open:
             self._open()
         self._end_open(end_ns) if self._is_open else self._end_quiet()
@@ -154,7 +157,7 @@ class StepClock:
     def _end_quiet(self) -> None:
         quiet, readings = self._quiet, self._quiet.readings
         duration_ns, counted = quiet.end(self.step_count)
-        self._warnings.look(readings.totals.item(readings.oversized_ops))
+        self._warnings.look(readings.totals.item(readings.oversized_ops), readings.exports_ended)
         self.last_step = LastStep(
             duration_ns,
             counted.item(readings.op_count),
@@ -170,7 +173,7 @@ class StepClock:
             end_ns = sampled.end_ns
         residency = residency_from(device.residency())
         counters, swaps = self._reader.at_edge()
-        self._warnings.look(counters.oversized_ops or 0)
+        self._warnings.look(counters.oversized_ops or 0, device.memory_history().exports_ended)
         memory = device.memory()
         if sampler is not None:  # of waits that this reading counts, and of what the sample tells
             self._drain(of_step=True)
@@ -199,15 +202,20 @@ class StepClock:
 
     def drop_step(self) -> None:
         """What has begun was no step, or is none any more: what follows counts as outside of the steps."""
+        self._leave_step()
+        self._runtime.device.time_outside(TimeKind.SCRIPT)
+
+    def _leave_step(self) -> None:
         self.in_step = False
         _native.set_phase(Phase.NONE)
         self.refusal = None
         try:
-            self._runtime.device.set_step(0)
+            self._quiet.readings.end()
         except NativeError as error:
             if error.code != Status.OUT_OF_DEVICE_MEMORY:
                 raise
             self.refusal = error.message
+            self._quiet.readings.read()
 
     def forget_found(self) -> None:
         """Those who train mark steps from now on: what was found before, in an evaluation or a loader, was none."""
