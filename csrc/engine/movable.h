@@ -30,6 +30,9 @@ struct Movable {
     return (where == Where::device || where == Where::arriving) && pins == 0 && owner != nullptr && !in_reach;
   }
 
+  // What holds between calls (base/assert.h).
+  bool check() const;
+
   Block* block = nullptr;
   Residence residence;
   Movable* older = nullptr;  // UseOrder's

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/on_error.h"
 #include "memory/host_memory.h"
@@ -32,6 +33,7 @@ Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
   made->pins = 1;
   transfers.note_use(made, bit, true);
   events_.placed(*block, true);
+  UM_ASSERT(made->check());
   return made;
 }
 
@@ -43,6 +45,7 @@ Movable* Mover::make_out(uint64_t bytes, const CUstream* user) {
   Movable* const made = made_of(block, residence, bytes);
   made->where = Where::host;
   made->written = true;  // whoever asked has the address
+  UM_ASSERT(made->check());
   return made;
 }
 
@@ -217,6 +220,7 @@ bool Mover::swap_in(Movable* block) {
     transfers.stay(block);
     return true;
   }
+  UM_ASSERT(block->check());
   if (block->where != Where::host || !block->written || block->owner == nullptr) return false;
   queue_.push_back(block);
   block->where = Where::queued;
@@ -230,6 +234,7 @@ bool Mover::swap_out(Movable* block) {
     unqueue(block);
     block->where = Where::host;
     block->ordered = 0;
+    UM_ASSERT(block->check());
     ++events_.counted.cancelled;
     return true;
   }
@@ -246,6 +251,7 @@ bool Mover::set_spare(Movable* block) {
   } else {
     order.set_spare(block);
   }
+  UM_ASSERT(block->check());
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/on_error.h"
 #include "engine/doors.h"
@@ -92,6 +93,7 @@ bool Transfers::arrive(Movable* block, CUstream stream) {
   block->copying_out = false;
   if (!block->written) drop_copy(block);
   order_.use(block);
+  UM_ASSERT(block->check());
   return true;
 }
 
@@ -118,6 +120,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   events_.tell(UM_EVENT_SWAP_OUT, cause, *block->block, bytes, backend_.now_ns());
   order_.remove(block);
   block->where = Where::leaving;
+  UM_ASSERT(block->check());
   // How long a part of a shared chunk is still taken must follow from the step alone: then the next one finds the same.
   if (block->residence.range->shared != nullptr && !backend_.hooks->in_host) hand_on(block);
 }
@@ -130,6 +133,7 @@ void Transfers::stay(Movable* block) noexcept {
   // Without a copy to the host `moved` is its last use, which may be the copy to the device.
   block->where = block->copying_out ? Where::device : Where::arriving;
   order_.use(block);
+  UM_ASSERT(block->check());
 }
 
 bool Transfers::hand_on_first(bool at_once) {
@@ -175,9 +179,11 @@ void Transfers::hand_on(Movable* block) {
   block->copied = false;
   block->streams = 0;
   fences_.replace(&block->used);
-  if (!catches) return;
-  block->copying_out = false;
-  fences_.replace(&block->moved);
+  if (catches) {
+    block->copying_out = false;
+    fences_.replace(&block->moved);
+  }
+  UM_ASSERT(block->check());
 }
 
 void Transfers::free(Movable* block) noexcept {
@@ -241,6 +247,7 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
     if (block->copying_out) waits_.stall(*block, stream, Wait::op_after_departure);
     block->streams |= stream_bit;
     block->written |= use.write;
+    UM_ASSERT(block->check());
     return;
   }
   if (block->where == Where::arriving) {
@@ -261,6 +268,7 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
 void Transfers::has_come(Movable* block) noexcept {
   block->where = Where::device;
   fences_.replace(&block->moved);
+  UM_ASSERT(block->check());
 }
 
 void Transfers::stand_by(Movable* block) {
@@ -299,6 +307,7 @@ void Transfers::reveal(Movable* block) {
   memory_.show(block->residence, block->where == Where::arriving ? RawAccess::none
                                  : block->copied                 ? RawAccess::read
                                                                  : RawAccess::write);
+  UM_ASSERT(block->check());
 }
 
 // ---- copies on the host --------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 #include "engine/use_order.h"
 
+#include "base/assert.h"
+
 namespace um {
 
 void UseOrder::use(Movable* block) noexcept {
@@ -10,6 +12,7 @@ void UseOrder::use(Movable* block) noexcept {
 }
 
 void UseOrder::remove(Movable* block) noexcept {
+  UM_ASSERT(!block->spare || spares_ > 0);
   if (block->spare) --spares_;
   block->spare = false;
   if (block->older == nullptr && oldest_ != block) return;
@@ -19,6 +22,7 @@ void UseOrder::remove(Movable* block) noexcept {
 }
 
 void UseOrder::set_spare(Movable* block) noexcept {
+  UM_ASSERT(!block->spare && (block->older != nullptr || oldest_ == block));
   block->spare = true;
   ++spares_;
 }

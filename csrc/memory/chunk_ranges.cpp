@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/on_error.h"
 #include "memory/room.h"
@@ -80,6 +81,7 @@ void ChunkRanges::hold(ChunkRange* range, CUstream first_user) {
   range->since = ++takings_;
   range->stay = 0;
   chunks.taken.add(range->chunks.size());
+  UM_ASSERT(check(*range) && check());
 }
 
 void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
@@ -93,7 +95,9 @@ void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
   given_at_once_.push_back(range);  // make() has made room
   range->given = chunks.put_back(range->chunks);
   chunks.taken.subtract(range->chunks.size());
+  UM_ASSERT(check(*range));
   shed();
+  UM_ASSERT(check());
 }
 
 void ChunkRanges::end_moment() noexcept {
@@ -106,6 +110,7 @@ void ChunkRanges::end_moment() noexcept {
     }
   }
   given_at_once_.clear();
+  UM_ASSERT(check());
 }
 
 void ChunkRanges::replace(Fences::Fence* fence, Fences::Fence by) noexcept {
@@ -140,6 +145,7 @@ ChunkRange* ChunkRanges::make(Chunks::List over, bool ahead) {
   enter(range.get(), ahead);
   alike.push_back(range.get());
   entered->second = std::move(range);
+  UM_ASSERT(check(*entered->second) && check());
   return entered->second.get();
 }
 
@@ -168,6 +174,7 @@ ChunkRange* ChunkRanges::take_part(Chunk* chunk) {
   }
   mapping.show(range, RawAccess::write);
   range->held = true;
+  UM_ASSERT(check(*range) && check());
   return range;
 }
 
@@ -175,6 +182,7 @@ void ChunkRanges::give_part(ChunkRange* range, Fences::Fence last_use) noexcept 
   if (last_use != 0) replace(&range->last_use, last_use);
   range->held = false;
   range->given = chunks.given_back();
+  UM_ASSERT(check(*range) && check());
 }
 
 // Also what the helper has not begun to map. False, and the range is gone, where the driver refused.
@@ -187,11 +195,13 @@ bool ChunkRanges::mapped(ChunkRange* range) noexcept {
 void ChunkRanges::keep(ChunkRange* range) noexcept {
   if (!range->kept) kept_ += range->chunks.size();
   range->kept = true;
+  UM_ASSERT(check());
 }
 
 void ChunkRanges::keep_none() noexcept {
   kept_ = 0;
   for (const auto& [numbers, each] : ranges_) each->kept = false;
+  UM_ASSERT(check());
 }
 
 // Page tables for so many more: of what nobody has, what was given back longest ago ends. There may be more than the
@@ -234,6 +244,7 @@ void ChunkRanges::drop(ChunkRange* range) noexcept {
   if (range->of_part) {
     const auto is_it = [&](const auto& each) { return each.get() == range; };
     parts_.erase(std::find_if(parts_.begin(), parts_.end(), is_it));
+    UM_ASSERT(check());
     return;
   }
   auto& alike = by_size_[range->chunks.size()];
@@ -244,6 +255,7 @@ void ChunkRanges::drop(ChunkRange* range) noexcept {
     kept_ -= range->chunks.size();
   }
   ranges_.erase(ranges_.find(range->chunks));
+  UM_ASSERT(check());
 }
 
 bool ChunkRanges::release(Chunk* chunk) noexcept {
@@ -254,6 +266,7 @@ bool ChunkRanges::release(Chunk* chunk) noexcept {
   fences_.replace(&chunk->last_use);
   chunks.end(chunk);
   ++released_;
+  UM_ASSERT(check());
   return true;
 }
 
@@ -304,6 +317,47 @@ bool ChunkRanges::give_back() noexcept {
   while (chunks.oldest() != nullptr && release(chunks.oldest())) {
   }
   return chunks.pool.give_back() && chunks.empty();
+}
+
+// ---- invariants ----------------------------------------------------------------------------------------------
+
+// A held range holds all of its chunks, a part's range none, and each knows how many of its chunks are taken.
+bool ChunkRanges::check(const ChunkRange& range) const {
+  uint64_t taken = 0;
+  for (const Chunk* chunk : range.chunks) {
+    taken += chunk->free ? 0 : 1;
+    UM_ASSERT(chunk->free == (chunk->holder == nullptr));
+    UM_ASSERT((chunk->holder == &range) == (range.held && !range.of_part));
+    UM_ASSERT(std::count(chunk->ranges.begin(), chunk->ranges.end(), &range) == 1);
+  }
+  UM_ASSERT(range.taken == taken);
+  if (range.of_part) {
+    UM_ASSERT(range.chunks.size() == 1 && !range.kept);
+    UM_ASSERT(!range.held || taken == 1);
+    return true;
+  }
+  const auto found = ranges_.find(range.chunks);
+  const auto alike = by_size_.find(range.chunks.size());
+  UM_ASSERT(found != ranges_.end() && found->second.get() == &range);
+  UM_ASSERT(alike != by_size_.end() && std::count(alike->second.begin(), alike->second.end(), &range) == 1);
+  return true;
+}
+
+// Chunks are numbered and linked, and each is taken exactly when one held range has it.
+bool ChunkRanges::check() const {
+  UM_ASSERT(chunks.check());
+  if (chunks.at(kMostChecked) != nullptr || ranges() > kMostChecked) return true;
+  uint64_t held = 0, kept = 0;
+  for (const auto& [numbers, range] : ranges_) {
+    UM_ASSERT(check(*range));
+    held += range->held ? range->chunks.size() : 0;
+    kept += range->kept ? range->chunks.size() : 0;
+  }
+  for (const auto& range : parts_) UM_ASSERT(range->of_part && check(*range));
+  UM_ASSERT(held == chunks.taken.now);
+  UM_ASSERT(kept == kept_);
+  for (const ChunkRange* range : given_at_once_) UM_ASSERT(!range->held);
+  return true;
 }
 
 }  // namespace um

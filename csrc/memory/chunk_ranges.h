@@ -69,6 +69,9 @@ class ChunkRanges {
   // something.
   bool give_back() noexcept;
 
+  // What holds between calls (base/assert.h).
+  bool check() const;
+
   uint64_t ranges() const { return ranges_.size() + parts_.size(); }
   uint64_t released() const { return released_; }  // chunks and ranges that were kept, ever
 
@@ -90,6 +93,7 @@ class ChunkRanges {
   void shed() noexcept;
   bool beyond_budget() const { return chunks.pool.surplus() > chunks.pool.unused(); }
   void replace(Fences::Fence* fence, Fences::Fence by) noexcept;
+  bool check(const ChunkRange& range) const;
 
   Fences& fences_;
   std::map<Chunks::List, std::unique_ptr<ChunkRange>> ranges_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace um {
 
 Chunk* Chunks::create() {
@@ -65,6 +67,26 @@ void Chunks::end(Chunk* chunk) noexcept {
   pool.give(chunk->handle);
   const auto next = made_.erase(made_.begin() + static_cast<std::ptrdiff_t>(chunk->number));
   for (auto each = next; each != made_.end(); ++each) --(*each)->number;
+}
+
+// The free chunks are one list, in the order in which they were given back.
+bool Chunks::check() const {
+  UM_ASSERT(made_.size() + pool.unused() == pool.created());
+  if (made_.size() > kMostChecked) return true;
+  uint64_t held = 0, listed = 0;
+  for (size_t i = 0; i < made_.size(); ++i) {
+    UM_ASSERT(made_[i]->number == i);
+    held += made_[i]->free ? 0 : 1;
+  }
+  for (const Chunk* chunk = oldest_; chunk != nullptr; chunk = chunk->newer) {
+    UM_ASSERT(chunk->free);
+    UM_ASSERT((chunk->older != nullptr ? chunk->older->newer : oldest_) == chunk);
+    UM_ASSERT((chunk->newer != nullptr ? chunk->newer->older : newest_) == chunk);
+    UM_ASSERT(chunk->older == nullptr || chunk->older->freed <= chunk->freed);
+    ++listed;
+  }
+  UM_ASSERT(held + listed == made_.size());
+  return true;
 }
 
 }  // namespace um

@@ -58,6 +58,8 @@ class Chunks {
   void unlink(Chunk* chunk) noexcept;
   // A free one goes back to the pool.
   void end(Chunk* chunk) noexcept;
+  // What holds between calls (base/assert.h).
+  bool check() const;
 
  private:
   void link(Chunk* chunk) noexcept;

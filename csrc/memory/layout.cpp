@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/scattered.h"
 #include "memory/room.h"
@@ -26,6 +27,7 @@ ChunkRange* Layout::take_for(int64_t key, uint64_t chunks, CUstream first_user) 
   double begin = now_;
   for (const Chunk* chunk : range->chunks) begin = std::max(begin, chunk->ended);
   step_.stays.push_back({key, range, true, begin, {chunks, {step_.length.tick++, begin - step_.begin}, {}, {}}});
+  UM_ASSERT(check());
   return range;
 }
 
@@ -118,6 +120,7 @@ void Layout::give(ChunkRange* range, Fences::Fence last_use) noexcept {
     stay->range = nullptr;
   }
   ranges_.give(range, last_use);
+  UM_ASSERT(check());
 }
 
 void Layout::arrives(const ChunkRange* range, uint64_t bytes) noexcept {
@@ -128,6 +131,7 @@ void Layout::arrives(const ChunkRange* range, uint64_t bytes) noexcept {
   for (const Chunk* chunk : range->chunks) ended = std::max(ended, chunk->ended);
   stay->stay.begin.clock = copy(false, bytes, ended) - step->begin;
   stay->arrived = links_[0].until;
+  UM_ASSERT(check());
 }
 
 void Layout::op(double duration) {
@@ -144,6 +148,7 @@ void Layout::awaits(const ChunkRange* range) noexcept {
 void Layout::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
   if (bytes > 0) copy(true, bytes, now_);
   end(range, bytes > 0 ? links_[1].until : now_);
+  UM_ASSERT(check());
 }
 
 void Layout::stays(const ChunkRange* range) noexcept {
@@ -151,6 +156,7 @@ void Layout::stays(const ChunkRange* range) noexcept {
   if (stay == nullptr) return;
   stay->open = true;
   note(range->stay - step_.first);
+  UM_ASSERT(check());
 }
 
 void Layout::end(const ChunkRange* range, double clock) noexcept {
@@ -205,6 +211,7 @@ void Layout::begin_step() {
   ++steps_;
   unlaid_ = laid_out_ == 0 ? unlaid_ + 1 : 0;
   follows_ = true;
+  UM_ASSERT(check());
 }
 
 void Layout::stop() noexcept {
@@ -219,6 +226,7 @@ void Layout::stop() noexcept {
   }
   layouts_ = steps_ = unlaid_ = next_try_ = astray_ = spare_ = sparings_ = 0;
   follows_ = false;
+  UM_ASSERT(check());
 }
 
 void Layout::forget() noexcept {

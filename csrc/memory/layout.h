@@ -69,6 +69,8 @@ class Layout {
   bool settled() const {
     return laid_out_ > 0 && (missed_ * kStepsToPayOff <= laid_out_ || next_try_ >= steps_ + kLong);
   }
+  // What holds between calls (base/assert.h).
+  bool check() const;
   uint64_t missed() const { return missed_; }  // chunks of stays of this step that took others than theirs
 
  private:
@@ -133,6 +135,7 @@ class Layout {
   std::vector<Stay> closed(int64_t longest, std::vector<uint32_t>* others);
   std::vector<uint32_t> order() const;
   void forget() noexcept;
+  void check(const Step& step) const;
 
   ChunkRanges& ranges_;
   bool follows_ = false;

@@ -254,7 +254,7 @@ TEST(a_range_that_the_helper_could_not_map_is_gone) {
       rig.backend.hooks->fail(rig.backend.ordinal, function, 2);
       ChunkRange* other = rig.ranges->map({2, 3});
       ChunkRange* range = rig.ranges->map({0, 1});
-      range->kept = true;
+      rig.ranges->keep(range);
       rig.backend.helper->finish();
       rig.backend.hooks->fail(rig.backend.ordinal, nullptr, 0);
       const uint64_t released = rig.ranges->released();
