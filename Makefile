@@ -118,6 +118,7 @@ lint: $(VENV)/.lint
 	ruff format --check
 	mypy
 	python tools/docstring_lint.py
+	python tools/comment_lint.py
 	codespell
 	$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED)
 
